@@ -1,0 +1,75 @@
+# Every target but help and clean first brings .venv up to date. Works with pip's own settings: a mirror or an offline
+# folder is named to it as always (PIP_INDEX_URL, or PIP_NO_INDEX=1 with PIP_FIND_LINKS); nothing here names a host.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+LOCK := deploy/requirements.lock
+LOCK_DEV := deploy/requirements-dev.lock
+# Set PYTHON=/path/to/python3 to choose another; the first of these that runs and is new enough is taken.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
+	--custom-compile-command 'make lock' $(LOCK_FLAGS)
+
+.PHONY: help prerequisites install check format test test-full demo bench lock connectors clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+prerequisites:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or later is missing: install it, or name one with make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: install it (on Debian: python3-venv)" >&2; exit 1; }
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	version=$$("$$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1); \
+	case "$$version" in \
+	17|21) ;; \
+	"") echo "Java is missing ($$java does not run): install Java 17 or 21, or set JAVA_HOME" >&2; exit 1 ;; \
+	*) echo "Java $$version found ($$java), but Spark needs 17 or 21: install one, or set JAVA_HOME to it" >&2; exit 1 ;; \
+	esac
+
+install: $(STAMP) ## make .venv with the xrouter command in it
+
+$(STAMP): pyproject.toml $(LOCK_DEV)
+	@$(MAKE) --no-print-directory prerequisites
+	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes -r $(LOCK_DEV)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+check: install ## format, lint, types, unit and architecture tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -m "not full and not broker and not spark" tests/unit tests/test_architecture.py
+
+format: install ## format, and mend what the linter can
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: install ## all tests but the long ones, with a real broker
+	$(BIN)/python -m pytest -m "not full"
+
+test-full: install ## all tests
+	$(BIN)/python -m pytest
+
+demo: install ## the whole router on embedded defaults, in a few minutes
+	$(BIN)/xrouter demo
+
+bench: install ## Kafka to Kafka, against a bare pass-through of Spark
+	$(BIN)/python -m tests.benchmarks.kafka_passthrough
+
+connectors: install ## fill the jar cache, for starts and tests without a network
+	$(BIN)/python -m router.connectors
+	$(BIN)/python -m tests.support.brokers
+
+lock: install ## write the lock files anew; LOCK_FLAGS=--upgrade takes new versions
+	$(COMPILE) pyproject.toml -o $(LOCK)
+	$(COMPILE) --extra dev -c $(LOCK) pyproject.toml -o $(LOCK_DEV)
+
+clean: ## remove .venv and what tools and runs leave behind, but not the jar cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	find catalog bindings router tests -name __pycache__ -type d -prune -exec rm -rf {} +

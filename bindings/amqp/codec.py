@@ -1,0 +1,33 @@
+"""AMQP 1.0 messages: their native form, and where the CloudEvents AMQP binding keeps attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bindings.envelope import AttributeRule
+from bindings.parts import Part, Shape, native_of, parts_of
+
+SECTIONS: Final = (
+    "properties",
+    "application-properties",
+    "message-annotations",
+    "delivery-annotations",
+    "header",
+    "footer",
+)
+SHAPE: Final = Shape(maps=SECTIONS)
+RULE: Final = AttributeRule(
+    prefixes=("application-properties.cloudEvents:", "application-properties.cloudEvents_"),
+    content_type="properties.content-type",
+)
+
+
+def parts(native: Mapping[str, Any]) -> list[Part]:
+    """Take a native record apart."""
+    return parts_of(native, SHAPE)
+
+
+def native(taken: list[Part]) -> dict[str, Any]:
+    """Put a native record together: the inverse of :func:`parts`."""
+    return native_of(taken, SHAPE)

@@ -1,0 +1,163 @@
+"""Is this record a CloudEvent, and in which mode? (semantics.md section 4, CloudEvents 1.0.2 protocol bindings)
+
+The exact, plain reading of one record. ``match`` and ``run`` use it for every record whose columns alone do not
+settle the question; columns that do are declared in ``bindings.facts`` and held equal to this by a test.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from bindings.events import DEFAULT_CONTENT_TYPE, Event, NotAnEvent, decode_event, looks_like_event
+from bindings.parts import Part, Parts, first
+from catalog.values import percent_decode
+
+Mode = Literal["native", "binary", "structured", "batch", "undecodable"]
+REQUIRED: Final = ("id", "source", "type")
+ATTRIBUTE_NAME: Final = re.compile(r"[a-z0-9]+")
+BATCH: Final = "application/cloudevents-batch+json"
+STRUCTURED: Final = "application/cloudevents+json"
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeRule:
+    """Where a protocol keeps CloudEvents attributes in binary mode.
+
+    ``prefixes`` are part-key prefixes; ``content_type`` the part with the native content type. ``encoded`` means
+    values are percent-encoded; ``strict`` that a name below the prefix which is no attribute name is a fault.
+    """
+
+    prefixes: tuple[str, ...]
+    content_type: str
+    encoded: bool = False
+    strict: bool = True
+    own_datacontenttype: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What one record says of itself.
+
+    ``attributes`` hold text values, ``datacontenttype`` among them; ``data`` is the body, which for native and
+    binary records is the record's own. ``faults`` name each thing that makes the event invalid; ``detail`` says why
+    a record is undecodable. ``content_type`` is the native one.
+    """
+
+    mode: Mode
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    data: bytes | None = None
+    faults: tuple[str, ...] = ()
+    content_type: str | None = None
+    detail: str = ""
+
+    @property
+    def is_event(self) -> bool:
+        """Whether the record is one CloudEvent, valid or not."""
+        return self.mode in ("binary", "structured")
+
+
+def envelope_of(
+    parts: Parts, body: bytes | None, rule: AttributeRule, sniff: Callable[[], bool], *, binary: bool = True
+) -> Envelope:
+    """Read the envelope of a record.
+
+    ``sniff`` tells whether the record's channel lets a JSON body count as a structured event without its media
+    type; ``binary`` is False for MQTT 3.1.1, which has no headers.
+    """
+    content_part = first(parts, rule.content_type)
+    content_type = content_part.text if content_part else None
+    media = (content_type or "").partition(";")[0].strip().lower()
+    if media == BATCH:
+        return Envelope("batch", data=body, content_type=content_type)
+    if media == STRUCTURED:
+        return _structured(body, content_type)
+    if media == "application/cloudevents" or media.startswith(("application/cloudevents+", "application/cloudevents-")):
+        detail = f"content type {media} is not supported; only {STRUCTURED} and {BATCH} are"
+        return Envelope("undecodable", data=body, content_type=content_type, detail=detail)
+    if binary:
+        attributes, faults = binary_attributes(parts, rule)
+        if "specversion" in attributes or any(fault.startswith("specversion:") for fault in faults):
+            if content_part is not None and content_type is None:
+                faults.append("datacontenttype: the value is no UTF-8 text")
+            if content_type is not None and not (rule.own_datacontenttype and "datacontenttype" in attributes):
+                attributes["datacontenttype"] = content_type
+            return Envelope("binary", attributes, body, (*faults, *core_faults(attributes, faults)), content_type)
+    if media in ("", "application/json") and sniff() and looks_like_event(body):
+        return _structured(body, content_type)
+    return Envelope("native", data=body, content_type=content_type)
+
+
+def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str], list[str]]:
+    """Return the attributes of binary mode, first value of each name, and the faults of names and values."""
+    attributes: dict[str, str] = {}
+    faults: list[str] = []
+    seen: set[str] = set()
+    for part in parts:
+        name = attribute_name(part.key, rule)
+        if name is None or name in seen:
+            continue
+        if not ATTRIBUTE_NAME.fullmatch(name):
+            if rule.strict:
+                faults.append(f"{name}: no attribute name; those are lower-case letters and digits")
+            continue
+        if name == "datacontenttype" and not rule.own_datacontenttype:
+            continue
+        seen.add(name)
+        if part.value is None:
+            continue
+        text = part.text
+        if text is None:
+            faults.append(f"{name}: the value is no UTF-8 text")
+            continue
+        attributes[name] = percent_decode(text) if rule.encoded else text
+    return attributes, faults
+
+
+def attribute_name(key: str, rule: AttributeRule) -> str | None:
+    """Return the attribute that a part key stands for; None when the part is no attribute."""
+    for prefix in rule.prefixes:
+        if key.startswith(prefix):
+            return key[len(prefix) :]
+    return None
+
+
+def core_faults(attributes: Mapping[str, str], known: list[str]) -> list[str]:
+    """Return what makes an event invalid by CloudEvents 1.0.2: missing or empty required ones, unknown version."""
+    named = {fault.partition(":")[0] for fault in known}
+    faults: list[str] = []
+    version = attributes.get("specversion")
+    if version is None:
+        if "specversion" not in named:
+            faults.append("specversion: missing")
+    elif version != "1.0":
+        faults.append(f"specversion: {version[:20]!r} is unknown; 1.0 is expected")
+    for name in REQUIRED:
+        if name not in named and not attributes.get(name):
+            faults.append(f"{name}: {'empty' if name in attributes else 'missing'}")
+    return faults
+
+
+def native_parts(parts: Parts, rule: AttributeRule) -> list[Part]:
+    """Return the parts that are no CloudEvents attributes, in order: what a sink passes on beside the event."""
+    return [part for part in parts if attribute_name(part.key, rule) is None]
+
+
+def _structured(body: bytes | None, content_type: str | None) -> Envelope:
+    try:
+        event: Event = decode_event(body)
+    except NotAnEvent as error:
+        return Envelope("undecodable", data=body, content_type=content_type, detail=str(error))
+    attributes = dict(event.attributes)
+    if event.data is not None:
+        attributes.setdefault("datacontenttype", DEFAULT_CONTENT_TYPE)
+    faults = list(event.faults)
+    faults += [
+        f"{name[:40]}: no attribute name; those are lower-case letters and digits"
+        for name in attributes
+        if not ATTRIBUTE_NAME.fullmatch(name)
+    ]
+    faults += core_faults(attributes, faults)
+    return Envelope("structured", attributes, event.data, tuple(faults), content_type)

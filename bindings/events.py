@@ -1,0 +1,224 @@
+"""The byte-exact codec for CloudEvents in JSON, structured and batched (CloudEvents JSON format 1.0.2).
+
+``data`` is cut out of the text as it was written: numbers, escapes and white space survive. One codec serves
+``match`` and ``run`` (architecture.md section 2); nothing else in the project reads an event envelope.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple, NoReturn
+
+import msgspec
+
+from catalog.record import MAX_DEPTH
+
+DEFAULT_CONTENT_TYPE: Final = "application/json"
+_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
+
+
+class NotAnEvent(Exception):
+    """The bytes are no JSON event; the message says why, without the body's own text."""
+
+
+class Event(NamedTuple):
+    """One event: ``attributes`` as text, ``data`` as the bytes of the body (None for no body), ``faults`` of types."""
+
+    attributes: dict[str, str]
+    data: bytes | None
+    faults: tuple[str, ...] = ()
+
+
+class _Number(str):
+    """A JSON number as it was written, never rounded."""
+
+
+def decode_event(body: bytes | None) -> Event:
+    """Decode a structured-mode event.
+
+    Raises:
+        NotAnEvent: no JSON object, duplicate keys, NaN, more than 512 levels, no UTF-8, or trailing bytes.
+    """
+    members = _parse(body, dict)
+    try:
+        raw = _OBJECT.decode(_required(body))
+    except msgspec.DecodeError as error:
+        raise NotAnEvent(f"not valid JSON: {error}") from error
+    return _event(members, raw)
+
+
+def decode_batch(body: bytes | None) -> list[bytes]:
+    """Return the raw text of each event of a batch; an event's own faults are found when it is decoded.
+
+    Raises:
+        NotAnEvent: the body is no JSON array, or not valid as :func:`decode_event` demands.
+    """
+    _parse(body, list)
+    try:
+        return [bytes(raw) for raw in _ARRAY.decode(_required(body))]
+    except msgspec.DecodeError as error:
+        raise NotAnEvent(f"not valid JSON: {error}") from error
+
+
+def looks_like_event(body: bytes | None) -> bool:
+    """Tell whether a body is a JSON object with a ``specversion`` string (semantics.md section 4, sniffing)."""
+    if not body or (b"specversion" not in body and b"\\u" not in body):
+        return False
+    if body.lstrip(b" \t\r\n")[:1] != b"{":
+        return False
+    try:
+        version = _parse(body, dict).get("specversion")
+    except NotAnEvent:
+        return False
+    return isinstance(version, str) and not isinstance(version, _Number)
+
+
+def encode_event(attributes: Mapping[str, str], data: bytes | None) -> bytes:
+    """Write one event in structured form; JSON data goes in as the bytes it is, other data as text or base64."""
+    members: dict[str, Any] = dict(attributes)
+    if data is not None:
+        members.update(data_member(attributes.get("datacontenttype"), data))
+    return msgspec.json.encode(members)
+
+
+def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
+    """Return ``data`` or ``data_base64`` such that decoding the event gives the same bytes again."""
+    if is_json(content_type):
+        try:
+            text = data.decode("utf-8")
+            _load(text)
+            if text == text.strip(" \t\r\n") and text not in ("", "null"):
+                return {"data": msgspec.Raw(data)}
+        except (UnicodeDecodeError, NotAnEvent):
+            pass
+    elif content_type is not None:
+        try:
+            return {"data": data.decode("utf-8")}
+        except UnicodeDecodeError:
+            pass
+    return {"data_base64": base64.b64encode(data).decode("ascii")}
+
+
+def is_json(content_type: str | None) -> bool:
+    """Tell whether a content type holds JSON; none at all does, as the JSON format has it."""
+    if content_type is None:
+        return True
+    media = content_type.partition(";")[0].strip().lower()
+    return media.endswith(("/json", "+json"))
+
+
+def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> Event:
+    attributes: dict[str, str] = {}
+    faults: list[str] = []
+    for name, value in members.items():
+        if name in ("data", "data_base64") or value is None:
+            continue
+        if isinstance(value, bool):
+            attributes[name] = "true" if value else "false"
+        elif isinstance(value, str):
+            attributes[name] = str(value)
+            if isinstance(value, _Number) and not value.lstrip("-").isdigit():
+                faults.append(f"{name}: a number that is no integer is no CloudEvents value")
+            elif not _encodable(value):
+                faults.append(f"{name}: a lone surrogate is no Unicode text")
+        else:
+            faults.append(f"{name}: an array or object is no CloudEvents value")
+    data = _data(members, raw, attributes.get("datacontenttype"), faults)
+    return Event(attributes, data, tuple(faults))
+
+
+def _data(
+    members: dict[str, Any], raw: dict[str, msgspec.Raw], content_type: str | None, faults: list[str]
+) -> bytes | None:
+    encoded = members.get("data_base64")
+    if encoded is not None:
+        if members.get("data") is not None:
+            faults.append("data and data_base64 exclude each other")
+        try:
+            if not isinstance(encoded, str):
+                raise ValueError("not a string")
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, ValueError) as error:
+            faults.append(f"data_base64 is not base64: {error}")
+            return None
+    data = members.get("data")
+    if data is None:
+        return None
+    if isinstance(data, str) and not isinstance(data, _Number) and not is_json(content_type):
+        if not _encodable(data):
+            faults.append("data: a lone surrogate is no Unicode text")
+        return data.encode("utf-8", "replace")
+    return bytes(raw["data"])
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _required(body: bytes | None) -> bytes:
+    if not body:
+        raise NotAnEvent("the body is empty")
+    return body
+
+
+def _parse(body: bytes | None, kind: type) -> Any:
+    try:
+        text = _required(body).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NotAnEvent(f"the body is not UTF-8 at byte {error.start}") from error
+    value = _load(text)
+    if not isinstance(value, kind):
+        raise NotAnEvent(f"the body is no JSON {'object' if kind is dict else 'array'}")
+    return value
+
+
+def _load(text: str) -> Any:
+    if text.count("{") + text.count("[") > MAX_DEPTH:
+        _check_depth(text)
+    try:
+        return json.loads(
+            text,
+            object_pairs_hook=_unique,
+            parse_constant=_no_constant,
+            parse_int=_Number,
+            parse_float=_Number,
+        )
+    except RecursionError as error:
+        raise NotAnEvent(f"more than {MAX_DEPTH} levels of nesting") from error
+    except ValueError as error:
+        place = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        raise NotAnEvent(f"not valid JSON{place}: {reason}") from error
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    for token in _BRACKETS.finditer(text):
+        mark = token.group()
+        if mark in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise NotAnEvent(f"more than {MAX_DEPTH} levels of nesting")
+        elif mark in "]}":
+            depth -= 1
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a key occurs twice in one object")
+    return members
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")

@@ -1,0 +1,64 @@
+"""Offsets of the inbox source: small JSON, one place (segment and row) for each partition.
+
+``{"version": 1, "inbox": UUID, "partitions": {"0": {"segment": 3, "row": 120}, ...}}``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from bindings.inbox.errors import InboxFormatError
+
+VERSION: Final = 1
+
+
+class Place(NamedTuple):
+    """A place between two rows: before row ``row`` of ``segment``. Compares in reading order."""
+
+    segment: int
+    row: int
+
+
+Places = Mapping[int, Place]
+
+
+def offset_json(inbox: str, places: Places) -> dict[str, Any]:
+    """Return the offset in the form that a checkpoint keeps."""
+    partitions = {str(partition): place._asdict() for partition, place in sorted(places.items())}
+    return {"version": VERSION, "inbox": inbox, "partitions": partitions}
+
+
+def places_of(offset: Mapping[str, Any], inbox: str) -> dict[int, Place]:
+    """Read an offset of the inbox with that identity.
+
+    Raises:
+        InboxFormatError: the offset is of another version, of another inbox, or not an offset at all.
+    """
+    if offset.get("version") != VERSION:
+        raise InboxFormatError(
+            f"the checkpoint has an inbox offset of version {offset.get('version')}, this version reads {VERSION}; "
+            f"use the version that wrote it"
+        )
+    if offset.get("inbox") != inbox:
+        raise InboxFormatError(
+            f"the checkpoint belongs to inbox {offset.get('inbox')}, but this one is {inbox}; restore the inbox that "
+            f"belongs to the state directory, or start a new checkpoint generation"
+        )
+    try:
+        return {
+            int(partition): Place(int(place["segment"]), int(place["row"]))
+            for partition, place in offset["partitions"].items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InboxFormatError(f"the checkpoint's inbox offset cannot be read: {error!r}") from error
+
+
+def shares(available: Mapping[int, int], limit: int) -> dict[int, int]:
+    """Divide *limit* rows among partitions that have so many available: equally, and what one leaves goes to others."""
+    taken: dict[int, int] = {}
+    left = limit
+    for index, partition in enumerate(sorted(available, key=lambda each: (available[each], each))):
+        taken[partition] = min(available[partition], left // (len(available) - index))
+        left -= taken[partition]
+    return taken

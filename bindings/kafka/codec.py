@@ -1,0 +1,54 @@
+"""Kafka records: their native form, and where the CloudEvents Kafka binding keeps attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from bindings.envelope import AttributeRule
+from bindings.parts import BINARY_KIND, JSON_KIND, Part, Shape, native_of, parts_of
+from catalog.errors import RecordError
+from catalog.record import bytes_of, text_or_base64
+
+PROTOCOL: Final = "KAFKA"
+SHAPE: Final = Shape(lists=("headers",))
+RULE: Final = AttributeRule(prefixes=("headers.ce_",), content_type="headers.content-type")
+
+
+def parts(native: Mapping[str, Any]) -> list[Part]:
+    """Take a native record apart; a key is bytes, whichever of ``key`` and ``key_base64`` wrote it.
+
+    Raises:
+        RecordError: as :func:`bindings.parts.parts_of`, and for a record with both key members.
+    """
+    rest = {name: value for name, value in native.items() if name not in ("key", "key_base64")}
+    for member in ("partition", "offset", "timestamp"):
+        if not isinstance(rest.get(member), (int, type(None))) or isinstance(rest.get(member), bool):
+            raise RecordError(f"native.{member} must be an integer")
+    taken = parts_of(rest, SHAPE)
+    key = bytes_of(native, "key")
+    if key is not None:
+        taken.append(Part("key", key, BINARY_KIND))
+    return taken
+
+
+def native(taken: list[Part]) -> dict[str, Any]:
+    """Put a native record together: the inverse of :func:`parts`."""
+    key = next((part.value for part in taken if part.key == "key"), None)
+    form = native_of((part for part in taken if part.key != "key"), SHAPE)
+    if key is not None:
+        form.update(text_or_base64("key", key))
+    return form
+
+
+def parts_of_row(row: Mapping[str, Any]) -> list[Part]:
+    """Take a row of Spark's Kafka source apart: topic, partition, offset, timestamp (ms), key, headers."""
+    taken = [Part("topic", row["topic"].encode())]
+    for member in ("partition", "offset", "timestamp"):
+        if row.get(member) is not None:
+            taken.append(Part(member, str(row[member]).encode(), JSON_KIND))
+    if row.get("key") is not None:
+        taken.append(Part("key", row["key"], BINARY_KIND))
+    for header in row.get("headers") or ():
+        taken.append(Part(f"headers.{header['key']}", header["value"]))
+    return taken

@@ -1,0 +1,151 @@
+"""A native record taken apart: one ordered list of (key, value, kind), the same for every protocol.
+
+A key is the path of a member in the native record of semantics.md section 3 (``topic``, ``headers.ce_type``,
+``properties.subject``). Repeats and order are kept, since both carry meaning. The inbox stores records in this
+form, selectors find values in it, and a binding turns it back into the JSON form without loss.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from catalog.errors import RecordError
+from catalog.record import bytes_of, text_or_base64
+
+JSON_KIND: Final = "json"
+"""The value is the JSON text of something that is no string: a number, a boolean, a list, an object."""
+BINARY_KIND: Final = "binary"
+"""The value is bytes that the native JSON form writes as base64 (MQTT correlation data, AMQP binary)."""
+
+
+class Part(NamedTuple):
+    """One value of a native record. ``kind`` is None for text; ``value`` None is a header without a value."""
+
+    key: str
+    value: bytes | None
+    kind: str | None = None
+
+    @property
+    def text(self) -> str | None:
+        """The value as text, as constraints compare it; None when it is no UTF-8, or there is none."""
+        if self.value is None:
+            return None
+        try:
+            return self.value.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+
+
+Parts = Sequence[Part]
+
+
+class Shape(NamedTuple):
+    """How a protocol's native record is laid out.
+
+    ``lists`` are members holding name/value lists, ``maps`` members holding maps, ``binary`` scalar members
+    written in base64. ``lower`` names the lists whose names compare without regard to case.
+    """
+
+    lists: tuple[str, ...] = ()
+    maps: tuple[str, ...] = ()
+    binary: tuple[str, ...] = ()
+    lower: tuple[str, ...] = ()
+
+
+def parts_of(native: Mapping[str, Any], shape: Shape) -> list[Part]:
+    """Take a native record apart.
+
+    Raises:
+        RecordError: a list member is no list of name/value objects, a map is no map, or base64 is broken.
+    """
+    parts: list[Part] = []
+    for member, value in native.items():
+        if value is None:
+            continue
+        if member in shape.lists:
+            parts.extend(_listed(member, value, lower=member in shape.lower))
+        elif member in shape.maps:
+            if not isinstance(value, dict):
+                raise RecordError(f"native.{member} must be a JSON object")
+            parts.extend(_scalar(f"{member}.{name}", entry) for name, entry in value.items() if entry is not None)
+        elif member in shape.binary:
+            parts.append(Part(member, bytes_of({"x_base64": value}, "x"), BINARY_KIND))
+        else:
+            parts.append(_scalar(member, value))
+    return parts
+
+
+def native_of(parts: Iterable[Part], shape: Shape) -> dict[str, Any]:
+    """Put a native record together again; the inverse of :func:`parts_of`."""
+    native: dict[str, Any] = {}
+    for part in parts:
+        member, dot, name = part.key.partition(".")
+        if dot and member in shape.lists:
+            entry: dict[str, Any] = {"name": name}
+            entry.update(_valued(part))
+            native.setdefault(member, []).append(entry)
+        elif dot and member in shape.maps:
+            native.setdefault(member, {})[name] = _plain(part)
+        else:
+            native[part.key] = _plain(part)
+    return native
+
+
+def first(parts: Parts, key: str) -> Part | None:
+    """Return the first part of that key; ``headers.content-type`` is found in any letter case."""
+    for part in parts:
+        if part.key == key:
+            return part
+    if key == "headers.content-type":
+        return next((part for part in parts if part.key.lower() == key), None)
+    return None
+
+
+def values(parts: Parts, key: str) -> list[Part]:
+    """Return all parts of that key, in order; ``headers.content-type`` in any letter case."""
+    if key == "headers.content-type":
+        return [part for part in parts if part.key.lower() == key]
+    return [part for part in parts if part.key == key]
+
+
+def _listed(member: str, entries: Any, *, lower: bool) -> Iterable[Part]:
+    if not isinstance(entries, list):
+        raise RecordError(f"native.{member} must be a list of {{name, value}} objects")
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise RecordError(f"native.{member} must be a list of {{name, value}} objects, each with a name")
+        name = entry["name"].lower() if lower else entry["name"]
+        value = entry.get("value")
+        kind = None if value is None or isinstance(value, str) else JSON_KIND
+        yield Part(f"{member}.{name}", bytes_of(entry, "value"), kind)
+
+
+def _scalar(key: str, value: Any) -> Part:
+    if isinstance(value, str):
+        return Part(key, bytes_of({"x": value}, "x"))
+    if isinstance(value, dict) and set(value) == {"base64"}:
+        return Part(key, bytes_of({"x_base64": value["base64"]}, "x"), BINARY_KIND)
+    return Part(key, msgspec.json.encode(value), JSON_KIND)
+
+
+def _valued(part: Part) -> dict[str, Any]:
+    if part.value is None:
+        return {"value": None}
+    if part.kind == JSON_KIND:
+        return {"value": msgspec.json.decode(part.value)}
+    return text_or_base64("value", part.value)
+
+
+def _plain(part: Part) -> Any:
+    if part.value is None:
+        return None
+    if part.kind == JSON_KIND:
+        return msgspec.json.decode(part.value)
+    if part.kind == BINARY_KIND:
+        encoded = base64.b64encode(part.value).decode("ascii")
+        return {"base64": encoded} if "." in part.key else encoded
+    return part.value.decode("utf-8", "replace")

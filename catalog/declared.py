@@ -1,0 +1,75 @@
+"""What documents declare, before inheritance: the one form that every dialect gives and that inheritance takes.
+
+Attribute names are those of 1.0; what is inside the attributes is still as written, since the spelling of protocol
+options can only be settled once the protocol is known, and that may be inherited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something is written: a file (path or URL) and a JSON pointer into it."""
+
+    file: str
+    pointer: str = ""
+
+    def __truediv__(self, key: str | int) -> Place:
+        """Return the place of a member."""
+        return Place(self.file, f"{self.pointer}/{str(key).replace('~', '~0').replace('/', '~1')}")
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredMessage:
+    """One message as written. ``base`` and ``borrowed`` are references as written.
+
+    ``borrowed`` (xref, uri) differs from ``base`` in that the message is nothing without its target.
+    ``hidden`` messages are versions that can be referred to but are no definitions of their own.
+    """
+
+    xid: str
+    group: str
+    place: Place
+    attributes: Mapping[str, Any]
+    base: str | None = None
+    borrowed: str | None = None
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredGroup:
+    """A message group and the defaults that it gives its messages."""
+
+    xid: str
+    place: Place
+    envelope: str | None = None
+    protocol: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredEndpoint:
+    """An endpoint; ``messagegroups`` are references as written, its messages are declared messages of its xid."""
+
+    xid: str
+    place: Place
+    usage: tuple[str, ...] = ()
+    envelope: str | None = None
+    protocol: str | None = None
+    envelopeoptions: Mapping[str, Any] = field(default_factory=dict)
+    uris: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    messagegroups: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Declarations:
+    """All that the documents of one load declare, by xid; dialects fill it, the first declaration of an xid stays."""
+
+    messages: dict[str, DeclaredMessage] = field(default_factory=dict)
+    groups: dict[str, DeclaredGroup] = field(default_factory=dict)
+    endpoints: dict[str, DeclaredEndpoint] = field(default_factory=dict)
+    schemas: dict[str, Any] = field(default_factory=dict)

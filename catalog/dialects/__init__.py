@@ -1,0 +1,7 @@
+"""Which dialect is a document written in? One module per dialect turns it into declarations."""
+
+from __future__ import annotations
+
+from catalog.dialects.detection import Dialect, detect
+
+__all__ = ["Dialect", "detect"]

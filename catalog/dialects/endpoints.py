@@ -1,0 +1,96 @@
+"""Endpoints of the xRegistry dialect, whose addresses and options have been written in many ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from catalog.declared import DeclaredEndpoint, Place
+from catalog.dialects.reading import selector
+from catalog.findings import Findings
+from catalog.protocol_properties import canonical_channel_option, canonical_envelope, canonical_protocol
+
+_HOLDERS: Final = ("protocoloptions", "protocolmetadata", "config")
+_NO_OPTIONS: Final = frozenset({"endpoints", "options", "deployed", "authorization", "strict", "protocol"})
+_USAGES: Final = frozenset({"producer", "consumer", "subscriber"})
+_ADDRESS_MEMBERS: Final = ("uri", "url", "href", "bootstrap.servers", "bootstrapservers", "servers")
+
+
+def read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, findings: Findings) -> DeclaredEndpoint:
+    """Read one endpoint; its messages are read by the caller."""
+    holder: Mapping[str, Any] = next((endpoint[name] for name in _HOLDERS if isinstance(endpoint.get(name), dict)), {})
+    options = endpoint.get("envelopeoptions")
+    protocol = selector(endpoint, ("protocol", "binding"), canonical_protocol, place, findings)
+    return DeclaredEndpoint(
+        xid=xid,
+        place=place,
+        usage=_usage(endpoint.get("usage"), place / "usage", findings),
+        envelope=selector(endpoint, ("envelope", "format"), canonical_envelope, place, findings),
+        protocol=protocol or selector(holder, ("protocol",), canonical_protocol, place, findings),
+        envelopeoptions=options if isinstance(options, dict) else {},
+        uris=tuple(dict.fromkeys(_addresses([holder.get("endpoints"), endpoint.get("endpoints")]))),
+        options=_options(holder),
+        messagegroups=tuple(_groups(endpoint.get("messagegroups"), place / "messagegroups", findings)),
+    )
+
+
+def _usage(value: Any, place: Place, findings: Findings) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    listed = value if isinstance(value, list) else [value]
+    usages = tuple(dict.fromkeys(each.strip().lower() for each in listed if isinstance(each, str)))
+    for unknown in (usage for usage in usages if usage not in _USAGES):
+        findings.warning(
+            place, "unknown-usage", f"usage {unknown!r} is unknown", "use producer, consumer or subscriber"
+        )
+    if not usages:
+        findings.warning(place, "wrong-shape", "usage is neither a text nor a list of texts", "write it as a list")
+    return usages
+
+
+def _addresses(value: Any) -> Iterator[str]:
+    """Give every address below *value*, whether text, list, or object with one of the known members."""
+    if isinstance(value, str):
+        yield from (part.strip() for part in value.split(",") if part.strip()) if "://" not in value else (value,)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _addresses(each)
+    elif isinstance(value, dict):
+        for name in _ADDRESS_MEMBERS:
+            yield from _addresses(value.get(name))
+
+
+def _options(holder: Mapping[str, Any]) -> dict[str, Any]:
+    """Unite options beside the addresses with nested ones, which count when both are given."""
+    nested = holder.get("options")
+    united: dict[str, Any] = {}
+    beside = {name: value for name, value in holder.items() if name not in _NO_OPTIONS}
+    for source in (beside, nested if isinstance(nested, dict) else {}):
+        for name, value in source.items():
+            if value is not None:
+                united[canonical_channel_option(name)] = _plain(value)
+    return united
+
+
+def _plain(value: Any) -> Any:
+    """Unwrap ``{"value": x}``, which options should not have and sometimes do."""
+    return value["value"] if isinstance(value, dict) and "value" in value and "name" not in value else value
+
+
+def _groups(value: Any, place: Place, findings: Findings) -> Iterator[str]:
+    listed = (
+        value
+        if isinstance(value, list)
+        else []
+        if value is None
+        else list(value)
+        if isinstance(value, dict)
+        else [value]
+    )
+    for index, each in enumerate(listed):
+        reference = each.get("uri") or each.get("xid") or each.get("xref") if isinstance(each, dict) else each
+        if isinstance(reference, str) and reference:
+            yield reference
+        else:
+            hint = "write the xid of a message group"
+            findings.error(place / index, "wrong-shape", "a message group is named by text", hint)

@@ -1,0 +1,201 @@
+"""xRegistry 1.0-rc2 to rc4 and 0.5-wip, with all that real catalogs write otherwise (semantics.md section 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from catalog.declared import Declarations, DeclaredGroup, DeclaredMessage, Place
+from catalog.dialects.endpoints import read_endpoint
+from catalog.dialects.reading import given, optional_text, selector, spelled, text_members
+from catalog.documents import Document
+from catalog.findings import Findings
+from catalog.protocol_properties import canonical_envelope, canonical_protocol
+from catalog.references import MESSAGE_REFERENCE
+
+_ATTRIBUTES: Final[Mapping[str, str]] = {
+    "envelope": "envelope",
+    "format": "envelope",
+    "envelopemetadata": "envelopemetadata",
+    "metadata": "envelopemetadata",
+    "envelopeoptions": "envelopeoptions",
+    "protocol": "protocol",
+    "binding": "protocol",
+    "protocoloptions": "protocoloptions",
+    "protocolmetadata": "protocoloptions",
+    "dataschemaformat": "dataschemaformat",
+    "schemaformat": "dataschemaformat",
+    "dataschema": "dataschema",
+    "schema": "dataschema",
+    "dataschemauri": "dataschemauri",
+    "dataschemaurl": "dataschemauri",
+    "schemauri": "dataschemauri",
+    "schemaurl": "dataschemauri",
+    "dataschemaxid": "dataschemaxid",
+    "datacontenttype": "datacontenttype",
+}
+"""Every spelling of what makes a definition, and its 1.0 name. All other attributes say nothing about messages."""
+_UNUSUAL: Final = frozenset({"format", "metadata", "binding", "protocolmetadata", "dataschemaurl", "schemaformat"})
+_TEXTS: Final = frozenset({"dataschemaformat", "dataschemauri", "dataschemaxid", "datacontenttype"})
+_OBJECTS: Final = frozenset({"envelopemetadata", "envelopeoptions", "protocoloptions"})
+_BASES: Final = ("basemessage", "basemessageuri", "basemessageurl", "basemessagexid")
+
+
+def read(document: Document, into: Declarations, findings: Findings) -> None:
+    """Add everything that *document* declares; what has the wrong shape is reported and left out."""
+    root = Place(document.file)
+    for key, group, place in _members(document.tree, "messagegroups", root, findings):
+        xid = f"/messagegroups/{key}"
+        declared = DeclaredGroup(
+            xid,
+            place,
+            selector(group, ("envelope", "format"), canonical_envelope, place, findings),
+            selector(group, ("protocol", "binding"), canonical_protocol, place, findings),
+        )
+        _declare_group(declared, into, findings)
+        _read_messages(group, xid, place, into, findings)
+    for key, endpoint, place in _members(document.tree, "endpoints", root, findings):
+        xid = f"/endpoints/{key}"
+        if xid in into.endpoints:
+            _repeated(place, xid, into.endpoints[xid].place, findings)
+            continue
+        into.endpoints[xid] = read_endpoint(xid, endpoint, place, findings)
+        _read_messages(endpoint, xid, place, into, findings)
+    for key, group, place in _members(document.tree, "schemagroups", root, findings):
+        for name, schema, _ in _members(group, "schemas", place, findings):
+            into.schemas.setdefault(f"/schemagroups/{key}/schemas/{name}", schema)
+
+
+def _members(tree: Mapping[str, Any], name: str, at: Place, findings: Findings) -> Iterator[tuple[str, Any, Place]]:
+    """Give the objects of a collection with their places; report what is no object."""
+    collection = tree.get(name)
+    if collection is None:
+        return
+    if not isinstance(collection, dict):
+        findings.error(at / name, "wrong-shape", f"{name} is no object", f"write {name} as a map from id to object")
+        return
+    for key, member in collection.items():
+        place = at / name / key
+        if isinstance(member, dict):
+            yield key, member, place
+        elif member is not None:
+            findings.error(place, "wrong-shape", f"{key} is no object", "write it as an object")
+
+
+def _declare_group(group: DeclaredGroup, into: Declarations, findings: Findings) -> None:
+    known = into.groups.setdefault(group.xid, group)
+    if known is not group and (known.envelope, known.protocol) != (group.envelope, group.protocol):
+        message = f"{group.xid} has other defaults in {known.place.file}, which count"
+        findings.warning(group.place, "group-conflict", message, "give a group its defaults in one place")
+
+
+def _repeated(place: Place, xid: str, first: Place, findings: Findings) -> None:
+    message = f"{xid} is declared again; the one in {first.file} counts"
+    findings.warning(place, "duplicate-xid", message, "remove or rename one of them")
+
+
+def _read_messages(container: Mapping[str, Any], group: str, at: Place, into: Declarations, findings: Findings) -> None:
+    for key, message, place in _members(container, "messages", at, findings):
+        xid = f"{group}/messages/{key}"
+        known = into.messages.get(xid)
+        if known is not None:
+            if known.attributes != attributes_of(message, place, findings):
+                _repeated(place, xid, known.place, findings)
+            continue
+        for declared in _declared(message, xid, group, place, findings):
+            into.messages[declared.xid] = declared
+
+
+def _declared(
+    message: Mapping[str, Any], xid: str, group: str, place: Place, findings: Findings
+) -> Iterator[DeclaredMessage]:
+    """Give a message, and before it its versions, which others may have as base."""
+    attributes = dict(attributes_of(message, place, findings))
+    base = _base(message, place, findings)
+    versions = list(_members(message, "versions", place, findings))
+    for version, body, at in versions:
+        own = attributes_of(body, at, findings)
+        yield DeclaredMessage(f"{xid}/versions/{version}", group, at, own, _base(body, at, findings), hidden=True)
+    default = _default_version(message, versions)
+    if default is not None:
+        body, at = default
+        attributes = {**attributes_of(body, at, findings), **attributes}
+        base = base or _base(body, at, findings)
+    yield DeclaredMessage(xid, group, place, attributes, base, _borrowed(message, attributes, base, place, findings))
+
+
+def attributes_of(message: Mapping[str, Any], place: Place, findings: Findings) -> dict[str, Any]:
+    """Return what defines a message, under its 1.0 names; ``null`` and ``"None"`` are not given."""
+    found: dict[str, Any] = {}
+    for name, value in message.items():
+        canonical = _ATTRIBUTES.get(name) or _ATTRIBUTES.get(name.lower())
+        if canonical is None or value is None:
+            continue
+        if name != canonical and name in _UNUSUAL:
+            findings.warning(place / name, "unusual-name", f"{name} is read as {canonical}", f"write {canonical}")
+        if canonical in found and name != canonical:
+            continue  # the 1.0 name counts
+        checked = _attribute(canonical, value, place / name, findings)
+        if checked is not None:
+            found[canonical] = checked
+    return found
+
+
+def _attribute(name: str, value: Any, place: Place, findings: Findings) -> Any:
+    if name == "envelope":
+        return spelled(value, canonical_envelope, place, findings)
+    if name == "protocol":
+        return spelled(value, canonical_protocol, place, findings)
+    if name in _TEXTS:
+        return given(optional_text(value, place, findings))
+    if name in _OBJECTS and not isinstance(value, dict):
+        findings.error(place, "wrong-shape", f"{name} is no object, and ignored", "write it as a map")
+        return None
+    return value
+
+
+def _base(message: Mapping[str, Any], place: Place, findings: Findings) -> str | None:
+    for name in _BASES:
+        if message.get(name) is None:
+            continue
+        if name != "basemessage":
+            findings.warning(place / name, "unusual-name", f"{name} is read as basemessage", "write basemessage")
+        return given(optional_text(message[name], place / name, findings))
+    return None
+
+
+def _borrowed(
+    message: Mapping[str, Any], attributes: Mapping[str, Any], base: str | None, place: Place, findings: Findings
+) -> str | None:
+    """Return the message that this one stands for.
+
+    A ``uri`` counts when it points to a message, or when nothing else is said.
+    """
+    meta = message.get("meta")
+    xref = message.get("xref") or (meta.get("xref") if isinstance(meta, dict) else None)
+    if xref is not None:
+        return optional_text(xref, place / "xref", findings)
+    uri = message.get("uri")
+    if base is None and isinstance(uri, str) and (MESSAGE_REFERENCE.search(uri) or not attributes):
+        return uri
+    return None
+
+
+def _default_version(
+    message: Mapping[str, Any], versions: list[tuple[str, Any, Place]]
+) -> tuple[Mapping[str, Any], Place] | None:
+    """Return the version that counts: the one named, the one that says so itself, else the highest."""
+    known = {key: (body, place) for key, body, place in versions}
+    if not known:
+        return None
+    meta = message.get("meta")
+    for holder in (meta, message):
+        for name in text_members(holder, "defaultversionid", "versionid"):
+            if name in known:
+                return known[name]
+    for body, place in known.values():
+        if body.get("isdefault") is True:
+            return body, place
+    return known[
+        max(known, key=lambda key: (key.isdecimal(), int(key) if key.isdecimal() and len(key) < 19 else 0, key))
+    ]

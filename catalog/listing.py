@@ -1,0 +1,126 @@
+"""JSON forms of a catalog: the lines of ``xrouter catalog list``, and the lossless form that plans are pinned with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any, Final
+
+from catalog.model import Catalog, Definition, Endpoint, Finding, Property
+from catalog.protocol_properties import AMQP_SECTIONS
+
+FORMAT: Final = 1
+"""Version of the lossless form."""
+_LISTS: Final = frozenset({"headers", "query", "user_properties"})
+
+
+def listing(definition: Definition, catalog: Catalog) -> dict[str, Any]:
+    """Return one line of ``catalog list`` (architecture.md section 4): the effective definition in 1.0 spelling.
+
+    ``endpoints`` are the xids of the endpoints that expect it; their defaults are not applied.
+    """
+    return {
+        "xid": definition.xid,
+        "envelope": definition.envelope,
+        "protocol": definition.protocol,
+        "envelopemetadata": {prop.name: _body(prop) for prop in definition.envelopemetadata},
+        "protocoloptions": nested_options(definition.protocoloptions),
+        "dataschemaformat": definition.dataschemaformat,
+        "dataschemauri": definition.dataschemauri,
+        "datacontenttype": definition.datacontenttype,
+        "base": list(definition.base),
+        "endpoints": [xid for xid, endpoint in catalog.endpoints.items() if definition.xid in _candidates(endpoint)],
+    }
+
+
+def nested_options(properties: Iterable[Property]) -> dict[str, Any]:
+    """Return protocol options in 1.0 shape: headers, query and user properties as lists, AMQP sections as maps."""
+    nested: dict[str, Any] = {}
+    for prop in properties:
+        section, _, name = prop.name.partition(".")
+        if name and section in _LISTS:
+            nested.setdefault(section, []).append({"name": name, **_body(prop)})
+        elif name and section in AMQP_SECTIONS:
+            nested.setdefault(section, {})[name] = _body(prop)
+        else:
+            nested[prop.name] = _body(prop)
+    return nested
+
+
+def definition_to_json(definition: Definition) -> dict[str, Any]:
+    """Return a definition as plain JSON, losing nothing; :func:`definition_from_json` reads it."""
+    form = _plain(definition)
+    for member in ("envelopemetadata", "protocoloptions"):
+        form[member] = [[prop.name, prop.type, prop.value, prop.required] for prop in getattr(definition, member)]
+    return form
+
+
+def definition_from_json(form: Mapping[str, Any]) -> Definition:
+    """Read what :func:`definition_to_json` wrote."""
+    read = dict(form)
+    for member in ("envelopemetadata", "protocoloptions"):
+        read[member] = tuple(Property(*prop) for prop in form[member])
+    read["base"] = tuple(form["base"])
+    return Definition(**read)
+
+
+def catalog_to_json(catalog: Catalog) -> dict[str, Any]:
+    """Return a whole catalog as plain JSON, losing nothing; :func:`catalog_from_json` reads it."""
+    return {
+        "format": FORMAT,
+        "definitions": [definition_to_json(each) for each in catalog.definitions.values()],
+        "groups": {xid: list(members) for xid, members in catalog.groups.items()},
+        "endpoints": [_plain(endpoint) for endpoint in catalog.endpoints.values()],
+        "schemas": dict(catalog.schemas),
+        "findings": [finding_to_json(finding) for finding in catalog.findings],
+        "epoch": catalog.epoch,
+    }
+
+
+def catalog_from_json(form: Mapping[str, Any]) -> Catalog:
+    """Read what :func:`catalog_to_json` wrote.
+
+    Raises:
+        ValueError: it was written in another format.
+    """
+    if form.get("format") != FORMAT:
+        raise ValueError(f"a catalog of format {form.get('format')!r} cannot be read; this is format {FORMAT}")
+    definitions = map(definition_from_json, form["definitions"])
+    endpoints = map(_endpoint, form["endpoints"])
+    return Catalog(
+        definitions={each.xid: each for each in definitions},
+        groups={xid: tuple(members) for xid, members in form["groups"].items()},
+        endpoints={each.xid: each for each in endpoints},
+        schemas=dict(form["schemas"]),
+        findings=tuple(Finding(**finding) for finding in form["findings"]),
+        epoch=form["epoch"],
+    )
+
+
+def finding_to_json(finding: Finding) -> dict[str, str]:
+    """Return a finding with exactly the members of ``check --format json``."""
+    return _plain(finding)
+
+
+def _plain(record: Definition | Endpoint | Finding) -> dict[str, Any]:
+    form = {each.name: getattr(record, each.name) for each in fields(record)}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in form.items()}
+
+
+def _endpoint(form: Mapping[str, Any]) -> Endpoint:
+    read: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in form.items()}
+    return Endpoint(**read)
+
+
+def _body(prop: Property) -> dict[str, Any]:
+    return {"type": prop.type, "value": prop.value, "required": prop.required}
+
+
+@lru_cache(maxsize=1024)
+def _candidate_set(candidates: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(candidates)
+
+
+def _candidates(endpoint: Endpoint) -> frozenset[str]:
+    return _candidate_set(endpoint.candidates)

@@ -1,0 +1,197 @@
+"""The tables of the 1.0 message specification: protocols, their properties, canonical spelling and default types."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, get_args
+
+from catalog.model import CLOUDEVENTS, PropertyType
+
+TYPES: Final = frozenset(get_args(PropertyType))
+_TYPE_ALIASES: Final[dict[str, PropertyType]] = {
+    "datetime": "timestamp",
+    "var": "any",
+    "bool": "boolean",
+    "int": "integer",
+    "int32": "integer",
+    "long": "integer",
+    "ulong": "integer",
+    "uint": "integer",
+    "uinteger": "integer",
+    "float": "number",
+    "double": "number",
+    "decimal": "number",
+    "uuid": "string",
+    "bytes": "binary",
+}
+ATTRIBUTE_TYPES: Final[Mapping[str, PropertyType]] = {
+    "source": "urireference",
+    "dataschema": "uri",
+    "time": "timestamp",
+}
+"""CloudEvents attributes that are no ``string`` by themselves."""
+ALWAYS_REQUIRED: Final = frozenset({"id", "source", "type"})
+
+AMQP_SECTIONS: Final = (
+    "properties",
+    "application-properties",
+    "message-annotations",
+    "delivery-annotations",
+    "header",
+    "footer",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The options of one protocol: scalars, lists of named values, and sections that are maps.
+
+    A section with a table takes only the names of that table; one with None takes any.
+    """
+
+    scalars: Mapping[str, PropertyType]
+    lists: tuple[str, ...] = ()
+    sections: Mapping[str, Mapping[str, PropertyType] | None] = field(default_factory=dict)
+
+
+_AMQP_PROPERTIES: Final[dict[str, PropertyType]] = {
+    "message-id": "string",
+    "user-id": "binary",
+    "to": "uritemplate",
+    "subject": "string",
+    "reply-to": "uritemplate",
+    "correlation-id": "string",
+    "content-type": "symbol",
+    "content-encoding": "symbol",
+    "absolute-expiry-time": "timestamp",
+    "creation-time": "timestamp",
+    "group-id": "string",
+    "group-sequence": "integer",
+    "reply-to-group-id": "uritemplate",
+}
+_AMQP_HEADER: Final[dict[str, PropertyType]] = {
+    "durable": "boolean",
+    "priority": "integer",
+    "ttl": "integer",
+    "first-acquirer": "boolean",
+    "delivery-count": "integer",
+}
+_MQTT: Final = Shape(
+    {
+        "qos": "integer",
+        "retain": "boolean",
+        "topic_name": "uritemplate",
+        "payload_format": "integer",
+        "message_expiry_interval": "integer",
+        "response_topic": "uritemplate",
+        "correlation_data": "binary",
+        "content_type": "symbol",
+    },
+    ("user_properties",),
+)
+SHAPES: Final[Mapping[str, Shape]] = {
+    "HTTP": Shape({"path": "uritemplate", "method": "string", "status": "string"}, ("headers", "query")),
+    "AMQP/1.0": Shape(
+        {},
+        sections={
+            **dict.fromkeys(AMQP_SECTIONS, None),
+            "properties": _AMQP_PROPERTIES,
+            "header": _AMQP_HEADER,
+        },
+    ),
+    "MQTT/3.1.1": _MQTT,
+    "MQTT/5.0": _MQTT,
+    "KAFKA": Shape({"topic": "string", "partition": "integer", "key": "string", "key_base64": "binary"}, ("headers",)),
+    "NATS": Shape({"subject": "uritemplate", "reply-to": "uritemplate"}, ("headers",)),
+}
+_OPTION_ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
+    "MQTT/3.1.1": {"topic": "topic_name"},
+    "MQTT/5.0": {
+        "topic": "topic_name",
+        "payloadformatindicator": "payload_format",
+        "messageexpiry": "message_expiry_interval",
+    },
+}
+_CHANNEL_OPTIONS: Final = (
+    "clean-session",
+    "connection-properties",
+    "consumer-group",
+    "content-mode",
+    "distribution-mode",
+    "link-properties",
+    "topic-filter",
+    "will-message",
+    "will-topic",
+)
+_PROTOCOL: Final = re.compile(r"(http|amqp|mqtt|kafka|nats)(?:/([0-9][0-9A-Za-z.]*))?", re.ASCII)
+_VERSIONLESS: Final = {"http": "HTTP", "kafka": "KAFKA", "nats": "NATS"}
+_MQTT_VERSIONS: Final = {"3": "3.1.1", "3.1": "3.1.1", "3.1.1": "3.1.1"}
+_CLOUDEVENTS: Final = re.compile(r"cloudevents(?:/(?:v)?1(?:\.0(?:\.[0-9]+)?)?)?", re.ASCII)
+
+
+@lru_cache(maxsize=4096)
+def squash(name: str) -> str:
+    """Reduce a name to what its spellings share: no case, no dashes, no underscores."""
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def canonical_protocol(name: str) -> str:
+    """Return the canonical protocol name (section 5: HTTP versions are one), or the name itself when unknown."""
+    found = _PROTOCOL.fullmatch(name.strip().lower())
+    if found is None:
+        return name
+    family, version = found.groups()
+    if family in _VERSIONLESS:
+        return _VERSIONLESS[family]
+    if family == "mqtt":
+        return (
+            f"MQTT/{_MQTT_VERSIONS.get(version or '', '5.0')}"
+            if version in (None, "5", "5.0", *_MQTT_VERSIONS)
+            else name
+        )
+    return "AMQP/1.0" if version in (None, "1", "1.0") else name
+
+
+def canonical_envelope(name: str) -> str:
+    """Return ``CloudEvents/1.0`` for each spelling of it, any other name as it is."""
+    return CLOUDEVENTS if _CLOUDEVENTS.fullmatch(name.strip().lower()) else name
+
+
+def canonical_type(name: str) -> PropertyType | None:
+    """Return the property type that a declared type means, None when it means none."""
+    squashed = squash(name.strip())
+    return squashed if squashed in TYPES else _TYPE_ALIASES.get(squashed)  # type: ignore[return-value]
+
+
+def canonical_option(protocol: str | None, name: str) -> str | None:
+    """Return the canonical spelling of a top-level option of a protocol, None when it has no such option.
+
+    Without a known protocol a name of any of them is taken.
+    """
+    squashed = squash(name)
+    if protocol is not None and protocol in SHAPES:
+        return _OPTION_ALIASES.get(protocol, {}).get(squashed) or _spellings(protocol).get(squashed)
+    return next((_spellings(each)[squashed] for each in SHAPES if squashed in _spellings(each)), None)
+
+
+def canonical_member(table: Mapping[str, PropertyType], name: str) -> str | None:
+    """Return the spelling of *name* in a section's table, None when it is not there."""
+    if name in table:
+        return name
+    squashed = squash(name)
+    return next((known for known in table if squash(known) == squashed), None)
+
+
+def canonical_channel_option(name: str) -> str:
+    """Return an endpoint option in the spelling of the endpoint specification; unknown ones stay as they are."""
+    squashed = squash(name)
+    return next((known for known in _CHANNEL_OPTIONS if squash(known) == squashed), name)
+
+
+@lru_cache(maxsize=16)
+def _spellings(protocol: str) -> Mapping[str, str]:
+    shape = SHAPES[protocol]
+    return {squash(name): name for name in (*shape.scalars, *shape.lists, *shape.sections)}

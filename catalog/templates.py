@@ -1,0 +1,157 @@
+"""Templates: RFC 6570 level 1 as semantics.md section 5 rule 2 reads it; compiled once, matched in linear time.
+
+A placeholder is ``{name}`` with a name of letters, digits, ``_``, ``-`` and ``.``; any other brace is literal text. As
+placeholders never cross a separator, a value fits only when its separators are those of the template, in order. Each
+stretch between two separators is then a row of literals with gaps, and putting every literal at its leftmost place is
+both the shortest split and, if that fails, the proof that there is none. So nothing is ever tried twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from catalog.errors import TemplateError
+from catalog.values import percent_decode, percent_encode
+
+_PLACEHOLDER: Final = re.compile(r"\{([A-Za-z0-9_.\-]+)\}", re.ASCII)
+_SEPARATORS: Final = {False: re.compile("(/)"), True: re.compile("([/.])")}
+
+
+@dataclass(frozen=True, slots=True)
+class Placeholder:
+    """One ``{name}`` of a template."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """What stands between two separators: ``literals[i]`` comes before ``names[i]``, the last one ends the stretch."""
+
+    literals: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def match(self, text: str, found: list[str]) -> bool:
+        """Append the values taken to *found*; False when the text does not fit."""
+        head, tail = self.literals[0], self.literals[-1]
+        if not self.names:
+            return text == head
+        if not text.startswith(head) or not text.endswith(tail):
+            return False
+        end = len(text) - len(tail)
+        start = len(head)
+        for literal in self.literals[1:-1]:
+            place = text.find(literal, start + 1, end)
+            if place < 0:
+                return False
+            found.append(text[start:place])
+            start = place + len(literal)
+        if start >= end:
+            return False
+        found.append(text[start:end])
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A parsed template. ``parts`` are literal texts and placeholders in order, no two texts side by side.
+
+    ``dots`` makes ``.`` end a placeholder as ``/`` does (NATS subjects). Equal when text and ``dots`` are.
+    """
+
+    text: str
+    dots: bool
+    parts: tuple[str | Placeholder, ...] = field(compare=False)
+    names: tuple[str, ...] = field(compare=False)
+    _stretches: tuple[_Stretch, ...] = field(compare=False, repr=False)
+    _separators: tuple[str, ...] = field(compare=False, repr=False)
+
+    @property
+    def is_literal(self) -> bool:
+        """True when there is no placeholder."""
+        return not self.names
+
+    @property
+    def is_bare(self) -> bool:
+        """True when one placeholder is the whole value; it then takes anything but nothing."""
+        return len(self.parts) == 1 and bool(self.names)
+
+    @property
+    def literal_characters(self) -> int:
+        """How many characters are not placeholders, which is what specificity counts."""
+        return sum(len(part) for part in self.parts if isinstance(part, str))
+
+    def match(self, value: str, decode: bool = False) -> dict[str, str] | None:
+        """Return the values that the placeholders take, undecoded, or None when *value* does not fit.
+
+        A placeholder that occurs again must have taken the same value; with *decode* the same after
+        percent-decoding. The first spelling is the one returned.
+        """
+        if self.is_bare:
+            return {self.names[0]: value} if value else None
+        pieces = _SEPARATORS[self.dots].split(value)
+        if len(pieces) != 2 * len(self._stretches) - 1 or tuple(pieces[1::2]) != self._separators:
+            return None
+        found: list[str] = []
+        for stretch, piece in zip(self._stretches, pieces[::2], strict=True):
+            if not stretch.match(piece, found):
+                return None
+        return self._unite(found, decode)
+
+    def expand(self, context: Mapping[str, str], *, encode: bool) -> str:
+        """Put values for placeholders; *encode* escapes them as RFC 6570 level 1 does.
+
+        Raises:
+            TemplateError: *context* lacks values; it names them all.
+        """
+        missing = tuple(dict.fromkeys(name for name in self.names if name not in context))
+        if missing:
+            raise TemplateError(self.text, missing)
+        return "".join(
+            part if isinstance(part, str) else percent_encode(context[part.name]) if encode else context[part.name]
+            for part in self.parts
+        )
+
+    def _unite(self, found: list[str], decode: bool) -> dict[str, str] | None:
+        taken: dict[str, str] = {}
+        for name, value in zip(self.names, found, strict=True):
+            first = taken.setdefault(name, value)
+            if first != value and not (decode and percent_decode(first) == percent_decode(value)):
+                return None
+        return taken
+
+
+def parse(text: str, *, dots: bool = False) -> Template:
+    """Parse a template; every text is one, if only a literal."""
+    tokens = _PLACEHOLDER.split(text)
+    parts: list[str | Placeholder] = []
+    for place, token in enumerate(tokens):
+        if place % 2:
+            parts.append(Placeholder(token))
+        elif token:
+            parts.append(token)
+    stretches, separators = _stretches(tokens, dots)
+    return Template(text, dots, tuple(parts), tuple(tokens[1::2]), stretches, separators)
+
+
+def _stretches(tokens: list[str], dots: bool) -> tuple[tuple[_Stretch, ...], tuple[str, ...]]:
+    """Cut tokens (texts at even places, names at odd ones) at the separators that stand in the texts."""
+    stretches: list[_Stretch] = []
+    separators: list[str] = []
+    literals: list[str] = []
+    names: list[str] = []
+    for place, token in enumerate(tokens):
+        if place % 2:
+            names.append(token)
+            continue
+        first, *rest = _SEPARATORS[dots].split(token)
+        literals.append(first)
+        for separator, literal in zip(rest[::2], rest[1::2], strict=True):
+            stretches.append(_Stretch(tuple(literals), tuple(names)))
+            separators.append(separator)
+            literals, names = [literal], []
+    stretches.append(_Stretch(tuple(literals), tuple(names)))
+    return tuple(stretches), tuple(separators)

@@ -1,0 +1,215 @@
+"""The property types of semantics.md section 2: validity, comparison and the text form of values.
+
+Every function here is called per record or per distinct value, so all run in linear time on any text: the expressions
+are possessive (they never back up) and are applied with ``fullmatch``, since ``$`` would let a final newline through.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+import msgspec
+
+INT32_MIN: Final = -(2**31)
+INT32_MAX: Final = 2**31 - 1
+_CACHED_TEXT: Final = 256
+"""Longer texts are not kept in caches, so that hostile values cannot fill the memory."""
+_NANOSECONDS: Final = 1_000_000_000
+_DAYS_IN_MONTH: Final = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+
+_INTEGER: Final = re.compile(r"-?+(?:0|[1-9][0-9]*+)", re.ASCII)
+_NUMBER: Final = re.compile(r"-?+(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?+[0-9]++)?+", re.ASCII)
+_SYMBOL: Final = re.compile(r"[\x21-\x7e]*+")
+_BASE64: Final = re.compile(r"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?+")
+_DURATION: Final = re.compile(
+    r"P(?=[0-9T])(?:[0-9]++W|(?:[0-9]++Y)?+(?:[0-9]++M)?+(?:[0-9]++D)?+"
+    r"(?:T(?=[0-9])(?:[0-9]++H)?+(?:[0-9]++M)?+(?:[0-9]++(?:\.[0-9]++)?+S)?+)?+)",
+    re.ASCII,
+)
+_TIMESTAMP: Final = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]++))?+"
+    r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))",
+    re.ASCII,
+)
+_ANY_TIMESTAMP: Final = re.compile(r"000[01]-01-01[Tt]00:00:00(?:\.0++)?+(?:[Zz]|[+-]00:00)?+")
+_MALFORMED_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+# RFC 3986 appendix A. A reference without scheme must not have a colon in its first segment.
+_ESCAPE: Final = "%[0-9A-Fa-f]{2}"
+_NAME: Final = r"A-Za-z0-9\-._~!$&'()*+,;="
+_AUTHORITY: Final = (
+    rf"//(?:(?:[{_NAME}:]|{_ESCAPE})*+@)?(?:\[[0-9A-Fa-fvV:.{_NAME}]++\]|(?:[{_NAME}]|{_ESCAPE})*+)"
+    r"(?::[0-9]*+)?+(?=[/?#]|\Z)"
+)
+_PATH: Final = rf"(?:[{_NAME}:@/]|{_ESCAPE})*+"
+_REFERENCE: Final = re.compile(
+    rf"(?:(?:[A-Za-z][A-Za-z0-9+.\-]*+:)?+(?:{_AUTHORITY}{_PATH}|(?!//){_PATH})"
+    rf")(?:\?(?:[{_NAME}:@/?]|{_ESCAPE})*+)?+(?:\#(?:[{_NAME}:@/?]|{_ESCAPE})*+)?+"
+)
+_COLON_FIRST: Final = re.compile(r"(?![A-Za-z][A-Za-z0-9+.\-]*+:)[^/?#:]*+:")
+_PARAMETER: Final = re.compile(r'\s*+;\s*+([^\s;="]++)\s*+=\s*+(?:"((?:[^"\\]|\\.)*+)"|([^;"]*+))', re.DOTALL)
+
+
+def text_of(value: object) -> str:
+    """Return the text form in which values are compared: ``true``/``false``, numbers shortest, text as it is.
+
+    Lists and maps give their compact JSON, None the empty text.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if value is None:
+        return ""
+    return msgspec.json.encode(value).decode("utf-8")
+
+
+def is_valid(type: str, text: str, *, bits32: bool = False) -> bool:
+    """Tell whether *text* is valid for the property type (semantics.md section 2).
+
+    ``bits32`` bounds ``integer`` to 32 bit signed, as CloudEvents attributes are. Types that no specification
+    knows constrain nothing.
+    """
+    check = _CHECKS.get(type)
+    if check is None:
+        return True
+    if bits32 and type == "integer":
+        return check(text) and len(text) <= 11 and INT32_MIN <= int(text) <= INT32_MAX
+    return check(text)
+
+
+def canonical(type: str, value: object) -> Hashable | None:
+    """Return a key that is equal for equal values of *type*; None when the value is not valid for it.
+
+    Numbers compare by exact value, timestamps as instants (nanoseconds since 1970), booleans as such, media and all
+    other types as their exact text.
+    """
+    text = text_of(value)
+    if type in ("number", "integer"):
+        if not is_valid(type, text):
+            return None
+        try:
+            return Decimal(text)
+        except InvalidOperation:
+            return None  # an exponent of more than eighteen digits
+    if type == "boolean":
+        return {"true": True, "false": False}.get(text)
+    if type == "timestamp":
+        return instant(text)
+    return text if is_valid(type, text) else None
+
+
+def is_timestamp(text: str) -> bool:
+    """Tell whether *text* is an RFC 3339 date-time with an offset; a leap second is taken at any minute."""
+    return instant(text) is not None
+
+
+def instant(text: str) -> int | None:
+    """Return the nanoseconds since 1970 of an RFC 3339 date-time, None when it is none.
+
+    Years 0000 to 9999; digits past the nanosecond are cut; second 60 is the first of the next minute.
+    """
+    found = _TIMESTAMP.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second = map(int, found.group(1, 2, 3, 4, 5, 6))
+    fraction, sign, offset_hour, offset_minute = found.group(7, 8, 9, 10)
+    if not 1 <= month <= 12 or not 1 <= day <= _month_length(year, month) or hour > 23 or minute > 59 or second > 60:
+        return None
+    seconds = _days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
+    if sign:
+        if int(offset_hour) > 23 or int(offset_minute) > 59:
+            return None
+        offset = int(offset_hour) * 3600 + int(offset_minute) * 60
+        seconds += offset if sign == "-" else -offset
+    return seconds * _NANOSECONDS + (int(fraction[:9].ljust(9, "0")) if fraction else 0)
+
+
+def is_any_timestamp(value: object) -> bool:
+    """Tell whether a declared value means "now" to a producer and any timestamp to a matcher (section 5 rule 1)."""
+    return isinstance(value, str) and _ANY_TIMESTAMP.fullmatch(value) is not None
+
+
+def media_type_matches(declared: str, found: str) -> bool:
+    """Compare media types without regard to case; *found* may have parameters that *declared* does not name."""
+    if declared == found:
+        return True
+    wanted, wanted_parameters = _media_type(declared)
+    name, parameters = _media_type(found)
+    return wanted == name and wanted_parameters.items() <= parameters.items()
+
+
+def percent_decode(text: str) -> str:
+    """Decode percent escapes; a text with a malformed escape, or one that is not UTF-8, is returned as written."""
+    if "%" not in text or _MALFORMED_ESCAPE.search(text):
+        return text
+    try:
+        return unquote_to_bytes(text).decode("utf-8")
+    except UnicodeError:
+        return text
+
+
+def percent_encode(text: str) -> str:
+    """Escape all but the unreserved characters, as RFC 6570 level 1 expansion does."""
+    return quote(text, safe="", errors="surrogatepass")
+
+
+def _is_reference(text: str) -> bool:
+    return _REFERENCE.fullmatch(text) is not None and _COLON_FIRST.match(text) is None
+
+
+def _month_length(year: int, month: int) -> int:
+    if month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0):
+        return 29
+    return _DAYS_IN_MONTH[month - 1]
+
+
+def _days(year: int, month: int, day: int) -> int:
+    """Days since 1970-01-01 in the Gregorian calendar; ``datetime`` does not reach back to year 0."""
+    if month <= 2:
+        year, month = year - 1, month + 12
+    return 365 * year + year // 4 - year // 100 + year // 400 + (153 * (month - 3) + 2) // 5 + day - 719469
+
+
+def _media_type(text: str) -> tuple[str, dict[str, str]]:
+    return _cached_media_type(text) if len(text) <= _CACHED_TEXT else _parse_media_type(text)
+
+
+def _parse_media_type(text: str) -> tuple[str, dict[str, str]]:
+    end = text.find(";")
+    if end < 0:
+        return text.strip().lower(), {}
+    parameters: dict[str, str] = {}
+    for found in _PARAMETER.finditer(text, end):
+        name, quoted, plain = found.group(1, 2, 3)
+        value = plain.strip() if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
+        parameters.setdefault(name.lower(), value.lower())
+    return text[:end].strip().lower(), parameters
+
+
+_cached_media_type: Final = lru_cache(maxsize=4096)(_parse_media_type)
+
+
+def _full(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    return lambda text: pattern.fullmatch(text) is not None
+
+
+_CHECKS: Final[dict[str, Callable[[str], bool]]] = {
+    "binary": _full(_BASE64),
+    "boolean": lambda text: text in ("true", "false"),
+    "duration": _full(_DURATION),
+    "integer": _full(_INTEGER),
+    "number": _full(_NUMBER),
+    "symbol": _full(_SYMBOL),
+    "timestamp": is_timestamp,
+    "uri": _is_reference,
+    "urireference": _is_reference,
+    "uritemplate": _is_reference,
+}
+"""``any`` and ``string`` take every text and so are not listed."""

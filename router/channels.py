@@ -1,0 +1,86 @@
+"""Channels: where records arrive, and the candidates of each.
+
+A channel is one endpoint, or several that share a topic or path: their candidates are the union, and a record's
+endpoint is the winner's, else the first in settings (semantics.md section 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from catalog.model import Catalog, Endpoint
+from router.mapping import Origin
+from router.matching.targets import Target, target_of, targets_of
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One channel. ``candidates`` number targets of the plan; ``owners`` say which endpoint each came from.
+
+    ``structured`` tells that an endpoint declares structured mode; see :meth:`Plan.sniffs` for its use.
+    """
+
+    name: str
+    endpoints: tuple[str, ...]
+    candidates: tuple[int, ...]
+    owners: Mapping[int, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=lambda: Origin(""))
+    structured: bool = False
+
+    def endpoint_of(self, target: int) -> str | None:
+        """Return the endpoint to name for a record of this channel that this target won (negative: none did)."""
+        return self.owners.get(target, self.endpoints[0] if self.endpoints else None)
+
+
+class ChannelBuilder:
+    """Collects channels and numbers the targets they need, each distinct one once."""
+
+    def __init__(self, catalog: Catalog, *, hop_by_hop: bool = False) -> None:
+        self._catalog = catalog
+        self._hop_by_hop = hop_by_hop
+        self.targets: list[Target] = []
+        self.channels: list[Channel] = []
+        self._numbers: dict[tuple[str, str | None, bool, bool], int] = {}
+
+    def endpoints(self, name: str, xids: Sequence[str], context: Mapping[str, str] | None = None) -> Channel:
+        """Add a channel that these endpoints share."""
+        candidates: list[int] = []
+        owners: dict[int, str] = {}
+        structured = False
+        known = [self._catalog.endpoints[xid] for xid in xids if xid in self._catalog.endpoints]
+        for endpoint in known:
+            structured = structured or str(endpoint.envelopeoptions.get("mode", "")).lower() == "structured"
+            for target in targets_of(self._catalog, endpoint, hop_by_hop=self._hop_by_hop):
+                number = self._number(target)
+                candidates.append(number)
+                owners.setdefault(number, endpoint.xid)
+        origin = Origin(source_of(known[0]) if known else (xids[0] if xids else name), dict(context or {}))
+        return self._add(Channel(name, tuple(xids), tuple(dict.fromkeys(candidates)), owners, origin, structured))
+
+    def definitions(self, name: str, xids: Iterable[str]) -> Channel:
+        """Add a channel whose candidates are these definitions, seen through no endpoint."""
+        found = (
+            target_of(self._catalog.definitions[xid], None, hop_by_hop=self._hop_by_hop)
+            for xid in xids
+            if xid in self._catalog.definitions
+        )
+        numbers = [self._number(target) for target in found if target is not None]
+        return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=Origin(name)))
+
+    def _add(self, channel: Channel) -> Channel:
+        self.channels.append(channel)
+        return channel
+
+    def _number(self, target: Target) -> int:
+        key = (target.xid, target.protocol, target.envelope, target.native is not None)
+        known = self._numbers.get(key)
+        if known is None:
+            known = self._numbers[key] = len(self.targets)
+            self.targets.append(target)
+        return known
+
+
+def source_of(endpoint: Endpoint) -> str:
+    """Return the default ``source`` of events mapped from an endpoint: its URI, else its xid."""
+    return endpoint.uris[0] if endpoint.uris else endpoint.xid

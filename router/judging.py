@@ -1,0 +1,109 @@
+"""The match UDF: rows of a source in, lists of outcomes out, one compiled plan broadcast per epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.parts import Part
+from bindings.protocols import BINDINGS, binding_of
+from router.facts import RawFacts, RawRow
+from router.kafka_facts import KafkaSelection, facts_of_selected
+from router.plan import Judge
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+    from pyspark.sql import Column
+
+INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
+
+
+def selection_of(judge: Judge) -> KafkaSelection:
+    """Return what the plan asks of Kafka rows."""
+    sniffs = any(judge.matcher.sniffs(number, KAFKA) for number in range(len(judge.matcher.channels)))
+    return KafkaSelection((*judge.matcher.index.keys, "e.type"), sniffs=sniffs)
+
+
+def judge_kafka(judge: Judge, selected: pa.RecordBatch) -> pa.ListArray:
+    """Judge one Arrow batch of selected Kafka columns."""
+    topics = pc.dictionary_encode(selected.column("topic"))
+    numbers = [judge.channels.get(f"kafka:{topic}", -1) for topic in topics.dictionary.to_pylist()]
+    channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
+    outcomes = judge.matcher.match(facts_of_selected(selected, judge.matcher, channels))
+    arrivals = selected.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
+    return judge.outputs.build(outcomes, selected.num_rows, arrivals)
+
+
+def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> pa.ListArray:
+    """Judge one Arrow batch of inbox rows."""
+    raw = RawFacts(judge.matcher.index.keys)
+    arrivals = np.zeros(batch.num_rows, np.int64)
+    for number, row in enumerate(batch.to_pylist()):
+        received = row["received"]
+        arrivals[number] = int(received.timestamp() * 1000)
+        raw.add(inbox_row(judge, number, row))
+    return judge.outputs.build(judge.matcher.match(raw.build()), batch.num_rows, arrivals)
+
+
+def inbox_row(judge: Judge, number: int, row: Mapping[str, Any]) -> RawRow:
+    """Return an inbox row for the exact codec."""
+    binding = binding_of(row["protocol"]) or BINDINGS["HTTP"]
+    channel = judge.channels.get(row["endpoint"], -1)
+    return RawRow(
+        number,
+        binding,
+        inbox_parts(row["properties"]),
+        row["body"],
+        channel,
+        lambda: judge.matcher.sniffs(channel, binding.protocol),
+        row["position"],
+        rfc3339(row["received"]),
+    )
+
+
+def inbox_parts(properties: list[dict[str, Any]]) -> list[Part]:
+    """Return the parts of a row's properties."""
+    return [Part(entry["key"], entry["value"], entry["type"]) for entry in properties]
+
+
+def rfc3339(moment: datetime) -> str:
+    """Write a time as RFC 3339 in UTC, to the microsecond."""
+    text = moment.astimezone(UTC).isoformat(timespec="microseconds")
+    return text.replace("+00:00", "Z")
+
+
+def kafka_column(judge: Broadcast[Judge], selection: KafkaSelection, kind: pa.DataType) -> Column:
+    """Return the column of outcome lists for rows of Spark's Kafka source (``timestamp`` in milliseconds)."""
+    columns = selection.columns()
+    names = ["topic", "partition", "offset", "timestamp", *selection.selectors, "text_key", "raw"]
+    return _udf(judge, names, judge_kafka, kind)(*columns)
+
+
+def inbox_column(judge: Broadcast[Judge], kind: pa.DataType) -> Column:
+    """Return the column of outcome lists for rows of the inbox."""
+    from pyspark.sql import functions as F
+
+    return _udf(judge, list(INBOX_COLUMNS), judge_inbox, kind)(*(F.col(name) for name in INBOX_COLUMNS))
+
+
+def _udf(
+    judge: Broadcast[Judge],
+    names: list[str],
+    decide: Callable[[Judge, pa.RecordBatch], pa.ListArray],
+    kind: pa.DataType,
+) -> Callable[..., Column]:
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    def judged(*arrays: pa.Array) -> pa.Array:
+        return decide(judge.value, pa.RecordBatch.from_arrays(list(arrays), names=names))
+
+    # Annotations that are texts, as everywhere here, are no hints to Spark.
+    judged.__annotations__ = {"arrays": pa.Array, "return": pa.Array}
+    return cast("Callable[..., Column]", arrow_udf(judged, returnType=from_arrow_type(kind)))

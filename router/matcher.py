@@ -1,0 +1,165 @@
+"""The matcher: facts in, outcomes out. ``match`` and ``run`` use this very class.
+
+The steps, each on whole columns: index the candidates of every row, drop candidates whose repeated placeholders
+differ, choose the most specific, take the context out, map native records. Only rows that end as dead letters
+are looked at one by one, for their explanation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from bindings.protocols import BINDINGS
+from router.channels import Channel
+from router.facts import NO_SOURCE, Facts
+from router.mapping import Mapper
+from router.matching.index import MatchIndex
+from router.matching.nearest import Nearest
+from router.matching.segments import Int
+from router.matching.targets import Target
+from router.matching.verdicts import AMBIGUOUS, Resolver
+
+EXPLANATIONS: Final = 1_000
+"""Dead letters of one batch that get ``nearest``; the rest share the explanation of an alike record, or have none."""
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """What became of each fact row.
+
+    ``winners`` number targets, negative for dead letters, whose ``reasons``, ``details`` and ``nearest`` are given
+    by row. ``attributes`` are those of mapped native records, in order; ``mapped`` numbers their rows.
+    """
+
+    facts: Facts
+    winners: Int
+    contexts: pa.MapArray
+    reasons: dict[int, str]
+    details: dict[int, str]
+    nearest: dict[int, list[dict[str, Any]]]
+    mapped: Int
+    attributes: pa.ListArray
+
+    def event_type(self, row: int) -> str:
+        """Return the ``type`` of the event that a routed row leaves as."""
+        reading = self.facts.readings.get(row)
+        if reading is not None and reading.envelope.is_event:
+            return reading.envelope.attributes.get("type", "")
+        if self.facts.events[row]:
+            return next(iter(self.facts.values(row, "e.type")), None) or ""
+        entries = self.attributes[int(np.searchsorted(self.mapped, row))].as_py()
+        return next((entry["value"].decode() for entry in entries if entry["key"] == "type"), "")
+
+
+class Matcher:
+    """Matches facts against the candidates of channels. Its memory grows with use and is bounded; answers do not
+    depend on it.
+    """
+
+    def __init__(self, targets: Sequence[Target], channels: Sequence[Channel]) -> None:
+        self.targets = tuple(targets)
+        self.channels = tuple(channels)
+        self.index = MatchIndex(self.targets, [channel.candidates for channel in channels], list(BINDINGS))
+        self.resolver = Resolver(self.index)
+        self.mapper = Mapper(
+            self.resolver, [target.definition for target in self.targets], [channel.origin for channel in channels]
+        )
+        self.nearest = Nearest(self.index, list(BINDINGS))
+        self._sniffs: dict[tuple[int, str], bool] = {}
+
+    def sniffs(self, channel: int, protocol: str) -> bool:
+        """Tell whether a JSON body without the media type of events may be one there (semantics.md section 4)."""
+        known = self._sniffs.get((channel, protocol))
+        if known is None:
+            candidates = [self.targets[number] for number in self.channels[channel].candidates] if channel >= 0 else []
+            known = self._sniffs[(channel, protocol)] = (
+                protocol == "MQTT/3.1.1"
+                or (channel >= 0 and self.channels[channel].structured)
+                or all(target.envelope for target in candidates if target.protocol in (None, protocol))
+            )
+        return known
+
+    def match(self, facts: Facts) -> Outcomes:
+        """Decide every row of a batch."""
+        columns = facts.columns
+        sets = self.index.match(columns, facts.channels, facts.protocols, facts.events)
+        verdicts = self.resolver.resolve(columns, sets)
+        winners = verdicts.winners.copy()
+        faulty = np.fromiter(facts.faults, np.int64, len(facts.faults))
+        winners[faulty] = -1
+        outcomes = Outcomes(facts, winners, pa.nulls(0), {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0))
+        self._map(outcomes)
+        # The context of rows that mapping turned into dead letters is of no use any more, so it is taken after.
+        outcomes.contexts = self.resolver.contexts(columns, winners, facts.events)
+        self._explain(outcomes, verdicts.winners, verdicts.sets)
+        return outcomes
+
+    def _map(self, outcomes: Outcomes) -> None:
+        facts, winners = outcomes.facts, outcomes.winners
+        rows = np.flatnonzero((winners >= 0) & (facts.events == 0))
+        width = len(self.channels)
+        pairs, inverse = np.unique(winners[rows] * width + facts.channels[rows], return_inverse=True)
+        numbers = np.array([self.mapper.program(*divmod(pair, width)) for pair in pairs.tolist()], np.int64)
+        programs = numbers[inverse] if len(rows) else rows
+        for at in np.flatnonzero([bool(self.mapper.programs[int(p)].unmappable) for p in programs]).tolist():
+            row = int(rows[at])
+            outcomes.reasons[row] = "unmappable"
+            xid = self.targets[int(winners[row])].xid
+            outcomes.details[row] = f"{xid}: {self.mapper.programs[int(programs[at])].unmappable}"
+            winners[row] = -1
+        kept = winners[rows] >= 0
+        outcomes.mapped = rows[kept]
+        outcomes.attributes = self.mapper.map(facts.columns, rows[kept], programs[kept], facts.defaults)
+
+    def _explain(self, outcomes: Outcomes, chosen: Int, sets: Int) -> None:
+        explained: dict[str, list[dict[str, Any]]] = {}
+        for row in np.flatnonzero(outcomes.winners < 0).tolist():
+            if row in outcomes.reasons or outcomes.facts.sources[row] == NO_SOURCE:
+                continue
+            fault = outcomes.facts.faults.get(row)
+            if fault is not None:
+                outcomes.reasons[row], outcomes.details[row] = fault
+            elif not self.index.channel_size(int(outcomes.facts.channels[row])):
+                outcomes.reasons[row] = "no-candidates"
+                outcomes.details[row] = "the endpoint is unknown or has no message definitions"
+            elif chosen[row] == AMBIGUOUS:
+                best = self.resolver.most_specific(self.index.sets[int(sets[row])])
+                outcomes.reasons[row] = "ambiguous"
+                outcomes.details[row] = "equally specific: " + ", ".join(self.targets[n].xid for n in best)
+            else:
+                self._no_match(outcomes, row, explained)
+
+    def _no_match(self, outcomes: Outcomes, row: int, explained: dict[str, list[dict[str, Any]]]) -> None:
+        facts = outcomes.facts
+        outcomes.reasons[row] = "no-match"
+        outcomes.details[row] = "no candidate matches"
+        if len(explained) >= EXPLANATIONS:
+            return
+        channel, protocol, event = int(facts.channels[row]), int(facts.protocols[row]), bool(facts.events[row])
+        found = {key: facts.values(row, key) for key in self.index.keys}
+        alike = json.dumps([channel, protocol, event, found])
+        if alike not in explained:
+            candidates = sum(1 << number for number in self.channels[channel].candidates)
+            explained[alike] = self.nearest.explain(
+                candidates, protocol, event=event, values=lambda key: found.get(key, [])
+            )
+        outcomes.nearest[row] = explained[alike]
+        outcomes.details[row] = summary(explained[alike]) or outcomes.details[row]
+
+
+def summary(nearest: Sequence[dict[str, Any]]) -> str:
+    """Return one line that says what kept the nearest definition from matching."""
+    if not nearest:
+        return ""
+    first = nearest[0]
+    told = [
+        f"{entry['property']}: expected {entry['expected']!r}, found {entry['found']!r}"
+        for entry in first["mismatches"]
+    ]
+    return f"nearest {first['message']}: " + "; ".join(told[:4])

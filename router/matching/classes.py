@@ -1,0 +1,180 @@
+"""Classes: the values of one property, told apart only as far as some constraint tells them apart.
+
+Two values that satisfy the same constraints are of one class, so a definition's verdict depends on classes only.
+Class 0 is the absent value. A column is classified by array operations: literals through one hash index, templates
+of whole segments through one automaton, and what is left (typed literals, mixed templates, validity) once per
+distinct value. A class number never changes its meaning while the plan lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catalog.values import is_timestamp
+from router.matching.constraints import Constraint
+from router.matching.segments import Int, SegmentAutomaton, SplitColumn, TooManyStates, segments_of
+
+ABSENT: Final = 0
+MEMO_LIMIT: Final = 200_000
+"""Distinct values remembered per property; past it the memory starts anew, so that it stays bounded."""
+_TIMESTAMP: Final = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$"
+"""Timestamps that are valid beyond doubt; the rest (days 29 to 31, leap seconds) is asked one by one."""
+_ALWAYS: Final = frozenset({"any", "binary", "string"})
+
+
+class PropertyClasses:
+    """The classes of one property, and a map from columns to them."""
+
+    def __init__(self, constraints: Sequence[Constraint]) -> None:
+        """Number the constraints: bit *i* of a class is set when its values satisfy ``constraints[i]``."""
+        self.constraints = tuple(constraints)
+        self._literals: dict[str, int] = {}
+        self._nonempty = self._text = self._timestamp = 0
+        self._slow: list[tuple[int, Constraint]] = []
+        patterns: list[tuple[int, list[str | None]]] = []
+        for number, constraint in enumerate(self.constraints):
+            self._sort(number, constraint, patterns)
+        self._automaton = self._build(patterns)
+        self._literal_set = pa.array(list(self._literals), pa.string())
+        self._literal_bits = [0, *self._literals.values()]
+        absent = sum(1 << i for i, c in enumerate(self.constraints) if c.satisfied(None, present=False))
+        self.bits: list[int] = [absent]
+        self._by_bits: dict[int, int] = {}
+        self._by_code: dict[int, int] = {}
+        self._memo: dict[str, int] = {}
+        self._slow_bits: list[int] = [0]
+        self._slow_codes: dict[int, int] = {0: 0}
+
+    def _sort(self, number: int, constraint: Constraint, patterns: list[tuple[int, list[str | None]]]) -> None:
+        bit = 1 << number
+        if constraint.kind == "literal" and constraint.type not in ("number", "integer", "boolean", "timestamp"):
+            self._literals[constraint.value or ""] = self._literals.get(constraint.value or "", 0) | bit
+        elif constraint.kind == "template" and constraint.type != "timestamp" and constraint.template.is_bare:
+            self._nonempty |= bit
+        elif constraint.kind == "template" and constraint.type != "timestamp" and not constraint.dots:
+            segments = segments_of(constraint.template)
+            if segments is None:
+                self._slow.append((bit, constraint))
+            else:
+                patterns.append((number, segments))
+        elif constraint.kind in ("present", "optional") and constraint.type in _ALWAYS:
+            self._text |= bit
+        elif constraint.kind in ("present", "optional") and constraint.type == "timestamp":
+            self._timestamp |= bit
+        else:
+            self._slow.append((bit, constraint))
+
+    def _build(self, patterns: list[tuple[int, list[str | None]]]) -> SegmentAutomaton | None:
+        if not patterns:
+            return None
+        try:
+            return SegmentAutomaton(patterns)
+        except TooManyStates:
+            self._slow.extend((1 << number, self.constraints[number]) for number, _ in patterns)
+            return None
+
+    def classify(self, column: SplitColumn) -> Int:
+        """Return the class of every row; a null is absent."""
+        values = column.values
+        codes = np.zeros(len(values), np.int64)
+        literal = self._literal_codes(values)
+        codes += literal
+        segment_bits = [0]
+        if self._automaton is not None:
+            accepted, segment_bits = self._automaton.accepts(column)
+            codes = codes * len(segment_bits) + accepted
+        # The slow stage goes last but one: its codes grow while the plan lives, so they get a fixed wide field.
+        flags = self._flags(values)
+        codes = codes * 4 + flags
+        if self._slow:
+            codes = codes * (1 << 24) + self._slow_column(values)
+        codes[~pc.is_valid(values).to_numpy(zero_copy_only=False)] = -1
+        distinct = pc.dictionary_encode(pa.array(codes))
+        classes = np.array([self._class_of(code, segment_bits) for code in distinct.dictionary.to_pylist()], np.int64)
+        if not len(classes):
+            return codes
+        return classes[distinct.indices.to_numpy(zero_copy_only=False)]
+
+    def class_of(self, found: Sequence[str | None]) -> int:
+        """Return the class of a property that occurs with these values: each constraint held by any of them.
+
+        A None among the values stands for one that is present and no text.
+        """
+        if not found:
+            return ABSENT
+        bits = 0
+        for number, constraint in enumerate(self.constraints):
+            if any(constraint.satisfied(text, present=True) for text in found):
+                bits |= 1 << number
+        return self._number(bits)
+
+    def _literal_codes(self, values: pa.StringArray) -> Int:
+        if not self._literals:
+            return np.zeros(len(values), np.int64)
+        found = pc.fill_null(pc.index_in(values, value_set=self._literal_set), -1)
+        return found.to_numpy(zero_copy_only=False).astype(np.int64) + 1
+
+    def _flags(self, values: pa.StringArray) -> Int:
+        flags = np.zeros(len(values), np.int64)
+        if self._nonempty:
+            flags += pc.fill_null(pc.greater(pc.binary_length(values), 0), False).to_numpy(zero_copy_only=False)
+        if self._timestamp:
+            sure = pc.fill_null(pc.match_substring_regex(values, _TIMESTAMP), False).to_numpy(zero_copy_only=False)
+            for row in np.flatnonzero(~sure & pc.is_valid(values).to_numpy(zero_copy_only=False)):
+                sure[row] = is_timestamp(values[row].as_py())
+            flags += 2 * sure
+        return flags
+
+    def _slow_column(self, values: pa.StringArray) -> Int:
+        distinct = pc.dictionary_encode(values)
+        codes = np.array([self._slow_code(text) for text in distinct.dictionary.to_pylist()], np.int64)
+        indices = pc.fill_null(distinct.indices, 0).to_numpy(zero_copy_only=False)
+        return codes[indices] if len(codes) else np.zeros(len(values), np.int64)
+
+    def _slow_code(self, text: str) -> int:
+        code = self._memo.get(text)
+        if code is None:
+            bits = 0
+            for bit, constraint in self._slow:
+                if constraint.satisfied(text, present=True):
+                    bits |= bit
+            code = self._slow_codes.get(bits)
+            if code is None:
+                code = self._slow_codes[bits] = len(self._slow_bits)
+                self._slow_bits.append(bits)
+            if len(self._memo) >= MEMO_LIMIT:
+                self._memo.clear()
+            self._memo[text] = code
+        return code
+
+    def _class_of(self, code: int, segment_bits: Sequence[int]) -> int:
+        if code == -1:
+            return ABSENT
+        known = self._by_code.get(code)
+        if known is not None:
+            return known
+        rest = code
+        bits = self._text
+        if self._slow:
+            rest, slow = divmod(rest, 1 << 24)
+            bits |= self._slow_bits[slow]
+        rest, flags = divmod(rest, 4)
+        bits |= (self._nonempty if flags & 1 else 0) | (self._timestamp if flags & 2 else 0)
+        if self._automaton is not None:
+            rest, segment = divmod(rest, len(segment_bits))
+            bits |= segment_bits[segment]
+        bits |= self._literal_bits[rest]
+        known = self._by_code[code] = self._number(bits)
+        return known
+
+    def _number(self, bits: int) -> int:
+        known = self._by_bits.get(bits)
+        if known is None:
+            known = self._by_bits[bits] = len(self.bits)
+            self.bits.append(bits)
+        return known

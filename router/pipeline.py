@@ -1,0 +1,223 @@
+"""One streaming query: where its batches come from, how each is judged, pinned and written.
+
+``foreachBatch`` is where everything happens that must not be done twice in different ways. In this order: a
+drain stops before the first write; the batch is pinned, durably, to the plan that judges it; sinks are written, and
+written again for as long as a sink is down; counts go to the metrics. Only then does Spark commit the batch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from router.errors import BatchPinError, RouterError, SinkError
+from router.generations import Generation
+from router.logs import get_logger
+from router.plan import Plan
+from router.stages import Kind, judged, prepared, unified
+from router.state import State
+from router.tally import Tally, collect
+from router.writing import Batch, BatchWriter
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+    from pyspark.sql import DataFrame, SparkSession
+
+    from router.metrics import Metrics
+    from router.plan import Judge
+    from router.status import Status
+
+RETRY_FIRST: Final = 0.5
+RETRY_MOST: Final = 30.0
+_log = get_logger()
+
+
+class Draining(Exception):
+    """Raised inside a batch to end its query before the batch's first write."""
+
+
+@dataclass(slots=True)
+class _Loaded:
+    """A plan on its way through the session: broadcast to the workers, and with its writer."""
+
+    plan: Plan
+    judge: Broadcast[Judge]
+    writer: BatchWriter
+
+
+class PlanHolder:
+    """The active plan, and the pinned ones that retried batches need; thread-safe.
+
+    ``activate`` takes effect with the next batch of every query, never inside one.
+    """
+
+    def __init__(self, spark: SparkSession, state: State, plan: Plan, metrics: Metrics) -> None:
+        self._spark = spark
+        self._state = state
+        self._metrics = metrics
+        self._lock = threading.Lock()
+        self._loaded: dict[str, _Loaded] = {}
+        self._active = plan
+
+    @property
+    def active(self) -> Plan:
+        """The plan that the next batch is judged by."""
+        return self._active
+
+    def activate(self, plan: Plan) -> None:
+        """Make a plan the one for the next batches; it is compiled and sent to the workers first."""
+        self._load(plan)
+        self._state.put_plan(plan.id, plan.to_bytes())
+        with self._lock:
+            self._active = plan
+
+    def current(self) -> _Loaded:
+        """Return the active plan, loaded."""
+        return self._load(self._active)
+
+    def pinned(self, plan_id: str, restore: Callable[[bytes], Plan]) -> _Loaded:
+        """Return the plan with that id, compiled from its document if need be.
+
+        Raises:
+            BatchPinError: its document is gone, or of another version.
+        """
+        if plan_id in self._loaded or plan_id == self._active.id:
+            return self._load(self._active) if plan_id == self._active.id else self._loaded[plan_id]
+        document = self._state.plan(plan_id)
+        if document is None:
+            raise BatchPinError(
+                f"an unfinished batch is pinned to plan {plan_id}, which is not in the state folder",
+                hint="restore state/plans from a backup, or remove the query's checkpoint to start it anew",
+            )
+        plan = restore(document)
+        if plan.id != plan_id:
+            raise BatchPinError(
+                f"plan {plan_id} of an unfinished batch does not compile to itself any more (now {plan.id})",
+                hint="start the router version that began the batch once, so that it finishes it",
+            )
+        return self._load(plan)
+
+    def _load(self, plan: Plan) -> _Loaded:
+        with self._lock:
+            known = self._loaded.get(plan.id)
+            if known is None:
+                judge = self._spark.sparkContext.broadcast(plan.judge)
+                known = self._loaded[plan.id] = _Loaded(plan, judge, BatchWriter(plan, self._metrics.sink_write))
+                for stale in [key for key in self._loaded if key not in (plan.id, self._active.id)][:-2]:
+                    self._loaded.pop(stale).judge.unpersist()
+            return known
+
+
+class Pipeline:
+    """The batches of one streaming query."""
+
+    def __init__(
+        self,
+        name: str,
+        kind: Kind,
+        generation: Generation,
+        state: State,
+        plans: PlanHolder,
+        metrics: Metrics,
+        status: Status,
+        restore: Callable[[bytes], Plan],
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.generation = generation
+        self._state = state
+        self._plans = plans
+        self._metrics = metrics
+        self._status = status
+        self._restore = restore
+        self._draining = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self.failure: RouterError | None = None
+        self.last: int | None = None
+
+    def drain(self) -> None:
+        """Let the batch that is being written finish, and no other begin."""
+        self._draining.set()
+
+    def wait_idle(self, seconds: float) -> bool:
+        """Wait until no batch is being written; False when it took longer."""
+        return self._idle.wait(seconds)
+
+    def batch(self, rows: DataFrame, number: int) -> None:
+        """Judge and write one batch; the callback of ``foreachBatch``.
+
+        Raises:
+            Draining: the query is to end, and nothing of this batch has been written.
+            BatchPinError: the batch is pinned to a plan that cannot be restored.
+        """
+        self._idle.clear()
+        try:
+            if self._draining.is_set():
+                raise Draining
+            began = time.monotonic()
+            loaded = self._pin(number)
+            self._status.query(self.name, "running", batch=number)
+            tally = self._write_until_done(rows, number, loaded)
+            now = time.time()
+            self._metrics.batch_done(self.name, tally, time.monotonic() - began, int(now * 1000))
+            self.last = number
+        except RouterError as error:
+            self.failure = error
+            raise
+        finally:
+            self._idle.set()
+
+    def _pin(self, number: int) -> _Loaded:
+        pinned = self._state.pinned(self.name, number)
+        if pinned is not None:
+            return self._plans.pinned(pinned, self._restore)
+        loaded = self._plans.current()
+        self._state.pin(self.name, number, loaded.plan.id)
+        return loaded
+
+    def _write_until_done(self, rows: DataFrame, number: int, loaded: _Loaded) -> Tally:
+        """Write, and again while a sink cannot take its share; an error of the world holds the batch, never drops it."""
+        wait = RETRY_FIRST
+        while True:
+            try:
+                return self._write(rows, number, loaded)
+            except SinkError as error:
+                self._metrics.sink_write(error.sink, "error")
+                self._status.query(self.name, "held", batch=number, reason=str(error))
+                _log.error("batch held", query=self.name, batch=number, error=str(error), retry_seconds=wait)
+            if self._draining.wait(wait):
+                raise Draining
+            wait = min(wait * 2, RETRY_MOST)
+
+    def _write(self, rows: DataFrame, number: int, loaded: _Loaded) -> Tally:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        writer, judge = loaded.writer, loaded.judge
+        told = Observation()
+        outcomes = judged(prepared(rows, self.kind), self.kind, judge, judge.value.outputs.type)
+        outcomes = outcomes.observe(told, F.collect_list("m.tally").alias("tallies"))
+        batch = Batch(
+            self.kind, self.name, self.generation.id, number, datetime.now(UTC).isoformat(timespec="microseconds")
+        )
+        made = unified(outcomes, self.kind, self.name)
+        if writer.one_pass:
+            writer.write(made, batch)
+            return collect(_tallies(told))
+        kept = made.persist()
+        try:
+            kept.count()
+            tally = collect(_tallies(told))
+            writer.write(kept, batch)
+            return tally
+        finally:
+            kept.unpersist()
+
+
+def _tallies(told: Any) -> list[str]:
+    return list(told.get["tallies"])

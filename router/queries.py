@@ -1,0 +1,328 @@
+"""The streaming queries: one per Kafka cluster and lane, and one for the inbox.
+
+A query that ends because a broker went away is started again from its checkpoint, with growing pauses. One that
+ends for a reason which repeating cannot mend ends the router, with that reason.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from bindings.inbox.stream import NAME as INBOX_FORMAT
+from bindings.kafka.client import KafkaUnreachable
+from router import generations
+from router.clusters import source_client
+from router.errors import BrokerUnreachable, RouterError, StateError
+from router.generations import Generation
+from router.logs import get_logger
+from router.pipeline import Pipeline, PlanHolder
+from router.plan import Plan
+from router.sources import INBOX, Source
+from router.state import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from router.metrics import Metrics
+    from router.status import Status
+
+RESTART_FIRST: Final = 1.0
+RESTART_MOST: Final = 60.0
+COMMIT_SECONDS: Final = 30.0
+_LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
+_log = get_logger()
+
+
+@dataclass(slots=True)
+class _Running:
+    """One query as it runs: ``sources`` it is to read; ``topics`` of its generation may lag behind until it switches."""
+
+    name: str
+    sources: tuple[Source, ...]
+    pipeline: Pipeline | None = None
+    query: StreamingQuery | None = None
+    pause: float = RESTART_FIRST
+    restart_at: float = 0.0
+    switching: bool = False
+    ended: bool = False
+    seen: Any = field(default=None)
+
+
+class Queries:
+    """Starts, watches, retargets and drains all queries of a router."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        state: State,
+        plans: PlanHolder,
+        metrics: Metrics,
+        status: Status,
+        restore: Callable[[bytes], Plan],
+        *,
+        once: bool,
+    ) -> None:
+        self._spark = spark
+        self._state = state
+        self._plans = plans
+        self._metrics = metrics
+        self._status = status
+        self._restore = restore
+        self._once = once
+        self._running: dict[str, _Running] = {}
+
+    def start(self, sources: Sequence[Source]) -> None:
+        """Start a query for each cluster, lane and the inbox.
+
+        Raises:
+            RouterError: a query cannot be set up.
+        """
+        for name, members in by_query(sources).items():
+            self._running[name] = _Running(name, members)
+            self._status.query(name, "starting")
+            self._begin(self._running[name])
+
+    @property
+    def finished(self) -> bool:
+        """Whether every query has ended by itself (``--once``)."""
+        return all(running.ended for running in self._running.values())
+
+    def check(self) -> None:
+        """Look after ended queries: start them again, switch their generation, or give up.
+
+        Raises:
+            RouterError: a query ended for a reason that repeating cannot mend.
+        """
+        for running in self._running.values():
+            if running.ended:
+                continue
+            if running.query is None:
+                if time.monotonic() >= running.restart_at:
+                    self._begin(running)
+                continue
+            if running.query.isActive:
+                if running.switching:
+                    self._try_stop(running)
+                continue
+            self._ended(running)
+
+    def retarget(self, sources: Sequence[Source]) -> None:
+        """Read these sources from now on: a query whose topics changed ends after a batch and begins a new generation."""
+        wanted = by_query(sources)
+        for name, members in wanted.items():
+            running = self._running.get(name)
+            if running is None:
+                self._running[name] = running = _Running(name, members)
+                self._begin(running)
+                continue
+            changed = topics_of(running.sources) != topics_of(members)
+            running.sources = members
+            if changed:
+                self._switch(running)
+        for name, running in self._running.items():
+            if name not in wanted and name != INBOX and running.sources:
+                running.sources = ()
+                self._switch(running)
+
+    def measure(self, inbox_bytes: int) -> None:
+        """Bring lag and inbox figures up to date from the queries' last progress."""
+        backlog = 0
+        for running in self._running.values():
+            progress = running.query.lastProgress if running.query is not None else None
+            if progress is None or progress["id"] == running.seen:
+                continue
+            if running.name == INBOX:
+                continue
+            for topic, lag in lag_by_topic(progress).items():
+                for source in running.sources:
+                    if source.topic == topic:
+                        self._metrics.lag(source.endpoint, lag)
+        self._metrics.inbox(backlog, inbox_bytes)
+
+    def drain(self, seconds: float) -> None:
+        """End every query between two batches; one that takes longer is cut, and repeats its batch at the next start."""
+        deadline = time.monotonic() + seconds
+        for running in self._running.values():
+            if running.pipeline is not None:
+                running.pipeline.drain()
+        for running in self._running.values():
+            if running.query is None or running.pipeline is None:
+                continue
+            if not running.pipeline.wait_idle(max(0.0, deadline - time.monotonic())):
+                _log.warning("batch cut off by the grace limit; it will be repeated", query=running.name)
+            self._await_commit(running, deadline)
+            running.query.stop()
+            self._status.query(running.name, "stopped", batch=running.pipeline.last)
+
+    def _switch(self, running: _Running) -> None:
+        if running.query is not None and running.pipeline is not None:
+            running.switching = True
+            running.pipeline.drain()
+
+    def _try_stop(self, running: _Running) -> None:
+        """Stop an idle query that is to switch; a busy one stops itself at its next batch."""
+        assert running.query is not None and running.pipeline is not None
+        if running.pipeline.wait_idle(0) and self._committed(running):
+            running.query.stop()
+
+    def _committed(self, running: _Running) -> bool:
+        pipeline = running.pipeline
+        return pipeline is None or pipeline.last is None or pipeline.generation.committed(pipeline.last)
+
+    def _await_commit(self, running: _Running, deadline: float) -> None:
+        """Wait for Spark to note the last batch as done: stopping in between would repeat it."""
+        while not self._committed(running) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _ended(self, running: _Running) -> None:
+        assert running.query is not None and running.pipeline is not None
+        error = running.query.exception()
+        failure = running.pipeline.failure
+        running.query = None
+        if failure is not None:
+            raise failure
+        if running.switching:
+            running.switching = False
+            self._begin(running)
+        elif error is None:
+            running.ended = self._once
+            if not self._once:
+                self._begin(running)
+            self._status.query(running.name, "stopped", batch=running.pipeline.last)
+        else:
+            self._failed(running, str(error))
+
+    def _failed(self, running: _Running, text: str) -> None:
+        cause = cause_of(text)
+        if any(sign.lower() in text.lower() for sign in _LOST):
+            raise StateError(
+                f"query {running.name}: records were lost at the broker before they were read: {cause}",
+                hint="find out which; `on_data_loss: continue` goes on with what is left",
+            )
+        self._status.query(running.name, "failed", reason=cause)
+        _log.error("query ended, will start again", query=running.name, error=cause, seconds=running.pause)
+        running.restart_at = time.monotonic() + running.pause
+        running.pause = min(running.pause * 2, RESTART_MOST)
+
+    def _begin(self, running: _Running) -> None:
+        """Start a query on its generation: the pending batch's as it was, else one for the topics of now."""
+        if running.name == INBOX:
+            generation = generations.current(self._state, INBOX) or generations.begin(self._state, INBOX, ())
+            self._launch(running, generation, self._inbox_rows())
+            return
+        if not running.sources:
+            running.ended = True
+            self._status.query(running.name, "stopped")
+            return
+        try:
+            generation = self._generation(running)
+        except BrokerUnreachable as error:
+            self._failed(running, str(error))
+            return
+        self._launch(running, generation, self._kafka_rows(running.sources, generation))
+        if set(generation.topics) != set(topics_of(running.sources)):
+            # An unfinished batch goes first; its query drains once it is committed.
+            running.switching = True
+
+    def _generation(self, running: _Running) -> Generation:
+        topics = topics_of(running.sources)
+        known = generations.current(self._state, running.name)
+        if known is not None and (set(known.topics) == set(topics) or known.pending is not None):
+            return known
+        cluster = running.name.split("-")[1]
+        if known is not None:
+            self._state.keep_offsets(cluster, known.offsets())
+        try:
+            partitions = source_client(running.sources[0]).partitions(topics)
+        except KafkaUnreachable as error:
+            raise BrokerUnreachable(str(error)) from error
+        for topic in sorted(set(topics) - set(partitions)):
+            _log.warning("topic does not exist yet", query=running.name, topic=topic)
+        default = self._plans.active.settings.start
+        starts = {source.topic: source.settings.start or default for source in running.sources}
+        starting = generations.starting_offsets(partitions, self._state.offsets(cluster), starts)
+        return generations.begin(self._state, running.name, topics, starting)
+
+    def _launch(self, running: _Running, generation: Generation, rows: DataFrame) -> None:
+        kind = "inbox" if running.name == INBOX else "kafka"
+        running.pipeline = Pipeline(
+            running.name,
+            kind,  # type: ignore[arg-type]
+            generation,
+            self._state,
+            self._plans,
+            self._metrics,
+            self._status,
+            self._restore,
+        )
+        settings = self._plans.active.settings
+        writer = rows.writeStream.queryName(running.name).foreachBatch(running.pipeline.batch)
+        writer = writer.option("checkpointLocation", str(generation.path))
+        if self._once:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{int(settings.trigger.total_seconds() * 1000)} milliseconds")
+        running.query = writer.start()
+        self._status.query(running.name, "running")
+
+    def _kafka_rows(self, sources: Sequence[Source], generation: Generation) -> DataFrame:
+        settings = self._plans.active.settings
+        reader = self._spark.readStream.format("kafka").options(**source_client(sources[0]).jvm())
+        reader = reader.option("subscribe", ",".join(generation.topics)).option("includeHeaders", "true")
+        reader = reader.option("maxOffsetsPerTrigger", settings.max_records_per_batch)
+        reader = reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower())
+        if json.loads(generation.starting or "{}"):
+            reader = reader.option("startingOffsets", generation.starting)
+        else:
+            reader = reader.option("startingOffsets", "earliest")
+        return reader.load()
+
+    def _inbox_rows(self) -> DataFrame:
+        settings = self._plans.active.settings
+        reader = self._spark.readStream.format(INBOX_FORMAT).option("path", str(self._state.inbox))
+        return reader.option("max_records", settings.max_records_per_batch).load()
+
+
+def by_query(sources: Sequence[Source]) -> dict[str, tuple[Source, ...]]:
+    """Group sources by the query that reads them, in their order."""
+    found: dict[str, tuple[Source, ...]] = {}
+    for source in sources:
+        found[source.query] = (*found.get(source.query, ()), source)
+    return found
+
+
+def topics_of(sources: Sequence[Source]) -> tuple[str, ...]:
+    """Return the topics of Kafka sources, each once."""
+    return tuple(dict.fromkeys(source.topic for source in sources))
+
+
+def lag_by_topic(progress: Any) -> dict[str, int]:
+    """Return how many records each topic has that the query has not read, from Spark's progress report."""
+    lag: dict[str, int] = {}
+    for source in progress["sources"]:
+        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        for topic, partitions in latest.items():
+            read = end.get(topic, {})
+            behind = sum(max(0, at - read.get(number, 0)) for number, at in partitions.items())
+            lag[topic] = lag.get(topic, 0) + behind
+    return lag
+
+
+def _offsets(told: Any) -> dict[str, dict[str, int]]:
+    found = json.loads(told) if isinstance(told, str) else told
+    return found if isinstance(found, dict) else {}
+
+
+def cause_of(text: str) -> str:
+    """Return the line of a failed query's report that names the cause."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
+    causes = [line for line in lines if line.startswith("Caused by:") or "Exception:" in line or "Error:" in line]
+    return (causes[-1] if causes else lines[0] if lines else "unknown").removeprefix("Caused by: ")[:400]
+
+
+__all__ = ["Queries", "RouterError", "by_query", "cause_of", "lag_by_topic", "topics_of"]

@@ -1,0 +1,247 @@
+"""The running router: everything that has a life between start and SIGTERM, in one place.
+
+Starting checks what can be checked before anything is taken: settings, catalog, state folder, brokers. Then the
+inbox and its gateways open, and one query per Kafka cluster and lane begins. The loop below watches them, looks for a
+new catalog, and on SIGTERM drains: gateways first, then every query between two batches.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bindings.http.gateway import GatewayError, HttpGateway, HttpRoute
+from bindings.http.gateway import HttpSettings as GatewaySettings
+from bindings.inbox import Inbox, InboxError, InboxLimits
+from catalog.errors import DocumentError
+from catalog.load import load
+from catalog.model import Catalog
+from router.clusters import check_reachable
+from router.errors import CatalogUnavailable, ConfigError, RouterError, StateError
+from router.logs import configure, get_logger
+from router.metrics import Metrics
+from router.monitor import MonitorServer
+from router.pipeline import PlanHolder
+from router.plan import Plan, plan_of
+from router.queries import Queries
+from router.reload import Reloader
+from router.session import spark_session
+from router.settings import Settings, load_settings
+from router.sources import missing_sources
+from router.state import State
+from router.status import Status
+
+TICK: Final = 0.2
+IDLE_SECONDS: Final = 5.0
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a started router tells its caller."""
+
+    metrics_port: int
+    http_port: int | None
+    stop: Callable[[], None]
+
+
+def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], None] | None = None) -> None:
+    """Run the router until SIGTERM or SIGINT has drained it, or with *once* until what was there is processed.
+
+    ``ready`` is called when all queries run and gateways listen.
+
+    Raises:
+        RouterError: it cannot start, or cannot go on; see :mod:`router.errors` for the exit codes.
+    """
+    settings = load_settings(settings_path)
+    configure(settings.log)
+    stop = threading.Event()
+    with _signals(stop):
+        plan = Plan(read_catalog(settings), settings)
+        _ = plan.sources
+        _report(plan)
+        with State.open(Path(settings.state)) as state:
+            Service(plan, state, settings_path.resolve().parent, stop).run(once=once, ready=ready)
+
+
+def read_catalog(settings: Settings) -> Catalog:
+    """Load the catalog of the settings.
+
+    Raises:
+        CatalogUnavailable: nothing of it can be read, or nothing in it can be used.
+    """
+    try:
+        catalog = load(settings.catalog.source, network=settings.catalog.network)
+    except DocumentError as error:
+        raise CatalogUnavailable(f"catalog: {error}", hint=error.hint or "correct catalog.source") from error
+    if not catalog.definitions:
+        sources = ", ".join(settings.catalog.source)
+        raise CatalogUnavailable(
+            f"catalog {sources} has no usable message definition", hint="run `xrouter check` on it"
+        )
+    return catalog
+
+
+def _report(plan: Plan) -> None:
+    findings = plan.catalog.findings
+    errors = [finding for finding in findings if finding.severity == "error"]
+    _log.info(
+        "catalog loaded",
+        epoch=plan.epoch,
+        definitions=len(plan.catalog.definitions),
+        endpoints=len(plan.catalog.endpoints),
+        warnings=sum(finding.severity == "warning" for finding in findings),
+        errors=len(errors),
+    )
+    for finding in errors:
+        _log.warning("definition left out", file=finding.file, pointer=finding.pointer, problem=finding.message)
+    for endpoint in missing_sources(plan.catalog, plan.settings):
+        _log.warning("source is not in the catalog and is not read", endpoint=endpoint)
+    if not plan.sources:
+        raise ConfigError(
+            "no source to read: the settings name none that the catalog has",
+            key="sources",
+            hint="list endpoints of the catalog under `sources`",
+        )
+
+
+class Service:
+    """One started router."""
+
+    def __init__(self, plan: Plan, state: State, base: Path, stop: threading.Event) -> None:
+        self._first = plan
+        self._settings = plan.settings
+        self._state = state
+        self._base = base
+        self._stop = stop
+        self._metrics = Metrics(sinks=tuple(plan.settings.sinks))
+        self._status = Status()
+
+    def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> None:
+        """Start all parts, supervise them, and take them down in order; see :func:`run`."""
+        check_reachable(self._first.sources, self._settings)
+        with ExitStack() as stack:
+            monitor = MonitorServer(
+                self._settings.metrics.host, self._settings.metrics.port, self._metrics, self._status
+            )
+            monitor.start()
+            stack.callback(monitor.stop)
+            inbox = self._open_inbox(stack)
+            spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
+            plans = PlanHolder(spark, self._state, self._first, self._metrics)
+            plans.activate(self._first)
+            self._announce(self._first)
+            queries = Queries(spark, self._state, plans, self._metrics, self._status, self._restore, once=once)
+            queries.start(self._first.sources)
+            gateway = self._open_gateway(stack, inbox) if inbox is not None and not once else None
+            _log.info("running", metrics=f"http://{self._settings.metrics.host}:{monitor.port}/metrics")
+            if ready is not None:
+                ready(RunInfo(monitor.port, gateway.port if gateway else None, self._stop.set))
+            try:
+                self._supervise(plans, queries, inbox, gateway, once=once)
+            finally:
+                self._drain(queries, gateway)
+        _log.info("stopped")
+
+    def _supervise(
+        self, plans: PlanHolder, queries: Queries, inbox: Inbox | None, gateway: HttpGateway | None, *, once: bool
+    ) -> None:
+        reloader = Reloader(self._settings, self._first, self._metrics, self._status)
+        while not self._stop.wait(TICK):
+            queries.check()
+            if once and queries.finished:
+                return
+            changed = reloader.poll() if not once else None
+            if changed is not None:
+                plans.activate(changed)
+                self._announce(changed)
+                queries.retarget(changed.sources)
+                if gateway is not None:
+                    gateway.replace(http_routes(changed))
+            queries.measure(inbox.size() if inbox is not None else 0)
+
+    def _announce(self, plan: Plan) -> None:
+        self._metrics.catalog(plan.epoch, len(plan.catalog.definitions))
+        self._status.catalog(plan.epoch, len(plan.catalog.definitions))
+
+    def _drain(self, queries: Queries, gateway: HttpGateway | None) -> None:
+        self._status.draining()
+        grace = self._settings.drain_grace.total_seconds()
+        deadline = time.monotonic() + grace
+        if gateway is not None:
+            gateway.stop(min(10.0, grace / 2))
+        queries.drain(max(1.0, deadline - time.monotonic()))
+
+    def _restore(self, document: bytes) -> Plan:
+        return plan_of(document, environ=os.environ, base=self._base)
+
+    def _open_inbox(self, stack: ExitStack) -> Inbox | None:
+        if not any(source.kind == "http" for source in self._first.sources):
+            return None
+        chosen = self._settings.inbox
+        limits = InboxLimits(chosen.segment_bytes, chosen.max_bytes, chosen.min_free_bytes)
+        try:
+            inbox = Inbox(self._state.inbox, partitions=chosen.partitions, limits=limits)
+        except (InboxError, OSError) as error:
+            raise StateError(
+                f"inbox {self._state.inbox}: {error}", hint="see the operations notes on the inbox"
+            ) from error
+        stack.callback(inbox.close)
+        return inbox
+
+    def _open_gateway(self, stack: ExitStack, inbox: Inbox) -> HttpGateway:
+        chosen = self._settings.http
+        settings = GatewaySettings(host=chosen.host, port=chosen.port, max_body_bytes=chosen.max_body)
+        gateway = HttpGateway(http_routes(self._first), inbox, settings, counters=self._metrics)
+        try:
+            gateway.start()
+        except GatewayError as error:
+            raise ConfigError(
+                f"HTTP gateway: {error}", key="http.port", hint="choose another http.port, or 0 for a free one"
+            ) from error
+        stack.callback(gateway.stop)
+        self._status.gateway("http", True)
+        _log.info("http gateway listening", address=f"http://{chosen.host}:{gateway.port}")
+        return gateway
+
+
+def http_routes(plan: Plan) -> list[HttpRoute]:
+    """Return where the HTTP gateway listens; endpoints that share a path are one route, named by the first."""
+    routes: dict[str, HttpRoute] = {}
+    for source in plan.sources:
+        if source.kind == "http":
+            known = routes.get(source.path)
+            methods = dict.fromkeys((*(known.methods if known else ()), *source.methods))
+            routes[source.path] = HttpRoute(known.endpoint if known else source.endpoint, source.path, tuple(methods))
+    return list(routes.values())
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """Let SIGTERM and SIGINT ask for a drain; a second one ends the process at once."""
+
+    def asked(number: int, _: object) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        _log.info("draining", signal=signal.Signals(number).name)
+        stop.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+__all__ = ["RouterError", "RunInfo", "run"]

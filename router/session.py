@@ -1,0 +1,111 @@
+"""The Spark session of a running router, and its JVM's hold on the state folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bindings.inbox.stream import InboxDataSource
+from router.connectors import kafka_jars
+from router.errors import StateError
+from router.settings import KafkaSink, Settings, revealed
+from router.sources import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCK_SECONDS: Final = 60.0
+ARROW_ROWS: Final = 20_000
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+_FIXED: Final = {
+    "spark.app.name": "xregistry-router",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
+    "spark.sql.execution.pythonUDF.arrow.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.metricsEnabled": "false",
+    # Ours counts queries and drains them; Spark's own hook would cut batches short.
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+
+
+@contextmanager
+def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) -> Iterator[SparkSession]:
+    """Yield the session, stopped at the end. Kafka's jars are only fetched when a source or sink needs them.
+
+    The JVM locks ``state/lock.jvm`` for as long as it lives: a killed router's JVM outlives it by moments, and must
+    not write beside the next one.
+
+    Raises:
+        ConnectorError: the Kafka connector is not there and cannot be fetched.
+        StateError: the JVM of a router that ended still holds the state folder.
+    """
+    needs_kafka = any(source.kind == "kafka" for source in sources) or any(
+        isinstance(sink, KafkaSink) for sink in settings.sinks.values()
+    )
+    jars = kafka_jars() if needs_kafka else []
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    chosen = {**_FIXED, "spark.sql.warehouse.dir": str(state / "warehouse"), **revealed(settings.spark.conf)}
+    options = f"-Dlog4j2.configurationFile=file:{_LOG4J} {chosen.pop('spark.driver.extraJavaOptions', '')}".strip()
+    builder = SparkSession.builder.master(settings.spark.master)
+    builder = builder.config("spark.driver.extraJavaOptions", options)
+    if jars:
+        builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        spark.sparkContext.setLogLevel("ERROR")
+        spark.dataSource.register(InboxDataSource)
+        _lock(spark, state / "lock.jvm")
+        yield spark
+    finally:
+        spark.stop()
+        _end_jvm()
+
+
+def _lock(spark: SparkSession, path: Path) -> None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    file = jvm.java.io.RandomAccessFile(str(path), "rw")
+    deadline = time.monotonic() + LOCK_SECONDS
+    # The file object is kept by the JVM's gateway until the process ends, and the lock with it.
+    while file.getChannel().tryLock() is None:
+        if time.monotonic() > deadline:
+            raise StateError(
+                f"the Spark of an earlier router still holds {path.parent}",
+                hint="end the java process that the earlier router started, then start again",
+            )
+        time.sleep(0.5)
+    spark._xrouter_lock = file  # type: ignore[attr-defined]
+
+
+def _end_jvm() -> None:
+    """End the JVM now, so that nothing of it outlives the router, and its lock is free."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    process = getattr(gateway, "proc", None)
+    with suppress(Exception):  # The JVM may be gone already; that is what is wanted.
+        gateway.shutdown()
+    if process is not None:
+        with suppress(OSError):
+            process.stdin.close()
+        with suppress(Exception):  # Waiting is a courtesy; at exit the closed pipe ends it anyway.
+            process.wait(10)
+    SparkContext._gateway = SparkContext._jvm = None

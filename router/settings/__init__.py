@@ -1,0 +1,50 @@
+"""Settings: one YAML file, every key overridable by environment, secrets by reference only."""
+
+from __future__ import annotations
+
+from router.settings.load import load_settings, settings_from_dict
+from router.settings.model import (
+    CatalogSettings,
+    DeadLetterSettings,
+    HttpSettings,
+    InboxSettings,
+    JsonLinesSink,
+    KafkaSink,
+    LogSettings,
+    MatchSettings,
+    MetricsSettings,
+    RouteSettings,
+    Settings,
+    Sink,
+    SourceSettings,
+    SparkSettings,
+    TableSink,
+    TlsSettings,
+    When,
+)
+from router.settings.schema import settings_reference
+from router.settings.values import revealed
+
+__all__ = [
+    "CatalogSettings",
+    "DeadLetterSettings",
+    "HttpSettings",
+    "InboxSettings",
+    "JsonLinesSink",
+    "KafkaSink",
+    "LogSettings",
+    "MatchSettings",
+    "MetricsSettings",
+    "RouteSettings",
+    "Settings",
+    "Sink",
+    "SourceSettings",
+    "SparkSettings",
+    "TableSink",
+    "TlsSettings",
+    "When",
+    "load_settings",
+    "revealed",
+    "settings_from_dict",
+    "settings_reference",
+]

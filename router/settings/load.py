@@ -1,0 +1,176 @@
+"""From a YAML file and the environment to :class:`Settings`, or to one error that names every fault.
+
+Steps: read the file strictly, lay the environment over it, keep that as the unresolved form, fill in what a laptop
+needs, resolve references and paths, validate, and check what must hold between sections.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from router.errors import ConfigError
+from router.settings.checks import faults
+from router.settings.environment import overlay
+from router.settings.model import Settings
+from router.settings.references import resolve
+from router.settings.schema import ROOT, Shape
+
+_EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
+_LETTERS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/dead_letters"}
+_EVENTS_NAME: Final = "events"
+_LETTERS_NAME: Final = "dead_letters"
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML without tags of Python, and with repeated keys as errors rather than the last one winning."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            text = str(getattr(key, "value", ""))
+            if text in seen and text != "<<":
+                raise yaml.constructor.ConstructorError(None, None, f"key {text!r} occurs twice", key.start_mark)
+            seen.add(text)
+        return super().construct_mapping(node, deep)
+
+
+def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read settings from a YAML file, overridden by ``XROUTER_...`` variables of *environ* (the process's own if None).
+
+    Relative paths start from the folder of the file.
+
+    Raises:
+        ConfigError: the file cannot be read, a key is unknown, a value is invalid, or settings contradict each other;
+            all faults of the last two kinds are in ``problems``.
+    """
+    file = Path(path)
+    variables = os.environ if environ is None else environ
+    return settings_from_dict(overlay(read_file(file), variables), variables, file.resolve().parent, file=str(file))
+
+
+def settings_from_dict(
+    unresolved: Mapping[str, Any], environ: Mapping[str, str], base: Path, *, file: str = ""
+) -> Settings:
+    """Build settings from their unresolved form, such as a plan keeps; references are resolved from *environ*.
+
+    Overrides by ``XROUTER_...`` are not applied: the unresolved form has them already. *base* is the folder that
+    relative paths start from, *file* the name for errors.
+
+    Raises:
+        ConfigError: as :func:`load_settings`.
+    """
+    values = resolve(with_defaults(unresolved), environ, base.resolve(), file)
+    try:
+        settings = Settings.model_validate(values)
+    except ValidationError as error:
+        # From None: pydantic's own text holds rejected values, which may be secrets.
+        raise _failure(file, [_problem(detail, values) for detail in error.errors()]) from None
+    found = list(faults(settings))
+    if found:
+        raise _failure(file, found)
+    settings._unresolved = dict(unresolved)
+    return settings
+
+
+def read_file(file: Path) -> dict[str, Any]:
+    """Read a settings file as plain maps and lists; an empty one is an empty map.
+
+    Raises:
+        ConfigError: unreadable, no UTF-8, no YAML, or no map.
+    """
+    try:
+        content = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
+    except OSError as error:
+        hint = "name an existing settings file, or start with `xrouter demo`"
+        raise ConfigError(f"cannot read settings {file}: {error.strerror}", file=str(file), hint=hint) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file} is not UTF-8 text", file=str(file), hint="save it as UTF-8") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        fault = getattr(error, "problem", None) or "not valid YAML"
+        raise ConfigError(f"{file}{place}: {fault}", file=str(file), hint="mend the YAML there") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ConfigError(
+            f"{file} is no map of settings", file=str(file), hint="begin with lines such as `trigger: 1s`"
+        )
+    return content
+
+
+def with_defaults(unresolved: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill in what makes an empty file work on a laptop: a table for events, one for dead letters, one route.
+
+    Sinks that are configured are left alone: then the routes must be written, and only the dead letters' table is
+    added when ``dead_letters.sinks`` is not given.
+    """
+    values = {key: value for key, value in unresolved.items() if value is not None}
+    values.setdefault("state", "./state")
+    catalog = values.setdefault("catalog", {})
+    if isinstance(catalog, dict):
+        values["catalog"] = {"source": "./catalog.xreg.json", **catalog}
+    sinks = values.get("sinks", {})
+    letters = values.get("dead_letters", {})
+    if not isinstance(sinks, dict) or not isinstance(letters, dict):
+        return values
+    if not sinks:
+        sinks = {_EVENTS_NAME: dict(_EVENTS)}
+        values.setdefault("routes", [{"to": [_EVENTS_NAME]}])
+    if "sinks" not in letters:
+        sinks = {_LETTERS_NAME: dict(_LETTERS), **sinks}
+        letters = {"sinks": [_LETTERS_NAME], **letters}
+    return {**values, "sinks": sinks, "dead_letters": letters}
+
+
+def _problem(detail: ErrorDetails, values: Any) -> tuple[str, str]:
+    place, shape = _walk(detail["loc"], values)
+    key = ".".join(place)
+    kind = detail["type"]
+    if kind == "extra_forbidden":
+        known = shape.keys()
+        near = get_close_matches(place[-1], known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+        return key, f"unknown key {place[-1]!r}; {hint}"
+    if kind == "missing":
+        return key, "is required; add it"
+    if kind == "union_tag_not_found":
+        return key, "needs a type: table, kafka or jsonl"
+    if kind == "union_tag_invalid":
+        return key, "unknown type; known are table, kafka and jsonl"
+    message = detail["msg"].removeprefix("Value error, ")
+    return key, message[:1].lower() + message[1:]
+
+
+def _walk(loc: tuple[int | str, ...], values: Any) -> tuple[list[str], Shape]:
+    """Follow an error's location; return the key path, without pydantic's union tags, and the shape of the parent."""
+    place: list[str] = []
+    shape = parent = ROOT
+    node = values
+    for part in loc:
+        if isinstance(node, dict) and part not in node and node.get("type") == part:
+            continue
+        parent = shape
+        place.append(str(part))
+        node = node[part] if isinstance(node, dict) and part in node else _item(node, part)
+        shape = shape.child(str(part), node)
+    return place, parent
+
+
+def _item(node: Any, part: int | str) -> Any:
+    return node[part] if isinstance(node, list | tuple) and isinstance(part, int) and part < len(node) else None
+
+
+def _failure(file: str, problems: list[tuple[str, str]]) -> ConfigError:
+    lines = tuple(f"{key}: {fault}" for key, fault in problems)
+    more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+    prefix = f"{file}: " if file else "settings: "
+    return ConfigError(f"{prefix}{lines[0]}{more}", file=file, key=problems[0][0], problems=lines)

@@ -1,0 +1,223 @@
+"""What the settings are: one frozen model for each section of the file (architecture.md section 3).
+
+Every option is a field with type, default and one line of doc; the table in the README is generated from them. How a
+file and the environment become these models is in :mod:`router.settings.load`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from router.settings.values import Duration, Options, Size, Text, Texts
+
+
+class Section(BaseModel):
+    """A part of the settings: immutable, and without room for unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class CatalogSettings(Section):
+    """Where the catalog is read from, and how often."""
+
+    source: Texts = Field(
+        ("./catalog.xreg.json",), description="File, folder or URL of the catalog, or a list of them."
+    )
+    poll: Duration = Field(timedelta(seconds=5), description="How often changes are looked for; 0 is never.")
+    network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
+
+
+class TlsSettings(Section):
+    """Certificates of a connection; all PEM files."""
+
+    ca: str | None = Field(None, description="Certificates of the authorities to trust; unset trusts the system's.")
+    cert: str | None = Field(None, description="Our own certificate, for brokers that ask for one.")
+    key: str | None = Field(None, description="The private key of `cert`.")
+
+
+class SourceSettings(Section):
+    """One endpoint of the catalog that records are taken from."""
+
+    endpoint: str = Field(description="The endpoint's xid, such as /endpoints/plant.", pattern=r"^/endpoints/[^/]+$")
+    lane: str | None = Field(None, description="Gives the source a query of its own, so that it cannot hold others up.")
+    start: Literal["earliest", "latest"] | None = Field(
+        None, description="Where a first start begins; unset takes the global `start`."
+    )
+    context: dict[str, Text] = Field({}, description="Context attributes added to each record of this source.")
+    bootstrap_servers: str | None = Field(None, description="Kafka brokers, instead of the endpoint's own addresses.")
+    username: str | None = Field(None, description="User name at the broker.")
+    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
+    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
+    kafka: Options = Field({}, description="More options of the Kafka client, by their own names.")
+    host: str | None = Field(None, description="HTTP: only requests for this host name; unset takes any.")
+    port: int | None = Field(None, ge=0, le=65535, description="HTTP: a port of its own, instead of `http.port`.")
+    path: str | None = Field(
+        None, description="HTTP: the path to listen at, instead of the endpoint's own.", pattern="^/"
+    )
+
+
+class TableSink(Section):
+    """A table on disk or in an object store, one append for each batch, exactly once."""
+
+    type: Literal["table"] = Field(description="`table`.")
+    format: Literal["delta", "parquet"] = Field(
+        "delta", description="Table format; parquet is one file for each batch."
+    )
+    path: str = Field(description="Folder of the table; for delta also a URL.", min_length=1)
+
+
+class KafkaSink(Section):
+    """Topics of a Kafka cluster, at least once."""
+
+    type: Literal["kafka"] = Field(description="`kafka`.")
+    bootstrap_servers: str = Field(description="Kafka brokers, HOST:PORT with commas.", min_length=1)
+    topic: str = Field(description="Topic, or a template such as events.{messagegroup}.", min_length=1)
+    mode: Literal["binary", "structured"] = Field("binary", description="CloudEvents content mode.")
+    key: str | None = Field(None, description="Template of the record key when neither event nor source gives one.")
+    lineage: bool = Field(True, description="Whether the `xrouter-*` headers are added.")
+    max_destinations: int = Field(1000, ge=1, description="Distinct topics; records past it are `sink-rejected`.")
+    username: str | None = Field(None, description="User name at the broker.")
+    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
+    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
+    options: Options = Field({}, description="More options of the Kafka producer, by their own names.")
+
+
+class JsonLinesSink(Section):
+    """JSON lines, one file for each batch in a folder, or standard output (at least once)."""
+
+    type: Literal["jsonl"] = Field(description="`jsonl`.")
+    path: str = Field("-", description="Folder of the files; `-` is standard output.", min_length=1)
+
+
+Sink = Annotated[TableSink | KafkaSink | JsonLinesSink, Field(discriminator="type")]
+
+
+class When(Section):
+    """What a route takes; all that is given must hold. Values may have shell-style `*`; several are alternatives."""
+
+    message: Texts = Field((), description="Xids of definitions.")
+    messagegroup: Texts = Field((), description="Ids of message groups.")
+    endpoint: Texts = Field((), description="Xids of endpoints.")
+    context: dict[str, Texts] = Field({}, description="Context attributes by name.")
+
+    @property
+    def always(self) -> bool:
+        """Whether this takes every record."""
+        return not (self.message or self.messagegroup or self.endpoint or self.context)
+
+
+class RouteSettings(Section):
+    """One line of the routes; the first that takes a record decides."""
+
+    when: When = Field(When(), description="What the route takes; without it, everything.")
+    to: Texts = Field(description="Names of the sinks, each of which gets the record.", min_length=1)
+
+
+class DeadLetterSettings(Section):
+    """Where records go that no definition takes."""
+
+    sinks: Texts = Field(description="Names of the sinks that each get every dead letter.", min_length=1)
+    max_ratio: float | None = Field(
+        None, gt=0, le=1, description="Circuit breaker: the share of a batch above which it is held; unset is off."
+    )
+
+
+class MatchSettings(Section):
+    """How records are matched."""
+
+    validation: Literal["never", "ambiguous", "always"] = Field(
+        "ambiguous", alias="validate", description="When bodies are held against their schemas."
+    )
+    hop_by_hop: bool = Field(False, description="Whether properties that change hop by hop filter as well.")
+
+
+class MetricsSettings(Section):
+    """The address of /metrics, /healthz and /readyz."""
+
+    host: str = Field("127.0.0.1", description="Address to listen at.")
+    port: int = Field(9464, ge=0, le=65535, description="Port; 0 takes a free one.")
+
+
+class HttpSettings(Section):
+    """The HTTP gateway."""
+
+    host: str = Field("127.0.0.1", description="Address to listen at.")
+    port: int = Field(8080, ge=0, le=65535, description="Port; 0 takes a free one.")
+    max_body: Size = Field(2**20, gt=0, description="Largest request body; more is answered 413.")
+
+
+class InboxSettings(Section):
+    """The durable inbox of the push protocols."""
+
+    partitions: int = Field(4, ge=1, description="Partitions; order holds inside each.")
+    segment_bytes: Size = Field(64 * 2**20, gt=0, description="Size at which a segment closes.")
+    max_bytes: Size = Field(10 * 2**30, gt=0, description="Size at which gateways push back.")
+    min_free_bytes: Size = Field(512 * 2**20, ge=0, description="Free disk space below which gateways push back.")
+
+
+class LogSettings(Section):
+    """What is logged to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severity that is written.")
+    format: Literal["text", "json"] = Field("text", description="Lines for people or for machines.")
+
+
+class SparkSettings(Section):
+    """The Spark session."""
+
+    master: str = Field("local[*]", description="Spark master.", min_length=1)
+    conf: Options = Field({}, description="More Spark configuration, by its own names.")
+
+
+class Settings(BaseSettings):
+    """All settings, resolved, with absolute paths.
+
+    Built by :func:`router.settings.load_settings`; sources of pydantic-settings other than the values handed in are
+    off, since the environment is laid over the file before references are resolved and with sink names as written.
+    """
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    catalog: CatalogSettings = Field(CatalogSettings(), description="The catalog.")
+    sources: tuple[SourceSettings, ...] = Field((), description="Sources; none takes every consumer endpoint as it is.")
+    sinks: dict[str, Sink] = Field({}, description="Sinks by name.")
+    routes: tuple[RouteSettings, ...] = Field((), description="Routes in order.")
+    dead_letters: DeadLetterSettings = Field(description="Dead letters.")
+    state: str = Field(
+        "./state", description="Folder of checkpoints, plans and inbox; one router at a time.", min_length=1
+    )
+    trigger: Duration = Field(timedelta(milliseconds=500), description="Least time between the starts of batches.")
+    max_records_per_batch: int = Field(100_000, ge=1, description="Most records that one batch takes.")
+    start: Literal["earliest", "latest"] = Field("earliest", description="Where a first start begins.")
+    on_data_loss: Literal["stop", "continue"] = Field(
+        "stop", description="What to do when a broker lost unread records."
+    )
+    match: MatchSettings = Field(MatchSettings(), description="Matching.")
+    metrics: MetricsSettings = Field(MetricsSettings(), description="Metrics and health.")
+    http: HttpSettings = Field(HttpSettings(), description="The HTTP gateway.")
+    inbox: InboxSettings = Field(InboxSettings(), description="The inbox.")
+    drain_grace: Duration = Field(timedelta(seconds=30), description="Longest wait for a batch when stopping.")
+    log: LogSettings = Field(LogSettings(), description="Logging.")
+    spark: SparkSettings = Field(SparkSettings(), description="Spark.")
+    _unresolved: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def unresolved(self) -> dict[str, Any]:
+        """The settings as written, environment included, with references instead of secrets: what a plan keeps."""
+        return self._unresolved
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take only what the loader hands in."""
+        return (init_settings,)

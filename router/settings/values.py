@@ -1,0 +1,93 @@
+"""Value types of settings: durations, sizes, lists that may be one string, texts, secrets.
+
+Each is an annotated type for the models, so that pydantic reports a bad value at its own key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, SecretStr
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)?")
+_BYTES: Final = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
+
+
+def parse_duration(value: object) -> object:
+    """Read ``500ms``, ``5s``, ``2m``, ``1.5h`` or ``1d``; 0 needs no unit.
+
+    Raises:
+        ValueError: anything else, also a number without a unit.
+    """
+    if isinstance(value, timedelta):
+        return value
+    text = str(value).strip()
+    if not isinstance(value, bool) and text in ("0", "0.0"):
+        return timedelta(0)
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no duration; write a number with a unit, such as 500ms, 5s or 2m")
+    return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+
+
+def parse_size(value: object) -> object:
+    """Read ``1MiB``, ``64KiB``, ``10GB`` or a plain number of bytes.
+
+    Raises:
+        ValueError: anything else.
+    """
+    found = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
+    if found is None:
+        raise ValueError(f"{str(value)!r} is no size; write bytes, or a number with a unit such as 64KiB or 1GiB")
+    unit = (found[2] or "B").replace("kB", "KB")
+    return int(float(found[1]) * _BYTES[unit])
+
+
+def one_or_many(value: object) -> object:
+    """Let a single string stand for a list of one."""
+    return (value,) if isinstance(value, str) else value
+
+
+def as_text(value: object) -> object:
+    """Let a YAML number or boolean stand for its text, as Kafka and Spark options are written."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+def revealed(options: Mapping[str, SecretStr]) -> dict[str, str]:
+    """Return the plain text of an option map, for the client that needs it and for nothing else."""
+    return {name: value.get_secret_value() for name, value in options.items()}
+
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Size = Annotated[int, BeforeValidator(parse_size)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(one_or_many)]
+Text = Annotated[str, BeforeValidator(as_text)]
+SecretText = Annotated[SecretStr, BeforeValidator(as_text)]
+Options = dict[str, SecretText]
+"""Options for a client, passed on as they are; masked when printed, since they may hold credentials."""
+TYPE_NAMES: Final[Mapping[Any, str]] = {
+    Duration: "duration",
+    Size: "size",
+    Texts: "string or list",
+    Text: "string",
+    SecretText: "secret",
+    Options: "map of strings",
+}
+"""How the reference table calls these types."""

@@ -1,0 +1,67 @@
+"""Files that are there wholly or not at all, also after a crash of the machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from router.errors import SinkError
+from router.names import escape_value
+from router.sinks.contract import Commit
+
+_REMEDIES: Final = {
+    errno.EACCES: "give this user the right to write there",
+    errno.EPERM: "give this user the right to write there",
+    errno.EROFS: "mount the file system for writing or choose another path",
+    errno.ENOSPC: "free disk space; the batch is written again after a restart",
+    errno.EDQUOT: "raise the quota; the batch is written again after a restart",
+    errno.ENOTDIR: "choose a path whose parents are folders",
+    errno.EEXIST: "choose a path that is a folder or does not exist",
+    errno.EPIPE: "keep the reader of standard output running",
+}
+
+
+def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
+    """Make *target* with what *fill* writes: temporary file, fsync, rename, fsync of the folder.
+
+    The temporary file is hidden and has one name for each target, so that a left-over is written over.
+
+    Raises:
+        OSError: the file system refuses; *target* is as it was.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_path(target.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Make the bytes of a file, or the names in a folder, durable."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def batch_file(folder: Path, commit: Commit, suffix: str) -> Path:
+    """Name the one file of a batch; names sort by app, then version."""
+    return folder / f"{escape_value(commit.app, '%')}-{commit.version:012d}{suffix}"
+
+
+def refused(sink: str, place: str, error: OSError) -> SinkError:
+    """Translate an error of the file system."""
+    reason = error.strerror or type(error).__name__
+    remedy = _REMEDIES.get(error.errno or 0, "check the path and its file system")
+    return SinkError(sink, f"cannot write {place}: {reason}", hint=remedy)

@@ -1,0 +1,52 @@
+"""What a table or file sink promises.
+
+A batch arrives as one Arrow table on the driver, under a commit: the sink's *app* (which must be new for every
+checkpoint generation, and differ between what a sink gets as events and as dead letters) and the batch's *version*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The identity of one batch at one sink: repeating it must change nothing. ``version`` grows with every batch."""
+
+    app: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """What a write did: ``rows`` written now, ``repeated`` when the batch had been written before and was left out."""
+
+    rows: int
+    repeated: bool = False
+
+
+class ArrowSink(Protocol):
+    """A destination for whole batches."""
+
+    def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
+        """Write a batch once.
+
+        When it returns, the batch is there and stays through a crash of the process. When the process dies inside, the
+        batch is there wholly or not at all, and the next call with the same commit settles it. Order of rows is
+        kept inside the batch. An empty batch writes nothing. Not for concurrent use.
+
+        Raises:
+            SinkError: the destination cannot take it now; nothing of the batch is visible.
+        """
+        ...
+
+    def already(self, commit: Commit) -> bool:
+        """Tell whether the batch had been written before; never True for a sink that cannot know (standard output).
+
+        Raises:
+            SinkError: the destination cannot be read.
+        """
+        ...

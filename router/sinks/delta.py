@@ -1,0 +1,121 @@
+"""A Delta table, one append for each batch, exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from router.errors import SinkError
+from router.settings.places import is_url
+from router.sinks.atomic import refused, sync_path
+from router.sinks.contract import Commit, WriteResult
+
+_ATTEMPTS: Final = 5
+
+
+class DeltaSink:
+    """Appends each batch in one commit of the table's log, which also records the batch's app and version.
+
+    Both become visible together, by one atomic log entry, so that a process killed before it has written nothing
+    (only files that the log does not name) and one killed after it finds the version on the next try and leaves the
+    batch out. delta-rs does not ignore a repeated transaction by itself, hence the look before each write. As with
+    every Delta transaction, a version not above the last of its app counts as written. On local disk, files and log
+    entry are synchronised before ``write`` returns, since delta-rs leaves that to the operating system: a batch that
+    was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
+    The table is created at the first batch, with exactly *schema*.
+    """
+
+    def __init__(self, name: str, uri: str, schema: pa.Schema) -> None:
+        self._name = name
+        self._uri = uri
+        self._schema = schema
+        self._table: DeltaTable | None = None
+
+    def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
+        """Append a batch once; see :class:`~router.sinks.contract.ArrowSink`."""
+        if rows.num_rows == 0:
+            return WriteResult(0)
+        if not rows.schema.equals(self._schema):
+            raise SinkError(self._name, f"batch has columns {rows.schema.names}, not those of the table's form")
+        try:
+            return self._append(rows, commit)
+        except DeltaError as error:
+            raise self._refused(error) from error
+        except OSError as error:
+            raise refused(self._name, self._uri, error) from error
+
+    def already(self, commit: Commit) -> bool:
+        """Tell whether the table's log has this version of the app, or a later one."""
+        try:
+            table = self._open()
+            return table is not None and _written(table, commit)
+        except DeltaError as error:
+            raise self._refused(error) from error
+        except OSError as error:
+            raise refused(self._name, self._uri, error) from error
+
+    def _append(self, rows: pa.Table, commit: Commit) -> WriteResult:
+        properties = CommitProperties(app_transactions=[Transaction(commit.app, commit.version)])
+        conflict: CommitFailedError | None = None
+        for _ in range(_ATTEMPTS):
+            table = self._open() or self._create()
+            if _written(table, commit):
+                # Which of the last life's files reached the disk is unknown, and this is rare: all of them now.
+                os.sync()
+                return WriteResult(0, repeated=True)
+            try:
+                write_deltalake(table, rows, mode="append", commit_properties=properties)
+            except CommitFailedError as error:
+                # Another writer was first (maintenance, or ourselves before a crash): look again and decide anew.
+                conflict = error
+                self._table = None
+                continue
+            self._make_durable(table.version())
+            return WriteResult(rows.num_rows)
+        hint = "stop other writers of the table; the batch is written again after a restart"
+        raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} commits in a row were refused", hint=hint) from conflict
+
+    def _open(self) -> DeltaTable | None:
+        if self._table is not None:
+            self._table.update_incremental()
+            return self._table
+        if not DeltaTable.is_deltatable(self._uri):
+            return None
+        table = DeltaTable(self._uri)
+        found = [field.name for field in table.schema().fields]
+        if found != self._schema.names:
+            hint = "give the sink a path of its own, or move the table away"
+            raise SinkError(self._name, f"{self._uri} is a table with other columns ({', '.join(found)})", hint=hint)
+        self._table = table
+        return table
+
+    def _create(self) -> DeltaTable:
+        self._table = DeltaTable.create(self._uri, self._schema, mode="ignore")
+        return self._table
+
+    def _make_durable(self, version: int) -> None:
+        local = self._uri.removeprefix("file://")
+        if is_url(local):
+            return
+        folder = Path(local)
+        entry = folder / "_delta_log" / f"{version:020d}.json"
+        actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
+        added = [folder / unquote(action["add"]["path"]) for action in actions if "add" in action]
+        for file in (*added, entry, folder, entry.parent):
+            sync_path(file)
+
+    def _refused(self, error: DeltaError) -> SinkError:
+        hint = "check the path, its permissions and disk space; the batch is written again after a restart"
+        return SinkError(self._name, f"{self._uri}: {error}", hint=hint)
+
+
+def _written(table: DeltaTable, commit: Commit) -> bool:
+    last = table.transaction_version(commit.app)
+    return last is not None and last >= commit.version

@@ -1,0 +1,124 @@
+"""Sources: which endpoints of the catalog records are taken from, and where those are.
+
+An endpoint's channel is what it shares with others on the same topic or path: ``kafka:TOPIC`` or ``http:PATH``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from catalog.model import Catalog, Endpoint
+from router.errors import ConfigError
+from router.settings import Settings, SourceSettings
+
+Kind = Literal["kafka", "http"]
+SUPPORTED: Final[Mapping[str, Kind]] = {"KAFKA": "kafka", "HTTP": "http"}
+INBOX: Final = "inbox"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One endpoint that records are taken from.
+
+    ``topic`` and ``cluster`` are given for Kafka, ``path`` and ``methods`` for HTTP. ``query`` names the streaming
+    query that reads it: one per Kafka cluster and lane, and one for the inbox.
+    """
+
+    endpoint: str
+    kind: Kind
+    channel: str
+    query: str
+    settings: SourceSettings
+    topic: str = ""
+    servers: str = ""
+    path: str = ""
+    methods: tuple[str, ...] = ()
+    context: Mapping[str, str] = field(default_factory=dict)
+
+
+def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
+    """Resolve the sources of the settings, or all consumer endpoints when the settings name none.
+
+    An endpoint that the catalog lacks is left out: it may come with a later epoch. ``check`` and the log say so.
+
+    Raises:
+        ConfigError: a source whose protocol has no binding yet, or without topic or servers; names endpoint and key.
+    """
+    chosen = settings.sources or tuple(
+        SourceSettings(endpoint=endpoint.xid)
+        for endpoint in catalog.endpoints.values()
+        if {"consumer", "subscriber"} & set(endpoint.usage) and endpoint.protocol in SUPPORTED
+    )
+    return tuple(
+        _source(catalog.endpoints[source.endpoint], source) for source in chosen if source.endpoint in catalog.endpoints
+    )
+
+
+def missing_sources(catalog: Catalog, settings: Settings) -> list[str]:
+    """Return the endpoints that settings name and the catalog lacks."""
+    return [source.endpoint for source in settings.sources if source.endpoint not in catalog.endpoints]
+
+
+def _source(endpoint: Endpoint, settings: SourceSettings) -> Source:
+    kind = SUPPORTED.get(endpoint.protocol or "")
+    if kind is None:
+        raise ConfigError(
+            f"source {endpoint.xid}: protocol {endpoint.protocol or 'none'} cannot be a source in this version",
+            key="sources",
+            hint=f"sources are {' and '.join(SUPPORTED)}; remove the source",
+        )
+    return _kafka(endpoint, settings) if kind == "kafka" else _http(endpoint, settings)
+
+
+def _kafka(endpoint: Endpoint, settings: SourceSettings) -> Source:
+    topic = endpoint.options.get("topic")
+    if not isinstance(topic, str) or not topic:
+        raise ConfigError(
+            f"source {endpoint.xid}: the endpoint has no topic",
+            key="sources",
+            hint="give the endpoint protocoloptions.options.topic in the catalog",
+        )
+    servers = settings.bootstrap_servers or servers_of(endpoint.uris)
+    if not servers:
+        raise ConfigError(
+            f"source {endpoint.xid}: no Kafka brokers are known",
+            key="sources",
+            hint="set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog",
+        )
+    options = sorted((name, value.get_secret_value()) for name, value in settings.kafka.items())
+    client = (servers, settings.username, settings.tls, options)
+    digest = hashlib.sha256(repr(client).encode()).hexdigest()[:8]
+    query = f"kafka-{digest}" + (f"-{settings.lane}" if settings.lane else "")
+    return Source(
+        endpoint.xid,
+        "kafka",
+        f"kafka:{topic}",
+        query,
+        settings,
+        topic=topic,
+        servers=servers,
+        context=settings.context,
+    )
+
+
+def _http(endpoint: Endpoint, settings: SourceSettings) -> Source:
+    path = settings.path or endpoint.options.get("path") or path_of(endpoint.uris) or f"/{endpoint.xid.split('/')[-1]}"
+    method = str(endpoint.options.get("method") or "POST").upper()
+    return Source(
+        endpoint.xid, "http", f"http:{path}", INBOX, settings, path=path, methods=(method,), context=settings.context
+    )
+
+
+def servers_of(uris: Sequence[str]) -> str:
+    """Return Kafka bootstrap servers from addresses such as ``kafka://host:9092`` or ``host:9092``."""
+    found = [urlsplit(uri).netloc if "://" in uri else uri for uri in uris]
+    return ",".join(server for server in found if server)
+
+
+def path_of(uris: Sequence[str]) -> str:
+    """Return the path of the first address that has one."""
+    return next((path for path in (urlsplit(uri).path for uri in uris) if path not in ("", "/")), "")

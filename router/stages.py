@@ -1,0 +1,134 @@
+"""The steps from a source's rows to outcomes, each a function from DataFrame to DataFrame.
+
+After :func:`judged` a row is one outcome, whatever its source: ``raw`` columns as the source gave them, ``m`` what the
+matcher said, and ``position``, ``received``, ``protocol``, ``body`` under the same names for all sources.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from bindings.selectors import FirstBytes
+from router.judging import inbox_column, kafka_column, selection_of
+from router.kafka_facts import SOURCE_SCHEMA
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import Broadcast
+    from pyspark.sql import Column, DataFrame
+
+    from router.plan import Judge
+
+Kind = Literal["kafka", "inbox"]
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+RAW_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {
+    "kafka": tuple(SOURCE_SCHEMA.names),
+    "inbox": ("endpoint", "protocol", "received", "properties", "body", "position"),
+}
+MATCHED: Final = "m"
+
+
+def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
+    """Return the source's rows with the columns that judging takes; Kafka's timestamp becomes milliseconds."""
+    from pyspark.sql import functions as F
+
+    if kind == "inbox":
+        return rows
+    return rows.select(
+        *(
+            F.unix_millis("timestamp").alias("timestamp") if name == "timestamp" else F.col(name)
+            for name in RAW_COLUMNS["kafka"]
+        )
+    )
+
+
+def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], output: pa.DataType) -> DataFrame:
+    """Return one row per outcome: what the source gave, and ``m``."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    lists = pa.list_(output)
+    if kind == "kafka":
+        outcomes = kafka_column(judge, selection_of(judge.value), lists)
+    else:
+        outcomes = inbox_column(judge, lists)
+    raw = [F.col(name) for name in RAW_COLUMNS[kind]]
+    return rows.select(*raw, F.explode(outcomes).alias(MATCHED))
+
+
+def unified(rows: DataFrame, kind: Kind, query: str) -> DataFrame:
+    """Return the outcomes with the same columns for every source, the raw ones in a struct.
+
+    ``body`` is the event's data for a routed record, and what arrived for a dead letter; an event of a batch stands
+    for itself. ``letter`` is the id of the dead letter it would be, the same for every retry.
+    """
+    from pyspark.sql import functions as F
+
+    place = F.when(F.col("m.place").isNotNull(), F.concat(F.lit("#"), F.col("m.place").cast("string")))
+    if kind == "kafka":
+        position = F.concat_ws("-", "topic", "partition", "offset")
+        body, headers, key = F.col("value"), F.col("headers"), F.col("key")
+        protocol: Column = F.lit("KAFKA")
+        received = F.timestamp_millis("timestamp")
+    else:
+        position = F.col("position")
+        body = F.col("body")
+        headers, key = F.lit(None).cast(HEADERS_TYPE), F.lit(None).cast("binary")
+        protocol = F.col("protocol")
+        received = F.col("received")
+    whole = F.concat(position, F.coalesce(place, F.lit("")))
+    return rows.select(
+        F.struct(*(name for name in RAW_COLUMNS[kind] if name not in ("value", "body"))).alias("raw"),
+        F.col(MATCHED),
+        whole.alias("position"),
+        received.alias("received"),
+        protocol.alias("protocol"),
+        F.when(F.col("m.replaced"), F.col("m.data")).otherwise(body).alias("body"),
+        headers.alias("headers"),
+        key.alias("key"),
+        F.substring(F.sha2(F.concat(F.lit(f"{query}|"), whole), 256), 1, 32).alias("letter"),
+    )
+
+
+def event_headers() -> Column:
+    """Return the headers of a routed event in binary mode: its attributes, then what else the record carried."""
+    from pyspark.sql import functions as F
+
+    headers = F.col("headers")
+    size = F.size(headers)
+    at = F.array_position(F.col("headers.key"), "content-type").cast("int")
+    rest = F.when(at > 0, F.concat(F.slice(headers, 1, at - 1), F.slice(headers, at + 1, size - at))).otherwise(headers)
+    empty = F.array().cast(HEADERS_TYPE)
+    made = F.concat(F.col("m.attributes"), F.coalesce(F.col("m.passed"), rest, empty))
+    return F.coalesce(F.when(F.col("m.attributes").isNotNull(), made).otherwise(headers), empty)
+
+
+def lineage_headers(epoch: str) -> Column:
+    """Return the headers that say where an event comes from (architecture.md section 9)."""
+    from pyspark.sql import functions as F
+
+    told = {
+        "message": F.col("m.message"),
+        "endpoint": F.col("m.endpoint"),
+        "epoch": F.lit(epoch),
+        "position": F.col("position"),
+        "context": F.to_json(F.col("m.context")),
+    }
+    return F.array(
+        *(header(f"xrouter-{name}", value) for name, value in told.items()),
+    )
+
+
+def header(name: str, value: Column) -> Column:
+    """Return one Kafka header with a text value."""
+    from pyspark.sql import functions as F
+
+    return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+
+
+def partition_key() -> Column:
+    """Return the event's ``partitionkey``, else the key the record came with."""
+    from pyspark.sql import functions as F
+
+    own = FirstBytes("headers", "ce_partitionkey").column()
+    return F.coalesce(F.col("m.key"), F.when(F.col("m.attributes").isNull(), own), F.col("key"))

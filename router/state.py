@@ -1,0 +1,154 @@
+"""The state folder: its lock, its format, and which plan each batch was judged by.
+
+Everything written here is on the disk, fsynced, before what depends on it happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from router.errors import StateError
+
+FORMAT: Final = 1
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file so that after a crash it holds the old content or the new, and the new once this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+class State:
+    """An open, locked state folder. ``root`` is its path; see architecture.md section 9 for what lies where."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.inbox = root / "inbox"
+        self.checkpoints = root / "checkpoints"
+        self._batches = root / "batches"
+        self._plans = root / "plans"
+        self._ledger = root / "ledger" / "offsets.json"
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, root: Path) -> Iterator[State]:
+        """Create the folder if needed, lock it, and check its format.
+
+        Raises:
+            StateError: another process holds the lock, the format is newer or unknown, or the folder is not writable.
+        """
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            lock = (root / "lock").open("a+")
+        except OSError as error:
+            raise StateError(
+                f"state folder {root} cannot be used: {error.strerror}", hint="choose a writable folder under `state`"
+            ) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.seek(0)
+                holder = lock.read().strip() or "unknown"
+                raise StateError(
+                    f"state folder {root} is in use by another router (process {holder})",
+                    hint="stop it first, or give this one a state folder of its own",
+                ) from error
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            state = cls(root)
+            state._check_format()
+            yield state
+
+    def _check_format(self) -> None:
+        path = self.root / "format.json"
+        if not path.exists():
+            write_durably(path, json.dumps({"format": FORMAT}).encode())
+            return
+        try:
+            found = json.loads(path.read_text())["format"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(
+                f"{path} is not a format file of this router", hint="choose another `state` folder, or restore it"
+            ) from error
+        if found != FORMAT:
+            raise StateError(
+                f"state folder {self.root} has format {found}; this router knows {FORMAT}",
+                hint="start the router version that wrote it, or choose another `state` folder",
+            )
+
+    def pin(self, query: str, batch: int, plan: str) -> None:
+        """Note, durably, that a batch is judged by a plan; earlier batches of the query need their notes no more."""
+        folder = self._batches / query
+        write_durably(folder / str(batch), plan.encode())
+        for entry in folder.iterdir():
+            if entry.name.isdigit() and int(entry.name) < batch - 1:
+                entry.unlink(missing_ok=True)
+
+    def pinned(self, query: str, batch: int) -> str | None:
+        """Return the plan that a batch is pinned to."""
+        try:
+            return (self._batches / query / str(batch)).read_text().strip() or None
+        except FileNotFoundError:
+            return None
+
+    def unpin_all(self, query: str) -> None:
+        """Forget the notes of a query whose batches are counted anew."""
+        folder = self._batches / query
+        if folder.exists():
+            for entry in folder.iterdir():
+                entry.unlink()
+
+    def put_plan(self, plan: str, document: bytes) -> None:
+        """Keep a plan's document, and drop those that no batch names."""
+        path = self._plans / f"{plan}.json"
+        if not path.exists():
+            write_durably(path, document)
+        named = {entry.read_text().strip() for entry in self._batches.glob("*/*") if entry.name.isdigit()}
+        for entry in self._plans.glob("*.json"):
+            if entry.stem not in named and entry.stem != plan:
+                entry.unlink(missing_ok=True)
+
+    def plan(self, plan: str) -> bytes | None:
+        """Return a plan's document; None when it is not kept."""
+        try:
+            return (self._plans / f"{plan}.json").read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def offsets(self, cluster: str) -> dict[str, dict[str, int]]:
+        """Return the committed offsets of a cluster's topics, by topic and partition, from past generations."""
+        return dict(self._read_ledger().get(cluster, {}))
+
+    def keep_offsets(self, cluster: str, offsets: dict[str, dict[str, int]]) -> None:
+        """Add committed offsets to the ledger; topics that are not named keep what it has."""
+        ledger = self._read_ledger()
+        for topic, partitions in offsets.items():
+            ledger.setdefault(cluster, {}).setdefault(topic, {}).update(partitions)
+        write_durably(self._ledger, json.dumps(ledger, sort_keys=True).encode())
+
+    def _read_ledger(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(self._ledger.read_text())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise StateError(f"{self._ledger} is damaged: {error}", hint="restore it from a backup") from error
+        return found

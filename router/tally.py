@@ -1,0 +1,78 @@
+"""The tally of one Arrow batch: counts that ride on one of its rows and are collected when the batch is written.
+
+Spark's ``observe`` hands them to the driver exactly once per batch that was written, which accumulators do not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from router.matching.segments import Int
+
+ROUTED: Final = "routed"
+DEAD_LETTER: Final = "dead-letter"
+BUCKETS: Final = 64
+"""Arrival times are told apart this finely at most, over the span of the Arrow batch."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a whole batch: records by (endpoint, outcome, reason), by definition, and by arrival in ms."""
+
+    records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    definitions: Counter[str] = field(default_factory=Counter)
+    arrivals: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def total(self) -> int:
+        """Outcomes in the batch."""
+        return self.records.total()
+
+    @property
+    def dead(self) -> int:
+        """Dead letters in the batch."""
+        return sum(count for (_, outcome, _), count in self.records.items() if outcome == DEAD_LETTER)
+
+
+def tally(
+    messages: pa.StringArray, endpoints: pa.StringArray, reasons: pa.StringArray, order: Int, arrivals: Int
+) -> pa.StringArray:
+    """Return a column that holds the tally of the rows in *order* in the first of them, and null elsewhere."""
+    column: list[str | None] = [None] * len(messages)
+    if len(order):
+        table = pa.table({"e": endpoints, "r": reasons, "m": messages}).take(pa.array(order))
+        counted = table.group_by(["e", "r", "m"]).aggregate([([], "count_all")]).to_pylist()
+        counts = [[row["e"], row["r"], row["m"], row["count_all"]] for row in counted]
+        column[int(order[0])] = json.dumps({"counts": counts, "arrivals": _histogram(arrivals)})
+    return pa.array(column, pa.string())
+
+
+def collect(texts: Iterable[str]) -> Tally:
+    """Add up the tallies of all Arrow batches of one batch."""
+    total = Tally()
+    for text in texts:
+        told: dict[str, Any] = json.loads(text)
+        for endpoint, reason, message, count in told["counts"]:
+            outcome = DEAD_LETTER if reason else ROUTED
+            total.records[(endpoint or "", outcome, reason or "")] += count
+            if message:
+                total.definitions[message] += count
+        total.arrivals.update({int(at): count for at, count in told["arrivals"]})
+    return total
+
+
+def _histogram(arrivals: Int) -> list[list[int]]:
+    known = arrivals[arrivals > 0]
+    if not len(known):
+        return []
+    low = int(known.min())
+    step = max(1, (int(known.max()) - low) // BUCKETS)
+    values, counts = np.unique((known - low) // step, return_counts=True)
+    return [[low + int(value) * step, int(count)] for value, count in zip(values, counts, strict=True)]

@@ -1,0 +1,106 @@
+"""Fixtures that cost something: one Kafka broker and one Spark session a run, started when first asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from router.connectors import kafka_jars
+from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KEPT_VARIABLES = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", GIVEN_VARIABLE})
+TOPIC_LIMIT_SECONDS = 30.0
+
+# A time limit per example would fail for a busy machine, not for a fault; pytest's limit catches what hangs.
+hypothesis.settings.register_profile("xrouter", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("xrouter")
+
+TopicFactory = Callable[..., str]
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    """The broker that tests share; one that kills brokers starts its own ``tests.support.brokers.KafkaBroker``."""
+
+    bootstrap: str
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep settings that a developer happens to have in the environment out of the tests."""
+    for name in os.environ:
+        if name.startswith("XROUTER_") and name not in KEPT_VARIABLES:
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A real broker (``tests.support.brokers``); without one the test fails."""
+    with kafka_for_tests(tmp_path_factory.mktemp("kafka")) as bootstrap:
+        yield Kafka(bootstrap)
+
+
+@pytest.fixture
+def topic_factory(kafka: Kafka) -> TopicFactory:
+    """``topic_factory(name="t", partitions=1, **config)`` makes a topic, waits until it can be used, returns its name.
+
+    Names are made unique, so that tests on a broker that outlives the run do not meet. Dots in *config* keys are
+    written as underscores, e.g. ``max_message_bytes=1000``.
+    """
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+
+    def make(name: str = "t", partitions: int = 1, **config: str | int) -> str:
+        topic = f"{name}-{uuid.uuid4().hex[:12]}"
+        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
+        admin.create_topics([wanted])[topic].result(TOPIC_LIMIT_SECONDS)
+
+        def usable() -> bool:
+            found = admin.list_topics(topic, timeout=TOPIC_LIMIT_SECONDS).topics[topic].partitions
+            return len(found) == partitions and all(partition.leader >= 0 for partition in found.values())
+
+        wait_until(usable, TOPIC_LIMIT_SECONDS, f"a leader for each partition of {topic}")
+        return topic
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local session with the Kafka connector, two cores and no user interface."""
+    from pyspark.sql import SparkSession
+
+    # Workers run the interpreter of the tests, not whichever python3 comes first on the path.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]").appName("xrouter-tests")
+    options = {
+        "spark.jars": ",".join(map(str, kafka_jars())),
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.ui.enabled": "false",
+    }
+    for key, value in options.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()

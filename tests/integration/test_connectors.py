@@ -1,0 +1,56 @@
+"""The Kafka connector: exactly the jars that Spark lacks, and a Spark that reads a real topic with them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer
+
+from router.connectors import kafka_jars
+from tests.conftest import Kafka, TopicFactory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_the_four_jars_and_none_that_spark_has() -> None:
+    import pyspark
+
+    stems = {jar.name.rsplit("-", 1)[0] for jar in kafka_jars()}
+    assert stems == {
+        "commons-pool2",
+        "kafka-clients",
+        "spark-sql-kafka-0-10_2.13",
+        "spark-token-provider-kafka-0-10_2.13",
+    }
+    shipped = {jar.name.rsplit("-", 1)[0] for jar in Path(pyspark.__file__).parent.joinpath("jars").glob("*.jar")}
+    assert not stems & shipped
+
+
+def test_a_machine_without_them_gets_one_line_and_code_7(tmp_path: Path) -> None:
+    environment = {**os.environ, "XROUTER_CACHE": str(tmp_path), "XROUTER_MAVEN_REPOSITORY": tmp_path.as_uri()}
+    command = [sys.executable, "-m", "router.connectors"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (7, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "spark-sql-kafka-0-10_2.13:4.2.0" in done.stderr
+    assert "make connectors" in done.stderr
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_spark_reads_a_topic(spark: SparkSession, kafka: Kafka, topic_factory: TopicFactory) -> None:
+    topic = topic_factory("read", partitions=2)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    for number in range(10):
+        producer.produce(topic, b"%d" % number, headers=[("n", b"\xff"), ("n", b"2")])
+    assert producer.flush(60) == 0
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.bootstrap)
+    rows = reader.option("subscribe", topic).option("includeHeaders", "true").load().collect()
+    assert {bytes(row.value) for row in rows} == {b"%d" % number for number in range(10)}
+    assert all([(h.key, bytes(h.value)) for h in row.headers] == [("n", b"\xff"), ("n", b"2")] for row in rows)

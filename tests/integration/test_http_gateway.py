@@ -1,0 +1,321 @@
+"""The HTTP gateway with real clients over HTTP/1.1 and HTTP/2.
+
+Run as a script, this file is a gateway process that gets killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bindings.http.gateway import GatewayError, HttpGateway, HttpSettings
+from bindings.http.routing import HttpRoute, Routes
+from bindings.inbox import Inbox, InboxLimits, InboxRow
+from bindings.inbox.view import InboxView
+from tests.support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+FREE = InboxLimits(min_free_bytes=0)
+ROUTES = [
+    HttpRoute("/endpoints/plain", "/events"),
+    HttpRoute("/endpoints/store", "/store/{id}", ("POST", "PUT", "GET")),
+]
+SETTINGS = HttpSettings(port=0, max_body_bytes=1000, request_timeout=3.0)
+SECONDS = 30
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def received(self, endpoint: str) -> None:
+        self.seen[f"received {endpoint}"] += 1
+
+    def acknowledged(self, endpoint: str) -> None:
+        self.seen[f"acknowledged {endpoint}"] += 1
+
+
+class Held:
+    """A store that resolves when told to, as a slow disk would."""
+
+    def __init__(self) -> None:
+        self.futures: list[Future[None]] = []
+
+    def append(self, row: InboxRow) -> Future[None]:
+        self.futures.append(Future())
+        return self.futures[-1]
+
+
+def stored(path: Path) -> list[dict[str, Any]]:
+    view = InboxView(path)
+    return [
+        form
+        for each in view.partitions
+        for batch in view.read(each, view.spans(each, view.first(each), view.end(each)))
+        for form in batch.to_pylist()
+    ]
+
+
+def parts(form: dict[str, Any], prefix: str) -> list[tuple[str, bytes]]:
+    return [(part["key"], part["value"]) for part in form["properties"] if part["key"].startswith(prefix)]
+
+
+@pytest.fixture
+def counts() -> Counts:
+    return Counts()
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, counts: Counts) -> Iterator[HttpGateway]:
+    inbox = Inbox(tmp_path / "inbox", limits=FREE)
+    started = HttpGateway(ROUTES, inbox, SETTINGS, counters=counts)
+    started.start()
+    yield started
+    started.stop(grace=1)
+    inbox.close()
+
+
+@pytest.fixture(params=["HTTP/1.1", "HTTP/2"])
+def client(request: pytest.FixtureRequest, gateway: HttpGateway) -> Iterator[httpx.Client]:
+    two = request.param == "HTTP/2"
+    address = f"http://127.0.0.1:{gateway.port}"
+    with httpx.Client(base_url=address, http1=not two, http2=two, timeout=SECONDS, trust_env=False) as made:
+        made.version = request.param  # type: ignore[attr-defined]
+        yield made
+
+
+def test_a_message_is_stored_as_it_came_without_credentials(client: httpx.Client, tmp_path: Path) -> None:
+    headers = [
+        (b"Content-Type", b"text/plain"),
+        (b"CE-Id", b"caf\xc3\xa9%20\xff"),
+        (b"X-Same", b"1"),
+        (b"X-Same", b"2"),
+        (b"Authorization", b"Bearer x"),
+        (b"Proxy-Authorization", b"x"),
+        (b"Cookie", b"x=1"),
+    ]
+    target = "/store/a%2Fb%20c?q=x+y%FF&access_token=secret&q=2&bad=%zz&%FF=1&empty"
+    answer = client.put(target, headers=headers, content=b"\x00body")
+    assert (answer.status_code, answer.content, answer.http_version) == (202, b"", client.version)  # type: ignore[attr-defined]
+    (form,) = stored(tmp_path / "inbox")
+    assert (form["endpoint"], form["protocol"], form["body"]) == ("/endpoints/store", "HTTP", b"\x00body")
+    assert parts(form, "method") == [("method", b"PUT")]
+    assert parts(form, "path") == [("path", b"/store/a%2Fb%20c")]
+    assert parts(form, "query.") == [
+        ("query.q", b"x y\xff"),
+        ("query.q", b"2"),
+        ("query.bad", b"%zz"),
+        ("query.%FF", b"1"),
+        ("query.empty", b""),
+    ]
+    assert parts(form, "headers.ce-id") == [("headers.ce-id", b"caf\xc3\xa9%20\xff")]
+    assert parts(form, "headers.x-same") == [("headers.x-same", b"1"), ("headers.x-same", b"2")]
+    names = {key for key, _ in parts(form, "headers.")}
+    assert not names & {"headers.authorization", "headers.proxy-authorization", "headers.cookie"}
+
+
+def test_no_body_is_none(client: httpx.Client, tmp_path: Path) -> None:
+    assert client.get("/store/1").status_code == 202
+    assert client.post("/events", content=b"").status_code == 202
+    assert [form["body"] for form in stored(tmp_path / "inbox")] == [None, None]
+
+
+def test_a_chunked_body_is_taken(client: httpx.Client, tmp_path: Path) -> None:
+    assert client.post("/events", content=iter([b"a" * 400, b"b" * 400])).status_code == 202
+    assert stored(tmp_path / "inbox")[0]["body"] == b"a" * 400 + b"b" * 400
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "content", "status"),
+    [
+        ("POST", "/nowhere", b"x", 404),
+        ("POST", "/store/1/2", b"x", 404),
+        ("POST", "/store/", b"x", 404),
+        ("DELETE", "/store/1", b"", 405),
+        ("POST", "/events", b"x" * 1001, 413),
+        ("POST", "/events", b"x" * 3_000_000, 413),
+        ("POST", "/events", [b"x" * 700, b"x" * 700], 413),
+    ],
+)
+def test_refusals_are_problems(
+    client: httpx.Client, tmp_path: Path, method: str, path: str, content: bytes | list[bytes], status: int
+) -> None:
+    sent = content if isinstance(content, bytes) else iter(content)
+    answer = client.request(method, path, content=sent)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == status and answer.json()["detail"]
+    if status == 405:
+        assert answer.headers["allow"] == "POST, PUT, GET"
+    assert client.post("/events", content=b"next").status_code == 202
+    assert [form["body"] for form in stored(tmp_path / "inbox")] == [b"next"]
+
+
+def test_webhook_validation_grants_permission(client: httpx.Client, tmp_path: Path) -> None:
+    asked = {"WebHook-Request-Origin": "eventemitter.example.com", "WebHook-Request-Rate": "120"}
+    answer = client.options("/events", headers=asked)
+    assert answer.status_code == 200
+    assert answer.headers["webhook-allowed-origin"] == "eventemitter.example.com"
+    assert answer.headers["webhook-allowed-rate"] == "*"
+    assert answer.headers["allow"] == "POST, OPTIONS"
+    assert client.options("/nowhere", headers=asked).status_code == 404
+    assert stored(tmp_path / "inbox") == []
+
+
+def test_counters_tell_received_from_acknowledged(client: httpx.Client, counts: Counts) -> None:
+    client.post("/events", content=b"x")
+    client.post("/events", content=b"x" * 2000)
+    assert counts.seen == {"received /endpoints/plain": 2, "acknowledged /endpoints/plain": 1}
+
+
+def raw(port: int, request: bytes) -> bytes:
+    """Send bytes as they are and return the answer up to its end."""
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
+        connection.sendall(request)
+        answer = b""
+        while data := connection.recv(65536):
+            answer += data
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"POST /events HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"411"),
+        (b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: ten\r\n\r\n", b"400"),
+        (b"rubbish\r\n\r\n", b"400"),
+        (b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf", b"400"),
+    ],
+)
+def test_malformed_requests_over_the_wire(
+    gateway: HttpGateway, tmp_path: Path, request_bytes: bytes, status: bytes
+) -> None:
+    assert raw(gateway.port, request_bytes).split(b" ")[1] == status
+    assert stored(tmp_path / "inbox") == []
+
+
+def test_a_full_inbox_is_503_and_then_works_again(tmp_path: Path) -> None:
+    limits = InboxLimits(max_bytes=3000, min_free_bytes=0)
+    inbox = Inbox(tmp_path, partitions=1, limits=limits)
+    gateway = HttpGateway(ROUTES, inbox, SETTINGS)
+    gateway.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False) as client:
+            answers = [client.post("/events", content=b"x" * 500) for _ in range(6)]
+            assert answers[0].status_code == 202 and answers[-1].status_code == 503
+            assert answers[-1].headers["retry-after"] == "5"
+            assert str(tmp_path) not in answers[-1].text
+            assert len(stored(tmp_path)) == sum(answer.status_code == 202 for answer in answers)
+    finally:
+        gateway.stop(grace=1)
+        inbox.close()
+
+
+def test_nothing_is_answered_before_the_store_says_so_and_stop_finishes_it() -> None:
+    store = Held()
+    gateway = HttpGateway(ROUTES, store, HttpSettings(port=0, max_in_flight=1))
+    gateway.start()
+    address = f"http://127.0.0.1:{gateway.port}/events"
+    with ThreadPoolExecutor(2) as pool, httpx.Client(timeout=SECONDS, trust_env=False) as client:
+        waiting = pool.submit(client.post, address, content=b"x")
+        wait_until(lambda: store.futures, SECONDS, "the row to reach the store")
+        assert client.post(address, content=b"y").status_code == 503, "one more than max_in_flight"
+        assert not waiting.done()
+        stopping = pool.submit(gateway.stop, SECONDS)
+        wait_until(lambda: "stopping" in client.post(address, content=b"z").text, SECONDS, "new messages to be refused")
+        assert not stopping.done() and not waiting.done()
+        store.futures[0].set_result(None)
+        assert waiting.result(SECONDS).status_code == 202
+        stopping.result(SECONDS)
+        with pytest.raises(httpx.ConnectError):
+            client.post(address, content=b"z")
+    assert len(store.futures) == 1
+
+
+def test_an_address_in_use_and_a_bad_certificate_are_named(gateway: HttpGateway, tmp_path: Path) -> None:
+    with pytest.raises(GatewayError, match=f"127.0.0.1:{gateway.port}"):
+        HttpGateway(ROUTES, Held(), HttpSettings(port=gateway.port)).start()
+    (tmp_path / "cert.pem").write_text("no certificate")
+    settings = HttpSettings(port=0, tls_certificate=tmp_path / "cert.pem", tls_key=tmp_path / "cert.pem")
+    with pytest.raises(GatewayError, match="certificate"):
+        HttpGateway(ROUTES, Held(), settings).start()
+    with pytest.raises(GatewayError, match="both"):
+        HttpGateway(ROUTES, Held(), HttpSettings(port=0, tls_key=tmp_path / "cert.pem")).start()
+
+
+def test_routes_compare_raw_paths_and_the_first_wins() -> None:
+    routes = Routes([HttpRoute("a", "/x/{id}.json"), HttpRoute("b", "/x/1.json", ("GET",)), HttpRoute("c", "{all}")])
+    assert routes.find("POST", "/x/1.json").endpoint == "a"
+    assert routes.find("GET", "/x/1.json").endpoint == "b"
+    assert routes.find("POST", "/x/1xjson").endpoint == "c"
+    assert routes.find("PUT", "/x/y/z").allowed == ("POST",)
+    assert Routes([HttpRoute("a", "/{not ok}")]).find("POST", "/z").allowed == ()
+
+
+@pytest.mark.parametrize("two", [False, True])
+def test_what_was_answered_202_survives_sigkill(tmp_path: Path, two: bool) -> None:
+    acknowledged: list[bytes] = []
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for run in range(3):
+        command = [sys.executable, __file__, str(tmp_path / "inbox")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT) as process:
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            try:
+                acknowledged += load(port, run, two, process)
+            finally:
+                process.kill()
+    Inbox(tmp_path / "inbox", limits=FREE).close()
+    found = [form["body"] for form in stored(tmp_path / "inbox")]
+    assert len(acknowledged) >= 150
+    assert set(acknowledged) <= set(found) and len(found) == len(set(found))
+
+
+def load(port: int, run: int, two: bool, process: subprocess.Popen[bytes]) -> list[bytes]:
+    """Post from four threads and kill the gateway right after the fiftieth 202; return what was acknowledged."""
+    acknowledged: list[bytes] = []
+    lock = threading.Lock()
+
+    def post(name: int) -> None:
+        with httpx.Client(http1=not two, http2=two, timeout=SECONDS, trust_env=False) as client:
+            for number in range(10_000):
+                body = b"%d-%d-%d" % (run, name, number)
+                try:
+                    answer = client.post(f"http://127.0.0.1:{port}/store/{number % 7}", content=body)
+                except httpx.TransportError:
+                    return
+                assert answer.status_code == 202
+                with lock:
+                    acknowledged.append(body)
+                    if len(acknowledged) == 50:
+                        process.kill()
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(post, name) for name in range(4)]:
+            done.result(SECONDS)
+    return acknowledged
+
+
+def serve(path: Path) -> None:
+    """Host a gateway until killed; its port is the first line on standard output."""
+    gateway = HttpGateway(ROUTES, Inbox(path, limits=FREE), SETTINGS)
+    gateway.start()
+    sys.stdout.write(json.dumps(gateway.port) + "\n")
+    sys.stdout.flush()
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""What tests lean on: real brokers, free ports, and waiting for a condition."""

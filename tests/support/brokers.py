@@ -1,0 +1,257 @@
+"""Real Kafka brokers for tests: one that is given, one in a container, or a local process of our own.
+
+Never a mock, and never a skip: when no broker can be had, the run fails and says why (architecture.md section 5).
+Run as a module it fetches what the local process needs, so that later runs work offline.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from bindings.ivy import Coordinate, Request, find_java, resolve
+from tests.support.ports import LOOPBACK, free_ports
+from tests.support.waiting import wait_until
+
+GIVEN_VARIABLE: Final = "XROUTER_TEST_KAFKA"
+READY_LIMIT_SECONDS: Final = 90.0
+STOP_LIMIT_SECONDS: Final = 30.0
+LOG_TAIL_BYTES: Final = 4000
+CLUSTER_ID: Final = "eHJvdXRlci10ZXN0cy0wMQ"
+
+KAFKA_SERVER: Final = Request(
+    wanted=(
+        Coordinate("org.apache.kafka", "kafka_2.13", "4.1.1"),
+        # Without a binding for its slf4j 1.7 the server logs nothing, and a failed start would tell nothing.
+        Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
+    )
+)
+
+# A killed broker may register again only when its session is over; the default of 9 s would be most of a test.
+_PROPERTIES: Final = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@{host}:{controller}
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
+advertised.listeners=PLAINTEXT://{host}:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+log.dirs={data}
+auto.create.topics.enable=false
+broker.session.timeout.ms=4000
+broker.heartbeat.interval.ms=500
+group.initial.rebalance.delay.ms=0
+offsets.topic.num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+share.coordinator.state.topic.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+log.cleaner.dedupe.buffer.size=4194304
+num.network.threads=2
+num.io.threads=2
+"""
+
+_LOGGING: Final = """\
+status=error
+rootLogger.level=warn
+rootLogger.appenderRef.err.ref=err
+appender.err.type=Console
+appender.err.name=err
+appender.err.target=SYSTEM_ERR
+appender.err.layout.type=PatternLayout
+appender.err.layout.pattern=%d %p %c{1}: %m%n
+"""
+
+
+class BrokerFailed(Exception):
+    """A broker that did not start, or stopped by itself; the message ends with the end of its log."""
+
+
+class KafkaBroker:
+    """A single-node KRaft broker on loopback, in a process of its own.
+
+    It keeps its ports and its data through :meth:`stop`, :meth:`kill` and :meth:`restart`. Should the process of the
+    tests die, even by SIGKILL, a guard kills the broker. Start it from any thread.
+    """
+
+    def __init__(self, folder: Path, *, heap: str = "384m") -> None:
+        """Prepare a broker whose data, settings and log are in *folder*; nothing runs before :meth:`start`."""
+        self._folder = folder
+        self._heap = heap
+        self._port, self._controller_port = free_ports(2)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """The bootstrap servers, ``host:port``; the same for the life of this object."""
+        return f"{LOOPBACK}:{self._port}"
+
+    @property
+    def log(self) -> Path:
+        """The file that everything the broker writes goes to, through all its starts."""
+        return self._folder / "broker.log"
+
+    def start(self) -> None:
+        """Start the broker and return when it answers; formats its storage the first time.
+
+        Raises:
+            BrokerFailed: it ended, or does not answer within the limit.
+        """
+        if self._process is not None:
+            raise BrokerFailed(f"the broker on {self.bootstrap} runs already; stop or kill it first")
+        if not (self._folder / "server.properties").exists():
+            self._format()
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._java("kafka.Kafka", str(self._folder / "server.properties")),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._guard = _guard(self._process.pid)
+        try:
+            wait_until(self._answers, READY_LIMIT_SECONDS, lambda: f"Kafka on {self.bootstrap}\n{self._tail()}")
+        except (TimeoutError, BrokerFailed) as error:
+            self.kill()
+            raise BrokerFailed(str(error)) from error
+
+    def stop(self) -> None:
+        """End the broker as an operator would, with SIGTERM; kills it when it takes too long."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the broker at once with SIGKILL, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start again on the same ports and data, stopping first what still runs."""
+        self.stop()
+        self.start()
+
+    def _end(self, by: signal.Signals) -> None:
+        process, self._process = self._process, None
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            # The guard goes first: once the broker is reaped, its process id may belong to somebody else.
+            guard.kill()
+            guard.communicate()
+        if process is None:
+            return
+        process.send_signal(by)
+        try:
+            process.wait(STOP_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_LIMIT_SECONDS)
+
+    def _format(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / "log4j2.properties").write_text(_LOGGING)
+        draft = self._folder / "server.properties.new"
+        where = {"host": LOOPBACK, "port": self._port, "controller": self._controller_port}
+        draft.write_text(_PROPERTIES.format(**where, data=self._folder / "data"))
+        command = self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(draft))
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        if done.returncode != 0:
+            raise BrokerFailed(f"cannot format the storage of Kafka:\n{(done.stdout + done.stderr)[-LOG_TAIL_BYTES:]}")
+        # named so only now: the file is the sign that the storage is formatted
+        draft.rename(self._folder / "server.properties")
+
+    def _java(self, main: str, *arguments: str) -> list[str]:
+        classpath = os.pathsep.join(map(str, resolve(KAFKA_SERVER)))
+        options = [f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseSerialGC", "-Djava.awt.headless=true"]
+        options.append(f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}")
+        return [str(find_java()), *options, "-cp", classpath, main, *arguments]
+
+    def _answers(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            raise BrokerFailed(f"Kafka on {self.bootstrap} ended with {self._process.returncode}\n{self._tail()}")
+        return answers(self.bootstrap)
+
+    def _tail(self) -> str:
+        return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace") or "(its log is empty)"
+
+
+def answers(bootstrap: str, limit: float = 2.0) -> bool:
+    """Tell whether a broker at *bootstrap* answers a metadata request within *limit* seconds."""
+    # Connection faults are what is being waited out here; librdkafka would write each of them to stderr.
+    client = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0, "socket.timeout.ms": 2000})
+    try:
+        return bool(client.list_topics(timeout=limit).brokers)
+    except KafkaException:
+        return False
+
+
+@contextmanager
+def kafka_for_tests(folder: Path) -> Iterator[str]:
+    """Yield the bootstrap servers of a broker to share: the given one, else a container, else a local process.
+
+    Raises:
+        BrokerFailed: the given one does not answer, or the one to be started does not start.
+    """
+    if given := os.environ.get(GIVEN_VARIABLE):
+        if not answers(given, READY_LIMIT_SECONDS):
+            raise BrokerFailed(f"no Kafka answers at {given}; correct or unset {GIVEN_VARIABLE}")
+        yield given
+    elif _docker_answers():
+        # imported late: it looks for an engine's configuration as soon as it is loaded
+        from testcontainers.community.kafka import KafkaContainer
+
+        with KafkaContainer().with_kraft() as container:
+            yield container.get_bootstrap_server()
+    else:
+        broker = KafkaBroker(folder)
+        broker.start()
+        try:
+            yield broker.bootstrap
+        finally:
+            broker.stop()
+
+
+def _docker_answers() -> bool:
+    try:
+        done = subprocess.run(["docker", "info"], stdin=subprocess.DEVNULL, capture_output=True, timeout=20)
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _guard(pid: int) -> subprocess.Popen[bytes]:
+    """Start a process that kills *pid* as soon as ours is gone: it reads a pipe whose other end only we hold.
+
+    Not PR_SET_PDEATHSIG: it fires when the thread that started the child ends, and setting it takes a
+    ``preexec_fn``, which may deadlock in a process with threads, such as one with Spark.
+    """
+    script = f"cat >/dev/null; kill -KILL {shlex.quote(str(pid))} 2>/dev/null"
+    return subprocess.Popen(
+        ["/bin/sh", "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def main() -> int:
+    """Fetch what a local broker needs and say where it is."""
+    sys.stdout.writelines(f"{jar}\n" for jar in resolve(KAFKA_SERVER))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""The rules of the house that no linter knows: who may import whom, how long a module is, what may not be written."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = ("catalog", "bindings", "router")
+MAY_IMPORT = {"catalog": {"catalog"}, "bindings": {"catalog", "bindings"}, "router": {"catalog", "bindings", "router"}}
+CLIENTS = {"confluent_kafka", "hypercorn", "kafka", "nats", "paho", "proton", "starlette"}
+SPARK = {"delta", "py4j", "pyspark"}
+MODULE_LINES = 400
+SHAPELESS_NAMES = {"common", "helpers", "manager", "misc", "utils"}
+
+SOURCES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+TESTS = sorted(path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__).resolve())
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0]
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything imported, wherever in the module; relative imports made absolute."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            yield node.lineno, ".".join((*base, *(node.module or "").split(".")))
+
+
+def roots_of(path: Path) -> dict[str, int]:
+    """Top-level package of each import, with the line it is first met on."""
+    found: dict[str, int] = {}
+    for line, name in imports_of(path):
+        found.setdefault(name.split(".")[0], line)
+    return found
+
+
+every_source = pytest.mark.parametrize("path", SOURCES, ids=name_of)
+every_file = pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=name_of)
+
+
+def test_each_room_has_modules() -> None:
+    assert {room_of(path) for path in SOURCES} == set(ROOMS)
+
+
+@every_source
+def test_imports_go_one_way(path: Path) -> None:
+    allowed = MAY_IMPORT[room_of(path)]
+    wrong = {name: line for name, line in roots_of(path).items() if name in {*ROOMS, "tests"} - allowed}
+    assert not wrong, f"{name_of(path)} may import only {sorted(allowed)}, but imports (name: line) {wrong}"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in SOURCES if room_of(path) == "catalog" or path.name == "codec.py"], ids=name_of
+)
+def test_catalog_and_codecs_know_no_spark_and_no_client(path: Path) -> None:
+    wrong = {name: line for name, line in roots_of(path).items() if name in SPARK | CLIENTS}
+    assert not wrong, f"{name_of(path)} imports (name: line) {wrong}"
+
+
+def test_importing_catalog_and_codecs_loads_no_spark() -> None:
+    wanted = [path for path in SOURCES if room_of(path) == "catalog" or path.name == "codec.py"]
+    modules = [name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in wanted]
+    script = (
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        f"sys.exit(' '.join(sorted({SPARK | CLIENTS!r} & sys.modules.keys())) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, f"loaded by way of catalog or a codec: {done.stderr}"
+
+
+@every_file
+def test_modules_are_short_and_named_for_what_they_do(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MODULE_LINES, f"{name_of(path)} has {lines} lines; more than {MODULE_LINES} want two modules"
+    shapeless = SHAPELESS_NAMES & {part.removesuffix(".py") for part in path.relative_to(ROOT).parts}
+    assert not shapeless, f"{name_of(path)}: {shapeless} says nothing about what is in there"
+
+
+@pytest.mark.parametrize("path", [path for path in SOURCES if path.name == "__init__.py"], ids=name_of)
+def test_faces_only_re_export(path: Path) -> None:
+    for node in tree_of(path).body:
+        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        listing = isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]
+        plain = docstring or listing or isinstance(node, ast.Import | ast.ImportFrom)
+        assert plain, f"{name_of(path)}:{node.lineno} is more than a re-export"
+
+
+@every_source
+def test_no_print_outside_the_command_line(path: Path) -> None:
+    if name_of(path).startswith("router/cli"):
+        return
+    calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
+    lines = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+    assert not lines, f"{name_of(path)} prints on lines {lines}"
+
+
+@every_source
+def test_no_row_wise_python_udf(path: Path) -> None:
+    """Python sees whole Arrow arrays or nothing (architecture.md section 2): ``arrow_udf`` is the one way."""
+    banned = {"udf", "udtf"}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyspark"):
+            names = banned & {alias.name for alias in node.names}
+            assert not names, f"{name_of(path)}:{node.lineno} imports {names}"
+        if isinstance(node, ast.Attribute):
+            assert node.attr not in banned, f"{name_of(path)}:{node.lineno} uses {ast.unparse(node)}"
+
+
+@every_file
+def test_nothing_is_left_for_later(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = [number for number, line in enumerate(text.splitlines(), 1) if re.search(r"\b(TODO|FIXME|XXX)\b", line)]
+    assert not found, f"{name_of(path)} puts something off on lines {found}; open an issue instead"
+    names = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Name)]
+    stubs = [node.lineno for node in names if node.id == NotImplementedError.__name__]
+    assert not stubs, f"{name_of(path)} is not implemented on lines {stubs}"

@@ -1,0 +1,123 @@
+"""Table and file sinks: columns, repeats, errors of the world."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from router.errors import SinkError
+from router.settings import JsonLinesSink, TableSink
+from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
+from router.sinks.forms import DEAD_LETTER, INSTANT, WIDE, wide_to_json_line
+
+
+def rows(count: int = 2) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {"id": str(i), "source": "s", "type": "t", "context": [("plant", "7")], "data": b"\xff"}
+            for i in range(count)
+        ],
+        schema=WIDE,
+    )
+
+
+def settings(kind: str, folder: Path) -> TableSink | JsonLinesSink:
+    if kind == "jsonl":
+        return JsonLinesSink(type="jsonl", path=str(folder))
+    return TableSink(type="table", format="delta" if kind == "delta" else "parquet", path=str(folder))
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet", "jsonl"])
+def test_repeated_commit_is_left_out(kind: str, tmp_path: Path) -> None:
+    sink = open_sink("lake", settings(kind, tmp_path / "t"), "events")
+    assert not sink.already(Commit("a", 0))
+    assert sink.write(rows(), Commit("a", 0)).rows == 2
+    again = open_sink("lake", settings(kind, tmp_path / "t"), "events")
+    assert again.already(Commit("a", 0))
+    assert again.write(rows(), Commit("a", 0)).repeated
+    assert not again.already(Commit("a", 1))
+    assert not again.write(rows(), Commit("b", 0)).repeated
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet", "jsonl"])
+def test_empty_batch_writes_nothing(kind: str, tmp_path: Path) -> None:
+    sink = open_sink("lake", settings(kind, tmp_path / "t"), "events")
+    assert sink.write(rows(0), Commit("a", 0)).rows == 0
+    assert not (tmp_path / "t").exists()
+
+
+def test_delta_is_read_by_others_with_the_columns_of_the_contract(tmp_path: Path) -> None:
+    DeltaSink("lake", str(tmp_path), WIDE).write(rows(), Commit("a", 3))
+    table = DeltaTable(tmp_path)
+    assert [field.name for field in table.schema().fields] == WIDE.names
+    assert table.transaction_version("a") == 3
+    [file] = table.file_uris()
+    query = "select id, context['plant'], data from read_parquet(?) order by id"
+    found = duckdb.execute(query, [file.removeprefix("file://")]).fetchall()
+    assert found == [("0", "7", b"\xff"), ("1", "7", b"\xff")]
+
+
+def test_delta_goes_on_beside_another_writer(tmp_path: Path) -> None:
+    sink = DeltaSink("lake", str(tmp_path), WIDE)
+    sink.write(rows(), Commit("a", 0))
+    write_deltalake(tmp_path, rows(), mode="append")
+    assert sink.write(rows(), Commit("a", 1)).rows == 2
+    assert DeltaTable(tmp_path).count() == 6
+
+
+def test_delta_refuses_a_table_of_another_form(tmp_path: Path) -> None:
+    DeltaSink("dead", str(tmp_path), DEAD_LETTER).write(
+        pa.Table.from_pylist([{"letter": "1"}], schema=DEAD_LETTER), Commit("a", 0)
+    )
+    with pytest.raises(SinkError, match=r"sink lake: .* other columns .*own"):
+        DeltaSink("lake", str(tmp_path), WIDE).write(rows(), Commit("a", 1))
+    with pytest.raises(SinkError, match="not those of the table's form"):
+        DeltaSink("dead", str(tmp_path), DEAD_LETTER).write(rows(), Commit("a", 1))
+
+
+def test_parquet_keeps_types_and_hides_what_is_half_written(tmp_path: Path) -> None:
+    (tmp_path / ".a-000000000001.parquet.tmp").write_bytes(b"left by a crash")
+    ParquetSink("lake", tmp_path).write(rows(), Commit("a", 1))
+    assert [file.name for file in tmp_path.iterdir()] == ["a-000000000001.parquet"]
+    assert pq.read_schema(tmp_path / "a-000000000001.parquet").equals(WIDE)
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet", "jsonl"])
+def test_a_file_in_the_way_is_one_clear_error(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "t").write_text("a file")
+    sink = open_sink("lake", settings(kind, tmp_path / "t"), "events")
+    with pytest.raises(SinkError) as caught:
+        sink.write(rows(), Commit("a", 0))
+    assert "sink lake" in caught.value.message
+    assert str(tmp_path / "t") in caught.value.message
+    assert caught.value.hint
+
+
+def test_standard_output_repeats() -> None:
+    stream = io.BytesIO()
+    sink = StandardOutputSink("out", wide_to_json_line, stream)
+    for _ in range(2):
+        sink.write(rows(1), Commit("a", 0))
+    assert [json.loads(line)["cloudevent"]["id"] for line in stream.getvalue().splitlines()] == ["0", "0"]
+    assert not sink.already(Commit("a", 0))
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet", "jsonl"])
+@pytest.mark.parametrize("micros", [-62167219200000000, -62135596800000001, 253402300800000000, (1 << 62) - 1])
+def test_an_odd_time_never_stops_a_sink(kind: str, micros: int, tmp_path: Path) -> None:
+    place = WIDE.get_field_index("time")
+    times = pa.array([micros, 0], pa.int64()).cast(INSTANT)
+    batch = rows(2).set_column(place, WIDE.field(place), times)
+    sink = open_sink("lake", settings(kind, tmp_path / "t"), "events")
+    assert sink.write(batch, Commit("a", 0)).rows == 2
+    if kind == "jsonl":
+        [file] = (tmp_path / "t").iterdir()
+        events = [json.loads(line)["cloudevent"] for line in file.read_text().splitlines()]
+        assert [event.get("time") for event in events] == [None, "1970-01-01T00:00:00Z"]

@@ -1,0 +1,98 @@
+"""Destination names: every value escaped, distinct ones distinct, none that leads astray."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.names import (
+    DEAD_LETTER_VARIABLES,
+    Escape,
+    NameTemplateError,
+    dead_letter_values,
+    escape_value,
+    event_values,
+    expand_name,
+    parse_name,
+)
+
+SAFE = re.compile(r"[A-Za-z0-9._-]+")
+ESCAPES: list[Escape] = ["_", "%"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kafka", "file"),
+    [
+        ("Contoso.Sensors", "Contoso.Sensors", "Contoso.Sensors"),
+        ("a/b", "a_2Fb", "a%2Fb"),
+        ("a_2Fb", "a_5F2Fb", "a_2Fb"),
+        ("a_b", "a_b", "a_b"),
+        ("é", "_C3_A9", "%C3%A9"),
+        ("50%", "50_25", "50%25"),
+        ("", "_", "_"),
+        (".", "_2E", "%2E"),
+        ("..", "_2E_2E", "%2E%2E"),
+        ("../..", ".._2F..", "..%2F.."),
+        ("\ud800", "_ED_A0_80", "%ED%A0%80"),
+    ],
+)
+def test_escape(value: str, kafka: str, file: str) -> None:
+    assert escape_value(value, "_") == kafka
+    assert escape_value(value, "%") == file
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+@given(st.text(min_size=1, max_size=6, alphabet="_%/.2F5é A"), st.text(min_size=1, max_size=6, alphabet="_%/.2F5é A"))
+def test_distinct_values_stay_distinct(escape: Escape, one: str, other: str) -> None:
+    assert (escape_value(one, escape) == escape_value(other, escape)) == (one == other)
+
+
+@given(st.text(max_size=400), st.text(max_size=400))
+def test_names_are_always_legal(group: str, context: str) -> None:
+    values = {"messagegroup": group, "context.x": context}
+    for template in ("{messagegroup}", "{messagegroup}{context.x}", "e.{context.x}"):
+        name = expand_name(template, values)
+        assert SAFE.fullmatch(name)
+        assert name not in (".", "..")
+        assert len(name) <= 249
+
+
+def test_values_of_an_event() -> None:
+    values = event_values("/messagegroups/Contoso.Sensors/messages/M", "/endpoints/E", "T", {"plant": "7"})
+    template = "{messagegroup}.{messageid}.{endpointid}.{type}.{context.plant}.{context.none}"
+    assert expand_name(template, values) == "Contoso.Sensors.M.E.T.7._"
+    assert parse_name(template).variables[-1] == "context.none"
+    assert event_values("/endpoints/E/messages/M", "/endpoints/E", "T", {})["messagegroup"] == "E"
+    assert event_values("", "", "", {})["messagegroup"] == ""
+
+
+def test_long_names_end_in_a_digest() -> None:
+    one, other = (expand_name("{type}", {"type": "x" * 300 + end}) for end in "ab")
+    assert len(one) == len(other) == 249
+    assert one != other
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        ("{mesage}", r"unknown \{mesage\}; known are message, messagegroup, .*context.NAME"),
+        ("{context.}", "unknown"),
+        ("a b", "illegal text 'a b'"),
+        ("a/{type}", "illegal text 'a/'"),
+        ("{type", "a brace without its partner"),
+        ("", "empty"),
+    ],
+)
+def test_bad_templates(template: str, fault: str) -> None:
+    with pytest.raises(NameTemplateError, match=fault):
+        parse_name(template)
+
+
+def test_dead_letters_have_no_definition() -> None:
+    values = dead_letter_values("/endpoints/E", "no-match")
+    assert expand_name("dead.{endpointid}.{reason}", values, allowed=DEAD_LETTER_VARIABLES) == "dead.E.no-match"
+    with pytest.raises(NameTemplateError, match=r"unknown \{messagegroup\}, \{context\.x\}"):
+        parse_name("{messagegroup}{context.x}", DEAD_LETTER_VARIABLES)

@@ -1,0 +1,199 @@
+"""Settings: shape, defaults, environment, references, and one clear error for each fault."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from router.errors import ConfigError
+from router.settings import KafkaSink, Settings, TableSink, load_settings, revealed, settings_from_dict
+from router.settings import settings_reference as reference
+
+FULL = """
+catalog: {source: [./a.json, "http://example.com/c"], poll: 0}
+sources:
+  - {endpoint: /endpoints/plant, username: plant, password: "${PLANT_PASSWORD}", context: {plant: 7}}
+sinks:
+  lake: {type: table, path: ./data/events}
+  lake_dead: {type: table, format: parquet, path: ./data/dead}
+  bus: {type: kafka, bootstrap_servers: "kafka:9092", topic: "events.{messagegroup}", options: {linger.ms: 5}}
+routes:
+  - {when: {messagegroup: Contoso.*, context: {plant: ["7", "8"]}}, to: [bus, lake]}
+  - {to: lake}
+dead_letters: {sinks: [lake_dead]}
+trigger: 1s
+match: {validate: always}
+http: {max_body: 64KiB}
+"""
+
+
+def load(tmp_path: Path, text: str, **environ: str) -> Settings:
+    file = tmp_path / "router.yaml"
+    file.write_text(text, encoding="utf-8")
+    return load_settings(file, environ)
+
+
+def fault(tmp_path: Path, text: str, **environ: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, **environ)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+def test_full_file(tmp_path: Path) -> None:
+    settings = load(tmp_path, FULL, PLANT_PASSWORD="hush")
+    assert settings.catalog.source == (str(tmp_path / "a.json"), "http://example.com/c")
+    assert settings.catalog.poll == timedelta(0)
+    [source] = settings.sources
+    assert source.password is not None and source.password.get_secret_value() == "hush"
+    assert source.context == {"plant": "7"}
+    assert settings.routes[0].when.context == {"plant": ("7", "8")}
+    assert settings.routes[1].when.always and settings.routes[1].to == ("lake",)
+    lake, bus = settings.sinks["lake"], settings.sinks["bus"]
+    assert isinstance(lake, TableSink) and lake.path == str(tmp_path / "data/events") and lake.format == "delta"
+    assert isinstance(bus, KafkaSink) and bus.lineage and revealed(bus.options) == {"linger.ms": "5"}
+    assert settings.match.validation == "always"
+    assert settings.http.max_body == 65536
+    assert settings.trigger == timedelta(seconds=1)
+    assert settings.state == str(tmp_path / "state")
+
+
+def test_secrets_are_never_printed_nor_kept_with_a_plan(tmp_path: Path) -> None:
+    settings = load(tmp_path, FULL, PLANT_PASSWORD="hush")
+    assert "hush" not in repr(settings)
+    assert settings.unresolved["sources"][0]["password"] == "${PLANT_PASSWORD}"
+    again = settings_from_dict(settings.unresolved, {"PLANT_PASSWORD": "hush"}, tmp_path)
+    assert again == settings
+
+
+def test_an_empty_file_works_on_a_laptop(tmp_path: Path) -> None:
+    settings = load(tmp_path, "")
+    assert list(settings.sinks) == ["dead_letters", "events"]
+    assert settings.routes[0].to == ("events",)
+    assert settings.dead_letters.sinks == ("dead_letters",)
+    assert settings.catalog.source == (str(tmp_path / "catalog.xreg.json"),)
+    assert settings.unresolved == {}
+
+
+def test_environment_overrides_every_level(tmp_path: Path) -> None:
+    settings = load(
+        tmp_path,
+        FULL.replace("bus", "Main-Bus"),
+        XROUTER_TRIGGER="2m",
+        XROUTER_METRICS__PORT="9999",
+        XROUTER_SINKS__MAIN_BUS__TOPIC="{messagegroup}",
+        XROUTER_SINKS__MAIN_BUS__OPTIONS__LINGER_MS="7",
+        XROUTER_SOURCES__0__PASSWORD="whisper",
+        XROUTER_SOURCES__1__ENDPOINT="/endpoints/other",
+        XROUTER_DEAD_LETTERS='{"sinks": ["lake_dead"], "max_ratio": 0.5}',
+        XROUTER_SERVICE_HOST="10.0.0.1",
+        XROUTER_PORT_9464_TCP_ADDR="10.0.0.1",
+    )
+    assert settings.trigger == timedelta(minutes=2)
+    assert settings.metrics.port == 9999
+    bus = settings.sinks["Main-Bus"]
+    assert isinstance(bus, KafkaSink) and bus.topic == "{messagegroup}" and revealed(bus.options) == {"linger.ms": "7"}
+    assert settings.sources[0].password is not None
+    assert settings.sources[0].password.get_secret_value() == "whisper"
+    assert settings.sources[1].endpoint == "/endpoints/other"
+    assert settings.dead_letters.max_ratio == 0.5
+    assert "whisper" not in str(settings.unresolved)
+    assert settings.unresolved["trigger"] == "2m"
+
+
+def test_references(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("from file\n", encoding="utf-8")
+    text = FULL.replace("${PLANT_PASSWORD}", "file:secret").replace("kafka:9092", "${HOST:-k$$}:${PORT}")
+    settings = load(tmp_path, text, PORT="1${HOME}")
+    assert settings.sources[0].password is not None
+    assert settings.sources[0].password.get_secret_value() == "from file"
+    bus = settings.sinks["bus"]
+    assert isinstance(bus, KafkaSink) and bus.bootstrap_servers == "k$$:1${HOME}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("triger: 1s", "triger: unknown key 'triger'; did you mean trigger?"),
+        ("match: {validat: never}", "match.validat: unknown key 'validat'; did you mean validate?"),
+        ("sinks: {bus: {type: kafka, bootstrap_servers: k, topik: t}}", "sinks.bus.topic: is required; add it"),
+        (
+            "sinks: {l: {type: table, path: d, formt: delta}}",
+            "sinks.l.formt: unknown key 'formt'; did you mean format?",
+        ),
+        ("sinks: {l: {type: tabel}}", "sinks.l: unknown type; known are table, kafka and jsonl"),
+        ("sinks: {l: {path: x}}", "sinks.l: needs a type"),
+        ("sinks: {l: {type: table, path: x}}", "routes: records would have nowhere to go; add `- {to: [...]}`"),
+        ("trigger: 5", "trigger: '5' is no duration; write a number with a unit"),
+        ("http: {max_body: big}", "http.max_body: 'big' is no size"),
+        ("metrics: {port: 99999}", "metrics.port: input should be less than or equal to 65535"),
+        ("routes: [{to: [event]}]", "routes.0.to: no sink is named 'event'; did you mean events?"),
+        ("routes: [{when: {message: x}, to: [events]}]", "routes: records that no line takes"),
+        ("routes: [{to: [events]}, {to: [events]}]", "routes.0: takes every record"),
+        ("dead_letters: {sinks: [nowhere]}", "dead_letters.sinks: no sink is named 'nowhere'"),
+        ("dead_letters: {sinks: [events]}", "dead_letters.sinks: table events also takes events"),
+        ("sources: [{endpoint: plant}]", "sources.0.endpoint: string should match pattern"),
+        ("sources: [{endpoint: /endpoints/a}, {endpoint: /endpoints/a}]", "is a source already"),
+        ("sources: [{endpoint: /endpoints/a, password: hush}]", "sources.0.password: a secret must not be written out"),
+        ("sources: [{endpoint: /endpoints/a, kafka: {sasl.jaas.config: x}}]", "a secret must not be written out"),
+        ("sources: [{endpoint: /endpoints/a, kafka: {group.id: x}}]", "is set by the router; leave it out"),
+        ("sources: [{endpoint: /endpoints/a, username: x}]", "sources.0.password: is missing beside username"),
+        ("state: ${NOWHERE}", "environment variable NOWHERE is not set"),
+        ("state: ${}", "is no reference"),
+        ("spark: {conf: {a: 'file:/none'}}", "spark.conf.a: cannot read /none: No such file"),
+        ("[1]", "is no map of settings"),
+        ("a: 1\na: 2", "line 2, column 1: key 'a' occurs twice"),
+        ("a: [", "line 1, column 5"),
+        ("a: !!python/object:os.system x", "could not determine a constructor"),
+    ],
+)
+def test_faults_name_file_key_and_remedy(tmp_path: Path, text: str, expected: str) -> None:
+    error = fault(tmp_path, text)
+    assert str(tmp_path / "router.yaml") in error.message
+    assert any(expected in line for line in (*error.problems, str(error)))
+
+
+def test_all_faults_are_collected(tmp_path: Path) -> None:
+    error = fault(tmp_path, "triger: 1s\nlog: {levl: x}")
+    assert len(error.problems) == 2
+    assert "(and 1 more)" in error.message
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("XROUTER_TRIGER", "did you mean trigger?"),
+        ("XROUTER_METRICS__PRT", "did you mean port?"),
+        ("XROUTER_NOTHING__PORT", "known here: catalog"),
+        ("XROUTER_TRIGGER__PORT", "goes below trigger, which is a plain value"),
+        ("XROUTER_SOURCES__1__LANE", "'1' is no index of a list of 0"),
+    ],
+)
+def test_environment_faults(tmp_path: Path, name: str, expected: str) -> None:
+    assert expected in str(fault(tmp_path, "trigger: 1s\nsources: []", **{name: "1"}))
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read settings .*none.yaml: No such file"):
+        load_settings(tmp_path / "none.yaml", {})
+
+
+def test_kafka_dead_letter_topics_have_no_definition(tmp_path: Path) -> None:
+    text = "sinks: {e: {type: jsonl}, k: {type: kafka, bootstrap_servers: k, topic: 'd.{%s}'}}\n"
+    text += "routes: [{to: e}]\ndead_letters: {sinks: k}"
+    assert load(tmp_path, text % "reason").dead_letters.sinks == ("k",)
+    assert "unknown {messagegroup}" in fault(tmp_path, text % "messagegroup").message
+    shared = text.replace("to: e", "to: k")
+    assert load(tmp_path, shared % "endpointid").routes[0].to == ("k",)
+    assert "unknown {type}" in fault(tmp_path, shared % "type").message
+    assert "unknown {reason}" in fault(tmp_path, shared % "reason").message
+
+
+def test_reference_documents_every_option() -> None:
+    rows = reference()
+    assert all(kind and doc.endswith(".") for _, kind, _, doc in rows)
+    assert len({key for key, *_ in rows}) == len(rows)
+    assert ("match.validate", "never | ambiguous | always", "ambiguous") in [row[:3] for row in rows]
+    assert ("inbox.segment_bytes", "size", "64MiB") in [row[:3] for row in rows]
