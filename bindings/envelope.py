@@ -80,7 +80,7 @@ def envelope_of(
     if binary:
         attributes, faults = binary_attributes(parts, rule)
         if "specversion" in attributes or any(fault.startswith("specversion:") for fault in faults):
-            if content_part is not None and content_type is None:
+            if content_part is not None and content_part.value is not None and content_type is None:
                 faults.append("datacontenttype: the value is no UTF-8 text")
             if content_type is not None and not (rule.own_datacontenttype and "datacontenttype" in attributes):
                 attributes["datacontenttype"] = content_type

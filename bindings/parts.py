@@ -97,11 +97,10 @@ def native_of(parts: Iterable[Part], shape: Shape) -> dict[str, Any]:
 
 def first(parts: Parts, key: str) -> Part | None:
     """Return the first part of that key; ``headers.content-type`` is found in any letter case."""
+    any_case = key == "headers.content-type"
     for part in parts:
-        if part.key == key:
+        if part.key == key or (any_case and part.key.lower() == key):
             return part
-    if key == "headers.content-type":
-        return next((part for part in parts if part.key.lower() == key), None)
     return None
 
 

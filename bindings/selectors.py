@@ -40,9 +40,9 @@ class Rows:
         owners = pc.list_parent_indices(self._entries).to_numpy(zero_copy_only=False).astype(np.int64)
         return entries.field("key"), entries.field("value"), owners
 
-    def per_row(self, function: Callable[[list[str], list[bytes | None]], Any], kind: pa.DataType) -> pa.Array:
+    def per_row(self, function: Callable[[list[str | None], list[bytes | None]], Any], kind: pa.DataType) -> pa.Array:
         """Apply a function to the keys and values of each row."""
-        keys: list[list[str]] = [[] for _ in range(len(self.batch))]
+        keys: list[list[str | None]] = [[] for _ in range(len(self.batch))]
         values: list[list[bytes | None]] = [[] for _ in range(len(self.batch))]
         names, contents, owners = self.flat
         for owner, name, content in zip(owners.tolist(), names.to_pylist(), contents.to_pylist(), strict=True):
@@ -154,7 +154,7 @@ class KeysMatch(Expression):
         return F.coalesce(wrapped.rlike(self.pattern), F.lit(False))
 
     def arrow(self, rows: Rows) -> pa.Array:
-        joined = rows.per_row(lambda keys, _: SEPARATOR + (SEPARATOR * 2).join(keys) + SEPARATOR, pa.string())
+        joined = rows.per_row(lambda keys, _: SEPARATOR + (SEPARATOR * 2).join(_given(keys)) + SEPARATOR, pa.string())
         return pc.match_substring_regex(joined, self.pattern)
 
 
@@ -172,7 +172,7 @@ class KeysContain(Expression):
         return F.coalesce(F.contains(joined, F.lit(self.text)), F.lit(False))
 
     def arrow(self, rows: Rows) -> pa.Array:
-        return rows.per_row(lambda keys, _: self.text in "".join(keys), pa.bool_())
+        return rows.per_row(lambda keys, _: self.text in "".join(_given(keys)), pa.bool_())
 
 
 @dataclass(frozen=True)
@@ -223,10 +223,26 @@ class ValueMissing(Expression):
         return F.coalesce((position > 0) & FirstBytes(self.entries, self.key).column().isNull(), F.lit(False))
 
     def arrow(self, rows: Rows) -> pa.Array:
-        def missing(keys: list[str], values: list[bytes | None]) -> bool:
+        def missing(keys: list[str | None], values: list[bytes | None]) -> bool:
             return self.key in keys and values[keys.index(self.key)] is None
 
         return rows.per_row(missing, pa.bool_())
+
+
+@dataclass(frozen=True)
+class NotText(Expression):
+    """Whether the first entry with that key has a value that is no UTF-8."""
+
+    entries: str
+    key: str
+
+    def column(self) -> Column:
+        first = FirstBytes(self.entries, self.key)
+        return first.column().isNotNull() & Text(first).column().isNull()
+
+    def arrow(self, rows: Rows) -> pa.Array:
+        first = FirstBytes(self.entries, self.key).arrow(rows)
+        return pa.array([value is not None and _text(value) is None for value in first.to_pylist()], pa.bool_())
 
 
 @dataclass(frozen=True)
@@ -329,6 +345,11 @@ class All_(Expression):
 
     def arrow(self, rows: Rows) -> pa.Array:
         return reduce(pc.and_, [condition.arrow(rows) for condition in self.of])
+
+
+def _given(keys: list[str | None]) -> list[str]:
+    """Leave out keys that are null, as Spark's array_join does."""
+    return [key for key in keys if key is not None]
 
 
 def _text(value: bytes | None) -> str | None:

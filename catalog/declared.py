@@ -28,7 +28,8 @@ class DeclaredMessage:
     """One message as written. ``base`` and ``borrowed`` are references as written.
 
     ``borrowed`` (xref, uri) differs from ``base`` in that the message is nothing without its target.
-    ``hidden`` messages are versions that can be referred to but are no definitions of their own.
+    ``hidden`` messages are versions that can be referred to but are no definitions of their own. ``written`` says
+    where each attribute is written, which is not always below ``place`` and not always under its 1.0 name.
     """
 
     xid: str
@@ -38,6 +39,11 @@ class DeclaredMessage:
     base: str | None = None
     borrowed: str | None = None
     hidden: bool = False
+    written: Mapping[str, Place] = field(default_factory=dict)
+
+    def at(self, attribute: str) -> Place:
+        """Return the place of an attribute, given its 1.0 name."""
+        return self.written.get(attribute) or self.place / attribute
 
 
 @dataclass(frozen=True, slots=True)

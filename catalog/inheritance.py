@@ -24,7 +24,8 @@ _EXCLUSIVE: Final = (("dataschema", "dataschemauri"), ("dataschemauri", "datasch
 class Effective:
     """A message after inheritance; attributes are merged but not yet read as properties.
 
-    ``protocol_declared`` is False when only a group's default gives the protocol.
+    ``protocol_declared`` is False when only a group's default gives the protocol. ``spelling`` is the protocol whose
+    options these are: an endpoint's default is none of the message (section 2), yet tells what an inline one means.
     """
 
     message: DeclaredMessage
@@ -32,6 +33,7 @@ class Effective:
     envelope: str | None = None
     protocol: str | None = None
     protocol_declared: bool = True
+    spelling: str | None = None
     base: tuple[str, ...] = ()
 
 
@@ -122,15 +124,17 @@ class Inheritance:
             protocol, declared = base.protocol, base.protocol_declared
         elif protocol is None and group is not None and group.protocol is not None:
             protocol, declared = group.protocol, False
+        endpoint = self.declarations.endpoints.get(message.group)
+        spelling = protocol or (endpoint.protocol if endpoint else None)
         options = own.get("protocoloptions")
         if options is not None:
-            own["protocoloptions"] = normal_options(options, protocol, message.place / "protocoloptions", self.findings)
+            own["protocoloptions"] = normal_options(options, spelling, message.at("protocoloptions"), self.findings)
         metadata = own.get("envelopemetadata")
         if metadata is not None:
             own["envelopemetadata"] = _attributes(metadata)
         merged = own if base is None else _overlaid(base.attributes, own)
         bases = () if base is None else (base.message.xid, *base.base)
-        return Effective(message, merged, envelope, protocol, declared, bases)
+        return Effective(message, merged, envelope, protocol, declared, spelling, bases)
 
 
 def merge(inherited: Any, overlay: Any) -> Any:

@@ -55,10 +55,13 @@ class Linter:
             self.findings.warning(place, "unknown-envelope", text, f"use {CLOUDEVENTS}, or no envelope")
         if base is None or base.protocol != definition.protocol:
             self._known_protocol(definition.protocol, place)
-        if definition.protocol is None and self.declarations.messages[definition.xid].attributes.get("protocoloptions"):
-            self.findings.warning(
-                place / "protocoloptions", "no-protocol", "options without a protocol constrain nothing", "add protocol"
-            )
+        message = self.declarations.messages[definition.xid]
+        endpoint = self.declarations.endpoints.get(definition.group)
+        known = definition.protocol or (endpoint.protocol if endpoint else None)
+        if known is None and message.attributes.get("protocoloptions"):
+            at = message.at("protocoloptions")
+            hint = "add protocol to the message, or to its group"
+            self.findings.warning(at, "no-protocol", "which protocol these options are for is not said", hint)
 
     def _known_protocol(self, protocol: str | None, place: Place) -> None:
         if protocol is not None and protocol not in PROTOCOLS:

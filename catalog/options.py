@@ -13,13 +13,9 @@ from typing import Any, Final
 from catalog.declared import Place
 from catalog.findings import Findings
 from catalog.model import PropertyType
-from catalog.protocol_properties import AMQP_SECTIONS, SHAPES, Shape, canonical_member, canonical_option
+from catalog.protocol_properties import ANY_SHAPE, SHAPES, Shape, canonical_member, canonical_option
 
 CONTENT_TYPE: Final = "content-type"
-_ANY_SHAPE: Final = Shape(
-    {}, tuple({name for shape in SHAPES.values() for name in shape.lists}), dict.fromkeys(AMQP_SECTIONS)
-)
-"""For options whose protocol only a derived message names; nothing of them can be refused yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ def normal_options(
     options: Mapping[str, Any], protocol: str | None, place: Place, findings: Findings
 ) -> dict[str, Any]:
     """Return the options in canonical spelling; what the protocol does not know is reported and left out."""
-    shape = SHAPES.get(protocol or "", _ANY_SHAPE)
+    shape = SHAPES.get(protocol or "", ANY_SHAPE)
     normal: dict[str, Any] = {}
     for name, value, at in _flat(options, protocol, place):
         if value is None:

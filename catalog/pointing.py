@@ -11,7 +11,7 @@ from catalog.protocol_properties import canonical_option, squash
 def attribute_place(message: DeclaredMessage, name: str) -> Place | None:
     """Return the place of an envelope attribute; None when the message inherits it."""
     raw = message.attributes.get("envelopemetadata")
-    place = message.place / "envelopemetadata"
+    place = message.at("envelopemetadata")
     if isinstance(raw, dict) and isinstance(raw.get("attributes"), dict) and name in raw["attributes"]:
         return place / "attributes" / name
     return place / name if isinstance(raw, dict) and name in raw else None
@@ -20,7 +20,7 @@ def attribute_place(message: DeclaredMessage, name: str) -> Place | None:
 def option_place(message: DeclaredMessage, name: str, protocol: str | None) -> Place | None:
     """Return the place of a protocol option named as in the model; None when the message inherits it."""
     raw = message.attributes.get("protocoloptions")
-    place = message.place / "protocoloptions"
+    place = message.at("protocoloptions")
     first, _, rest = name.partition(".")
     found = _option(raw, place, first, protocol)
     if found is None and isinstance(raw, dict) and isinstance(raw.get("properties"), dict):

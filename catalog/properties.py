@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Final
+from typing import Any
 
 from catalog.declared import Place
 from catalog.findings import Findings
@@ -15,6 +15,7 @@ from catalog.options import Named
 from catalog.pointing import attribute_place, option_place
 from catalog.protocol_properties import (
     ALWAYS_REQUIRED,
+    ANY_SHAPE,
     ATTRIBUTE_TYPES,
     SHAPES,
     Shape,
@@ -22,8 +23,6 @@ from catalog.protocol_properties import (
     canonical_option,
     canonical_type,
 )
-
-_NO_SHAPE: Final = Shape({})
 
 
 def definition_of(effective: Effective, findings: Findings) -> Definition:
@@ -60,8 +59,8 @@ def _envelope(effective: Effective, findings: Findings) -> tuple[Property, ...]:
 
 def _options(effective: Effective, findings: Findings) -> Iterator[Property]:
     """Give the options that the protocol has; a base may have written others, for a protocol of its own."""
-    protocol = effective.protocol
-    shape = SHAPES.get(protocol or "", _NO_SHAPE)
+    protocol = effective.spelling
+    shape = SHAPES.get(protocol or "", ANY_SHAPE)
     given = effective.attributes.get("protocoloptions", {})
     for written, value in given.items():
         name = canonical_option(protocol, written)

@@ -107,6 +107,12 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "KAFKA": Shape({"topic": "string", "partition": "integer", "key": "string", "key_base64": "binary"}, ("headers",)),
     "NATS": Shape({"subject": "uritemplate", "reply-to": "uritemplate"}, ("headers",)),
 }
+ANY_SHAPE: Final = Shape(
+    {name: kind for shape in SHAPES.values() for name, kind in shape.scalars.items()},
+    tuple(dict.fromkeys(name for shape in SHAPES.values() for name in shape.lists)),
+    dict.fromkeys(AMQP_SECTIONS),
+)
+"""All options of all protocols, for a message whose protocol is not said where it is written."""
 _OPTION_ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
     "MQTT/3.1.1": {"topic": "topic_name"},
     "MQTT/5.0": {

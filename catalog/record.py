@@ -2,7 +2,8 @@
 
 Tests, ``match``, dead letters, replay and ``emit`` all speak this form (semantics.md section 3)::
 
-    {"endpoint": "/endpoints/plant", "protocol": "KAFKA", "native": {...}, "body": "text", "time": "2026-01-02T03:04:05Z"}
+    {"endpoint": "/endpoints/plant", "protocol": "KAFKA", "native": {...}, "body": "text",
+     "time": "2026-01-02T03:04:05Z"}
 
 ``body`` is UTF-8 text, ``body_base64`` any bytes, both absent means that there is no body.
 """

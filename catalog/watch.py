@@ -27,11 +27,24 @@ class Refusal:
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
 
+def new_errors(catalog: Catalog, known: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the error findings that are not among those known: what a change made worse, not what was bad before."""
+    old = {(finding.file, finding.rule, finding.message) for finding in known}
+    return tuple(
+        finding
+        for finding in catalog.findings
+        if finding.severity == "error" and (finding.file, finding.rule, finding.message) not in old
+    )
+
+
 class CatalogWatcher:
     """Compares the sources' bytes with those seen last, at most once per *interval* seconds.
 
+    A catalog is refused for errors that the one in use does not have.
+
     A change is answered once, as a catalog or as a refusal; sources that cannot be read are refused once and looked at
-    again every time. Bytes that change without changing the meaning (the epoch) are answered with None.
+    again every time. Bytes that change without changing the meaning (the epoch) are answered with None, but for the
+    first good ones after a refusal: those end it.
     """
 
     def __init__(
@@ -49,7 +62,9 @@ class CatalogWatcher:
         self._network = network
         self._clock = clock
         self._epoch = current.epoch if current is not None else None
+        self._tolerated: Sequence[Finding] = current.findings if current is not None else ()
         self._digest: str | None = None
+        self._refused = False
         self._due = clock()
 
     def poll(self) -> Catalog | Refusal | None:
@@ -68,11 +83,14 @@ class CatalogWatcher:
         if not settled:
             return None  # it is being written just now; the next look tells
         self._digest = digest
-        if any(finding.severity == "error" for finding in catalog.findings):
-            return Refusal(catalog.findings)
-        if catalog.epoch == self._epoch:
+        if new_errors(catalog, self._tolerated):
+            self._refused = True
+            return Refusal(new_errors(catalog, self._tolerated))
+        if catalog.epoch == self._epoch and not self._refused:
             return None
+        self._refused = False
         self._epoch = catalog.epoch
+        self._tolerated = catalog.findings
         return catalog
 
     def _unreadable(self, error: DocumentError) -> Refusal | None:
@@ -80,6 +98,7 @@ class CatalogWatcher:
         if self._digest == mark:
             return None
         self._digest = mark
+        self._refused = True
         findings = Findings()
         findings.error(Place(error.file, error.pointer), "unreadable-document", str(error), error.hint)
         return Refusal(findings.sorted())

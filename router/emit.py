@@ -126,7 +126,7 @@ class Producer:
         for key, text in address_parts(self._binding.protocol, self.definition, self.endpoint).items():
             if key not in keys:
                 parts.append(Part(key, template_of(text, False).expand(context, encode=False).encode()))
-        return [part for part in parts if part.key != "headers.content-type" or part.value]
+        return parts
 
     def _attributes(self, context: Mapping[str, str], now: str, content_type: str) -> dict[str, str]:
         made = {"specversion": "1.0"}

@@ -141,9 +141,13 @@ class RawFacts:
         columns = {key: SplitColumn(values) for key, values in self._sparse.columns(rows).items()}
         lists = list(zip(*self._defaults, strict=True)) if rows else [(), (), (), ()]
         arrays = [pa.array(values, pa.string()) for values in lists]
+        channels, protocols, events, sources = (np.ascontiguousarray(table[:, at]) for at in range(4))
         return Facts(
             Columns(rows, columns, self._repeats),
-            *(np.ascontiguousarray(table[:, at]) for at in range(4)),
+            channels,
+            protocols,
+            events,
+            sources,
             Defaults(*arrays),
             self._faults,
             self._readings,

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
 from router.facts import RawFacts, RawRow
-from router.kafka_facts import KafkaSelection, facts_of_selected
+from router.kafka_facts import PLAIN, RAW, TEXT_KEY, KafkaSelection, facts_of_selected
 from router.plan import Judge
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import Column
 
+Judged = tuple[pa.ListArray, str | None]
+"""Lists of outcomes, and their tally (:mod:`router.tally`)."""
 INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
 
 
@@ -30,7 +33,7 @@ def selection_of(judge: Judge) -> KafkaSelection:
     return KafkaSelection((*judge.matcher.index.keys, "e.type"), sniffs=sniffs)
 
 
-def judge_kafka(judge: Judge, selected: pa.RecordBatch) -> pa.ListArray:
+def judge_kafka(judge: Judge, selected: pa.RecordBatch) -> Judged:
     """Judge one Arrow batch of selected Kafka columns."""
     topics = pc.dictionary_encode(selected.column("topic"))
     numbers = [judge.channels.get(f"kafka:{topic}", -1) for topic in topics.dictionary.to_pylist()]
@@ -40,7 +43,7 @@ def judge_kafka(judge: Judge, selected: pa.RecordBatch) -> pa.ListArray:
     return judge.outputs.build(outcomes, selected.num_rows, arrivals)
 
 
-def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> pa.ListArray:
+def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Judged:
     """Judge one Arrow batch of inbox rows."""
     raw = RawFacts(judge.matcher.index.keys)
     arrivals = np.zeros(batch.num_rows, np.int64)
@@ -78,32 +81,50 @@ def rfc3339(moment: datetime) -> str:
     return text.replace("+00:00", "Z")
 
 
-def kafka_column(judge: Broadcast[Judge], selection: KafkaSelection, kind: pa.DataType) -> Column:
+class Tallies(AccumulatorParam[list[str]]):
+    """An accumulator of the tallies of Arrow batches."""
+
+    def zero(self, value: list[str]) -> list[str]:
+        """Return an empty list."""
+        return []
+
+    def addInPlace(self, value1: list[str], value2: list[str]) -> list[str]:
+        """Append the second list to the first."""
+        value1.extend(value2)
+        return value1
+
+
+def kafka_column(
+    judge: Broadcast[Judge], selection: KafkaSelection, kind: pa.DataType, tallies: Accumulator[list[str]]
+) -> Column:
     """Return the column of outcome lists for rows of Spark's Kafka source (``timestamp`` in milliseconds)."""
-    columns = selection.columns()
-    names = ["topic", "partition", "offset", "timestamp", *selection.selectors, "text_key", "raw"]
-    return _udf(judge, names, judge_kafka, kind)(*columns)
+    names = [*PLAIN, *selection.selectors, TEXT_KEY, RAW]
+    return _udf(judge, names, judge_kafka, kind, tallies)(*selection.columns())
 
 
-def inbox_column(judge: Broadcast[Judge], kind: pa.DataType) -> Column:
+def inbox_column(judge: Broadcast[Judge], kind: pa.DataType, tallies: Accumulator[list[str]]) -> Column:
     """Return the column of outcome lists for rows of the inbox."""
     from pyspark.sql import functions as F
 
-    return _udf(judge, list(INBOX_COLUMNS), judge_inbox, kind)(*(F.col(name) for name in INBOX_COLUMNS))
+    return _udf(judge, list(INBOX_COLUMNS), judge_inbox, kind, tallies)(*(F.col(name) for name in INBOX_COLUMNS))
 
 
 def _udf(
     judge: Broadcast[Judge],
     names: list[str],
-    decide: Callable[[Judge, pa.RecordBatch], pa.ListArray],
+    decide: Callable[[Judge, pa.RecordBatch], Judged],
     kind: pa.DataType,
+    tallies: Accumulator[list[str]],
 ) -> Callable[..., Column]:
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_type
 
     def judged(*arrays: pa.Array) -> pa.Array:
-        return decide(judge.value, pa.RecordBatch.from_arrays(list(arrays), names=names))
+        outcomes, counts = decide(judge.value, pa.RecordBatch.from_arrays(list(arrays), names=names))
+        if counts is not None:
+            tallies.add([counts])
+        return outcomes
 
     # Annotations that are texts, as everywhere here, are no hints to Spark.
     judged.__annotations__ = {"arrays": pa.Array, "return": pa.Array}
-    return cast("Callable[..., Column]", arrow_udf(judged, returnType=from_arrow_type(kind)))
+    return cast("Callable[..., Column]", cast(Any, arrow_udf)(judged, returnType=from_arrow_type(kind)))

@@ -22,6 +22,7 @@ from router.matching.constraints import TEMPLATE_TYPES, template_of
 from router.matching.context import Columns, Slot
 from router.matching.ragged import Ragged
 from router.matching.segments import Int
+from router.matching.targets import Target
 from router.matching.verdicts import Resolver
 
 Default = Literal["id", "time", "datacontenttype", "partitionkey"]
@@ -76,10 +77,13 @@ class Defaults:
     partitionkey: pa.StringArray
 
 
-def program_of(definition: Definition, supplied: frozenset[str], origin: Origin) -> Program:
-    """Compile the mapping of a definition, given the names of the placeholders that matching supplies."""
+def program_of(definition: Definition, supplied: frozenset[str], origin: Origin, *, envelope: bool = True) -> Program:
+    """Compile the mapping of a definition, given the names of the placeholders that matching supplies.
+
+    ``envelope`` tells whether it declares the CloudEvents envelope on this channel, by itself or by default.
+    """
     made: dict[str, tuple[Piece, ...]] = {"specversion": (Piece("1.0"),)}
-    declared = {prop.name: prop for prop in definition.envelopemetadata} if definition.envelope else {}
+    declared = {prop.name: prop for prop in definition.envelopemetadata} if envelope else {}
     for name, prop in declared.items():
         pieces, missing = _declared(prop, supplied, origin)
         if missing and name not in FALLBACKS:
@@ -136,9 +140,9 @@ def _left(definition: Definition, origin: Origin) -> dict[str, tuple[Piece, ...]
 class Mapper:
     """Maps the native rows of a batch. One per plan; programs are compiled when first needed and kept."""
 
-    def __init__(self, resolver: Resolver, definitions: Sequence[Definition], origins: Sequence[Origin]) -> None:
+    def __init__(self, resolver: Resolver, targets: Sequence[Target], origins: Sequence[Origin]) -> None:
         self._resolver = resolver
-        self._definitions = definitions
+        self._targets = targets
         self._origins = origins
         self._programs: dict[tuple[int, int], int] = {}
         self.programs: list[Program] = []
@@ -150,7 +154,9 @@ class Mapper:
         known = self._programs.get((target, channel))
         if known is None:
             slots = {slot.name: slot for slot in self._resolver.slots(target, event=False)}
-            made = program_of(self._definitions[target], frozenset(slots), self._origins[channel])
+            seen = self._targets[target]
+            origin = self._origins[channel]
+            made = program_of(seen.definition, frozenset(slots), origin, envelope=seen.envelope)
             known = self._programs[(target, channel)] = len(self.programs)
             self.programs.append(made)
             self._slots.append(slots)
@@ -207,7 +213,9 @@ class Mapper:
 
     def _default_columns(self, laid: _Laid, rows: Int, programs: Int, defaults: Defaults) -> list[pa.StringArray]:
         at = pa.array(rows)
-        content = pc.coalesce(defaults.datacontenttype.take(at), laid.content_types.take(pa.array(programs)))
+        native = defaults.datacontenttype.take(at)
+        native = pc.if_else(pc.equal(native, ""), pa.scalar(None, pa.string()), native)
+        content = pc.coalesce(native, laid.content_types.take(pa.array(programs)))
         return [defaults.id.take(at), defaults.time.take(at), content, defaults.partitionkey.take(at)]
 
 

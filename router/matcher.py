@@ -67,9 +67,7 @@ class Matcher:
         self.channels = tuple(channels)
         self.index = MatchIndex(self.targets, [channel.candidates for channel in channels], list(BINDINGS))
         self.resolver = Resolver(self.index)
-        self.mapper = Mapper(
-            self.resolver, [target.definition for target in self.targets], [channel.origin for channel in channels]
-        )
+        self.mapper = Mapper(self.resolver, self.targets, [channel.origin for channel in channels])
         self.nearest = Nearest(self.index, list(BINDINGS))
         self._sniffs: dict[tuple[int, str], bool] = {}
 

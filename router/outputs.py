@@ -24,7 +24,6 @@ from router.routing import Routes
 from router.tally import tally
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-TALLY: Final = "tally"
 LINEAGE: Final = "xrouter-"
 """Prefix of the headers this router adds; those of a router before it are not passed on."""
 CONTENT_TYPE: Final = "content-type"
@@ -44,8 +43,11 @@ class OutputBuilder:
         self._xids = pa.array([target.xid for target in matcher.targets], pa.string())
         self.type = output_type(routes)
 
-    def build(self, outcomes: Outcomes, rows: int, arrivals: Int) -> pa.ListArray:
-        """Return one list of outcomes per input row; ``arrivals`` are the milliseconds of each input row's arrival."""
+    def build(self, outcomes: Outcomes, rows: int, arrivals: Int) -> tuple[pa.ListArray, str | None]:
+        """Return one list of outcomes per input row, and their tally.
+
+        ``arrivals`` are the milliseconds of each input row's arrival.
+        """
         facts = outcomes.facts
         width = facts.columns.rows
         placed = self._destinations.place(outcomes)
@@ -62,10 +64,10 @@ class OutputBuilder:
             **_exact(outcomes),
         }
         order, offsets = in_order(facts, rows)
-        columns[TALLY] = tally(messages, placed.endpoints, columns["reason"], order, arrivals[facts.sources[order]])
+        counts = tally(messages, placed.endpoints, columns["reason"], order, arrivals[facts.sources[order]])
         arrays = [columns[field.name].cast(field.type) for field in self.type]
         struct = pa.StructArray.from_arrays(arrays, fields=list(self.type))
-        return pa.ListArray.from_arrays(pa.array(offsets), struct.take(pa.array(order)))
+        return pa.ListArray.from_arrays(pa.array(offsets), struct.take(pa.array(order))), counts
 
 
 def output_type(routes: Routes) -> pa.StructType:
@@ -84,7 +86,6 @@ def output_type(routes: Routes) -> pa.StructType:
         ("place", pa.int32()),
         ("route", pa.int32()),
         ("key", pa.binary()),
-        (TALLY, pa.string()),
     ]
     fields += [(name, pa.string()) for name in routes.fields]
     return pa.struct(fields)

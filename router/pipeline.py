@@ -1,8 +1,9 @@
 """One streaming query: where its batches come from, how each is judged, pinned and written.
 
 ``foreachBatch`` is where everything happens that must not be done twice in different ways. In this order: a
-drain stops before the first write; the batch is pinned, durably, to the plan that judges it; sinks are written, and
-written again for as long as a sink is down; counts go to the metrics. Only then does Spark commit the batch.
+drain stops before the first write; the circuit breaker may hold the batch; it is pinned, durably, to the plan that
+judges it; sinks are written, and written again for as long as a sink is down; counts go to the metrics. Only then
+does Spark commit the batch.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from router.errors import BatchPinError, RouterError, SinkError
 from router.generations import Generation
+from router.judging import Tallies
 from router.logs import get_logger
 from router.plan import Plan
 from router.stages import Kind, judged, prepared, unified
@@ -38,6 +40,10 @@ _log = get_logger()
 
 class Draining(Exception):
     """Raised inside a batch to end its query before the batch's first write."""
+
+
+class TooManyLetters(Exception):
+    """The circuit breaker: a batch that would flood the dead letters is held before its first write."""
 
 
 @dataclass(slots=True)
@@ -160,9 +166,9 @@ class Pipeline:
             if self._draining.is_set():
                 raise Draining
             began = time.monotonic()
-            loaded = self._pin(number)
             self._status.query(self.name, "running", batch=number)
-            tally = self._write_until_done(rows, number, loaded)
+            tally = self._write_until_done(rows, number)
+            self._status.query(self.name, "running", batch=number)
             now = time.time()
             self._metrics.batch_done(self.name, tally, time.monotonic() - began, int(now * 1000))
             self.last = number
@@ -172,52 +178,54 @@ class Pipeline:
         finally:
             self._idle.set()
 
-    def _pin(self, number: int) -> _Loaded:
-        pinned = self._state.pinned(self.name, number)
-        if pinned is not None:
-            return self._plans.pinned(pinned, self._restore)
-        loaded = self._plans.current()
-        self._state.pin(self.name, number, loaded.plan.id)
-        return loaded
-
-    def _write_until_done(self, rows: DataFrame, number: int, loaded: _Loaded) -> Tally:
-        """Write, and again while a sink cannot take its share; an error of the world holds the batch, never drops it."""
+    def _write_until_done(self, rows: DataFrame, number: int) -> Tally:
+        """Write, and again while the world is in the way: such an error holds a batch and never drops it."""
         wait = RETRY_FIRST
         while True:
+            pinned = self._state.pinned(self.name, number)
+            loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned, self._restore)
             try:
-                return self._write(rows, number, loaded)
+                return self._write(rows, number, loaded, pinned=pinned is not None)
             except SinkError as error:
                 self._metrics.sink_write(error.sink, "error")
-                self._status.query(self.name, "held", batch=number, reason=str(error))
-                _log.error("batch held", query=self.name, batch=number, error=str(error), retry_seconds=wait)
+                reason = str(error)
+            except TooManyLetters as error:
+                reason = str(error)
+            self._status.query(self.name, "held", batch=number, reason=reason)
+            _log.error("batch held", query=self.name, batch=number, reason=reason, retry_seconds=wait)
             if self._draining.wait(wait):
                 raise Draining
             wait = min(wait * 2, RETRY_MOST)
 
-    def _write(self, rows: DataFrame, number: int, loaded: _Loaded) -> Tally:
-        from pyspark.sql import Observation
-        from pyspark.sql import functions as F
-
-        writer, judge = loaded.writer, loaded.judge
-        told = Observation()
-        outcomes = judged(prepared(rows, self.kind), self.kind, judge, judge.value.outputs.type)
-        outcomes = outcomes.observe(told, F.collect_list("m.tally").alias("tallies"))
+    def _write(self, rows: DataFrame, number: int, loaded: _Loaded, *, pinned: bool) -> Tally:
+        """Judge and write once; the batch is pinned to the plan after the last look that may hold it unwritten."""
+        tallies = rows.sparkSession.sparkContext.accumulator([], Tallies())
+        outcomes = judged(prepared(rows, self.kind), self.kind, loaded.judge, tallies)
         batch = Batch(
             self.kind, self.name, self.generation.id, number, datetime.now(UTC).isoformat(timespec="microseconds")
         )
         made = unified(outcomes, self.kind, self.name)
-        if writer.one_pass:
-            writer.write(made, batch)
-            return collect(_tallies(told))
+        if loaded.writer.one_pass:
+            self._state.pin(self.name, number, loaded.plan.id)
+            loaded.writer.write(made, batch)
+            return collect(tallies.value)
         kept = made.persist()
         try:
             kept.count()
-            tally = collect(_tallies(told))
-            writer.write(kept, batch)
+            tally = collect(tallies.value)
+            if not pinned:
+                check_ratio(tally, loaded.plan.settings.dead_letters.max_ratio)
+                self._state.pin(self.name, number, loaded.plan.id)
+            loaded.writer.write(kept, batch)
             return tally
         finally:
             kept.unpersist()
 
 
-def _tallies(told: Any) -> list[str]:
-    return list(told.get["tallies"])
+def check_ratio(tally: Tally, most: float | None) -> None:
+    """Raise :class:`TooManyLetters` when dead letters make up more of a batch than the circuit breaker allows."""
+    if most is not None and tally.total and tally.dead / tally.total > most:
+        raise TooManyLetters(
+            f"{tally.dead} of {tally.total} records would be dead letters, more than dead_letters.max_ratio {most:g}; "
+            "mend the catalog or raise the limit"
+        )

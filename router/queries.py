@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bindings.inbox.offsets import places_of
 from bindings.inbox.stream import NAME as INBOX_FORMAT
+from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaUnreachable
 from router import generations
 from router.clusters import source_client
-from router.errors import BrokerUnreachable, RouterError, StateError
+from router.errors import BrokerUnreachable, StateError
 from router.generations import Generation
 from router.logs import get_logger
 from router.pipeline import Pipeline, PlanHolder
@@ -40,7 +43,7 @@ _log = get_logger()
 
 @dataclass(slots=True)
 class _Running:
-    """One query as it runs: ``sources`` it is to read; ``topics`` of its generation may lag behind until it switches."""
+    """One query as it runs. ``sources`` are what it is to read; its generation may have others until it switches."""
 
     name: str
     sources: tuple[Source, ...]
@@ -50,7 +53,6 @@ class _Running:
     restart_at: float = 0.0
     switching: bool = False
     ended: bool = False
-    seen: Any = field(default=None)
 
 
 class Queries:
@@ -112,11 +114,11 @@ class Queries:
             self._ended(running)
 
     def retarget(self, sources: Sequence[Source]) -> None:
-        """Read these sources from now on: a query whose topics changed ends after a batch and begins a new generation."""
+        """Read these sources from now on; a query whose topics changed ends after a batch, for a new generation."""
         wanted = by_query(sources)
         for name, members in wanted.items():
             running = self._running.get(name)
-            if running is None:
+            if running is None or running.ended:
                 self._running[name] = running = _Running(name, members)
                 self._begin(running)
                 continue
@@ -134,9 +136,10 @@ class Queries:
         backlog = 0
         for running in self._running.values():
             progress = running.query.lastProgress if running.query is not None else None
-            if progress is None or progress["id"] == running.seen:
+            if progress is None:
                 continue
             if running.name == INBOX:
+                backlog = inbox_backlog(self._state.inbox, progress["sources"][0].get("endOffset"))
                 continue
             for topic, lag in lag_by_topic(progress).items():
                 for source in running.sources:
@@ -145,7 +148,7 @@ class Queries:
         self._metrics.inbox(backlog, inbox_bytes)
 
     def drain(self, seconds: float) -> None:
-        """End every query between two batches; one that takes longer is cut, and repeats its batch at the next start."""
+        """End every query between two batches; one that takes too long is cut off, and repeats its batch later."""
         deadline = time.monotonic() + seconds
         for running in self._running.values():
             if running.pipeline is not None:
@@ -191,9 +194,9 @@ class Queries:
             self._begin(running)
         elif error is None:
             running.ended = self._once
+            self._status.query(running.name, "stopped", batch=running.pipeline.last)
             if not self._once:
                 self._begin(running)
-            self._status.query(running.name, "stopped", batch=running.pipeline.last)
         else:
             self._failed(running, str(error))
 
@@ -217,7 +220,7 @@ class Queries:
             return
         if not running.sources:
             running.ended = True
-            self._status.query(running.name, "stopped")
+            self._status.forget_query(running.name)
             return
         try:
             generation = self._generation(running)
@@ -313,6 +316,16 @@ def lag_by_topic(progress: Any) -> dict[str, int]:
     return lag
 
 
+def inbox_backlog(path: Path, end: Any) -> int:
+    """Return how many durable rows of the inbox no batch has taken yet."""
+    offset = json.loads(end) if isinstance(end, str) else end
+    if not isinstance(offset, dict):
+        return 0
+    view = InboxView(path)
+    places = places_of(offset, view.layout.inbox)
+    return sum(view.count(number, place, max(place, view.end(number))) for number, place in places.items())
+
+
 def _offsets(told: Any) -> dict[str, dict[str, int]]:
     found = json.loads(told) if isinstance(told, str) else told
     return found if isinstance(found, dict) else {}
@@ -323,6 +336,3 @@ def cause_of(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
     causes = [line for line in lines if line.startswith("Caused by:") or "Exception:" in line or "Error:" in line]
     return (causes[-1] if causes else lines[0] if lines else "unknown").removeprefix("Caused by: ")[:400]
-
-
-__all__ = ["Queries", "RouterError", "by_query", "cause_of", "lag_by_topic", "topics_of"]

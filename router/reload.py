@@ -52,6 +52,8 @@ class Reloader:
             self._refuse((Finding("", "", "error", "no-definitions", "the catalog has no usable definition left"),))
             return None
         if catalog.epoch == self._active.epoch:
+            self._status.catalog(catalog.epoch, len(catalog.definitions))
+            _log.info("catalog is good again, and what it was", epoch=catalog.epoch)
             return None
         plan = Plan(catalog, self._settings)
         try:

@@ -128,4 +128,4 @@ def _arrow(function: Callable[..., pa.Array], kind: pa.DataType) -> Callable[...
     from pyspark.sql.pandas.types import from_arrow_type
 
     function.__annotations__ = {name: pa.Array for name in function.__annotations__}
-    return cast("Callable[..., Column]", arrow_udf(function, returnType=from_arrow_type(kind)))
+    return cast("Callable[..., Column]", cast(Any, arrow_udf)(function, returnType=from_arrow_type(kind)))

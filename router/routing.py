@@ -38,7 +38,7 @@ class Routes:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the output columns that hold topics: ``topic_SINK`` for events, ``letters_SINK`` for dead letters."""
+        """Names of the output columns with topics: ``topic_SINK`` for events, ``letters_SINK`` for dead letters."""
         return (*(f"topic_{name}" for name in self.topics), *(f"letters_{name}" for name in self.letter_topics))
 
     def rules(self, message: str, endpoint: str) -> tuple[_Rule, ...]:

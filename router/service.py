@@ -17,15 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bindings.http.gateway import GatewayError, HttpGateway, HttpRoute
+from bindings.http.gateway import GatewayError, HttpGateway
 from bindings.http.gateway import HttpSettings as GatewaySettings
+from bindings.http.routing import HttpRoute
 from bindings.inbox import Inbox, InboxError, InboxLimits
 from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from router.clusters import check_reachable
 from router.errors import CatalogUnavailable, ConfigError, RouterError, StateError
-from router.logs import configure, get_logger
+from router.logs import configure_logs, get_logger
 from router.metrics import Metrics
 from router.monitor import MonitorServer
 from router.pipeline import PlanHolder
@@ -61,7 +62,7 @@ def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], N
         RouterError: it cannot start, or cannot go on; see :mod:`router.errors` for the exit codes.
     """
     settings = load_settings(settings_path)
-    configure(settings.log)
+    configure_logs(settings.log)
     stop = threading.Event()
     with _signals(stop):
         plan = Plan(read_catalog(settings), settings)
@@ -121,7 +122,8 @@ class Service:
         self._state = state
         self._base = base
         self._stop = stop
-        self._metrics = Metrics(sinks=tuple(plan.settings.sinks))
+        endpoints = [source.endpoint for source in plan.sources]
+        self._metrics = Metrics(plan.settings.sinks, endpoints)
         self._status = Status()
 
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> None:
@@ -155,13 +157,18 @@ class Service:
     ) -> None:
         reloader = Reloader(self._settings, self._first, self._metrics, self._status)
         while not self._stop.wait(TICK):
+            self._status.beat()
             queries.check()
+            if gateway is not None and not gateway.alive:
+                self._status.gateway("http", False, "it ended by itself")
+                raise RouterError("the HTTP gateway ended by itself", hint="see the log before this line")
             if once and queries.finished:
                 return
             changed = reloader.poll() if not once else None
             if changed is not None:
                 plans.activate(changed)
                 self._announce(changed)
+                self._metrics.expect(endpoints=[source.endpoint for source in changed.sources])
                 queries.retarget(changed.sources)
                 if gateway is not None:
                     gateway.replace(http_routes(changed))
@@ -242,6 +249,3 @@ def _signals(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-__all__ = ["RouterError", "RunInfo", "run"]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from bindings.inbox.stream import InboxDataSource
 from router.connectors import kafka_jars
 from router.errors import StateError
+from router.logs import jvm_log_conf
 from router.settings import KafkaSink, Settings, revealed
 from router.sources import Source
 
@@ -21,13 +22,11 @@ if TYPE_CHECKING:
 
 LOCK_SECONDS: Final = 60.0
 ARROW_ROWS: Final = 20_000
-_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _FIXED: Final = {
     "spark.app.name": "xregistry-router",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
@@ -59,9 +58,8 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     from pyspark.sql import SparkSession
 
     chosen = {**_FIXED, "spark.sql.warehouse.dir": str(state / "warehouse"), **revealed(settings.spark.conf)}
-    options = f"-Dlog4j2.configurationFile=file:{_LOG4J} {chosen.pop('spark.driver.extraJavaOptions', '')}".strip()
+    chosen |= jvm_log_conf(chosen)
     builder = SparkSession.builder.master(settings.spark.master)
-    builder = builder.config("spark.driver.extraJavaOptions", options)
     if jars:
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
     for name, value in chosen.items():

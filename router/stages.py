@@ -13,8 +13,7 @@ from router.judging import inbox_column, kafka_column, selection_of
 from router.kafka_facts import SOURCE_SCHEMA
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark import Broadcast
+    from pyspark import Accumulator, Broadcast
     from pyspark.sql import Column, DataFrame
 
     from router.plan import Judge
@@ -42,16 +41,16 @@ def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
     )
 
 
-def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], output: pa.DataType) -> DataFrame:
-    """Return one row per outcome: what the source gave, and ``m``."""
+def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], tallies: Accumulator[list[str]]) -> DataFrame:
+    """Return one row per outcome: what the source gave, and ``m``; counts go to *tallies* when it is evaluated."""
     import pyarrow as pa
     from pyspark.sql import functions as F
 
-    lists = pa.list_(output)
+    lists = pa.list_(judge.value.outputs.type)
     if kind == "kafka":
-        outcomes = kafka_column(judge, selection_of(judge.value), lists)
+        outcomes = kafka_column(judge, selection_of(judge.value), lists, tallies)
     else:
-        outcomes = inbox_column(judge, lists)
+        outcomes = inbox_column(judge, lists, tallies)
     raw = [F.col(name) for name in RAW_COLUMNS[kind]]
     return rows.select(*raw, F.explode(outcomes).alias(MATCHED))
 

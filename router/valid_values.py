@@ -47,9 +47,8 @@ def event_id(random: random.Random) -> str:
 def content_type_of(definition: Definition) -> str:
     """Return the content type of a definition's data: the declared one, what its schema implies, else JSON."""
     declared = {prop.name: prop.value for prop in (*definition.protocoloptions, *definition.envelopemetadata)}
-    for name in ("datacontenttype", "headers.content-type", "properties.content-type", "content_type"):
-        value = definition.datacontenttype if name == "datacontenttype" else None
-        value = value or declared.get(name)
+    native = (declared.get(name) for name in ("headers.content-type", "properties.content-type", "content_type"))
+    for value in (definition.datacontenttype, declared.get("datacontenttype"), *native):
         if isinstance(value, str) and value and not value.startswith("application/cloudevents"):
             return value
     return inferred_content_type(definition.dataschemaformat) or "application/json"
@@ -151,7 +150,7 @@ class _SchemaValues:
         if kind == "integer":
             low, high = low + ("exclusiveMinimum" in schema), high - ("exclusiveMaximum" in schema)
             return self._random.randint(int(low), max(int(low), int(high)))
-        return round(low + (high - low) * (0.1 + 0.8 * self._random.random()), 2)
+        return float(round(low + (high - low) * (0.1 + 0.8 * self._random.random()), 2))
 
     def _text(self, schema: Mapping[str, Any]) -> str:
         known = {"date-time": self._now, "date": self._now[:10], "time": self._now[11:], "email": "ada@example.com"}

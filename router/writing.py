@@ -59,7 +59,8 @@ class BatchWriter:
         clusters = {repr((s.bootstrap_servers, s.username, s.tls, sorted(revealed_options(s)))) for s in kafka}
         single = len(self._letters) == 1 and all(len(route.to) == 1 for route in self._plan.settings.routes)
         binary = all(sink.mode == "binary" for sink in kafka)
-        return len(kafka) == len(used) and len(clusters) == 1 and single and binary
+        unchecked = self._plan.settings.dead_letters.max_ratio is None
+        return unchecked and len(kafka) == len(used) and len(clusters) == 1 and single and binary
 
     def write(self, rows: DataFrame, batch: Batch) -> None:
         """Write all outcomes of a batch; see the module for the guarantees.

@@ -24,6 +24,7 @@ from bindings.selectors import (
     Matches,
     Missing,
     Not,
+    NotText,
     Repeats,
     Text,
     ValueMissing,
@@ -34,6 +35,7 @@ ENTRIES: Final = "headers"
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 """The columns of the source that the codec needs; ``timestamp`` in milliseconds."""
 _CONTENT_TYPE: Final = Text(FirstBytes(ENTRIES, "content-type"))
+# White space before a media type is whatever Python strips; here all that is no visible ASCII.
 _VERSION: Final = Text(FirstBytes(ENTRIES, "ce_specversion"))
 
 
@@ -47,6 +49,8 @@ def selector(key: str) -> Expression | None:
         return Text(FirstBytes(ENTRIES, key.removeprefix("p.headers.")))
     if key == "p.topic":
         return Field("topic")
+    if key == "p.partition":
+        return Text(Field("partition"))
     if key == "p.key":
         return Text(Field("key"))
     if key == "p.key_base64":
@@ -61,15 +65,16 @@ def odd(keys: Iterable[str], *, sniffs: bool) -> Expression:
     body count without its media type.
     """
     conditions: list[Expression] = [
-        Matches(_CONTENT_TYPE, r"(?i)^\s*application/cloudevents"),
+        Matches(_CONTENT_TYPE, r"(?i)^[^!-~]*application/cloudevents"),
         KeysMatch(ENTRIES, _odd_names()),
         KeysContain(ENTRIES, "\n"),
-        Not(ValuesAreText(ENTRIES)),
-        All_((Not(Missing(_VERSION)), Not(_sound()))),
+        NotText(ENTRIES, "ce_specversion"),
+        NotText(ENTRIES, "content-type"),
+        All_((Not(Missing(_VERSION)), Any_((Not(_sound()), Not(ValuesAreText(ENTRIES)))))),
     ]
     repeated = sorted({key.removeprefix("p.headers.") for key in keys if key.startswith("p.headers.")})
     for name in repeated:
-        conditions += [Repeats(ENTRIES, name), ValueMissing(ENTRIES, name)]
+        conditions += [Repeats(ENTRIES, name), ValueMissing(ENTRIES, name), NotText(ENTRIES, name)]
     if any(key in ("p.key", "p.key_base64") for key in keys):
         conditions.append(All_((Not(Missing(Field("key"))), Missing(Text(Field("key"))))))
     if sniffs:
@@ -93,7 +98,7 @@ def _sound() -> Expression:
 
 
 def _sniffable() -> Expression:
-    media = Any_((Missing(_CONTENT_TYPE), Matches(_CONTENT_TYPE, r"(?i)^\s*(application/json\s*(;.*)?)?$")))
+    media = Any_((Missing(_CONTENT_TYPE), Matches(_CONTENT_TYPE, r"(?is)^[^!-~]*(application/json[^!-~]*(;.*)?)?$")))
     body = Field("value")
     mentions = Any_((BytesContain(body, "specversion"), BytesContain(body, "\\u")))
     return All_((Missing(_VERSION), media, mentions))

@@ -112,33 +112,47 @@ def _declared(
     """Give a message, and before it its versions, which others may have as base."""
     attributes = dict(attributes_of(message, place, findings))
     base = _base(message, place, findings)
+    places = _places(message, place)
     versions = list(_members(message, "versions", place, findings))
     for version, body, at in versions:
         own = attributes_of(body, at, findings)
-        yield DeclaredMessage(f"{xid}/versions/{version}", group, at, own, _base(body, at, findings), hidden=True)
+        yield DeclaredMessage(
+            f"{xid}/versions/{version}", group, at, own, _base(body, at, findings), None, True, _places(body, at)
+        )
     default = _default_version(message, versions)
     if default is not None:
         body, at = default
         attributes = {**attributes_of(body, at, findings), **attributes}
         base = base or _base(body, at, findings)
-    yield DeclaredMessage(xid, group, place, attributes, base, _borrowed(message, attributes, base, place, findings))
+        places = {**_places(body, at), **places}
+    borrowed = _borrowed(message, attributes, base, place, findings)
+    yield DeclaredMessage(xid, group, place, attributes, base, borrowed, False, places)
 
 
 def attributes_of(message: Mapping[str, Any], place: Place, findings: Findings) -> dict[str, Any]:
     """Return what defines a message, under its 1.0 names; ``null`` and ``"None"`` are not given."""
     found: dict[str, Any] = {}
-    for name, value in message.items():
-        canonical = _ATTRIBUTES.get(name) or _ATTRIBUTES.get(name.lower())
-        if canonical is None or value is None:
-            continue
-        if name != canonical and name in _UNUSUAL:
+    for canonical, name in _written(message).items():
+        if name in _UNUSUAL:
             findings.warning(place / name, "unusual-name", f"{name} is read as {canonical}", f"write {canonical}")
-        if canonical in found and name != canonical:
-            continue  # the 1.0 name counts
-        checked = _attribute(canonical, value, place / name, findings)
+        checked = _attribute(canonical, message[name], place / name, findings)
         if checked is not None:
             found[canonical] = checked
     return found
+
+
+def _written(message: Mapping[str, Any]) -> dict[str, str]:
+    """Return the spelling of every attribute by its 1.0 name; when there are several, the 1.0 name counts."""
+    written: dict[str, str] = {}
+    for name, value in message.items():
+        canonical = _ATTRIBUTES.get(name) or _ATTRIBUTES.get(name.lower())
+        if canonical is not None and value is not None and (name == canonical or canonical not in written):
+            written[canonical] = name
+    return written
+
+
+def _places(message: Mapping[str, Any], place: Place) -> dict[str, Place]:
+    return {canonical: place / name for canonical, name in _written(message).items()}
 
 
 def _attribute(name: str, value: Any, place: Place, findings: Findings) -> Any:

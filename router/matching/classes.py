@@ -21,10 +21,11 @@ from router.matching.segments import Int, SegmentAutomaton, SplitColumn, TooMany
 
 ABSENT: Final = 0
 MEMO_LIMIT: Final = 200_000
-"""Distinct values remembered per property; past it the memory starts anew, so that it stays bounded."""
-_TIMESTAMP: Final = r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$"
+_TIMESTAMP: Final = (
+    r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])"
+    r"[Tt]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,9})?([Zz]|[+-]([01]\d|2[0-3]):[0-5]\d)$"
+)
 """Timestamps that are valid beyond doubt; the rest (days 29 to 31, leap seconds) is asked one by one."""
-_ALWAYS: Final = frozenset({"any", "binary", "string"})
 
 
 class PropertyClasses:
@@ -62,7 +63,7 @@ class PropertyClasses:
                 self._slow.append((bit, constraint))
             else:
                 patterns.append((number, segments))
-        elif constraint.kind in ("present", "optional") and constraint.type in _ALWAYS:
+        elif constraint.kind in ("present", "optional") and constraint.takes_any_text:
             self._text |= bit
         elif constraint.kind in ("present", "optional") and constraint.type == "timestamp":
             self._timestamp |= bit
@@ -98,7 +99,8 @@ class PropertyClasses:
         classes = np.array([self._class_of(code, segment_bits) for code in distinct.dictionary.to_pylist()], np.int64)
         if not len(classes):
             return codes
-        return classes[distinct.indices.to_numpy(zero_copy_only=False)]
+        made: Int = classes[distinct.indices.to_numpy(zero_copy_only=False)]
+        return made
 
     def class_of(self, found: Sequence[str | None]) -> int:
         """Return the class of a property that occurs with these values: each constraint held by any of them.
@@ -117,7 +119,8 @@ class PropertyClasses:
         if not self._literals:
             return np.zeros(len(values), np.int64)
         found = pc.fill_null(pc.index_in(values, value_set=self._literal_set), -1)
-        return found.to_numpy(zero_copy_only=False).astype(np.int64) + 1
+        codes: Int = found.to_numpy(zero_copy_only=False).astype(np.int64) + 1
+        return codes
 
     def _flags(self, values: pa.StringArray) -> Int:
         flags = np.zeros(len(values), np.int64)

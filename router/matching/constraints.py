@@ -33,7 +33,8 @@ class Constraint:
     """What a definition asks of one property.
 
     ``value`` is the literal or template as text. ``optional`` lets an absent value pass. ``counts`` is False for
-    what specificity leaves out. ``dots`` ends placeholders at dots too (NATS subjects); ``bits32`` bounds integers.
+    what specificity leaves out. ``dots`` ends placeholders at dots too (NATS subjects); ``bits32`` marks CloudEvents
+    attributes, whose integers are bounded and whose binary is base64.
     """
 
     kind: Kind
@@ -48,6 +49,11 @@ class Constraint:
     def template(self) -> Template:
         """The parsed template of a ``template`` constraint."""
         return template_of(self.value or "", self.dots)
+
+    @property
+    def takes_any_text(self) -> bool:
+        """Whether every text is valid for the type. Any bytes are ``binary`` to a protocol; an attribute is base64."""
+        return self.type in ("any", "string") or (self.type == "binary" and not self.bits32)
 
     @property
     def decodes(self) -> bool:
@@ -77,7 +83,7 @@ class Constraint:
             if self.type == "timestamp" and not is_timestamp(text):
                 return False
             return self.template.match(text, decode=self.decodes) is not None
-        return is_valid(self.type, text, bits32=self.bits32)
+        return self.takes_any_text or is_valid(self.type, text, bits32=self.bits32)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -101,13 +107,18 @@ def envelope_constraints(definition: Definition) -> Iterator[tuple[str, Constrai
         yield key, _constraint(key, prop, bits32=True)
 
 
-def protocol_constraints(definition: Definition, *, hop_by_hop: bool) -> Iterator[tuple[str, Constraint]]:
-    """Yield (key, constraint) for the protocol options of a definition, keys ``p.PATH``; see rule 5 for hops."""
+def protocol_constraints(
+    definition: Definition, protocol: str, *, hop_by_hop: bool
+) -> Iterator[tuple[str, Constraint]]:
+    """Yield (key, constraint) for the options of a definition that *protocol* carries, keys ``p.PATH``.
+
+    Properties that change hop by hop are left out unless asked for (section 5, rule 5).
+    """
     for prop in definition.protocoloptions:
         if not hop_by_hop and (prop.name in HOP_BY_HOP or prop.name.startswith(HOP_BY_HOP_SECTIONS)):
             continue
         key = f"p.{prop.name}"
-        dots = definition.protocol == "NATS" and prop.name in ("subject", "reply-to")
+        dots = protocol == "NATS" and prop.name in ("subject", "reply-to")
         yield key, _constraint(key, prop, dots=dots)
 
 

@@ -56,7 +56,7 @@ def slots_of(constraints: Sequence[Keyed]) -> tuple[list[Slot], list[tuple[Slot,
             continue
         for slot in _template_slots(key, constraint):
             known = first.setdefault(slot.name, slot)
-            if known is not slot and not (known.place == slot.place == _MIXED and known.constraint == slot.constraint):
+            if known != slot:
                 equal.append((known, slot))
     return list(first.values()), equal
 

@@ -101,7 +101,8 @@ class SegmentAutomaton:
             states[rows] = self._step(states[rows], symbols[offsets[rows] + depth])
             depth += 1
             rows = rows[(lengths[rows] > depth) & (states[rows] != _DEAD)]
-        return self._codes[states], self._code_bits
+        codes: Int = self._codes[states]
+        return codes, self._code_bits
 
     def _insert(self, bit: int, segments: Sequence[str | None]) -> None:
         node = 0
@@ -163,13 +164,13 @@ class SegmentAutomaton:
 
     def _symbols(self, segments: pa.StringArray) -> Int:
         found = pc.fill_null(pc.index_in(segments, value_set=self._words), -1).to_numpy(zero_copy_only=False)
-        symbols = found.astype(np.int64) + 2
+        symbols: Int = found.astype(np.int64) + 2
         empty = pc.equal(pc.binary_length(segments), 0).to_numpy(zero_copy_only=False)
         symbols[empty] = self._empty_word
         return symbols
 
     def _step(self, states: Int, symbols: Int) -> Int:
-        following = np.where(symbols == 0, _DEAD, self._other[states])
+        following: Int = np.where(symbols == 0, _DEAD, self._other[states])
         if len(self._keys):
             keys = states * self._width + symbols
             places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)

@@ -74,7 +74,7 @@ def target_of(definition: Definition, endpoint: Endpoint | None, *, hop_by_hop: 
         protocol = endpoint.protocol
     content = content_constraint(definition)
     common: tuple[Keyed, ...] = ((CONTENT, content),) if content else ()
-    options = tuple(protocol_constraints(definition, hop_by_hop=hop_by_hop)) if protocol else ()
+    options = tuple(protocol_constraints(definition, protocol, hop_by_hop=hop_by_hop)) if protocol else ()
     describes = declared or bool(definition.protocoloptions and protocol)
     attributes = tuple(envelope_constraints(definition)) if envelope else ()
     event = (*attributes, *options, *common)

@@ -1,0 +1,130 @@
+"""The command line: ``xrouter``. The commands are in :mod:`router.commands`; here is what they share at the edge.
+
+Whatever goes wrong ends as one line ``xrouter: error: ...`` and mostly a line ``hint: ...`` on standard error, with the
+exit code of :mod:`router.errors` (2 for wrong usage). ``XROUTER_DEBUG=1`` shows the traceback as well.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, Final
+
+import typer
+
+from bindings.kafka.client import KafkaUnreachable
+from catalog.errors import CatalogError, DocumentError
+from router.commands.catalog import catalog_app
+from router.commands.check import check
+from router.commands.demo import demo
+from router.commands.doctor import doctor
+from router.commands.emit import emit
+from router.commands.match import match
+from router.commands.run import run
+from router.errors import BrokerUnreachable, CatalogUnavailable, RouterError
+
+DEBUG: Final = "XROUTER_DEBUG"
+USAGE: Final = 2
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 1
+"""As typer ends a command whose reader went away: quietly, and not with success."""
+# Wrong usage in all its forms; typer exports only this leaf of it.
+_UsageError: Final[type[Exception]] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
+
+app = typer.Typer(
+    name="xrouter",
+    help="Demultiplex message channels by an xRegistry catalog.",
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"xrouter {version('xregistry-router')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Demultiplex message channels by an xRegistry catalog."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+for _command in (run, check, match, emit, doctor, demo):
+    app.command()(_command)
+app.add_typer(catalog_app, name="catalog")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process; *arguments* default to the process's own."""
+    sys.exit(status_of(arguments))
+
+
+def status_of(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code; nothing but a real interpreter exit is raised."""
+    try:
+        status = app(args=None if arguments is None else list(arguments), prog_name="xrouter", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        _close_output()
+        return BROKEN_PIPE
+    except Exception as error:
+        # The edge of the process: whatever it is becomes one line and an exit code.
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        message, hint, status = _told(error)
+        _say(f"xrouter: error: {message}")
+        if hint:
+            _say(f"hint: {hint}")
+        return status
+
+
+def _told(error: Exception) -> tuple[str, str, int]:
+    """Return message, hint and exit code of an error."""
+    if isinstance(error, RouterError):
+        return error.message, error.hint, error.exit_code
+    if isinstance(error, DocumentError):
+        return str(error), error.hint, CatalogUnavailable("").exit_code
+    if isinstance(error, CatalogError):
+        return str(error), "", 1
+    if isinstance(error, KafkaUnreachable):
+        return str(error), "check the address, and that the broker runs", BrokerUnreachable("").exit_code
+    if isinstance(error, _UsageError):
+        return str(getattr(error, "format_message", error.__str__)()), _usage_hint(error), USAGE
+    hint = f"this is a fault of xrouter; {DEBUG}=1 shows where, for a report"
+    return f"unexpected {type(error).__name__}: {error}", hint, 1
+
+
+def _usage_hint(error: Exception) -> str:
+    command = getattr(getattr(error, "ctx", None), "command_path", "xrouter")
+    return f"`{command} --help` shows what it takes"
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(" ".join(line.split()) + "\n")
+
+
+def _close_output() -> None:
+    """Point standard output to nowhere, so that the interpreter's own last flush does not complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+if __name__ == "__main__":
+    main()

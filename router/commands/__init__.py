@@ -1,0 +1,1 @@
+"""The commands of ``xrouter``, one module each."""

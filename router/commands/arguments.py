@@ -1,0 +1,58 @@
+"""Arguments that several commands share, with the errors of what users write wrongly there."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from catalog.load import load
+from catalog.model import Catalog
+from router.errors import CatalogUnavailable, RouterError
+
+
+class Format(StrEnum):
+    """How something is written out."""
+
+    text = "text"
+    json = "json"
+
+
+CatalogOption = Annotated[
+    list[str], typer.Option("--catalog", metavar="PATH", help="File, folder or URL of the catalog; may be repeated.")
+]
+MorePaths = Annotated[
+    list[str] | None, typer.Argument(metavar="PATH", help="More of --catalog, as shells write them for `*.json`.")
+]
+Sources = Annotated[list[str], typer.Argument(metavar="PATH", help="Files, folders or URLs of the catalog.")]
+
+
+def usable_catalog(sources: list[str]) -> Catalog:
+    """Load a catalog to work with.
+
+    Raises:
+        CatalogUnavailable: it has no definition at all.
+        DocumentError: a source cannot be read.
+    """
+    catalog = load(sources, network=True)
+    if not catalog.definitions:
+        told = next((f": {each.message}" for each in catalog.findings if each.severity == "error"), "")
+        hint = f"`xrouter check {sources[0]}` shows what is wrong"
+        raise CatalogUnavailable(f"{', '.join(sources)} holds no usable message definition{told}", hint=hint)
+    return catalog
+
+
+def pairs_of(given: list[str], option: str) -> dict[str, str]:
+    """Read ``name=value`` arguments.
+
+    Raises:
+        RouterError: one has no ``=`` or no name.
+    """
+    pairs: dict[str, str] = {}
+    for text in given:
+        name, mark, value = text.partition("=")
+        if not mark or not name:
+            raise RouterError(f"{option} {text!r} is no name=value", hint=f"write {option} {name or 'NAME'}=VALUE")
+        pairs[name] = value
+    return pairs

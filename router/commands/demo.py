@@ -1,0 +1,35 @@
+"""``xrouter demo``: the whole router, seen working in a minute."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+from rich.console import Console
+
+_WIDTH: Final = 120
+"""Columns where the output is no terminal, so that tables keep their form in a file."""
+
+
+def demo(
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Work in this new folder and keep it: settings, tables, log.")
+    ] = None,
+) -> None:
+    """Run the router on embedded defaults, send it messages over HTTP, and show what came out.
+
+    Needs no broker. Ends by itself, with 0 when every record sent was routed or dead-lettered, else with 1.
+    """
+    from router.demo.run import demonstrate
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    terminal = Console()
+    console = terminal if terminal.is_terminal else Console(width=_WIDTH, highlight=False)
+    raise typer.Exit(0 if demonstrate(console, keep) else 1)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """End on SIGTERM as on Ctrl-C: by unwinding, which stops the router and removes the folder."""
+    raise KeyboardInterrupt

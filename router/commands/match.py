@@ -1,0 +1,74 @@
+"""``xrouter match``: native records on standard input, one outcome a line on standard output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from catalog.model import Catalog
+from router.commands.arguments import CatalogOption, MorePaths, usable_catalog
+from router.errors import RouterError
+from router.match import RecordMatcher, to_line
+
+
+class Validate(StrEnum):
+    """When bodies are held against their schemas."""
+
+    never = "never"
+    ambiguous = "ambiguous"
+    always = "always"
+
+
+def match(
+    catalog: CatalogOption,
+    more: MorePaths = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="XID", help="Candidates are those of this endpoint, for every record.")
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(metavar="XID", help="Candidates are this message group, for every record; may be repeated."),
+    ] = None,
+    validate: Annotated[
+        Validate, typer.Option(help="When bodies are held against schemas; this version reads none.")
+    ] = Validate.ambiguous,
+) -> None:
+    """Say for each native record which definition takes it, or why none does.
+
+    With neither --endpoint nor --group the record's own endpoint decides, else every definition is a candidate.
+    """
+    if endpoint is not None and group:
+        raise typer.BadParameter("--endpoint and --group exclude each other; give one of them")
+    loaded = usable_catalog([*catalog, *(more or [])])
+    if endpoint is not None:
+        _require(endpoint, loaded.endpoints, "endpoint")
+    if validate is Validate.always:
+        typer.echo("xrouter: warning: payload schemas are not read in this version; no body is validated", err=True)
+    output = sys.stdout.buffer
+    for outcome in _matcher(loaded, endpoint, group or []).outcomes(sys.stdin.buffer):
+        output.write(to_line(outcome))
+    output.flush()
+
+
+def _matcher(catalog: Catalog, endpoint: str | None, groups: list[str]) -> RecordMatcher:
+    """Return the matcher; several groups are one whose candidates are all of theirs."""
+    for xid in groups:
+        _require(xid, catalog.groups, "message group")
+    if len(groups) < 2:
+        return RecordMatcher(catalog, endpoint=endpoint, group=groups[0] if groups else None)
+    union = tuple(dict.fromkeys(member for xid in groups for member in catalog.groups[xid]))
+    return RecordMatcher(replace(catalog, groups={groups[0]: union}), group=groups[0])
+
+
+def _require(xid: str, among: Mapping[str, Any], what: str) -> None:
+    if xid in among:
+        return
+    near = get_close_matches(xid, among, 1)
+    hint = f"did you mean {near[0]}?" if near else f"the catalog has {', '.join(among) or 'none'}"
+    raise RouterError(f"the catalog has no {what} {xid}", hint=hint)

@@ -1,0 +1,1 @@
+"""The demonstration: the whole router on embedded defaults, fed over HTTP."""

@@ -1,0 +1,151 @@
+"""Logs: one line for each event on standard error, for people or as JSON, the same for our code and for libraries.
+
+Values under names such as ``password`` or ``token`` are masked, times are UTC, and no text can break out of its line.
+The JVM has its own logger, which prints to the same place; :func:`jvm_log_conf` says how it is told what to leave out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import structlog
+from structlog.stdlib import BoundLogger, ProcessorFormatter
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+from router.settings import LogSettings
+
+MASKED: Final = "***"
+OURS: Final = ("catalog", "bindings", "router")
+QUIET: Final[Mapping[str, int]] = {
+    "py4j": logging.CRITICAL,
+    "hypercorn": logging.ERROR,
+    "bindings.http.server": logging.WARNING,
+}
+"""Loggers that say more than anyone asked: py4j calls every closed connection an error, though what matters is raised
+to its caller, and the HTTP server announces itself."""
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+_SECRET: Final = re.compile(
+    r"passw(or)?d|passphrase|secret|token|sasl|authorization|jaas|credential|(private|api|access)[._-]?key",
+    re.IGNORECASE,
+)
+_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_MULTILINE: Final = frozenset({"exception", "stack"})
+
+
+def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
+    """Send all logs of this process to *stream* (standard error if None), replacing what was set up before.
+
+    Our own packages log from ``settings.level``, all others from ``warning``. Text is coloured only on a terminal, and
+    not when ``NO_COLOR`` is set.
+    """
+    out = sys.stderr if stream is None else stream
+    shared = _shared()
+    structlog.configure(
+        processors=[structlog.stdlib.filter_by_level, *shared, ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.ExtraAdder(), *shared],
+            processors=[ProcessorFormatter.remove_processors_meta, *_rendering(settings, out)],
+        )
+    )
+    level = logging.getLevelNamesMapping()[settings.level.upper()]
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(level, logging.WARNING))
+    for name in OURS:
+        logging.getLogger(name).setLevel(level)
+    for name, least in QUIET.items():
+        logging.getLogger(name).setLevel(max(level, least))
+    logging.captureWarnings(True)
+
+
+def get_logger(name: str | None = None) -> BoundLogger:
+    """Return a logger for events with fields: ``log.info("batch held", query=name)``.
+
+    *name* is that of the calling module if None. It may be called before :func:`configure_logs`, which takes effect
+    on it all the same.
+    """
+    # The module that asks, as logging.getLogger(__name__) would be told; where the first line is logged is too late.
+    module = name or sys._getframe(1).f_globals.get("__name__", "router")
+    logger: BoundLogger = structlog.stdlib.get_logger(module)
+    return logger
+
+
+def mask_secrets(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Replace the value of every field whose name looks like a secret's, also inside maps and lists."""
+    return {name: MASKED if _is_secret(name) else _masked(value) for name, value in event.items()}
+
+
+def jvm_log_conf(conf: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the Spark configuration that has the JVM print only errors, each as one line, and no progress bars.
+
+    *conf* is the configuration to be added to: Java options in it are kept, and one that names a log4j
+    configuration of its own wins. It must be set before the session starts.
+    """
+    given = (conf or {}).get(JAVA_OPTIONS, "")
+    ours = f"-Dlog4j2.configurationFile={log4j2_file().as_uri()}"
+    options = given if "log4j2.configurationFile" in given else f"{given} {ours}".strip()
+    return {JAVA_OPTIONS: options, "spark.ui.showConsoleProgress": "false"}
+
+
+def log4j2_file() -> Path:
+    """Return the shipped configuration of the JVM's logger."""
+    return Path(__file__).resolve().with_name("log4j2.properties")
+
+
+def _shared() -> list[Processor]:
+    """What every event goes through, ours or a library's, before it is rendered."""
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+        mask_secrets,
+    ]
+
+
+def _rendering(settings: LogSettings, out: TextIO) -> list[Processor]:
+    # Neither form shows the local variables of a traceback: they hold whole settings, secrets included.
+    if settings.format == "json":
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    colours = out.isatty() and not os.environ.get("NO_COLOR")
+    console = structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)
+    return [_one_line, console]
+
+
+def _one_line(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Escape control characters, so that text out of a record can neither forge a line nor reach the terminal."""
+    return {
+        name: value if name in _MULTILINE or not isinstance(value, str) else _CONTROLS.sub(_escaped, value)
+        for name, value in event.items()
+    }
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found.group().encode("unicode_escape").decode("ascii")
+
+
+def _is_secret(name: object) -> bool:
+    return isinstance(name, str) and _SECRET.search(name) is not None
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: MASKED if _is_secret(name) else _masked(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(_masked(inner) for inner in value)
+    return value

@@ -1,0 +1,152 @@
+"""What the router says of itself: ``/healthz`` (is the process worth keeping) and ``/readyz`` (does it take records).
+
+Everything here may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from catalog.model import Finding
+
+QueryState = Literal["starting", "running", "held", "stopped", "failed"]
+STALE_SECONDS: Final = 120.0
+"""A supervisor that has not been round for this long is stuck; a slow reload of a catalog is shorter."""
+FINDINGS: Final = 20
+"""Findings of a refused catalog that are shown; the log has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Query:
+    state: QueryState
+    since: str
+    batch: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Gateway:
+    up: bool
+    since: str
+    reason: str = ""
+
+
+class Status:
+    """The state of one router, as its parts report it. ``clock`` gives seconds that never go back."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic, stale_seconds: float = STALE_SECONDS) -> None:
+        self._clock = clock
+        self._stale_seconds = stale_seconds
+        self._lock = threading.Lock()
+        self._queries: dict[str, _Query] = {}
+        self._gateways: dict[str, _Gateway] = {}
+        self._catalog: dict[str, Any] | None = None
+        self._refused: tuple[Finding, ...] = ()
+        self._refused_since = ""
+        self._draining = False
+        self._beaten: float | None = None
+
+    def query(self, name: str, state: QueryState, *, batch: int | None = None, reason: str = "") -> None:
+        """Note the state of a query; ``batch`` None keeps the last one, and ``since`` is when the state was entered."""
+        with self._lock:
+            before = self._queries.get(name)
+            since = before.since if before is not None and before.state == state else _now()
+            number = batch if batch is not None or before is None else before.batch
+            self._queries[name] = _Query(state, since, number, reason)
+
+    def forget_query(self, name: str) -> None:
+        """Leave out a query that has ended for good, because the catalog or the settings no longer ask for it."""
+        with self._lock:
+            self._queries.pop(name, None)
+
+    def gateway(self, name: str, up: bool, reason: str = "") -> None:
+        """Note whether a gateway takes messages."""
+        with self._lock:
+            before = self._gateways.get(name)
+            since = before.since if before is not None and before.up == up else _now()
+            self._gateways[name] = _Gateway(up, since, reason)
+
+    def catalog(self, epoch: str, definitions: int) -> None:
+        """Note the active catalog; whatever was refused before is settled by it."""
+        with self._lock:
+            self._catalog = {"epoch": epoch, "definitions": definitions, "since": _now()}
+            self._refused, self._refused_since = (), ""
+
+    def refused(self, findings: Sequence[Finding]) -> None:
+        """Note that a changed catalog was refused; as the active one goes on, the router stays ready."""
+        with self._lock:
+            self._refused, self._refused_since = tuple(findings), _now()
+
+    def draining(self) -> None:
+        """Note that the router is stopping: not ready from here on, alive until it ends."""
+        with self._lock:
+            self._draining = True
+
+    def beat(self) -> None:
+        """Note that the supervisor of the queries has been round; call it every few seconds."""
+        with self._lock:
+            self._beaten = self._clock()
+
+    def healthy(self) -> tuple[bool, dict[str, Any]]:
+        """Return whether the process is worth keeping, and why.
+
+        It is until the supervisor's first round, however long a start takes, and while it drains, which has a limit
+        of its own.
+        """
+        with self._lock:
+            silent = 0.0 if self._beaten is None or self._draining else self._clock() - self._beaten
+        if silent <= self._stale_seconds:
+            return True, {"healthy": True, "reasons": []}
+        reason = f"the supervisor of the queries has been silent for {silent:.0f} s; restart the router"
+        return False, {"healthy": False, "reasons": [reason]}
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        """Return whether records are taken and written right now, and the whole state as a JSON object.
+
+        Ready means: a catalog is active, there are queries and all run with no batch held, all gateways are up, and
+        the router is not draining. ``reasons`` has one line for each thing that is not so.
+        """
+        with self._lock:
+            reasons = self._reasons()
+            answer = {
+                "ready": not reasons,
+                "reasons": reasons,
+                "catalog": self._catalog_answer(),
+                "queries": {name: asdict(query) for name, query in sorted(self._queries.items())},
+                "gateways": {name: asdict(gateway) for name, gateway in sorted(self._gateways.items())},
+            }
+        return not reasons, answer
+
+    def _reasons(self) -> list[str]:
+        reasons = ["the router is draining"] if self._draining else []
+        if self._catalog is None:
+            reasons.append("no catalog is active")
+        if not self._queries:
+            reasons.append("no query has been started")
+        for name, query in sorted(self._queries.items()):
+            if query.state != "running":
+                reasons.append(_told(f"query {name} is {query.state}", query.reason))
+        for name, gateway in sorted(self._gateways.items()):
+            if not gateway.up:
+                reasons.append(_told(f"gateway {name} is down", gateway.reason))
+        return reasons
+
+    def _catalog_answer(self) -> dict[str, Any]:
+        answer = dict(self._catalog or {"epoch": None, "definitions": 0, "since": None})
+        answer["refused"] = [asdict(finding) for finding in self._refused[:FINDINGS]]
+        answer["refused_findings"] = len(self._refused)
+        answer["refused_since"] = self._refused_since or None
+        return answer
+
+
+def _told(fact: str, reason: str) -> str:
+    return f"{fact}: {reason}" if reason else fact
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

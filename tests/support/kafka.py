@@ -1,0 +1,95 @@
+"""Feeding and reading topics with an independent client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.support.waiting import wait_until
+
+READ_SECONDS: Final = 120.0
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record of a topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    def header(self, name: str) -> str | None:
+        """Return the first header of that name as text."""
+        value = next((value for key, value in self.headers if key == name), None)
+        return None if value is None else value.decode()
+
+
+def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes | None, Headers]]) -> int:
+    """Send (key, value, headers) records and wait until all are acknowledged; return how many."""
+    failures: list[str] = []
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 200_000, "acks": "all"}
+    )
+    count = 0
+    for key, value, headers in records:
+        while True:
+            try:
+                producer.produce(
+                    topic, value, key, headers=list(headers), on_delivery=lambda e, _: e and failures.append(str(e))
+                )
+                break
+            except BufferError:
+                producer.poll(0.1)
+        count += 1
+        if count % 1000 == 0:
+            producer.poll(0)
+    producer.flush(60)
+    assert not failures, failures[:3]
+    return count
+
+
+def ends(bootstrap: str, topic: str) -> dict[int, int]:
+    """Return the end offset of every partition of a topic; empty when there is no such topic."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "xrouter-tests-ends"})
+    try:
+        found = consumer.list_topics(topic, timeout=20).topics[topic]
+        if found.error is not None:
+            return {}
+        return {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)[1]
+            for number in found.partitions
+        }
+    finally:
+        consumer.close()
+
+
+def read_all(bootstrap: str, topic: str) -> list[Message]:
+    """Return all records that a topic has now."""
+    return list(_read(bootstrap, topic))
+
+
+def _read(bootstrap: str, topic: str) -> Iterator[Message]:
+    left = {number: end for number, end in ends(bootstrap, topic).items() if end > 0}
+    if not left:
+        return
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "xrouter-tests", "enable.auto.commit": False})
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for number in left])
+        while left:
+            batch = wait_until(lambda: consumer.consume(5_000, 1.0), READ_SECONDS, f"records of {topic}")
+            for found in batch:
+                assert found.error() is None, found.error()
+                headers = tuple((name, value) for name, value in (found.headers() or ()))
+                partition, offset = found.partition(), found.offset()
+                yield Message(topic, partition, offset, found.key(), found.value(), headers)
+                if offset + 1 >= left.get(partition, 0):
+                    left.pop(partition, None)
+    finally:
+        consumer.close()

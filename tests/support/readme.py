@@ -1,0 +1,65 @@
+"""The parts of README.md that are made from the code: ``python -m tests.support.readme`` writes them anew."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from router.errors import EXIT_CODES
+from router.settings import settings_reference
+
+README: Final = Path(__file__).resolve().parents[2] / "README.md"
+BAR: Final = r"\|"
+MEANINGS: Final = {
+    0: "done",
+    1: "anything without a code of its own; for `check`, `doctor` and `demo`: something is wrong",
+    2: "wrong usage; for `check`: a catalog that cannot be read",
+    3: "settings that cannot be read, are unknown, or contradict each other",
+    4: "no usable catalog",
+    5: "a broker or target that does not answer",
+    6: "the state folder is locked, of a newer format, or not ours",
+    7: "connector jars are missing and cannot be fetched",
+    8: "a sink cannot take a batch; nothing is lost",
+    9: "an unfinished batch belongs to a plan that cannot be read any more",
+    130: "ended by Ctrl-C (`run` drains and ends with 0)",
+}
+
+
+def made(text: str) -> str:
+    """Return the README with its generated parts as they should be."""
+    return _between(_between(text, "settings", settings_table()), "exit codes", exit_codes_table())
+
+
+def settings_table() -> str:
+    """Return all settings as a Markdown table."""
+    rows = ["| Key | Type | Default | |", "|---|---|---|---|"]
+    for key, kind, default, doc in settings_reference():
+        shown = f"`{default}`" if default and default != "required" else default
+        rows.append(f"| `{key}` | {kind.replace('|', BAR)} | {shown} | {doc} |")
+    return "\n".join(rows)
+
+
+def exit_codes_table() -> str:
+    """Return all exit codes as a Markdown table; a code without a meaning here is a KeyError."""
+    codes = sorted({0, 2, 130, *EXIT_CODES.values()})
+    return "\n".join(["| Exit code | |", "|---|---|", *(f"| {code} | {MEANINGS[code]} |" for code in codes)])
+
+
+def block(text: str, name: str) -> str:
+    """Return the code block that follows the marker ``<!-- example: NAME -->``."""
+    found = re.search(rf"<!-- example: {name} -->\n```\w+\n(.*?)```", text, re.DOTALL)
+    if found is None:
+        raise ValueError(f"README.md has no example {name}")
+    return found.group(1)
+
+
+def _between(text: str, name: str, content: str) -> str:
+    begin, end = f"<!-- {name}: begin -->\n", f"\n<!-- {name}: end -->"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}{content}{end}{after}"
+
+
+if __name__ == "__main__":
+    README.write_text(made(README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,343 @@
+"""A slow, plain matcher written straight from semantics.md sections 4 to 6: one record, one definition at a time.
+
+It shares with the product the reading of envelopes and the property types, and nothing of how candidates are indexed,
+split, chosen or mapped. Where it and the product differ, one of them is wrong.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from bindings.envelope import Envelope
+from bindings.events import NotAnEvent, decode_batch
+from bindings.parts import Part
+from bindings.protocols import Binding, binding_of
+from catalog.errors import RecordError
+from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
+from catalog.record import Record, parse_record
+from catalog.values import (
+    canonical,
+    is_any_timestamp,
+    is_timestamp,
+    is_valid,
+    media_type_matches,
+    percent_decode,
+    percent_encode,
+    text_of,
+)
+
+POSITION: Final = "(position)"
+"""Stands for an ``id`` that the record's place in its source gives; sources number as they like."""
+TEMPLATED: Final = {"any", "string", "symbol", "uri", "urireference", "uritemplate", "timestamp"}
+HOPS: Final = {"qos", "retain", "message_expiry_interval", "partition"}
+CONTENT_TYPES: Final = {"headers.content-type", "properties.content-type", "content_type"}
+BATCH_MEMBER: Final = b"application/cloudevents+json"
+FORMATS: Final = {
+    "jsonschema": "application/json",
+    "jsonstructure": "application/json",
+    "avro": "application/vnd.apache.avro",
+    "protobuf": "application/protobuf",
+    "xsd": "application/xml",
+}
+_BRACES: Final = re.compile(r"\{([A-Za-z0-9_.\-]+)\}", re.ASCII)
+
+
+@dataclass
+class Match:
+    """One definition that a record matches: its context, and how specific it was on this record."""
+
+    definition: Definition
+    context: dict[str, str]
+    literals: int
+    characters: int
+
+
+class Reference:
+    """Judges native records one at a time. ``endpoint`` or ``group`` fix the candidates, as with ``match``."""
+
+    def __init__(self, catalog: Catalog, *, endpoint: str | None = None, group: str | None = None) -> None:
+        self.catalog = catalog
+        self._endpoint = endpoint
+        self._group = group
+
+    def outcome(self, line: str) -> dict[str, Any]:
+        """Judge one line: ``outcome`` with ``message``, ``context``, ``cloudevent``, or ``reason``, or ``events``."""
+        try:
+            record = parse_record(line)
+            binding = binding_of(record.protocol)
+            if binding is None:
+                return dead("undecodable")
+            parts = binding.parts(record.native)
+        except RecordError:
+            return dead("undecodable")
+        envelope = binding.envelope(parts, record.body, lambda: self._sniffs(record, binding))
+        if envelope.mode != "batch":
+            return self._judge(record, binding, parts, envelope)
+        try:
+            events = decode_batch(record.body)
+        except NotAnEvent:
+            return dead("undecodable")
+        alone = [Part(p.key, BATCH_MEMBER) if self._is_content(p, binding) else p for p in parts]
+        read = [binding.envelope(alone, event, lambda: False) for event in events]
+        return {"outcome": "batch", "events": [self._judge(record, binding, alone, each) for each in read]}
+
+    @staticmethod
+    def _is_content(part: Part, binding: Binding) -> bool:
+        return binding.rule.content_type in (part.key, part.key.lower() if part.key.startswith("headers.") else "")
+
+    def _candidates(self, record: Record) -> tuple[Endpoint | None, list[Definition]]:
+        endpoint = None
+        xids: Iterable[str]
+        if self._group is not None:
+            xids = self.catalog.groups.get(self._group, ())
+        elif self._endpoint is not None or record.endpoint is not None:
+            endpoint = self.catalog.endpoints.get(self._endpoint or record.endpoint or "")
+            xids = endpoint.candidates if endpoint else ()
+        else:
+            xids = self.catalog.definitions
+        found = [self.catalog.definitions[xid] for xid in xids if xid in self.catalog.definitions]
+        return endpoint, [each for each in found if envelope_name(each, endpoint) in (None, CLOUDEVENTS)]
+
+    def _sniffs(self, record: Record, binding: Binding) -> bool:
+        endpoint, candidates = self._candidates(record)
+        if binding.protocol == "MQTT/3.1.1":
+            return True
+        if endpoint is not None and str(endpoint.envelopeoptions.get("mode")).lower() == "structured":
+            return True
+        mine = [each for each in candidates if protocol_name(each, endpoint) in (None, binding.protocol)]
+        return all(envelope_name(each, endpoint) == CLOUDEVENTS for each in mine)
+
+    def _judge(self, record: Record, binding: Binding, parts: Sequence[Part], envelope: Envelope) -> dict[str, Any]:
+        if envelope.mode == "undecodable":
+            return dead("undecodable")
+        if envelope.faults:
+            return dead("invalid-cloudevent")
+        endpoint, candidates = self._candidates(record)
+        if not candidates:
+            return dead("no-candidates")
+        found = [match_one(each, endpoint, binding, parts, envelope) for each in candidates]
+        winner = most_specific([match for match in found if match is not None])
+        if isinstance(winner, str):
+            return dead(winner)
+        attributes: Mapping[str, str] | None = envelope.attributes
+        if not envelope.is_event:
+            left = left_over(winner.definition, self._source(record, endpoint), record, binding, parts, envelope)
+            attributes = mapped(winner, left, enveloped=envelope_name(winner.definition, endpoint) is not None)
+            if attributes is None:
+                return dead("unmappable")
+        xid = winner.definition.xid
+        return {"outcome": "routed", "message": xid, "context": winner.context, "cloudevent": dict(attributes or {})}
+
+    def _source(self, record: Record, endpoint: Endpoint | None) -> str:
+        if endpoint is not None:
+            return endpoint.uris[0] if endpoint.uris else endpoint.xid
+        return self._group or "*"
+
+
+def dead(reason: str) -> dict[str, Any]:
+    """A dead letter's outcome."""
+    return {"outcome": "dead-letter", "reason": reason}
+
+
+def envelope_name(definition: Definition, endpoint: Endpoint | None) -> str | None:
+    """The definition's envelope, else its endpoint's."""
+    return definition.envelope or (endpoint.envelope if endpoint else None)
+
+
+def protocol_name(definition: Definition, endpoint: Endpoint | None) -> str | None:
+    """The definition's protocol, else its endpoint's."""
+    return definition.protocol or (endpoint.protocol if endpoint else None)
+
+
+def match_one(
+    definition: Definition, endpoint: Endpoint | None, binding: Binding, parts: Sequence[Part], envelope: Envelope
+) -> Match | None:
+    """Section 5 for one definition; None when it does not match."""
+    protocol, event = protocol_name(definition, endpoint), envelope.is_event
+    has_envelope = envelope_name(definition, endpoint) is not None
+    if protocol not in (None, binding.protocol):
+        return None
+    declared = definition.protocol is not None and definition.protocol_declared
+    describes = protocol is not None and (declared or bool(definition.protocoloptions))
+    if not event and not describes and (has_envelope or protocol is not None):
+        return None
+    checks: list[tuple[str, Property, list[str | None]]] = []
+    if event and has_envelope:
+        for prop in definition.envelopemetadata:
+            text = envelope.attributes.get(prop.name)
+            checks.append((f"e.{prop.name}", prop, [] if text is None else [text]))
+    if protocol is not None:
+        for prop in definition.protocoloptions:
+            if prop.name not in HOPS and not prop.name.startswith(("header.", "delivery-annotations.")):
+                checks.append((f"p.{prop.name}", prop, native_values(prop.name, parts, binding)))
+    content = envelope.attributes.get("datacontenttype") if event else envelope.content_type
+    if definition.datacontenttype and content is not None and not media_type_matches(definition.datacontenttype, content):
+        return None
+    return hold_all(definition, checks, nats=protocol == "NATS")
+
+
+def hold_all(
+    definition: Definition, checks: Sequence[tuple[str, Property, list[str | None]]], *, nats: bool
+) -> Match | None:
+    """Check every property, unite what placeholders took, and count what was tested."""
+    context: dict[str, str] = {}
+    literals: set[str] = set()
+    characters = 0
+    for key, prop, texts in checks:
+        taken = holds(key, prop, texts, nats=nats)
+        if taken is None:
+            return None
+        for name, value in taken:
+            if context.setdefault(name, value) != value:
+                return None
+        if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
+            continue
+        if is_template(prop):
+            characters += len(_BRACES.sub("", text_of(prop.value)))
+        else:
+            literals.add(key)
+    return Match(definition, context, len(literals), characters)
+
+
+def holds(key: str, prop: Property, texts: Sequence[str | None], *, nats: bool) -> list[tuple[str, str]] | None:
+    """Rules 1 to 4 for one property: None when it fails, else (placeholder, value) of the first value that holds."""
+    if not texts:
+        return None if prop.required or prop.value is not None else []
+    dots = nats and key in ("p.subject", "p.reply-to")
+    for text in texts:
+        taken = holds_one(key, prop, text, dots=dots)
+        if taken is not None:
+            return taken
+    return None
+
+
+def holds_one(key: str, prop: Property, text: str | None, *, dots: bool) -> list[tuple[str, str]] | None:
+    """One present value against one property; *text* None is a value that is no UTF-8 text."""
+    if text is None:
+        return [] if prop.value is None and prop.type in ("any", "binary") else None
+    if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
+        any_bytes = prop.type == "binary" and key.startswith("p.")
+        return [] if any_bytes or is_valid(prop.type, text, bits32=key.startswith("e.")) else None
+    value = text_of(prop.value)
+    if is_template(prop):
+        if prop.type == "timestamp" and not is_timestamp(text):
+            return None
+        return split(value, text, decode=prop.type == "uritemplate", dots=dots)
+    if key[2:] in CONTENT_TYPES or key == "e.datacontenttype":
+        return [] if media_type_matches(value, text) else None
+    if value == text:
+        return []
+    if prop.type in ("number", "integer", "boolean", "timestamp"):
+        wanted = canonical(prop.type, value)
+        return [] if wanted is not None and wanted == canonical(prop.type, text) else None
+    return None
+
+
+def is_template(prop: Property) -> bool:
+    """Whether the value has placeholders and is of a type that takes them."""
+    return prop.type in TEMPLATED and _BRACES.search(text_of(prop.value)) is not None
+
+
+def split(template: str, text: str, *, decode: bool, dots: bool) -> list[tuple[str, str]] | None:
+    """Rule 2, by a regular expression that backs up as it needs."""
+    pieces = _BRACES.split(template)
+    bare = len(pieces) == 3 and not pieces[0] and not pieces[2]
+    one = "." if bare else "[^/.]" if dots else "[^/]"
+    pattern = "".join(f"({one}+?)" if place % 2 else re.escape(piece) for place, piece in enumerate(pieces))
+    found = re.fullmatch(pattern, text, re.DOTALL)
+    if found is None:
+        return None
+    values = [percent_decode(value) if decode else value for value in found.groups()]
+    taken: dict[str, str] = {}
+    for name, value in zip(pieces[1::2], values, strict=True):
+        if taken.setdefault(name, value) != value:
+            return None
+    return list(taken.items())
+
+
+def native_values(path: str, parts: Sequence[Part], binding: Binding) -> list[str | None]:
+    """All values of a protocol property, as text; None for one that is no text."""
+    kafka = binding.protocol == "KAFKA"
+    if path == "key_base64" and kafka:
+        return [base64.b64encode(part.value or b"").decode() for part in parts if part.key == "key"]
+    found: list[str | None] = []
+    for part in parts:
+        same = part.key == path or (path == "headers.content-type" and part.key.lower() == path)
+        if same and part.kind == "binary" and not (kafka and path == "key"):
+            found.append(base64.b64encode(part.value or b"").decode())
+        elif same:
+            found.append(part.text)
+    return found
+
+
+def most_specific(found: Sequence[Match]) -> Match | str:
+    """Section 5 (b) and (c): the one that is left, else the reason why none is."""
+    if not found:
+        return "no-match"
+    top = max((match.literals, match.characters) for match in found)
+    best = [match for match in found if (match.literals, match.characters) == top]
+    bases = {xid for match in best for xid in match.definition.base}
+    best = [match for match in best if match.definition.xid not in bases]
+    return best[0] if len(best) == 1 else "ambiguous"
+
+
+def mapped(match: Match, left: Mapping[str, str | None], *, enveloped: bool) -> dict[str, str] | None:
+    """Section 6 for a native record; None when it is unmappable."""
+    made = {"specversion": "1.0"}
+    for prop in match.definition.envelopemetadata if enveloped else ():
+        if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
+            if (prop.required or prop.name in ("id", "source", "type")) and prop.name not in left:
+                return None
+        elif not is_template(prop):
+            made[prop.name] = text_of(prop.value)
+        elif all(name in match.context for name in _BRACES.findall(text_of(prop.value))):
+            made[prop.name] = expanded(text_of(prop.value), match.context, encode=prop.type == "uritemplate")
+        elif prop.name not in ("id", "source", "time"):
+            return None
+    for name, value in left.items():
+        if value is not None:
+            made.setdefault(name, value)
+    return made
+
+
+def expanded(template: str, context: Mapping[str, str], *, encode: bool) -> str:
+    """A template with its placeholders replaced."""
+    return _BRACES.sub(lambda name: percent_encode(context[name[1]]) if encode else context[name[1]], template)
+
+
+def left_over(
+    definition: Definition, source: str, record: Record, binding: Binding, parts: Sequence[Part], envelope: Envelope
+) -> dict[str, str | None]:
+    """What an attribute is when the definition does not say; None for a default that this record does not give."""
+    texts = {part.key: part.text for part in reversed(parts)}
+    identity = texts.get("properties.message-id") if binding.protocol == "AMQP/1.0" else None
+    if "stream" in texts and "sequence" in texts:
+        identity = identity or f"{texts['stream']}-{texts['sequence']}"
+    time = record.time
+    if binding.protocol == "KAFKA":
+        identity = "-".join(str(record.native.get(name) or empty) for name, empty in _PLACE)
+        stamp = record.native.get("timestamp")
+        time = time if stamp is None else moment(stamp)
+    elif binding.protocol == "AMQP/1.0":
+        time = texts.get("properties.creation-time") or time
+    inferred = FORMATS.get((definition.dataschemaformat or "").partition("/")[0].lower())
+    key = texts.get("key") if binding.protocol == "KAFKA" else None
+    left: dict[str, str | None] = {"id": identity or POSITION, "source": source, "time": time, "partitionkey": key}
+    left["type"] = definition.xid.rsplit("/", 1)[-1]
+    left["datacontenttype"] = envelope.content_type or definition.datacontenttype or inferred
+    schema = definition.dataschemauri or definition.dataschemaxid
+    return left | ({"dataschema": schema} if schema else {})
+
+
+_PLACE: Final = (("topic", ""), ("partition", 0), ("offset", 0))
+
+
+def moment(milliseconds: int) -> str:
+    """Kafka's timestamp as RFC 3339 text."""
+    when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

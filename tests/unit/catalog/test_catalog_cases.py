@@ -1,0 +1,92 @@
+"""Catalogs as text, and what becomes of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from catalog.listing import catalog_from_json, catalog_to_json, listing
+from catalog.load import load
+from catalog.model import Catalog
+
+CASES = Path(__file__).parents[2] / "cases" / "catalog"
+
+
+def cases() -> list[Any]:
+    found = []
+    for path in sorted(CASES.glob("*.yaml")):
+        for name, case in yaml.safe_load(path.read_text("utf-8")).items():
+            found.append(pytest.param(case, id=f"{path.stem}-{name}"))
+    return found
+
+
+def written(tmp_path: Path, *documents: Any) -> Path:
+    for number, document in enumerate(documents):
+        (tmp_path / f"{number}.json").write_text(json.dumps(document), "utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("case", cases())
+def test_case(case: dict[str, Any], tmp_path: Path) -> None:
+    catalog = load([written(tmp_path, case["document"])])
+
+    listed = {xid: listing(definition, catalog) for xid, definition in catalog.definitions.items()}
+    assert {f"{f.severity} {f.rule} {f.pointer}" for f in catalog.findings} == set(case["findings"])
+    for xid, expected in case["definitions"].items():
+        assert {name: listed[xid][name] for name in expected} == expected
+    for xid in {f.pointer for f in catalog.findings if f.severity == "error"}:
+        assert xid not in catalog.definitions
+    assert through_json(catalog) == catalog
+
+
+def through_json(catalog: Catalog) -> Catalog:
+    return catalog_from_json(json.loads(json.dumps(catalog_to_json(catalog))))
+
+
+def test_endpoint_of_many_spellings(tmp_path: Path) -> None:
+    case = yaml.safe_load((CASES / "inheritance.yaml").read_text("utf-8"))["endpoint-candidates-and-defaults"]
+    endpoint = load([written(tmp_path, case["document"])]).endpoints["/endpoints/e"]
+
+    assert endpoint.usage == ("consumer",)
+    assert endpoint.protocol == "KAFKA"
+    assert endpoint.uris == ("h:1", "i:2")
+    assert endpoint.options == {"topic": "t", "consumer-group": "c"}
+    assert endpoint.candidates == ("/endpoints/e/messages/own", "/messagegroups/g/messages/m")
+
+
+def test_group_default_is_not_declared(tmp_path: Path) -> None:
+    messages = {"a": {}, "b": {"protocol": "KAFKA"}, "c": {"basemessage": "/messagegroups/g/messages/a"}}
+    catalog = load([written(tmp_path, {"messagegroups": {"g": {"protocol": "KAFKA", "messages": messages}}})])
+
+    declared = {xid[-1]: definition.protocol_declared for xid, definition in catalog.definitions.items()}
+    assert declared == {"a": False, "b": True, "c": False}
+
+
+def test_a_chain_of_any_length_ends(tmp_path: Path) -> None:
+    messages = {f"m{n}": {"basemessage": f"/messagegroups/g/messages/m{n - 1}"} for n in range(1, 5000)}
+    catalog = load([written(tmp_path, {"messagegroups": {"g": {"messages": {"m0": {}, **messages}}}})])
+
+    assert "/messagegroups/g/messages/m200" in catalog.definitions
+    assert {finding.rule for finding in catalog.findings} == {"base-too-deep", "base-error"}
+
+
+def test_epoch_is_of_the_meaning(tmp_path: Path) -> None:
+    one = {"messagegroups": {"g": {"messages": {"a": {"protocol": "kafka"}}}}}
+    two = {"messagegroups": {"g": {"messages": {"b": {"basemessage": "/messagegroups/g/messages/a"}}}}}
+    (tmp_path / "x").mkdir()
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y" / "c.yaml").write_text(
+        "messagegroups: {g: {messages: {b: {basemessage: /messagegroups/g/messages/a}}}}"
+    )
+    (tmp_path / "y" / "d.json").write_text(
+        json.dumps({"messagegroups": {"g": {"messages": {"a": {"protocol": "KAFKA/3"}}}}})
+    )
+
+    first, second = load([written(tmp_path / "x", one, two)]), load([tmp_path / "y"])
+
+    assert first.definitions == second.definitions
+    assert first.epoch == second.epoch != load([written(tmp_path / "x", one, {**two, "endpoints": {"e": {}}})]).epoch

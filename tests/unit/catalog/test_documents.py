@@ -1,0 +1,117 @@
+"""Reading documents: bad ones get one clear error, and nothing outside is trusted with memory or time."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from catalog.errors import DocumentError
+from catalog.load import load
+from catalog.parsing import parse_text
+
+BOMB = b"a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n" + b"".join(
+    b"a%d: &a%d [%s]\n" % (n, n, b",".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        ("a.yaml", BOMB, "stands for more than"),
+        ("a.json", b"[" * 200_000, "nests deeper"),
+        ("a.json", b'{"a":' * 200 + b"1" + b"}" * 200, "nests deeper"),
+        ("a.yaml", b"[" * 2000, "nests deeper"),
+        ("a.json", b'{"a":NaN}', "NaN"),
+        ("a.json", b'{"a":1', "not JSON"),
+        ("a.json", b"\xff", "not UTF-8"),
+        ("a.json", b"", "empty"),
+        ("a.yaml", b"a: *b", "stands for nothing"),
+        ("a.yaml", b"a: 1\n---\nb: 2", "several"),
+        ("a.json", b'{"a":' + b"9" * 5000 + b"}", "not JSON"),
+        ("a.json", b"[1]", "no JSON or YAML object"),
+    ],
+)
+def test_bad_documents_are_one_clear_error(name: str, data: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DocumentError, match=says) as error:
+        load([tmp_path / name])
+    assert error.value.file == str(tmp_path / name)
+
+
+def test_yaml_keeps_texts_and_shares_anchors() -> None:
+    parsed = parse_text("a.yaml", b"a: &x {b: 1, c: 2026-01-02, d: yes, e: '1'}\nf: {<<: *x, b: 2}\n")
+    assert parsed.tree["a"] == {"b": 1, "c": "2026-01-02", "d": "yes", "e": "1"}
+    assert parsed.tree["f"] == {"b": 2, "c": "2026-01-02", "d": "yes", "e": "1"}
+    assert parsed.duplicates == ()
+
+
+@pytest.mark.parametrize(("name", "data"), [("a.json", b'{"a": {"b/": 1, "b/": 2}}'), ("a.yaml", b"a: {b/: 1, b/: 2}")])
+def test_duplicate_keys_are_found(name: str, data: bytes) -> None:
+    assert [place.pointer for place in parse_text(name, data).duplicates] == ["/a/b~1"]
+
+
+def test_one_bad_file_of_a_folder_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text('{"messagegroups": {"g": {"messages": {"m": {}}}}}')
+    (tmp_path / "bad.json").write_text("{")
+    catalog = load([tmp_path])
+    assert list(catalog.definitions) == ["/messagegroups/g/messages/m"]
+    assert [(f.severity, f.rule, Path(f.file).name) for f in catalog.findings] == [
+        ("error", "unreadable-document", "bad.json")
+    ]
+
+
+@pytest.mark.parametrize("source", ["missing.json", "folder"])
+def test_nothing_to_read(source: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DocumentError):
+        load([tmp_path / source])
+
+
+@pytest.mark.parametrize(
+    ("document", "rule"),
+    [
+        ({"definitionGroups": {}}, "unsupported-dialect"),
+        ({"groups": {"g": {"definitions": []}}}, "unsupported-dialect"),
+        ({"x": 1}, "not-a-catalog"),
+    ],
+)
+def test_other_documents_are_findings(document: object, rule: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    assert [(f.severity, f.rule) for f in load([tmp_path / "a.json"]).findings] == [("error", rule)]
+
+
+class _Registry(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        found = self.path == "/catalog"
+        body = b'{"messagegroups": {"g": {"messages": {"m": {}}}}}' if found else b"none"
+        self.send_response(200 if found else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def registry() -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), _Registry)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_urls(registry: str) -> None:
+    assert list(load([f"{registry}/catalog"], network=True).definitions) == ["/messagegroups/g/messages/m"]
+    with pytest.raises(DocumentError, match="404"):
+        load([f"{registry}/other"], network=True)
+    with pytest.raises(DocumentError, match="network"):
+        load([f"{registry}/catalog"])

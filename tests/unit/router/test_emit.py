@@ -1,0 +1,223 @@
+"""Producing: what `emit` makes must match its own definition (semantics.md section 9)."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bindings.protocols import BINDINGS
+from catalog.errors import CatalogError
+from catalog.load import load
+from catalog.model import Catalog, Definition
+from catalog.record import Record
+from catalog.templates import parse
+from router.emit import EmitError, Producer, batch_of, check_matches, record_line
+from router.match import RecordMatcher
+from router.matching.targets import target_of
+from tests.support.large_catalog import large_catalog
+
+ROOT = Path(__file__).resolve().parents[3]
+SAMPLES = sorted((ROOT / "catalog" / "samples").iterdir())
+CORPORA = ROOT.parent / "shared" / "corpora"
+NOW = "2026-03-04T05:06:07.008Z"
+SALE = "/messagegroups/Market.Tills/messages/Market.Tills.Sale"
+PLACED = "/messagegroups/Market.Orders/messages/Market.Orders.Placed"
+DOOR = "/messagegroups/Market.ColdChain/messages/Market.ColdChain.DoorOpened"
+READING = "/messagegroups/Market.ColdChain/messages/Market.ColdChain.Reading"
+STUCK = "/messagegroups/Greenhouse/messages/Greenhouse.WindowStuck"
+
+
+@pytest.fixture(scope="module")
+def market() -> Catalog:
+    return load([ROOT / "catalog" / "samples"])
+
+
+def context_of(definition: Definition) -> dict[str, str]:
+    """A value for each placeholder; where it is part of a timestamp, what makes that one valid."""
+    context: dict[str, str] = {}
+    for prop in (*definition.protocoloptions, *definition.envelopemetadata):
+        if isinstance(prop.value, str):
+            for name in parse(prop.value).names:
+                context.setdefault(name, "v{n}")
+            if prop.type == "timestamp" and parse(prop.value).names:
+                whole = parse(prop.value).is_bare
+                context.update(dict.fromkeys(parse(prop.value).names, NOW if whole else "2026-03-04"))
+    return context
+
+
+def endpoints_of(catalog: Catalog, xid: str) -> Iterator[str]:
+    return (endpoint.xid for endpoint in catalog.endpoints.values() if xid in endpoint.candidates)
+
+
+def produced(catalog: Catalog, xid: str, **options: Any) -> Producer:
+    definition = catalog.definitions[xid]
+    return Producer(catalog, xid, context=context_of(definition), seed=7, clock=lambda: NOW, **options)
+
+
+def ways(catalog: Catalog, definition: Definition) -> Iterator[dict[str, str]]:
+    """Every way in which a definition can be produced: protocols that it leaves open, modes, endpoints."""
+    target = target_of(definition, None)
+    if target is None:
+        return
+    for protocol in [target.protocol] if target.protocol else BINDINGS:
+        modes = (
+            ["structured"] if not BINDINGS.get(protocol or "", BINDINGS["HTTP"]).binary else ["binary", "structured"]
+        )
+        for mode in [*modes, *(["native"] if target.native is not None else [])]:
+            yield {"protocol": protocol, "mode": mode}
+
+
+def samples() -> Iterator[Any]:
+    for path in SAMPLES:
+        catalog = load([path])
+        for definition in catalog.definitions.values():
+            for way in ways(catalog, definition):
+                name = f"{definition.messageid}-{way['protocol']}-{way['mode']}"
+                yield pytest.param(catalog, definition.xid, way, id=name)
+
+
+@pytest.mark.parametrize(("catalog", "xid", "way"), list(samples()))
+def test_each_sample_matches_its_own_definition(catalog: Catalog, xid: str, way: dict[str, str]) -> None:
+    producer = produced(catalog, xid, **way)
+    for record in producer.records(3):
+        assert record.protocol == way["protocol"]
+        check_matches(catalog, producer, record)
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+def test_samples_are_clean_and_win_against_all_others_of_their_endpoints(path: Path) -> None:
+    catalog = load([path])
+    assert not catalog.findings
+    matcher = RecordMatcher(catalog)
+    for xid in catalog.definitions:
+        for endpoint in endpoints_of(catalog, xid):
+            record = produced(catalog, xid, endpoint=endpoint).record()
+            assert record.endpoint == endpoint
+            (outcome,) = matcher.outcomes([record_line(record)])
+            assert (outcome["outcome"], outcome.get("message")) == ("routed", xid), outcome
+
+
+@pytest.mark.skipif(not CORPORA.is_dir(), reason="the corpora are not beside this checkout")
+def test_each_definition_of_the_corpora_matches_itself() -> None:
+    tried = 0
+    for path in sorted(each for each in CORPORA.rglob("*") if each.suffix in (".json", ".yaml", ".yml")):
+        try:
+            catalog = load([path])
+        except CatalogError:
+            continue  # not every document there is a catalog; loading has tests of its own
+        for definition in catalog.definitions.values():
+            if target_of(definition, None) is None:
+                continue
+            way = next(ways(catalog, definition))
+            producer = produced(catalog, definition.xid, protocol=way["protocol"])
+            check_matches(catalog, producer, producer.record())
+            tried += 1
+    assert tried > 500
+
+
+def test_a_large_catalog_has_what_was_asked_for_and_matches_itself(tmp_path: Path) -> None:
+    path = tmp_path / "large.xreg.json"
+    path.write_text(json.dumps(large_catalog(50)))
+    catalog = load([path])
+    assert len(catalog.definitions) >= 50
+    assert not [finding for finding in catalog.findings if finding.severity == "error"]
+    matcher = RecordMatcher(catalog, endpoint="/endpoints/kafka")
+    for xid, definition in catalog.definitions.items():
+        if definition.protocol != "HTTP":
+            record = produced(catalog, xid, endpoint="/endpoints/kafka").record()
+            (outcome,) = matcher.outcomes([record_line(record)])
+            assert outcome.get("message") == xid, outcome
+
+
+def test_missing_context_values_are_named_all_at_once(market: Catalog) -> None:
+    with pytest.raises(EmitError) as error:
+        Producer(market, SALE, context={"till": "2"})
+    assert error.value.message == f"{SALE} lacks a value for store, receipt"
+    assert "--context store=VALUE --context receipt=VALUE" in error.value.hint
+
+
+def test_a_placeholder_has_one_value_percent_encoded_only_in_uri_templates(market: Catalog) -> None:
+    context = {"store": "7 a", "till": "2/ü", "receipt": "R 1"}
+    record = Producer(market, SALE, mode="native", context=context).record()
+    assert record.native["path"] == "/stores/7%20a/tills/2%2F%C3%BC/sales"
+    assert {"name": "x-receipt", "value": "R 1"} in record.native["headers"]
+    (outcome,) = RecordMatcher(market).outcomes([record_line(record)])
+    assert outcome["context"] == context
+
+
+def test_the_running_number_stands_in_context_values(market: Catalog) -> None:
+    producer = Producer(market, SALE, context={"store": "7", "till": "2", "receipt": "R{n}"})
+    subjects = [header["value"] for record in producer.records(3) for header in record.native["headers"][:1]]
+    assert subjects == ["R1", "R2", "R3"]
+
+
+def test_equal_seeds_give_equal_records(market: Catalog) -> None:
+    def lines(seed: int) -> list[bytes]:
+        producer = Producer(
+            market, PLACED, protocol="KAFKA", context={"store": "7", "order": "1"}, seed=seed, clock=lambda: NOW
+        )
+        return [record_line(record) for record in producer.records(5)]
+
+    assert lines(1) == lines(1) != lines(2)
+    assert len(set(lines(1))) == 5
+
+
+def test_now_and_valueless_properties_get_valid_values(market: Catalog) -> None:
+    producer = produced(market, STUCK, protocol="NATS")
+    headers = {header["name"]: header["value"] for header in producer.record().native["headers"]}
+    assert headers["ce-time"] == NOW
+    assert headers["ce-angle"].isdecimal()
+
+
+def test_the_endpoint_gives_the_address(market: Catalog) -> None:
+    shop = produced(market, PLACED, endpoint="/endpoints/webshop").record()
+    assert (shop.protocol, shop.native["method"], shop.native["path"]) == ("HTTP", "POST", "/events")
+    fridge = produced(market, DOOR, endpoint="/endpoints/cold-chain").record()
+    assert fridge.native["topic"] == "market.cold-chain"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"message": "/messagegroups/Market.Tills/messages/Market.Tills.Sole"}, "did you mean"),
+        ({"message": SALE, "endpoint": "/endpoints/till"}, "did you mean /endpoints/tills"),
+        ({"message": SALE, "protocol": "KAFKA"}, "is of protocol HTTP, not KAFKA"),
+        ({"message": PLACED}, "names no protocol"),
+        ({"message": PLACED, "protocol": "SMTP"}, "protocol SMTP is unknown"),
+        ({"message": PLACED, "protocol": "HTTP", "mode": "native"}, "matches only CloudEvents"),
+        ({"message": PLACED, "protocol": "MQTT/3.1.1", "mode": "binary"}, "has no binary mode"),
+        ({"message": PLACED, "protocol": "HTTP", "mode": "batched"}, "is no mode"),
+    ],
+)
+def test_what_cannot_be_produced_is_said(market: Catalog, options: dict[str, str], told: str) -> None:
+    with pytest.raises(EmitError) as error:
+        Producer(market, options.pop("message"), context={"store": "7"}, **options)  # type: ignore[arg-type]
+    assert told in str(error.value)
+
+
+def test_a_context_value_that_does_not_fit_is_refused(market: Catalog) -> None:
+    producer = Producer(market, READING, mode="native", context={"store": "7/8", "fridge": "1"})
+    with pytest.raises(EmitError, match="would not match"):
+        check_matches(market, producer, producer.record())
+
+
+def test_a_batch_holds_each_event(market: Catalog) -> None:
+    producer = produced(market, PLACED, endpoint="/endpoints/webshop", mode="structured")
+    batch = batch_of(list(itertools.islice(producer.records(3), 3)))
+    assert batch.native["headers"][-1] == {"name": "content-type", "value": "application/cloudevents-batch+json"}
+    assert len(msgspec.json.decode(batch.body or b"")) == 3
+    (outcome,) = RecordMatcher(market).outcomes([record_line(batch)])
+    assert [event["message"] for event in outcome["events"]] == [PLACED] * 3
+
+
+def test_the_record_form_is_read_back(market: Catalog) -> None:
+    record = produced(market, READING).record()
+    assert isinstance(record, Record)
+    form = json.loads(record_line(record))
+    assert set(form) == {"protocol", "native", "body", "time"}

@@ -1,0 +1,156 @@
+"""Logs: one line an event, secrets masked, libraries quiet; and what the JVM is told."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import tomllib
+import warnings
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from router.logs import JAVA_OPTIONS, OURS, QUIET, configure_logs, get_logger, jvm_log_conf, log4j2_file
+from router.settings import LogSettings
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, levels = list(root.handlers), {n: logging.getLogger(n).level for n in ("", *OURS, *QUIET)}
+    yield
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+    root.handlers[:] = handlers
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def configured(stream: io.StringIO | None = None, **settings: Any) -> io.StringIO:
+    out = stream or io.StringIO()
+    configure_logs(LogSettings(**settings), out)
+    return out
+
+
+def events(out: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_json_lines_with_time_level_logger_and_fields() -> None:
+    log = get_logger()
+    out = configured(format="json")
+    log.warning("batch held", query="kafka-1", batch=7)
+    [event] = events(out)
+    when = datetime.fromisoformat(event.pop("timestamp"))
+    assert when.utcoffset() == timedelta(0)
+    assert event == {"event": "batch held", "level": "warning", "logger": __name__, "query": "kafka-1", "batch": 7}
+
+
+def test_text_is_coloured_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    plain = configured()
+    get_logger("router.x").info("started", port=9464)
+    assert "\x1b" not in plain.getvalue() and "started" in plain.getvalue() and "port=9464" in plain.getvalue()
+    terminal = configured(Terminal())
+    get_logger("router.x").info("started")
+    assert "\x1b[" in terminal.getvalue()
+    monkeypatch.setenv("NO_COLOR", "1")
+    colourless = configured(Terminal())
+    get_logger("router.x").info("started")
+    assert "\x1b" not in colourless.getvalue()
+
+
+def test_levels_ours_by_the_settings_others_from_warning() -> None:
+    out = configured(format="json", level="debug")
+    get_logger("router.x").debug("ours")
+    logging.getLogger("bindings.inbox").debug("ours too")
+    logging.getLogger("somebody").info("not this")
+    logging.getLogger("somebody").warning("this %s", "one")
+    logging.getLogger("py4j.clientserver").error("closed connection")
+    logging.getLogger("hypercorn.error").warning("noise")
+    assert [event["event"] for event in events(out)] == ["ours", "ours too", "this one"]
+    out = configured(format="json", level="error")
+    get_logger("router.x").warning("not now")
+    logging.getLogger("somebody").warning("nor this")
+    assert not out.getvalue()
+
+
+def test_secrets_are_masked_wherever_they_stand() -> None:
+    out = configured(format="json")
+    get_logger("router.x").info(
+        "connecting",
+        password="hush",
+        options={"sasl.jaas.config": "hush", "linger.ms": "5", "nested": [{"api_key": "hush", "user": "u"}]},
+        Authorization="hush",
+        access_token="hush",
+    )
+    logging.getLogger("somebody").warning("other", extra={"client_secret": "hush"})
+    assert "hush" not in out.getvalue()
+    assert events(out)[0]["options"] == {
+        "sasl.jaas.config": "***",
+        "linger.ms": "5",
+        "nested": [{"api_key": "***", "user": "u"}],
+    }
+    assert events(out)[1]["client_secret"] == "***"
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_text_from_outside_cannot_forge_a_line_or_reach_the_terminal(format: str) -> None:
+    out = configured(format=format)
+    get_logger("router.x").error("bad\nname", detail="x\r\n\x1b[31mforged\u2028line")
+    logging.getLogger("somebody").warning("two\nlines")
+    assert len(out.getvalue().splitlines()) == 2 and "\x1b" not in out.getvalue()
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_tracebacks_do_not_show_local_variables(format: str) -> None:
+    out = configured(format=format)
+    hidden = "hush"
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        get_logger("router.x").exception("failed")
+    assert "ValueError: boom" in out.getvalue()
+    assert hidden not in out.getvalue().replace('hidden = "hush"', "")
+
+
+def test_warnings_of_python_become_log_lines() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        out = configured(format="json")
+        warnings.warn("old option", DeprecationWarning, stacklevel=1)
+        logging.captureWarnings(False)
+    [event] = events(out)
+    assert event["logger"] == "py.warnings" and "old option" in event["event"]
+
+
+def test_jvm_options_are_added_to_those_given_and_give_way_to_a_log4j_of_ones_own() -> None:
+    ours = jvm_log_conf()[JAVA_OPTIONS]
+    assert ours == f"-Dlog4j2.configurationFile={log4j2_file().as_uri()}" and " " not in ours
+    assert jvm_log_conf({JAVA_OPTIONS: "-Xss4m"})[JAVA_OPTIONS] == f"-Xss4m {ours}"
+    own = "-Dlog4j2.configurationFile=mine.xml"
+    assert jvm_log_conf({JAVA_OPTIONS: own})[JAVA_OPTIONS] == own
+    assert jvm_log_conf()["spark.ui.showConsoleProgress"] == "false"
+
+
+def test_the_jvm_configuration_is_shipped() -> None:
+    text = log4j2_file().read_text(encoding="utf-8")
+    assert "rootLogger.level = error" in text
+    package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    patterns = [pattern for listed in package_data.values() for pattern in listed]
+    assert any(fnmatchcase("log4j2.properties", pattern) for pattern in patterns), (
+        "an installed xrouter would lack router/log4j2.properties: add *.properties to package-data in pyproject.toml"
+    )

@@ -1,0 +1,196 @@
+"""What the router says of itself, and the server that says it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from catalog.model import Finding
+from router.errors import ConfigError
+from router.metrics import Metrics
+from router.monitor import MonitorServer
+from router.status import Status
+
+LOOPBACK = "127.0.0.1"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def status() -> Status:
+    """A router that is up: a catalog, a query and a gateway."""
+    made = Status()
+    made.catalog("e1", 3)
+    made.query("kafka-1", "running", batch=4)
+    made.gateway("http", True)
+    return made
+
+
+@pytest.fixture
+def server(status: Status) -> Iterator[MonitorServer]:
+    made = MonitorServer(LOOPBACK, 0, Metrics(["lake"]), status)
+    made.start()
+    yield made
+    made.stop()
+
+
+def reasons(status: Status) -> list[str]:
+    good, answer = status.ready()
+    assert good == answer["ready"] == (not answer["reasons"])
+    found: list[str] = answer["reasons"]
+    return found
+
+
+def test_a_fresh_router_is_alive_and_not_ready() -> None:
+    status = Status()
+    assert status.healthy()[0]
+    assert reasons(status) == ["no catalog is active", "no query has been started"]
+
+
+def test_ready_when_all_is_up(status: Status) -> None:
+    good, answer = status.ready()
+    assert good
+    assert answer["queries"]["kafka-1"] | {"since": ""} == {"state": "running", "since": "", "batch": 4, "reason": ""}
+    assert answer["catalog"]["epoch"] == "e1" and answer["catalog"]["definitions"] == 3
+    json.dumps(answer)
+
+
+@pytest.mark.parametrize("state", ["starting", "held", "stopped", "failed"])
+def test_a_query_that_does_not_run_is_a_reason(status: Status, state: Any) -> None:
+    status.query("kafka-1", state, reason="sink lake: disk full")
+    assert reasons(status) == [f"query kafka-1 is {state}: sink lake: disk full"]
+    assert status.ready()[1]["queries"]["kafka-1"]["batch"] == 4
+    status.query("kafka-1", "running", batch=5)
+    assert not reasons(status)
+
+
+def test_since_is_when_the_state_was_entered(status: Status) -> None:
+    before = status.ready()[1]["queries"]["kafka-1"]["since"]
+    status.query("kafka-1", "running", batch=9)
+    assert status.ready()[1]["queries"]["kafka-1"] == {
+        "state": "running",
+        "since": before,
+        "batch": 9,
+        "reason": "",
+    }
+
+
+def test_a_query_that_is_no_longer_wanted_can_be_forgotten(status: Status) -> None:
+    status.query("kafka-2", "stopped")
+    status.forget_query("kafka-2")
+    assert not reasons(status)
+
+
+def test_gateways_and_draining_are_reasons(status: Status) -> None:
+    status.gateway("http", False, "no space")
+    status.draining()
+    assert reasons(status) == ["the router is draining", "gateway http is down: no space"]
+
+
+def test_a_refused_catalog_is_shown_and_the_router_stays_ready(status: Status) -> None:
+    findings = [Finding("c.json", f"/messagegroups/{n}", "error", "bad", "is bad", "mend it") for n in range(50)]
+    status.refused(findings)
+    assert not reasons(status)
+    catalog = status.ready()[1]["catalog"]
+    assert catalog["epoch"] == "e1" and catalog["refused_findings"] == 50 and len(catalog["refused"]) == 20
+    assert catalog["refused"][0] == {
+        "file": "c.json",
+        "pointer": "/messagegroups/0",
+        "severity": "error",
+        "rule": "bad",
+        "message": "is bad",
+        "hint": "mend it",
+    }
+    status.catalog("e2", 4)
+    assert status.ready()[1]["catalog"]["refused"] == []
+
+
+def test_a_silent_supervisor_is_not_healthy() -> None:
+    clock = Clock()
+    status = Status(clock=clock, stale_seconds=60)
+    clock.now = 1000  # a long start is no silence
+    assert status.healthy()[0]
+    status.beat()
+    clock.now = 1061
+    good, answer = status.healthy()
+    assert not good and "silent for 61 s" in answer["reasons"][0]
+    status.draining()
+    assert status.healthy()[0]
+
+
+def test_metrics_are_served_in_the_form_that_is_asked_for(server: MonitorServer) -> None:
+    plain = httpx.get(f"{server.address}/metrics")
+    assert plain.status_code == 200 and plain.headers["content-type"].startswith("text/plain")
+    assert 'xrouter_sink_writes_total{result="ok",sink="lake"} 0.0' in plain.text
+    asked = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    open_metrics = httpx.get(f"{server.address}/metrics", headers=asked)
+    assert open_metrics.headers["content-type"].startswith("application/openmetrics-text")
+    assert open_metrics.text.endswith("# EOF\n")
+
+
+def test_health_and_readiness_follow_the_status(server: MonitorServer, status: Status) -> None:
+    assert httpx.get(f"{server.address}/healthz").json() == {"healthy": True, "reasons": []}
+    assert httpx.get(f"{server.address}/readyz").status_code == 200
+    status.query("kafka-1", "held", reason="Kafka is away")
+    answer = httpx.get(f"{server.address}/readyz")
+    assert answer.status_code == 503 and answer.json()["reasons"] == ["query kafka-1 is held: Kafka is away"]
+    assert httpx.get(f"{server.address}/healthz").status_code == 200
+
+
+def test_a_sick_process_is_told_by_503() -> None:
+    clock = Clock()
+    status = Status(clock=clock)
+    status.beat()
+    clock.now = 10_000
+    server = MonitorServer(LOOPBACK, 0, Metrics(), status)
+    server.start()
+    try:
+        assert httpx.get(f"{server.address}/healthz").status_code == 503
+    finally:
+        server.stop()
+
+
+def test_head_is_answered_without_a_body_and_the_rest_is_refused(server: MonitorServer) -> None:
+    for path in ("/healthz", "/readyz", "/metrics"):
+        answer = httpx.head(f"{server.address}{path}")
+        assert answer.status_code == 200 and answer.content == b""
+    assert httpx.get(f"{server.address}/").status_code == 404
+    assert httpx.get(f"{server.address}/healthz/x").status_code == 404
+    assert httpx.post(f"{server.address}/metrics", content=b"x").status_code == 405
+
+
+def test_a_taken_port_is_one_clear_error(server: MonitorServer, status: Status) -> None:
+    with pytest.raises(ConfigError) as caught:
+        MonitorServer(LOOPBACK, server.port, Metrics(), status).start()
+    assert caught.value.key == "metrics.port" and caught.value.exit_code == 3
+    assert str(server.port) in str(caught.value) and "set metrics.port" in caught.value.hint
+
+
+def test_an_unknown_host_is_one_clear_error(status: Status) -> None:
+    with pytest.raises(ConfigError) as caught:
+        MonitorServer("no such host", 0, Metrics(), status).start()
+    assert caught.value.key == "metrics.host"
+
+
+def test_after_stop_nothing_listens_and_the_port_can_be_taken_again(status: Status) -> None:
+    server = MonitorServer(LOOPBACK, 0, Metrics(), status)
+    server.start()
+    server.stop()
+    server.stop()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((LOOPBACK, server.port), 5)
+    again = MonitorServer(LOOPBACK, server.port, Metrics(), status)
+    again.start()
+    assert httpx.get(f"{again.address}/readyz").status_code == 200
+    again.stop()

@@ -1,0 +1,107 @@
+"""The vectorised matcher against the plain one (tests.support.reference), on records made for the purpose."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from catalog.load import load
+from catalog.model import Catalog
+from router.match import RecordMatcher
+from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
+from tests.support.reference import POSITION, Reference
+
+ROOT = Path(__file__).resolve().parents[3]
+SAMPLES = sorted((ROOT / "catalog" / "samples").glob("*.xreg.*"))
+CORPORA = ROOT.parent / "shared" / "corpora"
+DOCUMENTS = sorted(p for p in CORPORA.rglob("*") if p.is_file() and ".xreg." in p.name)
+UNTOLD = ("detail", "nearest")
+
+
+def told(outcome: dict[str, Any]) -> dict[str, Any]:
+    """An outcome without its explanation."""
+    if outcome["outcome"] == "batch":
+        return {"outcome": "batch", "events": [told(event) for event in outcome["events"]]}
+    return {name: value for name, value in outcome.items() if name not in UNTOLD}
+
+
+def disagreement(line: str, expected: dict[str, Any], found: dict[str, Any]) -> str:
+    """Say what differs, empty when nothing does; an id made of the record's position is any."""
+    found = told(found)
+    if expected.get("cloudevent", {}).get("id") == POSITION and "cloudevent" in found:
+        expected = {**expected, "cloudevent": {**expected["cloudevent"], "id": found["cloudevent"].get("id")}}
+    return "" if expected == found else f"{line}\nreference: {expected}\nmatcher:   {found}"
+
+
+def agree(catalog: Catalog, lines: Sequence[str], **scope: str) -> Counter[str]:
+    """Hold both matchers against each other; returns how often each outcome was met."""
+    reference, matcher = Reference(catalog, **scope), RecordMatcher(catalog, **scope)
+    outcomes: Counter[str] = Counter()
+    for line, found in zip(lines, matcher.decide(list(lines)), strict=True):
+        expected = reference.outcome(line)
+        outcomes[expected.get("reason", expected["outcome"])] += 1
+        assert not (different := disagreement(line, expected, found)), different
+    return outcomes
+
+
+def records(rng: Random, catalog: Catalog, count: int) -> list[str]:
+    return [json.dumps(random_record(rng, catalog)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_random_catalogs(seed: int) -> None:
+    rng = Random(seed)
+    catalog = random_catalog(rng, rng.choice((2, 8, 40)))
+    lines = records(rng, catalog, 250)
+    agree(catalog, lines)
+    agree(catalog, lines, endpoint=ENDPOINT)
+    agree(catalog, lines[:50], group=GROUP)
+
+
+def test_random_catalogs_meet_every_outcome() -> None:
+    met: Counter[str] = Counter()
+    for seed in range(1000, 1006):
+        rng = Random(seed)
+        catalog = random_catalog(rng, 12)
+        met += agree(catalog, records(rng, catalog, 300), endpoint=ENDPOINT)
+    wanted = {"routed", "batch", "no-match", "ambiguous", "invalid-cloudevent", "undecodable", "unmappable"}
+    assert wanted <= {outcome for outcome, count in met.items() if count >= 5}, met
+
+
+@pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
+def test_sample_catalogs(path: Path) -> None:
+    catalog = load([path])
+    lines = records(Random(path.name), catalog, 1_500)
+    assert agree(catalog, lines)["routed"] > 100
+    for endpoint in catalog.endpoints:
+        agree(catalog, lines[:300], endpoint=endpoint)
+
+
+@pytest.mark.skipif(not DOCUMENTS, reason="the corpora are not beside the repository")
+def test_corpora() -> None:
+    for path in DOCUMENTS[::12]:
+        _over_document(path, 40)
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not DOCUMENTS, reason="the corpora are not beside the repository")
+@pytest.mark.timeout(1800)
+def test_corpora_in_full() -> None:
+    each = 100_000 // len(DOCUMENTS) + 1
+    for path in DOCUMENTS:
+        _over_document(path, each)
+
+
+def _over_document(path: Path, count: int) -> None:
+    catalog = load([path])
+    if catalog.definitions:
+        lines = records(Random(path.name), catalog, count)
+        agree(catalog, lines)
+        for endpoint in list(catalog.endpoints)[:2]:
+            agree(catalog, lines[: count // 2], endpoint=endpoint)

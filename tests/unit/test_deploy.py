@@ -1,0 +1,231 @@
+"""What is in ``deploy/`` fits together and fits the code, as far as can be told without a container engine."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from catalog.declared import Declarations
+from catalog.dialects import xregistry
+from catalog.documents import read_documents
+from catalog.findings import Findings
+from router.errors import EXIT_CODES
+from router.metrics import Metrics
+from router.settings import KafkaSink, Settings, load_settings
+from router.tally import Tally
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+DASHBOARD = DEPLOY / "grafana/dashboards/xrouter.json"
+RULES = DEPLOY / "prometheus-rules.yml"
+YAMLS = sorted([ROOT / "docker-compose.yml", *DEPLOY.rglob("*.yml"), *DEPLOY.rglob("*.yaml")])
+UNITS = {"s": 1, "min": 60, "m": 60}
+
+
+def read_yaml(path: Path) -> Any:
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def seconds(text: str) -> int:
+    found = re.fullmatch(r"(\d+)(s|min|m)", text)
+    assert found, f"{text} is no time"
+    return int(found[1]) * UNITS[found[2]]
+
+
+def promtool(*arguments: str) -> None:
+    tool = shutil.which("promtool")
+    assert tool, "promtool is missing: install Prometheus (on Debian or Ubuntu: apt-get install prometheus)"
+    done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def dashboard_expressions() -> Iterator[tuple[str, str]]:
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        yield from ((panel["title"], target["expr"]) for target in panel["targets"])
+
+
+def rule_expressions() -> Iterator[tuple[str, str]]:
+    for group in read_yaml(RULES)["groups"]:
+        yield from ((rule["alert"], rule["expr"]) for rule in group["rules"])
+
+
+def known_samples() -> dict[str, set[str]]:
+    """Every sample that the router can give, with its labels."""
+    metrics = Metrics(["s"], ["/endpoints/e"])
+    tally = Tally()
+    tally.definitions["/m"] = 1
+    metrics.batch_done("q", tally, 0.1, 0)
+    metrics.lag("/endpoints/e", 0)
+    metrics.catalog("e", 0)
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    return {sample.name: set(sample.labels) | {"instance"} for sample in samples}
+
+
+EXPRESSIONS = [*dashboard_expressions(), *rule_expressions()]
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = read_yaml(ROOT / "docker-compose.yml")
+    return found
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return load_settings(DEPLOY / "compose/router.yaml", {})
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_yaml_can_be_read(path: Path) -> None:
+    assert read_yaml(path)
+
+
+def test_prometheus_takes_its_configuration_and_the_rules() -> None:
+    promtool("check", "config", str(DEPLOY / "prometheus.yml"))
+
+
+def test_each_alert_fires_when_it_should_and_not_before() -> None:
+    cases = Path(__file__).with_name("prometheus-rules.test.yaml")
+    tested = {case["alertname"] for test in read_yaml(cases)["tests"] for case in test["alert_rule_test"]}
+    assert tested == {name for name, _ in rule_expressions()}
+    promtool("test", "rules", str(cases))
+
+
+@pytest.mark.parametrize(("name", "expression"), EXPRESSIONS, ids=[name for name, _ in EXPRESSIONS])
+def test_queries_use_only_metrics_and_labels_that_there_are(name: str, expression: str) -> None:
+    known = known_samples()
+    for metric, matchers in re.findall(r"\b(xrouter_\w+)\s*(?:\{([^}]*)\})?", expression):
+        assert metric in known, f"{name}: no metric {metric}"
+        used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
+        assert used <= known[metric] - {"le"}, f"{name}: {metric} has no labels {used - known[metric]}"
+    labels = {each for names in re.findall(r"\b(?:by|on)\s*\(([^)]*)\)", expression) for each in names.split(",")}
+    everywhere = set().union(*known.values())
+    assert {label.strip() for label in labels} <= everywhere
+
+
+def test_every_metric_is_on_the_dashboard_and_in_the_handbook() -> None:
+    shown = " ".join(expression for _, expression in dashboard_expressions())
+    handbook = (DEPLOY / "OPERATIONS.md").read_text(encoding="utf-8")
+    for family in Metrics().registry.collect():
+        assert family.name in shown, f"{family.name} is on no panel"
+        assert f"`{family.name}" in handbook, f"{family.name} is not explained"
+
+
+def test_panels_are_numbered_once_and_do_not_overlap() -> None:
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        covered = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not covered & cells, f"{panel['title']} lies over another panel"
+        cells |= covered
+
+
+def test_the_dashboard_asks_a_source_that_is_provisioned() -> None:
+    sources = read_yaml(DEPLOY / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
+    uids = {source["uid"] for source in sources}
+    asked = set(re.findall(r'"uid": "(\w+)"', DASHBOARD.read_text())) - {"xrouter"}
+    assert asked == uids
+
+
+def test_the_handbook_explains_every_alert_and_exit_code() -> None:
+    handbook = (DEPLOY / "OPERATIONS.md").read_text(encoding="utf-8")
+    for name, _ in rule_expressions():
+        assert f"`{name}`" in handbook, f"{name} is not explained"
+    for kind, code in EXIT_CODES.items():
+        assert re.search(rf"^\| {code} \|", handbook, re.MULTILINE), f"exit code {code} of {kind} is not explained"
+
+
+def test_compose_mounts_what_exists_and_publishes_on_loopback_only(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        for volume in service.get("volumes", ()):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (ROOT / source).exists(), f"{name} mounts {source}, which is not there"
+            else:
+                assert source in compose["volumes"]
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:"), f"{name} publishes {port} to everybody"
+
+
+def test_compose_pins_images_and_checks_health(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        assert re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+", service["image"]), f"{name}: {service['image']} is not pinned"
+        assert "healthcheck" in service or service["restart"] == "no", f"{name} has no health check"
+    for service in compose["services"].values():
+        for needed, how in service.get("depends_on", {}).items():
+            other = compose["services"][needed]
+            assert ("healthcheck" in other) == (how["condition"] == "service_healthy")
+
+
+def test_compose_settings_load_and_fit_the_services(compose: dict[str, Any], settings: Settings) -> None:
+    router = compose["services"]["router"]
+    inside = {port.rsplit(":", 1)[1] for port in router["ports"]}
+    assert inside == {str(settings.http.port), str(settings.metrics.port)}
+    assert settings.http.host == settings.metrics.host == "0.0.0.0"
+    assert timedelta(seconds=seconds(router["stop_grace_period"])) > settings.drain_grace
+    [scrape] = read_yaml(DEPLOY / "prometheus.yml")["scrape_configs"]
+    assert scrape["static_configs"][0]["targets"] == [f"router:{settings.metrics.port}"]
+    assert f":{settings.metrics.port}/healthz" in (DEPLOY / "Dockerfile").read_text()
+    assert f":{settings.metrics.port}/readyz" in str(router["healthcheck"])
+    assert settings.state.startswith("/var/lib/xrouter/")
+
+
+def test_compose_catalog_is_clean_and_its_topics_are_made(compose: dict[str, Any], settings: Settings) -> None:
+    findings, declared = Findings(), Declarations()
+    for document in read_documents(settings.catalog.source, findings, network=False):
+        xregistry.read(document, declared, findings)
+    assert not findings.sorted()
+    assert {source.endpoint for source in settings.sources} == set(declared.endpoints)
+    groups = {group for endpoint in declared.endpoints.values() for group in endpoint.messagegroups}
+    assert groups == set(declared.groups)
+    made = set(compose["services"]["topics"]["environment"]["TOPICS"].split())
+    needed = {endpoint.options["topic"] for endpoint in declared.endpoints.values() if endpoint.protocol == "KAFKA"}
+    for sink in settings.sinks.values():
+        if isinstance(sink, KafkaSink):
+            names = [group.rsplit("/", 1)[1] for group in groups]
+            needed |= {sink.topic.replace("{messagegroup}", name) for name in names}
+            assert sink.bootstrap_servers in compose["services"]["topics"]["command"][0]
+    assert made == needed
+    wanted = {group for route in settings.routes for group in route.when.messagegroup}
+    assert wanted <= {group.rsplit("/", 1)[1] for group in groups}
+
+
+def test_the_image_is_made_of_what_exists() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    base = next(line.split("=", 1)[1] for line in lines if line.startswith("ARG BASE="))
+    assert re.fullmatch(r"eclipse-temurin:(17|21)\.[\d.]+_\d+-jre-\w+", base), f"{base} is not pinned"
+    copied = [
+        name
+        for line in lines
+        if line.startswith("COPY ") and "--from" not in line
+        for name in line.removeprefix("COPY ").split()[:-1]
+    ]
+    ignored = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    for name in copied:
+        assert (ROOT / name).exists(), f"the image wants {name}, which is not there"
+        assert f"!{name}" in ignored, f"{name} does not reach the builder"
+    assert [line for line in lines if line.startswith("USER ")] == ["USER xrouter"]
+    assert any(line.startswith("HEALTHCHECK ") for line in lines)
+
+
+def test_the_unit_gives_a_drain_time_and_does_not_repeat_hopeless_starts() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string((DEPLOY / "xrouter.service").read_text())
+    service = unit["Service"]
+    assert service["KillMode"] == "mixed"
+    assert timedelta(seconds=seconds(service["TimeoutStopSec"])) > Settings.model_fields["drain_grace"].default
+    assert {int(code) for code in service["RestartPreventExitStatus"].split()} <= {2, *EXIT_CODES.values()}
