@@ -20,6 +20,8 @@ from catalog.record import MAX_DEPTH
 DEFAULT_CONTENT_TYPE: Final = "application/json"
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_SPACE: Final = " \t\r\n"
+_VALUE: Final = json.JSONDecoder(parse_int=str, parse_float=str)
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -48,8 +50,8 @@ def decode_event(body: bytes | None) -> Event:
     members = _parse(body, dict)
     try:
         raw = _OBJECT.decode(_required(body))
-    except msgspec.DecodeError as error:
-        raise NotAnEvent(f"not valid JSON: {error}") from error
+    except msgspec.DecodeError:
+        raw = dict(zip(members, _slices(_required(body).decode("utf-8")), strict=True))
     return _event(members, raw)
 
 
@@ -62,8 +64,8 @@ def decode_batch(body: bytes | None) -> list[bytes]:
     _parse(body, list)
     try:
         return [bytes(raw) for raw in _ARRAY.decode(_required(body))]
-    except msgspec.DecodeError as error:
-        raise NotAnEvent(f"not valid JSON: {error}") from error
+    except msgspec.DecodeError:
+        return [bytes(raw) for raw in _slices(_required(body).decode("utf-8"))]
 
 
 def looks_like_event(body: bytes | None) -> bool:
@@ -92,7 +94,7 @@ def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
     if is_json(content_type):
         try:
             text = data.decode("utf-8")
-            _load(text)
+            _load(text, MAX_DEPTH - 1)
             if text == text.strip(" \t\r\n") and text not in ("", "null"):
                 return {"data": msgspec.Raw(data)}
         except (UnicodeDecodeError, NotAnEvent):
@@ -182,9 +184,9 @@ def _parse(body: bytes | None, kind: type) -> Any:
     return value
 
 
-def _load(text: str) -> Any:
-    if text.count("{") + text.count("[") > MAX_DEPTH:
-        _check_depth(text)
+def _load(text: str, levels: int = MAX_DEPTH) -> Any:
+    if text.count("{") + text.count("[") > levels:
+        _check_depth(text, levels)
     try:
         return json.loads(
             text,
@@ -201,13 +203,38 @@ def _load(text: str) -> Any:
         raise NotAnEvent(f"not valid JSON{place}: {reason}") from error
 
 
-def _check_depth(text: str) -> None:
+def _slices(text: str) -> list[msgspec.Raw]:
+    """Cut out the values of a valid object or array, in order, where msgspec will not.
+
+    It takes the escape of a lone surrogate, which RFC 8259 allows, for broken JSON.
+    """
+    slices: list[msgspec.Raw] = []
+    named = text.lstrip(_SPACE)[0] == "{"
+    at = _skip(text, _skip(text, 0) + 1)
+    while text[at] not in "]}":
+        if named:
+            at = _skip(text, _skip(text, _VALUE.raw_decode(text, at)[1]) + 1)
+        end = _VALUE.raw_decode(text, at)[1]
+        slices.append(msgspec.Raw(text[at:end].encode("utf-8")))
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return slices
+
+
+def _skip(text: str, at: int) -> int:
+    while text[at] in _SPACE:
+        at += 1
+    return at
+
+
+def _check_depth(text: str, levels: int) -> None:
     depth = 0
     for token in _BRACKETS.finditer(text):
         mark = token.group()
         if mark in "[{":
             depth += 1
-            if depth > MAX_DEPTH:
+            if depth > levels:
                 raise NotAnEvent(f"more than {MAX_DEPTH} levels of nesting")
         elif mark in "]}":
             depth -= 1

@@ -73,7 +73,9 @@ def parts_of(native: Mapping[str, Any], shape: Shape) -> list[Part]:
                 raise RecordError(f"native.{member} must be a JSON object")
             parts.extend(_scalar(f"{member}.{name}", entry) for name, entry in value.items() if entry is not None)
         elif member in shape.binary:
-            parts.append(Part(member, bytes_of({"x_base64": value}, "x"), BINARY_KIND))
+            parts.append(Part(member, bytes_of({f"{member}_base64": value}, member), BINARY_KIND))
+        elif member.partition(".")[0] in (*shape.lists, *shape.maps):
+            raise RecordError(f"native has no member {member}: what is listed goes into a list or map of its own")
         else:
             parts.append(_scalar(member, value))
     return parts
@@ -125,9 +127,9 @@ def _listed(member: str, entries: Any, *, lower: bool) -> Iterable[Part]:
 
 def _scalar(key: str, value: Any) -> Part:
     if isinstance(value, str):
-        return Part(key, bytes_of({"x": value}, "x"))
+        return Part(key, bytes_of({key: value}, key))
     if isinstance(value, dict) and set(value) == {"base64"}:
-        return Part(key, bytes_of({"x_base64": value["base64"]}, "x"), BINARY_KIND)
+        return Part(key, bytes_of({f"{key}_base64": value["base64"]}, key), BINARY_KIND)
     return Part(key, msgspec.json.encode(value), JSON_KIND)
 
 

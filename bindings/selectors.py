@@ -160,7 +160,7 @@ class KeysMatch(Expression):
 
 @dataclass(frozen=True)
 class KeysContain(Expression):
-    """Whether any key contains that text."""
+    """Whether any key contains that text, which is not empty (or the keys joined do)."""
 
     entries: str
     text: str

@@ -27,6 +27,8 @@ VERSION: Final = "e.specversion"
 RAW: Final = "raw"
 RAW_FIELDS: Final = ("key", "value", ENTRIES)
 PLAIN: Final = ("topic", "partition", "offset", "timestamp")
+YEAR_10000: Final = 253_402_300_800_000
+"""Milliseconds from which RFC 3339 has no text. Negative ones are Kafka's way of saying that there is no time."""
 TEXT_KEY: Final = "text_key"
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SOURCE_SCHEMA: Final = pa.schema(
@@ -103,7 +105,7 @@ def facts_of_selected(
                 entry["value"],
                 channel,
                 lambda channel=channel: matcher.sniffs(channel, PROTOCOL),  # type: ignore[misc]
-                f"{entry['topic']}-{entry['partition']}-{entry['offset']}",
+                f"{entry['topic'] or ''}-{entry['partition']}-{entry['offset']}",
                 time[row].as_py(),
             )
         )
@@ -119,7 +121,7 @@ def _plain(selected: pa.RecordBatch, channels: Int, odd_rows: Int, time: pa.Stri
     sources = np.arange(rows)
     sources[odd_rows] = NO_SOURCE
     identity = pc.binary_join_element_wise(
-        selected.column("topic"),
+        pc.fill_null(selected.column("topic"), ""),
         selected.column("partition").cast(pa.string()),
         selected.column("offset").cast(pa.string()),
         "-",
@@ -135,6 +137,8 @@ def _plain(selected: pa.RecordBatch, channels: Int, odd_rows: Int, time: pa.Stri
 
 
 def _times(selected: pa.RecordBatch, times: pa.StringArray | None) -> pa.StringArray:
-    stamps = selected.column("timestamp").cast(pa.timestamp("ms"))
+    milliseconds = selected.column("timestamp")
+    told = pc.and_(pc.greater_equal(milliseconds, 0), pc.less(milliseconds, YEAR_10000))
+    stamps = pc.if_else(told, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms"))
     text = pc.strftime(stamps, format="%Y-%m-%dT%H:%M:%SZ")
     return text if times is None else pc.coalesce(text, times)

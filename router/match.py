@@ -179,7 +179,7 @@ def _kafka_row(record: Record, parts: list[Part]) -> dict[str, Any]:
     return {
         "key": key.value if key else None,
         "value": record.body,
-        "topic": record.native.get("topic") or "",
+        "topic": record.native.get("topic"),
         "partition": record.native.get("partition") or 0,
         "offset": record.native.get("offset") or 0,
         "timestamp": record.native.get("timestamp"),

@@ -26,6 +26,8 @@ from router.tally import tally
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 LINEAGE: Final = "xrouter-"
 """Prefix of the headers this router adds; those of a router before it are not passed on."""
+ATTRIBUTE: Final = "ce_"
+"""Prefix of attributes in Kafka's binary mode: a stray header of that name would add itself to the event."""
 CONTENT_TYPE: Final = "content-type"
 _CONNECTION: Final = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "te", "transfer-encoding"}
@@ -166,7 +168,9 @@ def _passed(reading: Reading, protocol: int) -> Pairs:
         if prefix is None or (reading.envelope.is_event and attribute_name(part.key, rule) is not None):
             continue
         name = part.key.removeprefix(prefix)
-        if name.lower() == CONTENT_TYPE or name.startswith(LINEAGE) or (prefix == lists[0] and name in _CONNECTION):
+        if name.lower() == CONTENT_TYPE or name.startswith((LINEAGE, ATTRIBUTE)):
+            continue
+        if prefix == lists[0] and name in _CONNECTION:
             continue
         pairs.append((name, part.value))
     return pairs

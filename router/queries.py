@@ -26,6 +26,7 @@ from router.pipeline import Pipeline, PlanHolder
 from router.plan import Plan
 from router.sources import INBOX, Source
 from router.state import State
+from router.writing import LOST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 RESTART_FIRST: Final = 1.0
 RESTART_MOST: Final = 60.0
 COMMIT_SECONDS: Final = 30.0
-_LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
 _log = get_logger()
 
 
@@ -202,7 +202,7 @@ class Queries:
 
     def _failed(self, running: _Running, text: str) -> None:
         cause = cause_of(text)
-        if any(sign.lower() in text.lower() for sign in _LOST):
+        if any(sign in text for sign in LOST):
             raise StateError(
                 f"query {running.name}: records were lost at the broker before they were read: {cause}",
                 hint="find out which; `on_data_loss: continue` goes on with what is left",

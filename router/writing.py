@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 HEADER_CAP: Final = 4_000
 """Characters of a text in a dead letter's Kafka header; the outcome itself is never cut."""
+LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
+"""What Spark says when a broker no longer has records that were to be read."""
 Counted = Callable[[str, str], None]
 
 
@@ -178,12 +180,15 @@ class BatchWriter:
         self._counted(name, "ok")
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str, names: Sequence[str]) -> None:
+        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         options = sink_client(sink).jvm()
         try:
             rows.write.format("kafka").options(**options).save()
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
+            if any(sign in str(error) for sign in LOST):
+                raise  # The source's fault, and none that writing again can mend.
             raise SinkError(
                 name, f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
             ) from error

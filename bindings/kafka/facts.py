@@ -71,6 +71,8 @@ def odd(keys: Iterable[str], *, sniffs: bool) -> Expression:
         NotText(ENTRIES, "ce_specversion"),
         NotText(ENTRIES, "content-type"),
         All_((Not(Missing(_VERSION)), Any_((Not(_sound()), Not(ValuesAreText(ENTRIES)))))),
+        # Of a record that is no event, these may not travel on: they would speak for the event it becomes.
+        All_((Missing(_VERSION), Any_((KeysMatch(ENTRIES, r"\nce_"), Repeats(ENTRIES, "content-type"))))),
     ]
     repeated = sorted({key.removeprefix("p.headers.") for key in keys if key.startswith("p.headers.")})
     for name in repeated:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import base64
 import json
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
+from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property, PropertyType
 from catalog.templates import Placeholder, parse
 from catalog.values import is_any_timestamp, text_of
 
@@ -39,6 +39,12 @@ TEMPLATES: Final = (
     *("{x}", "{y}", "{x}/{y}", "a/{x}", "{x}/b", "{x}/{x}", "a/{x}/{y}", "{x}-{y}", "{x}.{y}", "a-{x}", "{x}b"),
     *("{x}{y}", "/{x}", "{x}/", "{x}//{y}", "a.{x}", "{x}-{x}", "{not a name}", "{x}/{y}/{x}"),
 )
+LITERAL_TYPES: Final[tuple[PropertyType, ...]] = (
+    *("string", "string", "uritemplate", "number", "integer", "boolean", "timestamp", "any"),
+)
+TEMPLATE_TYPES: Final[tuple[PropertyType, ...]] = (
+    *("string", "uritemplate", "uritemplate", "urireference", "any", "binary", "timestamp"),
+)
 CONTENTS: Final = ("application/json", "text/plain", "application/json; charset=utf-8")
 
 
@@ -46,15 +52,12 @@ def random_property(rng: Random, name: str) -> Property:
     """One constraint, of any kind and type."""
     form = rng.random()
     if form < 0.3:
-        kinds = ("string", "string", "uritemplate", "number", "integer", "boolean", "timestamp", "any")
-        return Property(name, rng.choice(kinds), rng.choice(LITERALS), rng.random() < 0.3)
+        return Property(name, rng.choice(LITERAL_TYPES), rng.choice(LITERALS), rng.random() < 0.3)
     if form < 0.75:
-        kind = rng.choice(("string", "uritemplate", "uritemplate", "urireference", "any", "binary", "timestamp"))
-        return Property(name, kind, rng.choice(TEMPLATES), rng.random() < 0.3)
+        return Property(name, rng.choice(TEMPLATE_TYPES), rng.choice(TEMPLATES), rng.random() < 0.3)
     if form < 0.8:
         return Property(name, "timestamp", "0000-01-01T00:00:00Z")
-    kinds = ("string", "integer", "number", "timestamp", "uri", "boolean", "symbol", "binary", "duration", "any")
-    return Property(name, rng.choice(kinds), None, rng.random() < 0.5)
+    return Property(name, rng.choice(get_args(PropertyType)), None, rng.random() < 0.5)
 
 
 def random_definition(rng: Random, number: int, known: list[Definition]) -> Definition:
@@ -200,7 +203,9 @@ def _spoil_list(rng: Random, entries: list[dict[str, Any]]) -> None:
     elif action == 5:
         entries[at] = {"name": entry["name"], "value": rng.choice((None, 7, True))}
     else:
-        entries.insert(rng.choice((at, at + 1)), {"name": entry["name"], "value": rng.choice((None, entry.get("value")))})
+        entries.insert(
+            rng.choice((at, at + 1)), {"name": entry["name"], "value": rng.choice((None, entry.get("value")))}
+        )
 
 
 def _spoil_map(rng: Random, held: dict[str, Any]) -> None:

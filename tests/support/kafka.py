@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.support.waiting import wait_until
 
@@ -53,6 +55,14 @@ def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, by
     producer.flush(60)
     assert not failures, failures[:3]
     return count
+
+
+def create_topics(bootstrap: str, topics: Iterable[str], partitions: int = 1) -> None:
+    """Create topics and wait until the broker has them."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    made = admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
+    for future in made.values():
+        future.result(READ_SECONDS)
 
 
 def ends(bootstrap: str, topic: str) -> dict[int, int]:

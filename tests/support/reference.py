@@ -10,7 +10,6 @@ import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from bindings.envelope import Envelope
@@ -27,24 +26,14 @@ from catalog.values import (
     is_valid,
     media_type_matches,
     percent_decode,
-    percent_encode,
     text_of,
 )
+from tests.support.reference_mapping import BRACES, is_template, left_over, mapped
 
-POSITION: Final = "(position)"
-"""Stands for an ``id`` that the record's place in its source gives; sources number as they like."""
-TEMPLATED: Final = {"any", "string", "symbol", "uri", "urireference", "uritemplate", "timestamp"}
 HOPS: Final = {"qos", "retain", "message_expiry_interval", "partition"}
+HOP_SECTIONS: Final = ("header.", "delivery-annotations.")
 CONTENT_TYPES: Final = {"headers.content-type", "properties.content-type", "content_type"}
 BATCH_MEMBER: Final = b"application/cloudevents+json"
-FORMATS: Final = {
-    "jsonschema": "application/json",
-    "jsonstructure": "application/json",
-    "avro": "application/vnd.apache.avro",
-    "protobuf": "application/protobuf",
-    "xsd": "application/xml",
-}
-_BRACES: Final = re.compile(r"\{([A-Za-z0-9_.\-]+)\}", re.ASCII)
 
 
 @dataclass
@@ -60,8 +49,11 @@ class Match:
 class Reference:
     """Judges native records one at a time. ``endpoint`` or ``group`` fix the candidates, as with ``match``."""
 
-    def __init__(self, catalog: Catalog, *, endpoint: str | None = None, group: str | None = None) -> None:
+    def __init__(
+        self, catalog: Catalog, *, endpoint: str | None = None, group: str | None = None, hop_by_hop: bool = False
+    ) -> None:
         self.catalog = catalog
+        self._hop_by_hop = hop_by_hop
         self._endpoint = endpoint
         self._group = group
 
@@ -85,6 +77,21 @@ class Reference:
         alone = [Part(p.key, BATCH_MEMBER) if self._is_content(p, binding) else p for p in parts]
         read = [binding.envelope(alone, event, lambda: False) for event in events]
         return {"outcome": "batch", "events": [self._judge(record, binding, alone, each) for each in read]}
+
+    def bodies(self, line: str) -> list[tuple[bytes | None, bytes | None]]:
+        """What leaves for one line, per event: (data if it is routed, bytes if it is a dead letter)."""
+        record = parse_record(line)
+        binding = binding_of(record.protocol)
+        assert binding is not None
+        envelope = binding.envelope(binding.parts(record.native), record.body, lambda: self._sniffs(record, binding))
+        if envelope.mode != "batch":
+            return [(envelope.data, record.body)]
+        try:
+            events = decode_batch(record.body)
+        except NotAnEvent:
+            return [(None, record.body)]
+        media = [Part(binding.rule.content_type, BATCH_MEMBER)]
+        return [(binding.envelope(media, event, lambda: False).data, event) for event in events]
 
     @staticmethod
     def _is_content(part: Part, binding: Binding) -> bool:
@@ -120,14 +127,20 @@ class Reference:
         endpoint, candidates = self._candidates(record)
         if not candidates:
             return dead("no-candidates")
-        found = [match_one(each, endpoint, binding, parts, envelope) for each in candidates]
+        hops = self._hop_by_hop
+        found = [match_one(each, endpoint, binding, parts, envelope, hops=hops) for each in candidates]
         winner = most_specific([match for match in found if match is not None])
         if isinstance(winner, str):
             return dead(winner)
         attributes: Mapping[str, str] | None = envelope.attributes
         if not envelope.is_event:
             left = left_over(winner.definition, self._source(record, endpoint), record, binding, parts, envelope)
-            attributes = mapped(winner, left, enveloped=envelope_name(winner.definition, endpoint) is not None)
+            attributes = mapped(
+                winner.definition,
+                winner.context,
+                left,
+                enveloped=envelope_name(winner.definition, endpoint) is not None,
+            )
             if attributes is None:
                 return dead("unmappable")
         xid = winner.definition.xid
@@ -155,9 +168,15 @@ def protocol_name(definition: Definition, endpoint: Endpoint | None) -> str | No
 
 
 def match_one(
-    definition: Definition, endpoint: Endpoint | None, binding: Binding, parts: Sequence[Part], envelope: Envelope
+    definition: Definition,
+    endpoint: Endpoint | None,
+    binding: Binding,
+    parts: Sequence[Part],
+    envelope: Envelope,
+    *,
+    hops: bool,
 ) -> Match | None:
-    """Section 5 for one definition; None when it does not match."""
+    """Section 5 for one definition; None when it does not match. ``hops``: what changes hop by hop filters too."""
     protocol, event = protocol_name(definition, endpoint), envelope.is_event
     has_envelope = envelope_name(definition, endpoint) is not None
     if protocol not in (None, binding.protocol):
@@ -173,10 +192,14 @@ def match_one(
             checks.append((f"e.{prop.name}", prop, [] if text is None else [text]))
     if protocol is not None:
         for prop in definition.protocoloptions:
-            if prop.name not in HOPS and not prop.name.startswith(("header.", "delivery-annotations.")):
+            if hops or not (prop.name in HOPS or prop.name.startswith(HOP_SECTIONS)):
                 checks.append((f"p.{prop.name}", prop, native_values(prop.name, parts, binding)))
     content = envelope.attributes.get("datacontenttype") if event else envelope.content_type
-    if definition.datacontenttype and content is not None and not media_type_matches(definition.datacontenttype, content):
+    if (
+        definition.datacontenttype
+        and content is not None
+        and not media_type_matches(definition.datacontenttype, content)
+    ):
         return None
     return hold_all(definition, checks, nats=protocol == "NATS")
 
@@ -198,7 +221,7 @@ def hold_all(
         if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
             continue
         if is_template(prop):
-            characters += len(_BRACES.sub("", text_of(prop.value)))
+            characters += len(BRACES.sub("", text_of(prop.value)))
         else:
             literals.add(key)
     return Match(definition, context, len(literals), characters)
@@ -238,14 +261,9 @@ def holds_one(key: str, prop: Property, text: str | None, *, dots: bool) -> list
     return None
 
 
-def is_template(prop: Property) -> bool:
-    """Whether the value has placeholders and is of a type that takes them."""
-    return prop.type in TEMPLATED and _BRACES.search(text_of(prop.value)) is not None
-
-
 def split(template: str, text: str, *, decode: bool, dots: bool) -> list[tuple[str, str]] | None:
     """Rule 2, by a regular expression that backs up as it needs."""
-    pieces = _BRACES.split(template)
+    pieces = BRACES.split(template)
     bare = len(pieces) == 3 and not pieces[0] and not pieces[2]
     one = "." if bare else "[^/.]" if dots else "[^/]"
     pattern = "".join(f"({one}+?)" if place % 2 else re.escape(piece) for place, piece in enumerate(pieces))
@@ -284,60 +302,3 @@ def most_specific(found: Sequence[Match]) -> Match | str:
     bases = {xid for match in best for xid in match.definition.base}
     best = [match for match in best if match.definition.xid not in bases]
     return best[0] if len(best) == 1 else "ambiguous"
-
-
-def mapped(match: Match, left: Mapping[str, str | None], *, enveloped: bool) -> dict[str, str] | None:
-    """Section 6 for a native record; None when it is unmappable."""
-    made = {"specversion": "1.0"}
-    for prop in match.definition.envelopemetadata if enveloped else ():
-        if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
-            if (prop.required or prop.name in ("id", "source", "type")) and prop.name not in left:
-                return None
-        elif not is_template(prop):
-            made[prop.name] = text_of(prop.value)
-        elif all(name in match.context for name in _BRACES.findall(text_of(prop.value))):
-            made[prop.name] = expanded(text_of(prop.value), match.context, encode=prop.type == "uritemplate")
-        elif prop.name not in ("id", "source", "time"):
-            return None
-    for name, value in left.items():
-        if value is not None:
-            made.setdefault(name, value)
-    return made
-
-
-def expanded(template: str, context: Mapping[str, str], *, encode: bool) -> str:
-    """A template with its placeholders replaced."""
-    return _BRACES.sub(lambda name: percent_encode(context[name[1]]) if encode else context[name[1]], template)
-
-
-def left_over(
-    definition: Definition, source: str, record: Record, binding: Binding, parts: Sequence[Part], envelope: Envelope
-) -> dict[str, str | None]:
-    """What an attribute is when the definition does not say; None for a default that this record does not give."""
-    texts = {part.key: part.text for part in reversed(parts)}
-    identity = texts.get("properties.message-id") if binding.protocol == "AMQP/1.0" else None
-    if "stream" in texts and "sequence" in texts:
-        identity = identity or f"{texts['stream']}-{texts['sequence']}"
-    time = record.time
-    if binding.protocol == "KAFKA":
-        identity = "-".join(str(record.native.get(name) or empty) for name, empty in _PLACE)
-        stamp = record.native.get("timestamp")
-        time = time if stamp is None else moment(stamp)
-    elif binding.protocol == "AMQP/1.0":
-        time = texts.get("properties.creation-time") or time
-    inferred = FORMATS.get((definition.dataschemaformat or "").partition("/")[0].lower())
-    key = texts.get("key") if binding.protocol == "KAFKA" else None
-    left: dict[str, str | None] = {"id": identity or POSITION, "source": source, "time": time, "partitionkey": key}
-    left["type"] = definition.xid.rsplit("/", 1)[-1]
-    left["datacontenttype"] = envelope.content_type or definition.datacontenttype or inferred
-    schema = definition.dataschemauri or definition.dataschemaxid
-    return left | ({"dataschema": schema} if schema else {})
-
-
-_PLACE: Final = (("topic", ""), ("partition", 0), ("offset", 0))
-
-
-def moment(milliseconds: int) -> str:
-    """Kafka's timestamp as RFC 3339 text."""
-    when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")

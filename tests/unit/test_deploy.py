@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -44,7 +45,9 @@ def seconds(text: str) -> int:
 
 def promtool(*arguments: str) -> None:
     tool = shutil.which("promtool")
-    assert tool, "promtool is missing: install Prometheus (on Debian or Ubuntu: apt-get install prometheus)"
+    if tool is None and "CI" not in os.environ:
+        pytest.skip("promtool is missing: install Prometheus (on Debian or Ubuntu: apt-get install prometheus)")
+    assert tool, "promtool is missing, and CI runs every test"
     done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
 

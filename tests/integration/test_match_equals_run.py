@@ -1,0 +1,294 @@
+"""`xrouter match` and `xrouter run` give the same outcomes on the same records, however odd (issue: done when 5)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.kafka.codec import parts_of_row
+from bindings.protocols import BINDINGS
+from catalog.errors import RecordError
+from catalog.model import Catalog, Endpoint
+from catalog.record import parse_record
+from router.judging import Tallies
+from router.match import RecordMatcher
+from router.plan import Plan
+from router.render import event_column
+from router.settings import KafkaSink, settings_from_dict
+from router.sinks.forms import TIME_TEXT
+from router.stages import HEADERS_TYPE, Kind, event_headers, judged, unified
+from router.writing import Batch, BatchWriter
+from tests.support.generation import ENDPOINT, random_catalog, random_record
+from tests.support.reference import Reference
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+EACH = 900
+"""Records of one catalog: below the number of dead letters of one batch that are explained."""
+KAFKA_SCHEMA = (
+    f"key binary, value binary, topic string, partition int, offset long, timestamp long, headers {HEADERS_TYPE}"
+)
+KAFKA_MEMBERS = frozenset({"key", "key_base64", "headers"})
+HTTP_MEMBERS = frozenset({"method", "path", "query", "headers"})
+RECEIVED = "2026-01-02T03:04:05.000000Z"
+COLUMNS = ("id", "source", "specversion", "type", "subject", "datacontenttype", "dataschema")
+CORE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+BODIES = (
+    "[" * 511 + "]" * 511,
+    "[" * 512 + "]" * 512,
+    "[" * 100_000,
+    "1e400",
+    '{"a":1,"a":2}',
+    "NaN",
+    '"\\ud800"',
+    ' { "a" : 1.0 , "b":"\\u00e4\\/" } ',
+    "12345678901234567890123",
+    "null",
+    '""',
+)
+HEADERS: tuple[dict[str, Any], ...] = (
+    {"name": "Content-Type", "value": "text/plain"},
+    {"name": "CONTENT-TYPE", "value": "application/cloudevents+json"},
+    {"name": "content-type", "value": None},
+    {"name": "content-type", "value": "application/cloudevents+xml"},
+    {"name": "content-type", "value": "\u00a0Application/CloudEvents-Batch+JSON;x=y"},
+    {"name": "content-type", "value": "application/json;\nx"},
+    {"name": "h1", "value_base64": "/w=="},
+    {"name": "h1", "value": None},
+    {"name": "ce_Bad", "value": "1"},
+    {"name": "ce_", "value": "1"},
+    {"name": "ce_id", "value": ""},
+    {"name": "ce_id", "value": None},
+    {"name": "ce_specversion", "value": "0.3"},
+    {"name": "ce_specversion", "value_base64": "/w=="},
+    {"name": "ce_ext", "value": "x" * 60_000},
+    {"name": "ce_datacontenttype", "value": "text/odd"},
+    {"name": "ce_partitionkey", "value": "pk"},
+    {"name": "xrouter-message", "value": "/somewhere/else"},
+    {"name": "a\nce_id\n", "value": "1"},
+    {"name": "", "value": "1"},
+)
+
+
+def make_odd(rng: Random, record: dict[str, Any]) -> None:
+    """Do to a record what no sane client does: one thing or two, among them structured bodies of odd JSON."""
+    headers: list[dict[str, Any]] = record["native"].setdefault("headers", [])
+    form = rng.random()
+    if form < 0.35:
+        headers.insert(rng.randint(0, len(headers)), rng.choice(HEADERS))
+    elif form < 0.6:
+        media = rng.choice(
+            ("application/cloudevents+json", "application/json", None, "application/cloudevents-batch+json")
+        )
+        headers[:] = [{"name": "content-type", "value": media}] if media else []
+        event = json.dumps(
+            {**CORE, **rng.choice(({}, {"datacontenttype": "text/plain"}, {"n": 7, "b": True, "x": [1]}))}
+        )
+        body = event[:-1] + f', "data": {rng.choice(BODIES)}' + "}"
+        record["body"] = f"[{event},{body}, 3, {event}]" if media and "batch" in media else body
+        record.pop("body_base64", None)
+    elif form < 0.7:
+        record["native"].pop("key", None)
+        record["native"]["key_base64"] = base64.b64encode(rng.randbytes(3)).decode()
+    elif form < 0.8:
+        record["body"] = rng.choice(BODIES)
+        record.pop("body_base64", None)
+
+
+def lines_of(rng: Random, catalog: Catalog, protocol: str, members: frozenset[str]) -> list[str]:
+    """Records of one protocol as lines of JSON."""
+    lines: list[str] = []
+    while len(lines) < EACH:
+        record = random_record(rng, catalog, (protocol,))
+        record["native"] = {name: value for name, value in record["native"].items() if name in members}
+        if not isinstance(record["native"].get("headers", []), list):
+            continue
+        if rng.random() < 0.5:
+            make_odd(rng, record)
+        record |= {"protocol": protocol, "time": RECEIVED}
+        record["native"] = {name: value for name, value in record["native"].items() if name in members}
+        if "key_base64" in record["native"]:
+            record["native"].pop("key", None)
+            record["native"]["key_base64"] = base64.b64encode(rng.randbytes(2)).decode()
+        if protocol == "KAFKA":
+            record["native"] |= {"topic": "in", "partition": 0, "offset": len(lines), "timestamp": 1_700_000_000_123}
+        if is_record(line := json.dumps(record)):
+            lines.append(line)
+    return lines
+
+
+def is_record(line: str) -> bool:
+    """Whether a client could have sent it; a line that could not is for ``match`` alone."""
+    try:
+        record = parse_record(line)
+        BINDINGS[record.protocol].parts(record.native)
+    except RecordError:
+        return False
+    return True
+
+
+def plan_of(catalog: Catalog, folder: Path) -> Plan:
+    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
+    told = {
+        "sources": [{"endpoint": ENDPOINT}],
+        "sinks": sinks,
+        "routes": [{"to": ["bus"]}],
+        "dead_letters": {"sinks": ["dead"]},
+    }
+    return Plan(catalog, settings_from_dict(told, {}, folder))
+
+
+def catalog_for(seed: int, protocol: str, **endpoint: Any) -> Catalog:
+    """A random catalog whose endpoint is a channel of that protocol, and whose definitions mostly fit it."""
+    catalog = random_catalog(Random(seed), 25)
+    fitted = {
+        xid: replace(each, protocol=None, protocoloptions=()) if each.protocol not in (None, protocol) else each
+        for xid, each in catalog.definitions.items()
+    }
+    made = Endpoint(
+        xid=ENDPOINT,
+        usage=("consumer",),
+        protocol=protocol,
+        uris=("kafka://broker:9092" if protocol == "KAFKA" else "http://router/in",),
+        options={"topic": "in"},
+        candidates=tuple(fitted),
+        **endpoint,
+    )
+    return replace(catalog, definitions=fitted, endpoints={ENDPOINT: made})
+
+
+def kafka_row(line: str) -> tuple[Any, ...]:
+    record = parse_record(line)
+    parts = BINDINGS["KAFKA"].parts(record.native)
+    headers = [(p.key.removeprefix("headers."), p.value) for p in parts if p.key.startswith("headers.")]
+    key = next((part.value for part in parts if part.key == "key"), None)
+    told = record.native
+    return (key, record.body, told["topic"], told["partition"], told["offset"], told["timestamp"], headers)
+
+
+def inbox_row(number: int, line: str) -> tuple[Any, ...]:
+    record = parse_record(line)
+    parts = [(part.key, part.value, part.kind) for part in BINDINGS["HTTP"].parts(record.native)]
+    received = datetime.fromisoformat(RECEIVED.replace("Z", "+00:00"))
+    return (ENDPOINT, "HTTP", received, parts, record.body, str(number))
+
+
+def by_match(catalog: Catalog, lines: list[str]) -> list[dict[str, Any]]:
+    """What `match` says, one entry per event, with the bytes that leave."""
+    reference = Reference(catalog, endpoint=ENDPOINT)
+    told: list[dict[str, Any]] = []
+    for number, (line, outcome) in enumerate(
+        zip(lines, RecordMatcher(catalog, endpoint=ENDPOINT).decide([*lines]), strict=True)
+    ):
+        events = outcome["events"] if outcome["outcome"] == "batch" else [outcome]
+        for place, (event, (data, raw)) in enumerate(zip(events, reference.bodies(line), strict=True)):
+            body = data if event["outcome"] == "routed" else raw
+            told.append({**event, "row": number, "place": place, "body": body})
+    return told
+
+
+def judged_rows(spark: SparkSession, plan: Plan, rows: Sequence[tuple[Any, ...]], schema: Any, kind: Kind) -> DataFrame:
+    frame = spark.createDataFrame(list(rows), schema)
+    tallies = spark.sparkContext.accumulator([], Tallies())
+    return unified(judged(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q")
+
+
+def by_run(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
+    """What `run` makes of the same records, in the same order and form."""
+    from pyspark.sql import functions as F
+
+    number: Column = F.col("raw.offset") if kind == "kafka" else F.col("raw.position").cast("long")
+    event = F.when(F.col("m.route") >= 0, event_column(kind)).alias("event")
+    sent = event_headers().alias("sent") if kind == "kafka" else F.lit(None).alias("sent")
+    fields = ("message", "reason", "detail", "nearest", "context", "place")
+    chosen = outcomes.select(number.alias("row"), *(f"m.{name}" for name in fields), "body", event, sent)
+    return [
+        form_of(row) for row in sorted(chosen.toArrow().to_pylist(), key=lambda row: (row["row"], row["place"] or 0))
+    ]
+
+
+def form_of(row: dict[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {"row": row["row"], "place": row["place"] or 0, "body": row["body"]}
+    if row["reason"] is not None:
+        return told | {
+            "outcome": "dead-letter",
+            "reason": row["reason"],
+            "detail": row["detail"],
+            "nearest": json.loads(row["nearest"] or "[]"),
+        }
+    event = row["event"]
+    attributes = {name: event[name] for name in COLUMNS} | {"time": event[TIME_TEXT]} | dict(event["extensions"])
+    attributes = {name: text for name, text in attributes.items() if text is not None}
+    if row["sent"] is not None:
+        parts = parts_of_row({"topic": "out", "headers": row["sent"]})
+        assert dict(BINDINGS["KAFKA"].envelope(parts, None, lambda: False).attributes) == attributes, row
+    told |= {"outcome": "routed", "message": row["message"], "context": dict(row["context"]), "cloudevent": attributes}
+    return told
+
+
+def same(lines: list[str], matched: list[dict[str, Any]], ran: list[dict[str, Any]]) -> set[str]:
+    """Hold the two against each other; returns the outcomes and reasons met."""
+    for one, other in zip(matched, ran, strict=False):
+        assert one == other, f"{lines[one['row']][:3000]}\nmatch: {str(one)[:3000]}\nrun:   {str(other)[:3000]}"
+    assert len(matched) == len(ran)
+    return {one.get("reason", one["outcome"]) for one in matched}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_kafka(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    options = {"envelopeoptions": {"mode": "structured"}} if seed != 2 else {}
+    catalog = catalog_for(seed, "KAFKA", **options)
+    lines = lines_of(Random(seed), catalog, "KAFKA", KAFKA_MEMBERS)
+    outcomes = judged_rows(
+        spark, plan_of(catalog, tmp_path), [kafka_row(line) for line in lines], KAFKA_SCHEMA, "kafka"
+    )
+    met = same(lines, by_match(catalog, lines), by_run(outcomes, "kafka"))
+    assert {"routed", "invalid-cloudevent", "undecodable"} <= met
+    assert met & {"no-match", "ambiguous"}
+
+
+def test_http(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = catalog_for(4, "HTTP", envelopeoptions={"mode": "structured"})
+    lines = lines_of(Random(4), catalog, "HTTP", HTTP_MEMBERS)
+    rows = [inbox_row(number, line) for number, line in enumerate(lines)]
+    outcomes = judged_rows(spark, plan_of(catalog, tmp_path), rows, SPARK_SCHEMA, "inbox")
+    met = same(lines, by_match(catalog, lines), by_run(outcomes, "inbox"))
+    assert {"routed", "invalid-cloudevent", "undecodable"} <= met
+    assert met & {"no-match", "ambiguous"}
+
+
+class _Kept(BatchWriter):
+    """A writer that keeps what it would send to Kafka."""
+
+    def __init__(self, plan: Plan, counted: Callable[[str, str], None]) -> None:
+        super().__init__(plan, counted)
+        self.kept: list[DataFrame] = []
+
+    def _save(self, rows: DataFrame, sink: KafkaSink, name: str, names: Sequence[str]) -> None:
+        self.kept.append(rows)
+
+
+def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = catalog_for(1, "KAFKA")
+    plan = plan_of(catalog, tmp_path)
+    rows = [kafka_row(line) for line in lines_of(Random(1), catalog, "KAFKA", KAFKA_MEMBERS)[:10]]
+    writer = _Kept(plan, lambda sink, result: None)
+    assert writer.one_pass
+    outcomes = judged_rows(spark, plan, rows, KAFKA_SCHEMA, "kafka")
+    writer.write(outcomes, Batch("kafka", "q", "g", 0, "2026-01-02T03:04:05Z"))
+    (written,) = writer.kept
+    physical = written._jdf.queryExecution().executedPlan().toString()
+    assert len(re.findall(r"\w*(?:EvalPython|InArrow|InPandas)\b", physical)) == 1, physical
+    assert "Exchange" not in physical, physical

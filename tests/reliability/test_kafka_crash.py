@@ -1,0 +1,181 @@
+"""Crashes of the router between Kafka and Kafka, and between two sinks of one batch: every record is accounted for."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import Kafka, TopicFactory
+from tests.support import load
+from tests.support.brokers import KafkaBroker
+from tests.support.kafka import Message, create_topics, ends, produce, read_all
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+DEFINITIONS = 60
+LIMIT = 120.0
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Iterator[RouterProcess]:
+    """A router that is not yet started, and surely ended afterwards."""
+    process = RouterProcess(tmp_path / "router", {})
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+def written(bootstrap: str, *topics: str) -> int:
+    """Return how many records the topics have."""
+    return sum(sum(ends(bootstrap, topic).values()) for topic in topics)
+
+
+def numbers(messages: list[Message]) -> Counter[int]:
+    """Count the records by the number in their value."""
+    return Counter(json.loads(message.value or b"{}")["n"] for message in messages)
+
+
+def settings(bootstrap: str, catalog: Path, out: str, dead: str, **more: Any) -> dict[str, Any]:
+    """Return settings for one Kafka source, and two Kafka sinks."""
+    sink = {"type": "kafka", "bootstrap_servers": bootstrap}
+    return {
+        "catalog": {"source": str(catalog), "poll": "200ms"},
+        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
+        "sinks": {"bus": {**sink, "topic": out}, "dead": {**sink, "topic": dead}},
+        "routes": [{"to": ["bus"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "max_records_per_batch": 5_000,
+        **more,
+    }
+
+
+def crash_and_account(kafka: Kafka, topics: tuple[str, str, str], router: RouterProcess, count: int) -> None:
+    """Feed *count* records through a router that is killed three times, then look for each."""
+    source, out, dead = topics
+    catalog = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(DEFINITIONS, topic=source))
+    router.configure(settings(kafka.bootstrap, catalog, out, dead))
+    produce(kafka.bootstrap, source, load.records(count, DEFINITIONS))
+    for part in (1, 2, 3):
+        router.start()
+        goal = count * part // 4
+        wait_until(lambda goal=goal: written(kafka.bootstrap, out, dead) >= goal, LIMIT, router_said(router))
+        router.kill()
+    router.start()
+    wait_until(lambda: router.total("xrouter_source_lag_records") == 0 and done(kafka, router, count, out, dead),
+               LIMIT, router_said(router))  # fmt: skip
+    assert router.stop() == 0, router.log[-2000:]
+    routed, letters = read_all(kafka.bootstrap, out), read_all(kafka.bootstrap, dead)
+    assert set(numbers(routed)) | set(numbers(letters)) == set(range(count))
+    assert not set(numbers(routed)) & set(numbers(letters))
+    for message in routed:
+        wanted = json.loads(message.value or b"{}")["want"]
+        assert (message.header("xrouter-message") or "").endswith(f"/messages/{wanted}")
+    assert all(json.loads(message.value or b"{}")["want"] == "dead" for message in letters)
+    assert all(message.header("xrouter-reason") for message in letters)
+
+
+def done(kafka: Kafka, router: RouterProcess, count: int, out: str, dead: str) -> bool:
+    """Whether each number has arrived at least once."""
+    if written(kafka.bootstrap, out, dead) < count:
+        return False
+    found = set(numbers(read_all(kafka.bootstrap, out))) | set(numbers(read_all(kafka.bootstrap, dead)))
+    return len(found) == count
+
+
+def router_said(router: RouterProcess) -> Any:
+    """Return a message that shows the router's log when a wait fails."""
+    return lambda: f"the records to arrive; log:\n{router.log[-3000:]}"
+
+
+def test_no_record_is_lost_when_the_router_is_killed_three_times(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    topics = (topic_factory("in", 4), topic_factory("out", 2), topic_factory("dead"))
+    crash_and_account(kafka, topics, router, 24_000)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_two_hundred_thousand_records_survive_three_kills(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    topics = (topic_factory("in", 4), topic_factory("out", 2), topic_factory("dead"))
+    router.folder.joinpath("full").touch()
+    crash_and_account(kafka, topics, router, 200_000)
+
+
+def test_a_batch_cut_between_two_sinks_is_finished_under_its_own_plan(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
+) -> None:
+    source, dead = topic_factory("in"), topic_factory("dead")
+    catalog = router.folder / "catalog.xreg.json"
+    load.write_catalog(catalog, load.catalog(DEFINITIONS, topic=source))
+    second = KafkaBroker(tmp_path / "second")
+    second.start()
+    topics = [f"{age}.plant.{group}" for age in ("old", "new") for group in range(load.GROUPS)]
+    create_topics(second.bootstrap, topics)
+    try:
+        told = two_sinks(kafka.bootstrap, second.bootstrap, catalog, dead, tmp_path / "lake", "old.{messagegroup}")
+        router.configure(told)
+        router.start()
+        second.stop()
+        produce(kafka.bootstrap, source, load.records(1_000, DEFINITIONS))
+        wait_until(lambda: "held" in json.dumps(router.readiness()), LIMIT, router_said(router))
+        first = DeltaTable(str(tmp_path / "lake")).to_pyarrow_table(columns=["position", "message", "epoch"])
+        router.kill()
+        assert 0 < first.num_rows < 1_000
+
+        # Another catalog, in which half of the definitions are gone, and routes that lead elsewhere.
+        load.write_catalog(catalog, load.catalog(DEFINITIONS // 2, topic=source))
+        second.restart()
+        told = two_sinks(kafka.bootstrap, second.bootstrap, catalog, dead, tmp_path / "other", "new.{messagegroup}")
+        router.configure(told)
+        router.start()
+        produce(kafka.bootstrap, source, load.records(1_000, DEFINITIONS, start=1_000))
+        wait_until(lambda: accounted(kafka, second.bootstrap, dead, topics) == 2_000, LIMIT, router_said(router))
+        assert router.stop() == 0, router.log[-2000:]
+        check_pinned(kafka, second.bootstrap, dead, topics, tmp_path)
+    finally:
+        second.stop()
+
+
+def two_sinks(bootstrap: str, second: str, catalog: Path, dead: str, lake: Path, topic: str) -> dict[str, Any]:
+    """Return settings that send every event to a table and then to the second cluster."""
+    quick = {"max.block.ms": "1500", "delivery.timeout.ms": "1500", "request.timeout.ms": "1000", "linger.ms": "0"}
+    told = settings(bootstrap, catalog, "unused", dead)
+    told["sinks"]["lake"] = {"type": "table", "path": str(lake)}
+    told["sinks"]["bus"] = {"type": "kafka", "bootstrap_servers": second, "topic": topic, "options": quick}
+    told["routes"] = [{"to": ["lake", "bus"]}]
+    return told
+
+
+def accounted(kafka: Kafka, second: str, dead: str, topics: list[str]) -> int:
+    """Return how many distinct records have reached the second cluster or the dead letters."""
+    found = {n for topic in topics for n in numbers(read_all(second, topic))}
+    return len(found | set(numbers(read_all(kafka.bootstrap, dead))))
+
+
+def check_pinned(kafka: Kafka, second: str, dead: str, topics: list[str], folder: Path) -> None:
+    """The first batches are wholly where the old plan puts them, once in its table; the rest is the new plan's."""
+    letters = numbers(read_all(kafka.bootstrap, dead))
+    old = {message.header("xrouter-position"): message for topic in topics[:5] for message in read_all(second, topic)}
+    new = {message.header("xrouter-position"): message for topic in topics[5:] for message in read_all(second, topic)}
+    assert not set(old) & set(new)
+    for table, events in ((folder / "lake", old), (folder / "other", new)):
+        rows = DeltaTable(str(table)).to_pyarrow_table(columns=["position", "message", "epoch"]).to_pylist()
+        assert len({row["position"] for row in rows}) == len(rows)
+        assert {row["position"]: row["message"] for row in rows} == {
+            position: message.header("xrouter-message") for position, message in events.items()
+        }
+        assert len({row["epoch"] for row in rows}) == 1
+    for n in range(2_000):
+        definition = n % DEFINITIONS
+        gone = definition >= DEFINITIONS // 2
+        assert (n in letters) == (n % 50 == 49 or (n >= 1_000 and gone)), n

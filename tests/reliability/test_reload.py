@@ -1,0 +1,111 @@
+"""The catalog changes under load: every record is judged by one epoch, and by the right one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Kafka, TopicFactory
+from tests.reliability.test_kafka_crash import router_said, settings
+from tests.support import load
+from tests.support.kafka import Message, produce, read_all
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+LIMIT = 120.0
+STEP = 10
+CHANGES = 5
+BROKEN = 3
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Iterator[RouterProcess]:
+    """A router that is not yet started, and surely ended afterwards."""
+    process = RouterProcess(tmp_path / "router", {})
+    try:
+        yield process
+    finally:
+        process.end()
+
+
+class Feeder(threading.Thread):
+    """Produces records of all definitions, those to come included, until it is told to stop."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self._servers = bootstrap
+        self._topic = topic
+        self._enough = threading.Event()
+        self.count = 0
+
+    def run(self) -> None:
+        while not self._enough.is_set():
+            chunk = load.records(500, STEP * (CHANGES + 1), start=self.count, bad=0)
+            self.count += produce(self._servers, self._topic, chunk)
+            self._enough.wait(0.1)
+
+    def finish(self) -> int:
+        """Stop and return how many records there are."""
+        self._enough.set()
+        self.join(60)
+        return self.count
+
+
+def epoch(router: RouterProcess) -> str:
+    """Return the epoch that is active, as the metrics tell it."""
+    found = [name for name, value in router.metrics().items() if name.startswith("xrouter_catalog_info") and value == 1]
+    return found[0].split('"')[1] if found else ""
+
+
+def test_five_changes_under_load_one_of_them_invalid(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    source, out, dead = topic_factory("in", 2), topic_factory("out"), topic_factory("dead")
+    path = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(STEP, topic=source))
+    router.configure(settings(kafka.bootstrap, path, out, dead))
+    router.start()
+    sizes = {epoch(router): STEP}
+    feeder = Feeder(kafka.bootstrap, source)
+    feeder.start()
+    for change in range(1, CHANGES + 1):
+        seen = router.total("xrouter_records_total")
+        wait_until(lambda seen=seen: router.total("xrouter_records_total") > seen + 1_000, LIMIT, router_said(router))
+        if change == BROKEN:
+            path.with_suffix(".tmp").write_text('{"messagegroups": {"plant.0": ')
+            path.with_suffix(".tmp").replace(path)
+            wait_until(lambda: router.total("xrouter_catalog_reloads_total", result="refused") == 1, LIMIT, "a refusal")
+            assert epoch(router) in sizes
+            assert "refused" in json.dumps(router.readiness())
+            continue
+        before = epoch(router)
+        load.write_catalog(path, load.catalog(STEP * (change + 1), topic=source))
+        wait_until(lambda before=before: epoch(router) not in ("", before), LIMIT, router_said(router))
+        sizes[epoch(router)] = STEP * (change + 1)
+    count = feeder.finish()
+    wait_until(lambda: router.total("xrouter_records_total") >= count, LIMIT, router_said(router))
+    assert router.total("xrouter_catalog_reloads_total", result="accepted") == CHANGES - 1
+    assert router.stop() == 0, router.log[-2000:]
+    check_epochs(read_all(kafka.bootstrap, out), read_all(kafka.bootstrap, dead), sizes, count)
+
+
+def check_epochs(routed: list[Message], letters: list[Message], sizes: dict[str, int], count: int) -> None:
+    """Each record is there once, where its epoch's catalog puts it, and epochs never go back within a partition."""
+    found = sorted(json.loads(message.value or b"{}")["n"] for message in (*routed, *letters))
+    assert found == list(range(count))
+    assert len({message.header("xrouter-epoch") for message in (*routed, *letters)}) == len(sizes)
+    order = list(sizes)
+    places: dict[str, list[tuple[int, int]]] = {}
+    for message in (*routed, *letters):
+        told = json.loads(message.value or b"{}")
+        active = message.header("xrouter-epoch") or ""
+        known = int(told["want"].removeprefix("plant.event")) < sizes[active]
+        assert known == (message.header("xrouter-message") is not None)
+        _, partition, offset = (message.header("xrouter-position") or "").rsplit("-", 2)
+        places.setdefault(partition, []).append((int(offset), order.index(active)))
+    for seen in places.values():
+        epochs = [number for _, number in sorted(seen)]
+        assert epochs == sorted(epochs)
