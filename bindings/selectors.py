@@ -40,6 +40,11 @@ class Rows:
         owners = pc.list_parent_indices(self._entries).to_numpy(zero_copy_only=False).astype(np.int64)
         return entries.field("key"), entries.field("value"), owners
 
+    @property
+    def missing(self) -> pa.BooleanArray:
+        """Which rows have no list at all."""
+        return pc.is_null(self._entries)
+
     def per_row(self, function: Callable[[list[str | None], list[bytes | None]], Any], kind: pa.DataType) -> pa.Array:
         """Apply a function to the keys and values of each row."""
         keys: list[list[str | None]] = [[] for _ in range(len(self.batch))]
@@ -210,23 +215,91 @@ class Repeats(Expression):
 
 
 @dataclass(frozen=True)
-class ValueMissing(Expression):
-    """Whether the first entry with that key is there and has no value."""
+class Selected(Expression):
+    """A column that was selected before, under the name of its property."""
 
-    entries: str
-    key: str
+    name: str
 
     def column(self) -> Column:
         from pyspark.sql import functions as F
 
-        position = F.array_position(F.col(f"{self.entries}.key"), self.key).cast("int")
-        return F.coalesce((position > 0) & FirstBytes(self.entries, self.key).column().isNull(), F.lit(False))
+        return F.col(f"`{self.name}`")
 
     def arrow(self, rows: Rows) -> pa.Array:
-        def missing(keys: list[str | None], values: list[bytes | None]) -> bool:
-            return self.key in keys and values[keys.index(self.key)] is None
+        return rows.batch.column(self.name)
 
-        return rows.per_row(missing, pa.bool_())
+
+@dataclass(frozen=True)
+class Layout(Expression):
+    """How many entries, then their keys by lines; null for no list."""
+
+    entries: str
+
+    def column(self) -> Column:
+        from pyspark.sql import functions as F
+
+        keys = F.col(f"{self.entries}.key")
+        return F.concat(F.size(keys).cast("string"), F.lit(SEPARATOR), F.array_join(keys, SEPARATOR, ""))
+
+    def arrow(self, rows: Rows) -> pa.Array:
+        def text(keys: list[str | None], _: list[bytes | None]) -> str:
+            return f"{len(keys)}{SEPARATOR}{SEPARATOR.join(key or '' for key in keys)}"
+
+        made = rows.per_row(text, pa.string())
+        return pc.if_else(rows.missing, pa.nulls(len(made), pa.string()), made)
+
+
+@dataclass(frozen=True)
+class OneOf(Expression):
+    """Whether a text is one of a set; False for null."""
+
+    of: Expression
+    texts: frozenset[str]
+
+    def column(self) -> Column:
+        from pyspark.sql import functions as F
+
+        if not self.texts:
+            return F.lit(False)
+        return F.coalesce(self.of.column().isin(*sorted(self.texts)), F.lit(False))
+
+    def arrow(self, rows: Rows) -> pa.Array:
+        wanted = pa.array(sorted(self.texts), pa.string())
+        return pc.is_in(self.of.arrow(rows), value_set=wanted, skip_nulls=True)
+
+
+@dataclass(frozen=True)
+class Unusable(Expression):
+    """Whether an entry with that key is there although ``text``, the first one's, is null: no value, or no UTF-8."""
+
+    entries: str
+    key: str
+    text: Expression
+
+    def column(self) -> Column:
+        from pyspark.sql import functions as F
+
+        position = F.array_position(F.col(f"{self.entries}.key"), self.key)
+        return F.coalesce(self.text.column().isNull() & (position > 0), F.lit(False))
+
+    def arrow(self, rows: Rows) -> pa.Array:
+        there = rows.per_row(lambda keys, _: self.key in keys, pa.bool_())
+        return pc.and_(pc.is_null(self.text.arrow(rows)), there)
+
+
+@dataclass(frozen=True)
+class NotEmpty(Expression):
+    """Whether a text is there and has a character."""
+
+    of: Expression
+
+    def column(self) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.coalesce(F.octet_length(self.of.column()) > 0, F.lit(False))
+
+    def arrow(self, rows: Rows) -> pa.Array:
+        return pc.fill_null(pc.greater(pc.binary_length(self.of.arrow(rows)), 0), False)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ class DeclaredMessage:
 
     ``borrowed`` (xref, uri) differs from ``base`` in that the message is nothing without its target.
     ``hidden`` messages are versions that can be referred to but are no definitions of their own. ``written`` says
-    where each attribute is written, which is not always below ``place`` and not always under its 1.0 name.
+    where each attribute is written, which is not always below ``place`` and not always under its 1.0 name;
+    a key ``protocoloptions.PROPERTY`` says it of one property that a dialect spells or places in its own way.
     """
 
     xid: str
@@ -58,7 +59,10 @@ class DeclaredGroup:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredEndpoint:
-    """An endpoint; ``messagegroups`` are references as written, its messages are declared messages of its xid."""
+    """An endpoint; ``messagegroups`` are references as written, its messages are declared messages of its xid.
+
+    ``groups_written`` is where those references stand, when that is not ``messagegroups``.
+    """
 
     xid: str
     place: Place
@@ -69,6 +73,7 @@ class DeclaredEndpoint:
     uris: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     messagegroups: tuple[str, ...] = ()
+    groups_written: Place | None = None
 
 
 @dataclass(slots=True)

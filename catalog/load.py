@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.declared import Declarations, DeclaredEndpoint, Place
-from catalog.dialects import Dialect, detect, xregistry
+from catalog.dialects import Dialect, cereg, detect, messagecatalog, xregistry
 from catalog.documents import Document, read_documents
 from catalog.findings import Findings
 from catalog.inheritance import Inheritance
@@ -22,6 +22,11 @@ from catalog.properties import definition_of
 from catalog.references import Resolver
 
 EPOCH_CHARACTERS: Final = 16
+_READERS: Final[Mapping[Dialect, Callable[[Document, Declarations, Findings], None]]] = {
+    Dialect.XREGISTRY: xregistry.read,
+    Dialect.DEFINITION_GROUPS: cereg.read,
+    Dialect.MESSAGE_CATALOG: messagecatalog.read,
+}
 
 
 def load(sources: Sequence[str | Path], *, network: bool = False) -> Catalog:
@@ -66,11 +71,9 @@ def _declared(documents: Iterable[Document], findings: Findings) -> Declarations
     for document in documents:
         dialect = detect(document.tree)
         place = Place(document.file)
-        if dialect is Dialect.XREGISTRY:
-            xregistry.read(document, declarations, findings)
-        elif dialect is not Dialect.UNKNOWN:
-            text = f"documents of the dialect {dialect.value} cannot be read yet"
-            findings.error(place, "unsupported-dialect", text, "convert it to xRegistry 1.0")
+        reader = _READERS.get(dialect)
+        if reader is not None:
+            reader(document, declarations, findings)
         elif document.named:
             hint = "it should have messagegroups, endpoints or schemagroups"
             findings.error(place, "not-a-catalog", "this is no xRegistry document", hint)
@@ -127,7 +130,7 @@ def _listed_groups(declared: DeclaredEndpoint, resolver: Resolver, findings: Fin
         if group is not None:
             found[group] = None
             continue
-        place = declared.place / "messagegroups" / index
+        place = (declared.groups_written or declared.place / "messagegroups") / index
         hint = "correct the reference, or add the document"
         findings.warning(place, "dangling-group", f"the message group {reference} is not there", hint)
     return tuple(found)

@@ -19,6 +19,9 @@ def attribute_place(message: DeclaredMessage, name: str) -> Place | None:
 
 def option_place(message: DeclaredMessage, name: str, protocol: str | None) -> Place | None:
     """Return the place of a protocol option named as in the model; None when the message inherits it."""
+    written = message.written.get(f"protocoloptions.{name}")
+    if written is not None:
+        return written
     raw = message.attributes.get("protocoloptions")
     place = message.at("protocoloptions")
     first, _, rest = name.partition(".")

@@ -15,8 +15,9 @@ from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
 from router.facts import RawFacts, RawRow
-from router.kafka_facts import PLAIN, RAW, TEXT_KEY, KafkaSelection, facts_of_selected
+from router.kafka_facts import KafkaSelection, facts_of_selected, plain_layouts
 from router.plan import Judge
+from router.tally import with_layouts
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -27,10 +28,10 @@ Judged = tuple[pa.ListArray, str | None]
 INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
 
 
-def selection_of(judge: Judge) -> KafkaSelection:
-    """Return what the plan asks of Kafka rows."""
+def selection_of(judge: Judge, known: frozenset[str] = frozenset()) -> KafkaSelection:
+    """Return what the plan asks of Kafka rows; ``known`` are header layouts found plain so far."""
     sniffs = any(judge.matcher.sniffs(number, KAFKA) for number in range(len(judge.matcher.channels)))
-    return KafkaSelection((*judge.matcher.index.keys, "e.type"), sniffs=sniffs)
+    return KafkaSelection((*judge.matcher.index.keys, "e.type"), sniffs=sniffs, known=known)
 
 
 def judge_kafka(judge: Judge, selected: pa.RecordBatch) -> Judged:
@@ -40,7 +41,8 @@ def judge_kafka(judge: Judge, selected: pa.RecordBatch) -> Judged:
     channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
     outcomes = judge.matcher.match(facts_of_selected(selected, judge.matcher, channels))
     arrivals = selected.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
-    return judge.outputs.build(outcomes, selected.num_rows, arrivals)
+    lists, counts = judge.outputs.build(outcomes, selected.num_rows, arrivals)
+    return lists, with_layouts(counts, plain_layouts(selected, judge.matcher.index.keys))
 
 
 def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Judged:
@@ -97,9 +99,8 @@ class Tallies(AccumulatorParam[list[str]]):
 def kafka_column(
     judge: Broadcast[Judge], selection: KafkaSelection, kind: pa.DataType, tallies: Accumulator[list[str]]
 ) -> Column:
-    """Return the column of outcome lists for rows of Spark's Kafka source (``timestamp`` in milliseconds)."""
-    names = [*PLAIN, *selection.selectors, TEXT_KEY, RAW]
-    return _udf(judge, names, judge_kafka, kind, tallies)(*selection.columns())
+    """Return the column of outcome lists for rows with the selection's first columns."""
+    return _udf(judge, selection.names, judge_kafka, kind, tallies)(*selection.columns())
 
 
 def inbox_column(judge: Broadcast[Judge], kind: pa.DataType, tallies: Accumulator[list[str]]) -> Column:

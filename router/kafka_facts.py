@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.kafka.codec import PROTOCOL, parts_of_row
-from bindings.kafka.facts import ENTRIES, odd, selector
+from bindings.kafka.facts import ALWAYS, ENTRIES, LAYOUT, odd, selector
+from bindings.kafka.layouts import MOST, is_plain
 from bindings.protocols import BINDINGS
-from bindings.selectors import Expression, Field, Missing, Rows, Text
+from bindings.selectors import Expression, Field, Layout, Not, OneOf, Rows, Selected, Text
 from router.facts import NO_SOURCE, PROTOCOL_NUMBERS, Facts, RawFacts, RawRow, join
 from router.mapping import Defaults
 from router.matcher import Matcher
@@ -46,37 +47,60 @@ SOURCE_SCHEMA: Final = pa.schema(
 
 
 class KafkaSelection:
-    """What a plan asks of Kafka rows: one expression per property, and the condition of odd rows."""
+    """What a plan asks of Kafka rows, in two steps: one column per property, then the condition of odd rows on them.
 
-    def __init__(self, keys: Sequence[str], *, sniffs: bool) -> None:
-        wanted = dict.fromkeys((VERSION, CONTENT, *keys))
-        found = ((key, selector(key)) for key in wanted)
+    ``known`` are layouts found plain so far; rows of others bring theirs along, so that they can be learned.
+    """
+
+    def __init__(self, keys: Sequence[str], *, sniffs: bool, known: frozenset[str] = frozenset()) -> None:
+        found = ((key, selector(key)) for key in dict.fromkeys((*ALWAYS, *keys)))
         self.selectors: dict[str, Expression] = {key: made for key, made in found if made is not None}
-        self.odd = odd(keys, sniffs=sniffs)
+        self.keys = [key for key in self.selectors if key in (VERSION, CONTENT, *keys)]
+        self.odd = odd(keys, sniffs=sniffs, known=known)
+        self.unknown = Not(OneOf(Selected(LAYOUT), known))
         self.text_key = Text(Field("key"))
 
+    @property
+    def names(self) -> list[str]:
+        """The columns that :func:`facts_of_selected` reads, in order."""
+        return [*PLAIN, *self.keys, TEXT_KEY, LAYOUT, RAW]
+
+    def first(self) -> list[Column]:
+        """Return the Spark columns of the first step, for a row of ``SOURCE_SCHEMA``."""
+        made = [expression.column().alias(key) for key, expression in self.selectors.items()]
+        return [*made, Layout(ENTRIES).column().alias(LAYOUT)]
+
     def columns(self) -> list[Column]:
-        """Return the Spark columns that :func:`facts_of_selected` reads, for a row of ``SOURCE_SCHEMA``."""
+        """Return the Spark columns of ``names``, for a row with those of the first step."""
         from pyspark.sql import functions as F
 
-        made = [F.col(name) for name in PLAIN]
-        made += [expression.column().alias(key) for key, expression in self.selectors.items()]
-        native = Missing(self.selectors[VERSION]).column()
-        made.append(F.when(native, self.text_key.column()).alias(TEXT_KEY))
-        made.append(F.when(self.odd.column(), F.struct(*RAW_FIELDS)).alias(RAW))
+        made = [F.col(f"`{name}`") for name in (*PLAIN, *self.keys)]
+        made.append(F.when(F.col(f"`{VERSION}`").isNull(), self.text_key.column()))
+        made.append(F.when(self.unknown.column(), F.col(LAYOUT)))
+        made.append(F.when(self.odd.column(), F.struct(*RAW_FIELDS)))
         return made
 
     def arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the same columns by Arrow, for rows of ``SOURCE_SCHEMA``."""
-        rows = Rows(batch, ENTRIES)
-        made: dict[str, pa.Array] = {name: batch.column(name) for name in PLAIN}
-        made.update({key: expression.arrow(rows) for key, expression in self.selectors.items()})
-        native = pc.is_null(made[VERSION])
-        made[TEXT_KEY] = pc.if_else(native, self.text_key.arrow(rows), pa.nulls(len(batch), pa.string()))
+        source = Rows(batch, ENTRIES)
+        made = {name: batch.column(name) for name in batch.schema.names}
+        made |= {key: expression.arrow(source) for key, expression in self.selectors.items()}
+        made[LAYOUT] = Layout(ENTRIES).arrow(source)
+        rows = Rows(pa.RecordBatch.from_pydict(made), ENTRIES)
+        none = pa.nulls(len(batch), pa.string())
+        made[TEXT_KEY] = pc.if_else(pc.is_null(made[VERSION]), self.text_key.arrow(rows), none)
         raw = pa.StructArray.from_arrays([batch.column(name) for name in RAW_FIELDS], names=list(RAW_FIELDS))
         mask = self.odd.arrow(rows)
         made[RAW] = raw.take(pa.array(np.arange(len(batch)), mask=~mask.to_numpy(zero_copy_only=False)))
-        return pa.RecordBatch.from_pydict(made)
+        made[LAYOUT] = pc.if_else(self.unknown.arrow(rows), made[LAYOUT], none)
+        return pa.RecordBatch.from_pydict({name: made[name] for name in self.names})
+
+
+def plain_layouts(selected: pa.RecordBatch, keys: Sequence[str]) -> list[str]:
+    """Return the layouts that selected rows brought along and that are plain, for later batches to know."""
+    constrained = frozenset(key.removeprefix("p.headers.") for key in keys if key.startswith("p.headers."))
+    brought = pc.drop_null(pc.unique(selected.column(LAYOUT))).to_pylist()
+    return [layout for layout in brought[:MOST] if is_plain(layout, constrained)]
 
 
 def facts_of_selected(
@@ -114,7 +138,7 @@ def facts_of_selected(
 
 def _plain(selected: pa.RecordBatch, channels: Int, odd_rows: Int, time: pa.StringArray) -> Facts:
     rows = selected.num_rows
-    names = [name for name in selected.schema.names if name not in (*PLAIN, TEXT_KEY, RAW)]
+    names = [name for name in selected.schema.names if name not in (*PLAIN, TEXT_KEY, LAYOUT, RAW)]
     events = pc.is_valid(selected.column(VERSION)).to_numpy(zero_copy_only=False).astype(np.int64)
     own = channels.copy()
     own[odd_rows] = -1

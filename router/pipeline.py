@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from bindings.kafka.layouts import learned
 from router.errors import BatchPinError, RouterError, SinkError
 from router.generations import Generation
 from router.judging import Tallies
@@ -48,11 +49,17 @@ class TooManyLetters(Exception):
 
 @dataclass(slots=True)
 class _Loaded:
-    """A plan on its way through the session: broadcast to the workers, and with its writer."""
+    """A plan on its way through the session: broadcast to the workers, with its writer and what it learned."""
 
     plan: Plan
     judge: Broadcast[Judge]
     writer: BatchWriter
+    layouts: frozenset[str] = frozenset()
+
+    def learn(self, tally: Tally) -> Tally:
+        """Remember the plain header layouts of a batch, which make the next one faster."""
+        self.layouts = learned(self.layouts, tally.layouts)
+        return tally
 
 
 class PlanHolder:
@@ -200,7 +207,7 @@ class Pipeline:
     def _write(self, rows: DataFrame, number: int, loaded: _Loaded, *, pinned: bool) -> Tally:
         """Judge and write once; the batch is pinned to the plan after the last look that may hold it unwritten."""
         tallies = rows.sparkSession.sparkContext.accumulator([], Tallies())
-        outcomes = judged(prepared(rows, self.kind), self.kind, loaded.judge, tallies)
+        outcomes = judged(prepared(rows, self.kind), self.kind, loaded.judge, tallies, loaded.layouts)
         batch = Batch(
             self.kind, self.name, self.generation.id, number, datetime.now(UTC).isoformat(timespec="microseconds")
         )
@@ -208,11 +215,11 @@ class Pipeline:
         if loaded.writer.one_pass:
             self._state.pin(self.name, number, loaded.plan.id)
             loaded.writer.write(made, batch)
-            return collect(tallies.value)
+            return loaded.learn(collect(tallies.value))
         kept = made.persist()
         try:
             kept.count()
-            tally = collect(tallies.value)
+            tally = loaded.learn(collect(tallies.value))
             if not pinned:
                 check_ratio(tally, loaded.plan.settings.dead_letters.max_ratio)
                 self._state.pin(self.name, number, loaded.plan.id)

@@ -37,6 +37,8 @@ _FIXED: Final = {
     # Ours counts queries and drains them; Spark's own hook would cut batches short.
     "spark.sql.streaming.stopTimeout": "30s",
 }
+_JIT: Final = "-XX:-DontCompileHugeMethods"
+"""The selectors of a plan become one method that HotSpot would else leave to its interpreter for its size."""
 
 
 @contextmanager
@@ -58,6 +60,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     from pyspark.sql import SparkSession
 
     chosen = {**_FIXED, "spark.sql.warehouse.dir": str(state / "warehouse"), **revealed(settings.spark.conf)}
+    chosen["spark.driver.extraJavaOptions"] = f"{_JIT} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
     chosen |= jvm_log_conf(chosen)
     builder = SparkSession.builder.master(settings.spark.master)
     if jars:

@@ -41,17 +41,28 @@ def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
     )
 
 
-def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], tallies: Accumulator[list[str]]) -> DataFrame:
-    """Return one row per outcome: what the source gave, and ``m``; counts go to *tallies* when it is evaluated."""
+def judged(
+    rows: DataFrame,
+    kind: Kind,
+    judge: Broadcast[Judge],
+    tallies: Accumulator[list[str]],
+    known: frozenset[str] = frozenset(),
+) -> DataFrame:
+    """Return one row per outcome: what the source gave, and ``m``; counts go to *tallies* when it is evaluated.
+
+    ``known`` are header layouts that earlier batches found plain; they change the speed, never the outcome.
+    """
     import pyarrow as pa
     from pyspark.sql import functions as F
 
     lists = pa.list_(judge.value.outputs.type)
+    raw = [F.col(name) for name in RAW_COLUMNS[kind]]
     if kind == "kafka":
-        outcomes = kafka_column(judge, selection_of(judge.value), lists, tallies)
+        selection = selection_of(judge.value, known)
+        rows = rows.select(*raw, *selection.first())
+        outcomes = kafka_column(judge, selection, lists, tallies)
     else:
         outcomes = inbox_column(judge, lists, tallies)
-    raw = [F.col(name) for name in RAW_COLUMNS[kind]]
     return rows.select(*raw, F.explode(outcomes).alias(MATCHED))
 
 

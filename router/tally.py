@@ -26,11 +26,15 @@ BUCKETS: Final = 64
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a whole batch: records by (endpoint, outcome, reason), by definition, and by arrival in ms."""
+    """Counts of a whole batch: records by (endpoint, outcome, reason), by definition, and by arrival in ms.
+
+    ``layouts`` are header layouts found plain on the way (:mod:`bindings.kafka.layouts`).
+    """
 
     records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     definitions: Counter[str] = field(default_factory=Counter)
     arrivals: Counter[int] = field(default_factory=Counter)
+    layouts: set[str] = field(default_factory=set)
 
     @property
     def total(self) -> int:
@@ -55,6 +59,13 @@ def tally(
     return json.dumps({"counts": counts, "arrivals": _histogram(arrivals)})
 
 
+def with_layouts(counts: str | None, layouts: list[str]) -> str | None:
+    """Return a tally that also tells of header layouts found plain."""
+    if counts is None or not layouts:
+        return counts
+    return f'{counts[:-1]}, "layouts": {json.dumps(layouts)}}}'
+
+
 def collect(texts: Iterable[str]) -> Tally:
     """Add up the tallies of all Arrow batches of one batch."""
     total = Tally()
@@ -65,6 +76,7 @@ def collect(texts: Iterable[str]) -> Tally:
             total.records[(endpoint or "", outcome, reason or "")] += count
             if message:
                 total.definitions[message] += count
+        total.layouts.update(told.get("layouts", ()))
         total.arrivals.update({int(at): count for at, count in told["arrivals"]})
     return total
 

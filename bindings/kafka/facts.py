@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from bindings.envelope import REQUIRED
+from bindings.kafka.layouts import attribute_headers
 from bindings.selectors import (
     All_,
     Any_,
@@ -24,25 +26,32 @@ from bindings.selectors import (
     Matches,
     Missing,
     Not,
+    NotEmpty,
     NotText,
+    OneOf,
     Repeats,
+    Selected,
     Text,
-    ValueMissing,
+    Unusable,
     ValuesAreText,
 )
 
 ENTRIES: Final = "headers"
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 """The columns of the source that the codec needs; ``timestamp`` in milliseconds."""
-_CONTENT_TYPE: Final = Text(FirstBytes(ENTRIES, "content-type"))
+LAYOUT: Final = "layout"
+"""The selected column with a row's header layout."""
+ALWAYS: Final = ("e.specversion", "d", *(f"e.{name}" for name in REQUIRED))
+"""Properties that are selected for every plan, because the condition of odd rows looks at them."""
 # White space before a media type is whatever Python strips; here all that is no visible ASCII.
-_VERSION: Final = Text(FirstBytes(ENTRIES, "ce_specversion"))
+_CONTENT_TYPE: Final = Selected("d")
+_VERSION: Final = Selected("e.specversion")
 
 
 def selector(key: str) -> Expression | None:
     """Return where a property lies: ``e.NAME``, ``p.PATH`` or ``d``; None for a property Kafka has not."""
     if key in ("e.datacontenttype", "d", "p.headers.content-type"):
-        return _CONTENT_TYPE
+        return Text(FirstBytes(ENTRIES, "content-type"))
     if key.startswith("e."):
         return Text(FirstBytes(ENTRIES, f"ce_{key[2:]}"))
     if key.startswith("p.headers."):
@@ -58,29 +67,47 @@ def selector(key: str) -> Expression | None:
     return None
 
 
-def odd(keys: Iterable[str], *, sniffs: bool) -> Expression:
-    """Return the condition that a row needs the exact codec.
+def odd(keys: Iterable[str], *, sniffs: bool, known: frozenset[str] = frozenset()) -> Expression:
+    """Return the condition that a row needs the exact codec, over the source's columns and those of ``ALWAYS``.
 
     ``keys`` are the properties that candidates constrain; ``sniffs`` whether some channel lets an event in a JSON
-    body count without its media type.
+    body count without its media type. ``known`` are plain layouts (:mod:`bindings.kafka.layouts`), of which names
+    need no further look.
     """
+    constrained = sorted({key.removeprefix("p.headers.") for key in keys if key.startswith("p.headers.")})
+    texts = ("ce_specversion", "content-type", *constrained)
+    unusable = [Unusable(ENTRIES, name, _selected(name, keys)) for name in texts]
+    attributes = [name for name in attribute_headers(known) if name[3:] not in ("specversion", *REQUIRED)]
     conditions: list[Expression] = [
         Matches(_CONTENT_TYPE, r"(?i)^[^!-~]*application/cloudevents"),
-        KeysMatch(ENTRIES, _odd_names()),
-        KeysContain(ENTRIES, "\n"),
-        NotText(ENTRIES, "ce_specversion"),
-        NotText(ENTRIES, "content-type"),
-        All_((Not(Missing(_VERSION)), Any_((Not(_sound()), Not(ValuesAreText(ENTRIES)))))),
-        # Of a record that is no event, these may not travel on: they would speak for the event it becomes.
-        All_((Missing(_VERSION), Any_((KeysMatch(ENTRIES, r"\nce_"), Repeats(ENTRIES, "content-type"))))),
+        *unusable,
+        *(NotText(ENTRIES, name) for name in attributes),
+        All_((Not(Missing(_VERSION)), Not(_sound()))),
+        All_((Not(OneOf(Selected(LAYOUT), known)), _doubtful_names(constrained))),
     ]
-    repeated = sorted({key.removeprefix("p.headers.") for key in keys if key.startswith("p.headers.")})
-    for name in repeated:
-        conditions += [Repeats(ENTRIES, name), ValueMissing(ENTRIES, name), NotText(ENTRIES, name)]
     if any(key in ("p.key", "p.key_base64") for key in keys):
         conditions.append(All_((Not(Missing(Field("key"))), Missing(Text(Field("key"))))))
     if sniffs:
         conditions.append(_sniffable())
+    return Any_(tuple(conditions))
+
+
+def _selected(header: str, keys: Iterable[str]) -> Expression:
+    """Return the text of a header: the column that is selected anyway, where there is one."""
+    if header == "ce_specversion":
+        return _VERSION
+    return _CONTENT_TYPE if header == "content-type" else Selected(f"p.headers.{header}")
+
+
+def _doubtful_names(constrained: Iterable[str]) -> Expression:
+    conditions: list[Expression] = [
+        KeysMatch(ENTRIES, _odd_names()),
+        KeysContain(ENTRIES, "\n"),
+        All_((Not(Missing(_VERSION)), Not(ValuesAreText(ENTRIES)))),
+        # Of a record that is no event, these may not travel on: they would speak for the event it becomes.
+        All_((Missing(_VERSION), Any_((KeysMatch(ENTRIES, r"\nce_"), Repeats(ENTRIES, "content-type"))))),
+    ]
+    conditions += [Repeats(ENTRIES, name) for name in constrained]
     return Any_(tuple(conditions))
 
 
@@ -95,8 +122,7 @@ def _odd_names() -> str:
 
 
 def _sound() -> Expression:
-    required = tuple(Matches(Text(FirstBytes(ENTRIES, f"ce_{name}")), r"(?s).") for name in ("id", "source", "type"))
-    return All_((Equals(_VERSION, "1.0"), *required))
+    return All_((Equals(_VERSION, "1.0"), *(NotEmpty(Selected(f"e.{name}")) for name in REQUIRED)))
 
 
 def _sniffable() -> Expression:

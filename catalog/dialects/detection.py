@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ class Dialect(Enum):
 
 _COLLECTIONS: Final = ("messagegroups", "endpoints", "schemagroups")
 _CORE: Final = ("specversion", "registryid", "messagegroupsurl", "endpointsurl", "schemagroupsurl", "modelsource")
+_OLD_GROUPS: Final = frozenset({"definitiongroups", "definitiongroupsurl"})
 
 
 def detect(document: Mapping[str, Any]) -> Dialect:
@@ -25,16 +26,40 @@ def detect(document: Mapping[str, Any]) -> Dialect:
 
     A registry that merely has no messages is XREGISTRY.
     """
-    if "messagegroups" in document:
-        return Dialect.XREGISTRY
-    if any(name in document for name in ("definitionGroups", "definitiongroups", "schemaGroups")):
+    folded = {name.lower() for name in document if isinstance(name, str)}
+    if folded & _OLD_GROUPS or "schemaGroups" in document:
         return Dialect.DEFINITION_GROUPS
     if any(name in document for name in _COLLECTIONS):
-        return Dialect.XREGISTRY
-    groups = document.get("groups")
-    if "messagedefinitions" in document or ("definitions" in document and "authority" in document):
-        return Dialect.MESSAGE_CATALOG
-    members = groups.values() if isinstance(groups, dict) else groups if isinstance(groups, list) else ()
-    if any(isinstance(group, dict) and ("messagedefinitions" in group or "definitions" in group) for group in members):
+        old = any(_is_old_endpoint(endpoint) for endpoint in _members(document.get("endpoints")))
+        return Dialect.DEFINITION_GROUPS if old else Dialect.XREGISTRY
+    if _is_group(document) or any(_is_listed_group(group) for group in _members(document.get("groups"))):
         return Dialect.MESSAGE_CATALOG
     return Dialect.XREGISTRY if any(name in document for name in _CORE) else Dialect.UNKNOWN
+
+
+def _members(collection: Any) -> Iterator[Any]:
+    if isinstance(collection, dict):
+        yield from collection.values()
+    elif isinstance(collection, list):
+        yield from collection
+
+
+def _is_old_endpoint(endpoint: Any) -> bool:
+    """Tell an endpoint that names its messages as definitions; in the same document all else is so too."""
+    return isinstance(endpoint, dict) and any(
+        isinstance(name, str) and name.lower() in ("definitions", "definitiongroups") for name in endpoint
+    )
+
+
+def _is_group(document: Mapping[str, Any]) -> bool:
+    """Tell a group of message definitions from other documents with ``definitions``, such as a JSON schema."""
+    if "messagedefinitions" in document:
+        return True
+    definitions = document.get("definitions")
+    said = str(document.get("specversion")) == "0.1" or "authority" in document
+    listed = isinstance(definitions, list) and isinstance(document.get("format"), str)
+    return definitions is not None and (said or listed)
+
+
+def _is_listed_group(group: Any) -> bool:
+    return isinstance(group, dict) and ("messagedefinitions" in group or "definitions" in group)

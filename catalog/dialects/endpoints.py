@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from catalog.declared import DeclaredEndpoint, Place
-from catalog.dialects.reading import selector
+from catalog.dialects.reading import reference_of, selector
 from catalog.findings import Findings
 from catalog.protocol_properties import canonical_channel_option, canonical_envelope, canonical_protocol
 
@@ -90,7 +90,7 @@ def _groups(value: Any, place: Place, findings: Findings) -> Iterator[str]:
     for index, each in enumerate(listed):
         reference = each.get("uri") or each.get("xid") or each.get("xref") if isinstance(each, dict) else each
         if isinstance(reference, str) and reference:
-            yield reference
+            yield reference_of(reference)
         else:
             hint = "write the xid of a message group"
             findings.error(place / index, "wrong-shape", "a message group is named by text", hint)

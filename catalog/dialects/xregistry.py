@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from catalog.declared import Declarations, DeclaredGroup, DeclaredMessage, Place
+from catalog.dialects.declaring import declare_group, declare_schemas, members, repeated
 from catalog.dialects.endpoints import read_endpoint
-from catalog.dialects.reading import given, optional_text, selector, spelled, text_members
+from catalog.dialects.reading import given, optional_text, reference_of, selector, spelled, text_members
 from catalog.documents import Document
 from catalog.findings import Findings
 from catalog.protocol_properties import canonical_envelope, canonical_protocol
@@ -44,7 +45,20 @@ _BASES: Final = ("basemessage", "basemessageuri", "basemessageurl", "basemessage
 def read(document: Document, into: Declarations, findings: Findings) -> None:
     """Add everything that *document* declares; what has the wrong shape is reported and left out."""
     root = Place(document.file)
-    for key, group, place in _members(document.tree, "messagegroups", root, findings):
+    read_groups(document.tree, root, into, findings)
+    for key, endpoint, place in members(document.tree, "endpoints", root, findings):
+        xid = f"/endpoints/{key}"
+        if xid in into.endpoints:
+            repeated(place, xid, into.endpoints[xid].place, findings)
+            continue
+        into.endpoints[xid] = read_endpoint(xid, endpoint, place, findings)
+        read_messages(endpoint, xid, place, into, findings)
+    declare_schemas(document.tree, "schemagroups", root, into, findings)
+
+
+def read_groups(tree: Mapping[str, Any], root: Place, into: Declarations, findings: Findings) -> None:
+    """Add the message groups of a document, and their messages."""
+    for key, group, place in members(tree, "messagegroups", root, findings):
         xid = f"/messagegroups/{key}"
         declared = DeclaredGroup(
             xid,
@@ -52,55 +66,18 @@ def read(document: Document, into: Declarations, findings: Findings) -> None:
             selector(group, ("envelope", "format"), canonical_envelope, place, findings),
             selector(group, ("protocol", "binding"), canonical_protocol, place, findings),
         )
-        _declare_group(declared, into, findings)
-        _read_messages(group, xid, place, into, findings)
-    for key, endpoint, place in _members(document.tree, "endpoints", root, findings):
-        xid = f"/endpoints/{key}"
-        if xid in into.endpoints:
-            _repeated(place, xid, into.endpoints[xid].place, findings)
-            continue
-        into.endpoints[xid] = read_endpoint(xid, endpoint, place, findings)
-        _read_messages(endpoint, xid, place, into, findings)
-    for key, group, place in _members(document.tree, "schemagroups", root, findings):
-        for name, schema, _ in _members(group, "schemas", place, findings):
-            into.schemas.setdefault(f"/schemagroups/{key}/schemas/{name}", schema)
+        declare_group(declared, into, findings)
+        read_messages(group, xid, place, into, findings)
 
 
-def _members(tree: Mapping[str, Any], name: str, at: Place, findings: Findings) -> Iterator[tuple[str, Any, Place]]:
-    """Give the objects of a collection with their places; report what is no object."""
-    collection = tree.get(name)
-    if collection is None:
-        return
-    if not isinstance(collection, dict):
-        findings.error(at / name, "wrong-shape", f"{name} is no object", f"write {name} as a map from id to object")
-        return
-    for key, member in collection.items():
-        place = at / name / key
-        if isinstance(member, dict):
-            yield key, member, place
-        elif member is not None:
-            findings.error(place, "wrong-shape", f"{key} is no object", "write it as an object")
-
-
-def _declare_group(group: DeclaredGroup, into: Declarations, findings: Findings) -> None:
-    known = into.groups.setdefault(group.xid, group)
-    if known is not group and (known.envelope, known.protocol) != (group.envelope, group.protocol):
-        message = f"{group.xid} has other defaults in {known.place.file}, which count"
-        findings.warning(group.place, "group-conflict", message, "give a group its defaults in one place")
-
-
-def _repeated(place: Place, xid: str, first: Place, findings: Findings) -> None:
-    message = f"{xid} is declared again; the one in {first.file} counts"
-    findings.warning(place, "duplicate-xid", message, "remove or rename one of them")
-
-
-def _read_messages(container: Mapping[str, Any], group: str, at: Place, into: Declarations, findings: Findings) -> None:
-    for key, message, place in _members(container, "messages", at, findings):
+def read_messages(container: Mapping[str, Any], group: str, at: Place, into: Declarations, findings: Findings) -> None:
+    """Add the ``messages`` of a group or an endpoint, with their versions."""
+    for key, message, place in members(container, "messages", at, findings):
         xid = f"{group}/messages/{key}"
         known = into.messages.get(xid)
         if known is not None:
             if known.attributes != attributes_of(message, place, findings):
-                _repeated(place, xid, known.place, findings)
+                repeated(place, xid, known.place, findings)
             continue
         for declared in _declared(message, xid, group, place, findings):
             into.messages[declared.xid] = declared
@@ -111,29 +88,34 @@ def _declared(
 ) -> Iterator[DeclaredMessage]:
     """Give a message, and before it its versions, which others may have as base."""
     attributes = dict(attributes_of(message, place, findings))
-    base = _base(message, place, findings)
-    places = _places(message, place)
-    versions = list(_members(message, "versions", place, findings))
+    base = base_of(message, place, findings)
+    places = places_of(message, place)
+    versions = list(members(message, "versions", place, findings))
     for version, body, at in versions:
         own = attributes_of(body, at, findings)
         yield DeclaredMessage(
-            f"{xid}/versions/{version}", group, at, own, _base(body, at, findings), None, True, _places(body, at)
+            f"{xid}/versions/{version}", group, at, own, base_of(body, at, findings), None, True, places_of(body, at)
         )
     default = _default_version(message, versions)
     if default is not None:
         body, at = default
         attributes = {**attributes_of(body, at, findings), **attributes}
-        base = base or _base(body, at, findings)
-        places = {**_places(body, at), **places}
-    borrowed = _borrowed(message, attributes, base, place, findings)
+        base = base or base_of(body, at, findings)
+        places = {**places_of(body, at), **places}
+    borrowed = borrowed_of(message, attributes, base, place, findings)
     yield DeclaredMessage(xid, group, place, attributes, base, borrowed, False, places)
 
 
-def attributes_of(message: Mapping[str, Any], place: Place, findings: Findings) -> dict[str, Any]:
-    """Return what defines a message, under its 1.0 names; ``null`` and ``"None"`` are not given."""
+def attributes_of(
+    message: Mapping[str, Any], place: Place, findings: Findings, *, unusual: frozenset[str] = _UNUSUAL
+) -> dict[str, Any]:
+    """Return what defines a message, under its 1.0 names; ``null`` and ``"None"`` are not given.
+
+    Names in *unusual* are remarked upon: what they are depends on the dialect.
+    """
     found: dict[str, Any] = {}
     for canonical, name in _written(message).items():
-        if name in _UNUSUAL:
+        if name in unusual:
             findings.warning(place / name, "unusual-name", f"{name} is read as {canonical}", f"write {canonical}")
         checked = _attribute(canonical, message[name], place / name, findings)
         if checked is not None:
@@ -151,7 +133,8 @@ def _written(message: Mapping[str, Any]) -> dict[str, str]:
     return written
 
 
-def _places(message: Mapping[str, Any], place: Place) -> dict[str, Place]:
+def places_of(message: Mapping[str, Any], place: Place) -> dict[str, Place]:
+    """Return where each attribute is written, by its 1.0 name."""
     return {canonical: place / name for canonical, name in _written(message).items()}
 
 
@@ -168,17 +151,19 @@ def _attribute(name: str, value: Any, place: Place, findings: Findings) -> Any:
     return value
 
 
-def _base(message: Mapping[str, Any], place: Place, findings: Findings) -> str | None:
+def base_of(message: Mapping[str, Any], place: Place, findings: Findings) -> str | None:
+    """Return the base reference, under whichever of its names."""
     for name in _BASES:
         if message.get(name) is None:
             continue
         if name != "basemessage":
             findings.warning(place / name, "unusual-name", f"{name} is read as basemessage", "write basemessage")
-        return given(optional_text(message[name], place / name, findings))
+        reference = given(optional_text(message[name], place / name, findings))
+        return None if reference is None else reference_of(reference)
     return None
 
 
-def _borrowed(
+def borrowed_of(
     message: Mapping[str, Any], attributes: Mapping[str, Any], base: str | None, place: Place, findings: Findings
 ) -> str | None:
     """Return the message that this one stands for.
@@ -189,8 +174,8 @@ def _borrowed(
     xref = message.get("xref") or (meta.get("xref") if isinstance(meta, dict) else None)
     if xref is not None:
         return optional_text(xref, place / "xref", findings)
-    uri = message.get("uri")
-    if base is None and isinstance(uri, str) and (MESSAGE_REFERENCE.search(uri) or not attributes):
+    uri = reference_of(message["uri"]) if isinstance(message.get("uri"), str) else None
+    if base is None and uri is not None and (MESSAGE_REFERENCE.search(uri) or not attributes):
         return uri
     return None
 

@@ -16,6 +16,7 @@ import pytest
 
 from bindings.inbox.stream import SPARK_SCHEMA
 from bindings.kafka.codec import parts_of_row
+from bindings.kafka.layouts import learned
 from bindings.protocols import BINDINGS
 from catalog.errors import RecordError
 from catalog.model import Catalog, Endpoint
@@ -27,11 +28,13 @@ from router.render import event_column
 from router.settings import KafkaSink, settings_from_dict
 from router.sinks.forms import TIME_TEXT
 from router.stages import HEADERS_TYPE, Kind, event_headers, judged, unified
+from router.tally import collect
 from router.writing import Batch, BatchWriter
 from tests.support.generation import ENDPOINT, random_catalog, random_record
 from tests.support.reference import Reference
 
 if TYPE_CHECKING:
+    from pyspark import Accumulator
     from pyspark.sql import Column, DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
@@ -199,10 +202,17 @@ def by_match(catalog: Catalog, lines: list[str]) -> list[dict[str, Any]]:
     return told
 
 
-def judged_rows(spark: SparkSession, plan: Plan, rows: Sequence[tuple[Any, ...]], schema: Any, kind: Kind) -> DataFrame:
+def judged_rows(
+    spark: SparkSession,
+    plan: Plan,
+    rows: Sequence[tuple[Any, ...]],
+    schema: Any,
+    kind: Kind,
+    known: frozenset[str] = frozenset(),
+) -> tuple[DataFrame, Accumulator[list[str]]]:
     frame = spark.createDataFrame(list(rows), schema)
     tallies = spark.sparkContext.accumulator([], Tallies())
-    return unified(judged(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q")
+    return unified(judged(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies, known), kind, "q"), tallies
 
 
 def by_run(outcomes: DataFrame, kind: Kind) -> list[dict[str, Any]]:
@@ -251,19 +261,21 @@ def test_kafka(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     options = {"envelopeoptions": {"mode": "structured"}} if seed != 2 else {}
     catalog = catalog_for(seed, "KAFKA", **options)
     lines = lines_of(Random(seed), catalog, "KAFKA", KAFKA_MEMBERS)
-    outcomes = judged_rows(
-        spark, plan_of(catalog, tmp_path), [kafka_row(line) for line in lines], KAFKA_SCHEMA, "kafka"
-    )
-    met = same(lines, by_match(catalog, lines), by_run(outcomes, "kafka"))
-    assert {"routed", "invalid-cloudevent", "undecodable"} <= met
-    assert met & {"no-match", "ambiguous"}
+    plan, rows, known = plan_of(catalog, tmp_path), [kafka_row(line) for line in lines], frozenset[str]()
+    for _ in range(2):
+        outcomes, tallies = judged_rows(spark, plan, rows, KAFKA_SCHEMA, "kafka", known)
+        met = same(lines, by_match(catalog, lines), by_run(outcomes, "kafka"))
+        assert {"routed", "invalid-cloudevent", "undecodable"} <= met
+        assert met & {"no-match", "ambiguous"}
+        known = learned(known, collect(tallies.value).layouts)
+        assert known, "the second round should know some layouts"
 
 
 def test_http(spark: SparkSession, tmp_path: Path) -> None:
     catalog = catalog_for(4, "HTTP", envelopeoptions={"mode": "structured"})
     lines = lines_of(Random(4), catalog, "HTTP", HTTP_MEMBERS)
     rows = [inbox_row(number, line) for number, line in enumerate(lines)]
-    outcomes = judged_rows(spark, plan_of(catalog, tmp_path), rows, SPARK_SCHEMA, "inbox")
+    outcomes, _ = judged_rows(spark, plan_of(catalog, tmp_path), rows, SPARK_SCHEMA, "inbox")
     met = same(lines, by_match(catalog, lines), by_run(outcomes, "inbox"))
     assert {"routed", "invalid-cloudevent", "undecodable"} <= met
     assert met & {"no-match", "ambiguous"}
@@ -286,7 +298,7 @@ def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_pa
     rows = [kafka_row(line) for line in lines_of(Random(1), catalog, "KAFKA", KAFKA_MEMBERS)[:10]]
     writer = _Kept(plan, lambda sink, result: None)
     assert writer.one_pass
-    outcomes = judged_rows(spark, plan, rows, KAFKA_SCHEMA, "kafka")
+    outcomes, _ = judged_rows(spark, plan, rows, KAFKA_SCHEMA, "kafka")
     writer.write(outcomes, Batch("kafka", "q", "g", 0, "2026-01-02T03:04:05Z"))
     (written,) = writer.kept
     physical = written._jdf.queryExecution().executedPlan().toString()

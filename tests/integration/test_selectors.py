@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from bindings.kafka.facts import ENTRIES, odd, selector
+from bindings.kafka.facts import ENTRIES, selector
+from bindings.kafka.layouts import learned
 from bindings.selectors import (
     All_,
     Any_,
@@ -23,17 +24,20 @@ from bindings.selectors import (
     FirstBytes,
     KeysContain,
     KeysMatch,
+    Layout,
     Matches,
     Missing,
     Not,
+    NotEmpty,
     NotText,
+    OneOf,
     Repeats,
     Rows,
     Text,
-    ValueMissing,
+    Unusable,
     ValuesAreText,
 )
-from router.kafka_facts import RAW, SOURCE_SCHEMA, KafkaSelection
+from router.kafka_facts import RAW, SOURCE_SCHEMA, KafkaSelection, plain_layouts
 from router.stages import HEADERS_TYPE
 
 if TYPE_CHECKING:
@@ -145,9 +149,12 @@ def expressions() -> Iterator[Expression]:
             NotText(ENTRIES, name),
             Missing(first),
             Repeats(ENTRIES, name),
-            ValueMissing(ENTRIES, name),
+            Unusable(ENTRIES, name, Text(first)),
+            NotEmpty(Text(first)),
+            OneOf(Text(first), frozenset({"1.0", "a"})),
         )
         yield from (Equals(Text(first), "1.0"), Matches(Text(first), r"(?s)."))
+    yield Layout(ENTRIES)
     yield from (Field("topic"), Text(Field("key")), Base64(Field("key")), Text(Field("partition")))
     yield from (BytesContain(Field("value"), "specversion"), BytesContain(Field("value"), "\\u"))
     yield from (
@@ -159,7 +166,6 @@ def expressions() -> Iterator[Expression]:
     one, other = Missing(Field("key")), ValuesAreText(ENTRIES)
     yield from (Not(one), Any_((one, other)), All_((one, other)), All_((Not(one), Not(other), one)))
     keys = ("p.headers.a", "p.headers.content-type", "p.key", "p.key_base64", "e.id", "p.topic", "p.partition", "d")
-    yield from (odd(keys, sniffs=sniffs) for sniffs in (False, True))
     yield from (found for found in map(selector, keys) if found is not None)
 
 
@@ -187,14 +193,21 @@ def test_every_selector_says_the_same_twice(spark: SparkSession) -> None:
 
 def test_the_selection_of_a_plan_says_the_same_twice(spark: SparkSession) -> None:
     made = plenty(ROWS // 2)
-    selection = KafkaSelection(("e.id", "e.type", "p.headers.a", "p.key", "p.topic", "d"), sniffs=True)
-    by_spark = spark.createDataFrame(made, SCHEMA).select(*selection.columns()).toArrow()
-    by_arrow = selection.arrow(batch_of(made))
-    assert by_spark.column_names == by_arrow.schema.names
-    for name in by_spark.column_names:
-        assert by_spark.column(name).to_pylist() == by_arrow.column(name).to_pylist(), name
-    settled = by_spark.column(RAW).null_count / len(made)
-    assert 0.01 < settled < 0.99, "the rows should be both odd and plain"
+    keys = ("e.id", "e.type", "p.headers.a", "p.key", "p.topic", "d")
+    known: frozenset[str] = frozenset()
+    for _ in range(2):
+        selection = KafkaSelection(keys, sniffs=True, known=known)
+        rows = spark.createDataFrame(made, SCHEMA)
+        columns = [column.alias(name) for name, column in zip(selection.names, selection.columns(), strict=True)]
+        by_spark = rows.select("*", *selection.first()).select(*columns).toArrow()
+        by_arrow = selection.arrow(batch_of(made))
+        assert by_spark.column_names == by_arrow.schema.names
+        for name in by_spark.column_names:
+            assert by_spark.column(name).to_pylist() == by_arrow.column(name).to_pylist(), name
+        settled = by_spark.column(RAW).null_count / len(made)
+        assert 0.01 < settled < 0.99, "the rows should be both odd and plain"
+        known = learned(known, plain_layouts(by_arrow, keys))
+        assert known, "some layouts should be plain"
 
 
 def test_slices_of_a_batch_select_alike() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ def written(bootstrap: str, *topics: str) -> int:
     return sum(sum(ends(bootstrap, topic).values()) for topic in topics)
 
 
+def has_written(bootstrap: str, topics: tuple[str, ...], goal: int) -> bool:
+    """Whether the topics have that many records."""
+    return written(bootstrap, *topics) >= goal
+
+
 def numbers(messages: list[Message]) -> Counter[int]:
     """Count the records by the number in their value."""
     return Counter(json.loads(message.value or b"{}")["n"] for message in messages)
@@ -65,7 +71,7 @@ def crash_and_account(kafka: Kafka, topics: tuple[str, str, str], router: Router
     for part in (1, 2, 3):
         router.start()
         goal = count * part // 4
-        wait_until(lambda goal=goal: written(kafka.bootstrap, out, dead) >= goal, LIMIT, router_said(router))
+        wait_until(partial(has_written, kafka.bootstrap, (out, dead), goal), LIMIT, router_said(router))
         router.kill()
     router.start()
     wait_until(lambda: router.total("xrouter_source_lag_records") == 0 and done(kafka, router, count, out, dead),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,16 @@ def epoch(router: RouterProcess) -> str:
     return found[0].split('"')[1] if found else ""
 
 
+def routed_more(router: RouterProcess, count: float) -> bool:
+    """Whether more than *count* records have an outcome."""
+    return router.total("xrouter_records_total") > count
+
+
+def changed(router: RouterProcess, before: str) -> bool:
+    """Whether another epoch than *before* is active."""
+    return epoch(router) not in ("", before)
+
+
 def test_five_changes_under_load_one_of_them_invalid(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:
@@ -73,7 +84,7 @@ def test_five_changes_under_load_one_of_them_invalid(
     feeder.start()
     for change in range(1, CHANGES + 1):
         seen = router.total("xrouter_records_total")
-        wait_until(lambda seen=seen: router.total("xrouter_records_total") > seen + 1_000, LIMIT, router_said(router))
+        wait_until(partial(routed_more, router, seen + 1_000), LIMIT, router_said(router))
         if change == BROKEN:
             path.with_suffix(".tmp").write_text('{"messagegroups": {"plant.0": ')
             path.with_suffix(".tmp").replace(path)
@@ -83,7 +94,7 @@ def test_five_changes_under_load_one_of_them_invalid(
             continue
         before = epoch(router)
         load.write_catalog(path, load.catalog(STEP * (change + 1), topic=source))
-        wait_until(lambda before=before: epoch(router) not in ("", before), LIMIT, router_said(router))
+        wait_until(partial(changed, router, before), LIMIT, router_said(router))
         sizes[epoch(router)] = STEP * (change + 1)
     count = feeder.finish()
     wait_until(lambda: router.total("xrouter_records_total") >= count, LIMIT, router_said(router))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -36,6 +36,11 @@ class Message:
 def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes | None, Headers]]) -> int:
     """Send (key, value, headers) records and wait until all are acknowledged; return how many."""
     failures: list[str] = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failures.append(str(error))
+
     producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 200_000, "acks": "all"}
     )
@@ -43,9 +48,7 @@ def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, by
     for key, value, headers in records:
         while True:
             try:
-                producer.produce(
-                    topic, value, key, headers=list(headers), on_delivery=lambda e, _: e and failures.append(str(e))
-                )
+                producer.produce(topic, value, key, headers=list(headers), on_delivery=delivered)
                 break
             except BufferError:
                 producer.poll(0.1)
@@ -96,10 +99,14 @@ def _read(bootstrap: str, topic: str) -> Iterator[Message]:
             batch = wait_until(lambda: consumer.consume(5_000, 1.0), READ_SECONDS, f"records of {topic}")
             for found in batch:
                 assert found.error() is None, found.error()
-                headers = tuple((name, value) for name, value in (found.headers() or ()))
-                partition, offset = found.partition(), found.offset()
-                yield Message(topic, partition, offset, found.key(), found.value(), headers)
-                if offset + 1 >= left.get(partition, 0):
-                    left.pop(partition, None)
+                message = _message(topic, found)
+                yield message
+                if message.offset + 1 >= left.get(message.partition, 0):
+                    left.pop(message.partition, None)
     finally:
         consumer.close()
+
+
+def _message(topic: str, found: Any) -> Message:
+    headers = tuple((str(name), value) for name, value in (found.headers() or ()))
+    return Message(topic, int(found.partition()), int(found.offset()), found.key(), found.value(), headers)

@@ -73,16 +73,16 @@ def test_nothing_to_read(source: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("document", "rule"),
+    ("document", "finding"),
     [
-        ({"definitionGroups": {}}, "unsupported-dialect"),
-        ({"groups": {"g": {"definitions": []}}}, "unsupported-dialect"),
-        ({"x": 1}, "not-a-catalog"),
+        ({"definitionGroups": {}}, ("info", "deprecated-dialect")),
+        ({"groups": {"g": {"definitions": []}}}, ("info", "deprecated-dialect")),
+        ({"x": 1}, ("error", "not-a-catalog")),
     ],
 )
-def test_other_documents_are_findings(document: object, rule: str, tmp_path: Path) -> None:
+def test_other_documents_are_findings(document: object, finding: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(document))
-    assert [(f.severity, f.rule) for f in load([tmp_path / "a.json"]).findings] == [("error", rule)]
+    assert [(f.severity, f.rule) for f in load([tmp_path / "a.json"]).findings] == [finding]
 
 
 class _Registry(BaseHTTPRequestHandler):

@@ -1,0 +1,178 @@
+"""What a message definition of CNCF Message Catalog 0.1 holds, turned into attributes of 1.0.
+
+The content has one section per part of the message: ``attributes`` of a CloudEvent; the sections of an AMQP message;
+``publish`` and ``userproperty`` of MQTT; ``pub`` of NATS. Its values are attribute value templates, in which an empty
+``value`` permits any content and a ``null`` one is as if the property were not listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from catalog.declared import Place
+from catalog.dialects.reading import Format, given, now_of, optional_text
+from catalog.findings import Findings
+from catalog.protocol_properties import SHAPES, Shape, canonical_member, canonical_option, canonical_protocol
+
+_MQTT_NAMES: Final = {"expiryinterval": "message_expiry_interval"}
+_MAIN: Final = {"MQTT/5.0": "publish", "MQTT/3.1.1": "publish", "NATS": "pub"}
+"""The section that holds the plain options, by protocol."""
+_PAYLOADS: Final = ("applicationdata", "payload")
+_FORMATS: Final = {"json": "JsonSchema", "jsonschema": "JsonSchema", "avro": "Avro", "protobuf": "Protobuf/3"}
+_DRAFT: Final = re.compile(r"draft[-/][0-9][0-9-]*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Attributes under their 1.0 names, where they are written, and the protocol when the content settles it."""
+
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    written: Mapping[str, Place] = field(default_factory=dict)
+    protocol: str | None = None
+
+
+def described(content: Mapping[str, Any], form: Format, at: Place, findings: Findings) -> Described:
+    """Read the content of a definition of the format *form*."""
+    reader = _Reader(at, findings)
+    if form.protocol is None:
+        reader.envelope(content)
+        return Described(reader.attributes, reader.written)
+    protocol = form.protocol
+    main = _MAIN.get(protocol)
+    section = content.get(main) if main is not None else None
+    if main == "publish" and isinstance(section, dict):
+        version = given(_text(section.get("mqttversion")))
+        protocol = canonical_protocol(f"MQTT/{version}") if version is not None else protocol
+    reader.options(content, protocol, main)
+    return Described(reader.attributes, reader.written, protocol)
+
+
+class _Reader:
+    """Fills ``attributes`` and ``written`` from one content."""
+
+    def __init__(self, at: Place, findings: Findings) -> None:
+        self.attributes: dict[str, Any] = {}
+        self.written: dict[str, Place] = {}
+        self._at = at
+        self._findings = findings
+
+    def envelope(self, content: Mapping[str, Any]) -> None:
+        """Read the attributes of an envelope, among which is the schema of the data."""
+        place = self._at / "attributes"
+        listed = self._map(content.get("attributes"), place)
+        attributes = {name: now_of(body) for name, body in listed.items() if _is_listed(body)}
+        schema = attributes.get("dataschema")
+        if isinstance(schema, dict):
+            self._schema(schema, place / "dataschema")
+            body = {name: value for name, value in schema.items() if name not in ("schema", "schematype")}
+            attributes["dataschema"] = body
+            if body.get("value") is None and not body.get("required"):
+                del attributes["dataschema"]
+        self.attributes["envelopemetadata"] = attributes
+        self.written["envelopemetadata"] = place
+
+    def options(self, content: Mapping[str, Any], protocol: str, main: str | None) -> None:
+        """Read the sections of a message of a protocol."""
+        shape = SHAPES.get(protocol, Shape({}))
+        options: dict[str, Any] = {}
+        for name, value in content.items():
+            place = self._at / name
+            if name in _PAYLOADS:
+                self._schema(self._map(value, place).get("dataschema"), place / "dataschema")
+            elif name == main:
+                self._plain(self._map(value, place), protocol, shape, place, options)
+            elif name == "userproperty" and "user_properties" in shape.lists:
+                options["user_properties"] = self._list("user_properties", value, place)
+            else:
+                self._section(name, value, protocol, shape, place, options)
+        self.attributes["protocoloptions"] = options
+        self.written["protocoloptions"] = self._at
+
+    def _plain(
+        self, section: Mapping[str, Any], protocol: str, shape: Shape, at: Place, options: dict[str, Any]
+    ) -> None:
+        for name, value in section.items():
+            known = _MQTT_NAMES.get(name, name) if protocol.startswith("MQTT/") else name
+            canonical = canonical_option(protocol, known)
+            if canonical is not None and canonical in shape.scalars:
+                if _is_listed(value):
+                    options[canonical] = now_of(value)
+                    self.written[f"protocoloptions.{canonical}"] = at / name
+            elif name != "mqttversion":
+                self._unknown(f"{protocol} has no {name}; it is ignored", at / name)
+
+    def _section(self, name: str, value: Any, protocol: str, shape: Shape, at: Place, options: dict[str, Any]) -> None:
+        """Read a section of AMQP; what a format that 0.1 does not define has is taken as it is."""
+        canonical = canonical_option(protocol, name)
+        if canonical is not None and canonical in shape.sections:
+            table = shape.sections[canonical]
+            section = options.setdefault(canonical, {})
+            for inner, body in self._map(value, at).items():
+                known = inner if table is None else canonical_member(table, inner)
+                if known is None:
+                    self._unknown(f"the AMQP {canonical} have no {inner}; it is ignored", at / inner)
+                elif _is_listed(body):
+                    section[known] = now_of(body)
+                    self.written[f"protocoloptions.{canonical}.{known}"] = at / inner
+        elif protocol not in _MAIN and canonical is not None:
+            options[name] = value
+        else:
+            self._unknown(f"a message of {protocol} has no section {name}; it is ignored", at)
+
+    def _list(self, canonical: str, value: Any, at: Place) -> list[Any]:
+        """Read a map by name as the list that 1.0 has."""
+        named: list[Any] = []
+        for name, body in self._map(value, at).items():
+            if _is_listed(body):
+                named.append({"name": name, **(body if isinstance(body, dict) else {"value": body})})
+                self.written[f"protocoloptions.{canonical}.{name}"] = at / name
+        return named
+
+    def _schema(self, schema: Any, at: Place) -> None:
+        """Read a data schema: a reference in ``value``, or a document in ``schema``."""
+        if isinstance(schema, str):
+            schema = {"value": schema}
+        body = self._map(schema, at)
+        reference = given(optional_text(body.get("value"), at / "value", self._findings))
+        document = body.get("schema")
+        kind = given(optional_text(body.get("schematype"), at / "schematype", self._findings))
+        if reference is not None:
+            self.attributes["dataschemauri"], self.written["dataschemauri"] = reference, at / "value"
+        if document is not None:
+            self.attributes["dataschema"], self.written["dataschema"] = document, at / "schema"
+        if kind is not None:
+            self.attributes["dataschemaformat"] = _format(kind, document)
+            self.written["dataschemaformat"] = at / "schematype"
+
+    def _map(self, value: Any, at: Place) -> Mapping[str, Any]:
+        if value is None:
+            return {}
+        if isinstance(value, dict):
+            return value
+        self._findings.error(at, "wrong-shape", "this is no object, and ignored", "write it as a map by name")
+        return {}
+
+    def _unknown(self, text: str, at: Place) -> None:
+        self._findings.warning(at, "unknown-option", text, "remove it, or correct the name")
+
+
+def _is_listed(body: Any) -> bool:
+    """Tell what counts: a null value is as if the property were not there."""
+    return body is not None and not (isinstance(body, dict) and "value" in body and body["value"] is None)
+
+
+def _text(value: Any) -> str | None:
+    """Return a text that may be wrapped as ``{"value": …}``."""
+    inner = value.get("value") if isinstance(value, dict) else value
+    return None if inner is None or isinstance(inner, (dict, list, bool)) else str(inner)
+
+
+def _format(kind: str, document: Any) -> str:
+    """Return a schema format of 1.0; the version of a JSON schema is the one that it says it has."""
+    name = _FORMATS.get(kind.lower(), kind)
+    said = document.get("$schema") if isinstance(document, dict) else None
+    draft = _DRAFT.search(said) if name == "JsonSchema" and isinstance(said, str) else None
+    return f"{name}/{draft.group()}" if draft else name
