@@ -61,7 +61,7 @@ class DeclaredGroup:
 class DeclaredEndpoint:
     """An endpoint; ``messagegroups`` are references as written, its messages are declared messages of its xid.
 
-    ``groups_written`` is where those references stand, when that is not ``messagegroups``.
+    ``groups_written`` is where each of those references stands, when that is not ``messagegroups``.
     """
 
     xid: str
@@ -73,7 +73,7 @@ class DeclaredEndpoint:
     uris: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     messagegroups: tuple[str, ...] = ()
-    groups_written: Place | None = None
+    groups_written: tuple[Place, ...] = ()
 
 
 @dataclass(slots=True)

@@ -130,7 +130,7 @@ def _listed_groups(declared: DeclaredEndpoint, resolver: Resolver, findings: Fin
         if group is not None:
             found[group] = None
             continue
-        place = (declared.groups_written or declared.place / "messagegroups") / index
+        place = declared.groups_written[index] if declared.groups_written else declared.place / "messagegroups" / index
         hint = "correct the reference, or add the document"
         findings.warning(place, "dangling-group", f"the message group {reference} is not there", hint)
     return tuple(found)

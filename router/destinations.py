@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from router.limits import SizeLimits
 from router.matcher import Matcher, Outcomes
 from router.matching.segments import Int
 from router.names import CONTEXT_PREFIX, NameTemplate, dead_letter_values, event_values
@@ -41,16 +42,17 @@ class Placed:
 class Destinations:
     """Settles destinations for one plan."""
 
-    def __init__(self, matcher: Matcher, routes: Routes) -> None:
+    def __init__(self, matcher: Matcher, routes: Routes, limits: SizeLimits) -> None:
         self._matcher = matcher
         self._routes = routes
         self._fields = routes.fields
+        self._limits = limits
         self._templates = {f"topic_{name}": template for name, template in routes.topics.items()}
         self._pairs: dict[int, int] = {}
         self._known: list[Pair] = []
 
-    def place(self, outcomes: Outcomes) -> Placed:
-        """Return the destinations of all rows of a batch."""
+    def place(self, outcomes: Outcomes, sizes: Int) -> Placed:
+        """Return the destinations of all rows of a batch; rows too large for their sinks become dead letters."""
         width = len(self._matcher.targets) + 3
         codes = (outcomes.facts.channels + 1) * width + outcomes.winners + 2
         distinct, inverse = np.unique(codes, return_inverse=True)
@@ -63,6 +65,7 @@ class Destinations:
             for place, name in enumerate(self._fields)
         }
         self._by_value(outcomes, numbers, routes, topics)
+        self._limits.reject(outcomes, sizes, routes)
         self._letters(outcomes, endpoints, topics)
         return Placed(endpoints, pa.array(routes), topics)
 

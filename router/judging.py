@@ -15,7 +15,7 @@ from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
 from router.facts import RawFacts, RawRow
-from router.kafka_facts import KafkaSelection, facts_of_selected, plain_layouts
+from router.kafka_facts import SIZE, KafkaSelection, facts_of_selected, plain_layouts
 from router.plan import Judge
 from router.tally import with_layouts
 
@@ -41,19 +41,21 @@ def judge_kafka(judge: Judge, selected: pa.RecordBatch) -> Judged:
     channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
     outcomes = judge.matcher.match(facts_of_selected(selected, judge.matcher, channels))
     arrivals = selected.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
-    lists, counts = judge.outputs.build(outcomes, selected.num_rows, arrivals)
+    sizes = selected.column(SIZE).to_numpy(zero_copy_only=False).astype(np.int64)
+    lists, counts = judge.outputs.build(outcomes, arrivals, sizes)
     return lists, with_layouts(counts, plain_layouts(selected, judge.matcher.index.keys))
 
 
 def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Judged:
     """Judge one Arrow batch of inbox rows."""
     raw = RawFacts(judge.matcher.index.keys)
-    arrivals = np.zeros(batch.num_rows, np.int64)
+    arrivals, sizes = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
     for number, row in enumerate(batch.to_pylist()):
         received = row["received"]
         arrivals[number] = int(received.timestamp() * 1000)
+        sizes[number] = len(row["body"] or b"")
         raw.add(inbox_row(judge, number, row))
-    return judge.outputs.build(judge.matcher.match(raw.build()), batch.num_rows, arrivals)
+    return judge.outputs.build(judge.matcher.match(raw.build()), arrivals, sizes)
 
 
 def inbox_row(judge: Judge, number: int, row: Mapping[str, Any]) -> RawRow:

@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.conditions import Not, OneOf
 from bindings.kafka.codec import PROTOCOL, parts_of_row
 from bindings.kafka.facts import ALWAYS, ENTRIES, LAYOUT, odd, selector
 from bindings.kafka.layouts import MOST, is_plain
 from bindings.protocols import BINDINGS
-from bindings.selectors import Expression, Field, Layout, Not, OneOf, Rows, Selected, Text
+from bindings.selectors import Expression, Field, Layout, Rows, Selected, Text
 from router.facts import NO_SOURCE, PROTOCOL_NUMBERS, Facts, RawFacts, RawRow, join
 from router.mapping import Defaults
 from router.matcher import Matcher
@@ -31,6 +32,7 @@ PLAIN: Final = ("topic", "partition", "offset", "timestamp")
 YEAR_10000: Final = 253_402_300_800_000
 """Milliseconds from which RFC 3339 has no text. Negative ones are Kafka's way of saying that there is no time."""
 TEXT_KEY: Final = "text_key"
+SIZE: Final = "size"
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SOURCE_SCHEMA: Final = pa.schema(
     [
@@ -63,7 +65,7 @@ class KafkaSelection:
     @property
     def names(self) -> list[str]:
         """The columns that :func:`facts_of_selected` reads, in order."""
-        return [*PLAIN, *self.keys, TEXT_KEY, LAYOUT, RAW]
+        return [*PLAIN, *self.keys, TEXT_KEY, LAYOUT, SIZE, RAW]
 
     def first(self) -> list[Column]:
         """Return the Spark columns of the first step, for a row of ``SOURCE_SCHEMA``."""
@@ -77,6 +79,7 @@ class KafkaSelection:
         made = [F.col(f"`{name}`") for name in (*PLAIN, *self.keys)]
         made.append(F.when(F.col(f"`{VERSION}`").isNull(), self.text_key.column()))
         made.append(F.when(self.unknown.column(), F.col(LAYOUT)))
+        made.append(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
         made.append(F.when(self.odd.column(), F.struct(*RAW_FIELDS)))
         return made
 
@@ -92,6 +95,8 @@ class KafkaSelection:
         raw = pa.StructArray.from_arrays([batch.column(name) for name in RAW_FIELDS], names=list(RAW_FIELDS))
         mask = self.odd.arrow(rows)
         made[RAW] = raw.take(pa.array(np.arange(len(batch)), mask=~mask.to_numpy(zero_copy_only=False)))
+        lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
+        made[SIZE] = pc.add(*lengths)
         made[LAYOUT] = pc.if_else(self.unknown.arrow(rows), made[LAYOUT], none)
         return pa.RecordBatch.from_pydict({name: made[name] for name in self.names})
 
@@ -138,7 +143,7 @@ def facts_of_selected(
 
 def _plain(selected: pa.RecordBatch, channels: Int, odd_rows: Int, time: pa.StringArray) -> Facts:
     rows = selected.num_rows
-    names = [name for name in selected.schema.names if name not in (*PLAIN, TEXT_KEY, LAYOUT, RAW)]
+    names = [name for name in selected.schema.names if name not in (*PLAIN, TEXT_KEY, LAYOUT, SIZE, RAW)]
     events = pc.is_valid(selected.column(VERSION)).to_numpy(zero_copy_only=False).astype(np.int64)
     own = channels.copy()
     own[odd_rows] = -1

@@ -18,6 +18,7 @@ from bindings.envelope import attribute_name
 from bindings.protocols import BINDINGS
 from router.destinations import Destinations
 from router.facts import EVENT_MEDIA, NO_SOURCE, Facts, Reading
+from router.limits import SizeLimits, sizes_of
 from router.matcher import Matcher, Outcomes
 from router.matching.segments import Int
 from router.routing import Routes
@@ -40,19 +41,22 @@ Pairs = list[tuple[str, bytes | None]]
 class OutputBuilder:
     """Builds the output of batches for one plan."""
 
-    def __init__(self, matcher: Matcher, routes: Routes) -> None:
-        self._destinations = Destinations(matcher, routes)
+    def __init__(self, matcher: Matcher, routes: Routes, limits: SizeLimits) -> None:
+        self._limits = limits
+        self._destinations = Destinations(matcher, routes, limits)
         self._xids = pa.array([target.xid for target in matcher.targets], pa.string())
         self.type = output_type(routes)
 
-    def build(self, outcomes: Outcomes, rows: int, arrivals: Int) -> tuple[pa.ListArray, str | None]:
+    def build(self, outcomes: Outcomes, arrivals: Int, sizes: Int) -> tuple[pa.ListArray, str | None]:
         """Return one list of outcomes per input row, and their tally.
 
-        ``arrivals`` are the milliseconds of each input row's arrival.
+        ``arrivals`` are the milliseconds of each input row's arrival, ``sizes`` the bytes of its key and body.
         """
         facts = outcomes.facts
         width = facts.columns.rows
-        placed = self._destinations.place(outcomes)
+        own = sizes_of(facts, sizes)
+        placed = self._destinations.place(outcomes, own)
+        spilled = self._limits.spilled(outcomes, own)
         messages = self._xids.take(pa.array(outcomes.winners, mask=outcomes.winners < 0))
         columns: dict[str, pa.Array] = {
             "message": messages,
@@ -62,11 +66,14 @@ class OutputBuilder:
             "nearest": sparse({row: json.dumps(n) for row, n in outcomes.nearest.items()}, width, pa.string()),
             "context": outcomes.contexts,
             "route": placed.routes,
+            "spilled": sparse(dict.fromkeys(spilled, True), width, pa.bool_()),
             **placed.topics,
             **_exact(outcomes),
         }
-        order, offsets = in_order(facts, rows)
-        counts = tally(messages, placed.endpoints, columns["reason"], order, arrivals[facts.sources[order]])
+        order, offsets = in_order(facts, len(sizes))
+        counts = tally(
+            messages, placed.endpoints, columns["reason"], order, arrivals[facts.sources[order]], len(spilled)
+        )
         arrays = [columns[field.name].cast(field.type) for field in self.type]
         struct = pa.StructArray.from_arrays(arrays, fields=list(self.type))
         return pa.ListArray.from_arrays(pa.array(offsets), struct.take(pa.array(order))), counts
@@ -87,6 +94,7 @@ def output_type(routes: Routes) -> pa.StructType:
         ("replaced", pa.bool_()),
         ("place", pa.int32()),
         ("route", pa.int32()),
+        ("spilled", pa.bool_()),
         ("key", pa.binary()),
     ]
     fields += [(name, pa.string()) for name in routes.fields]

@@ -21,6 +21,7 @@ from router.generations import Generation
 from router.judging import Tallies
 from router.logs import get_logger
 from router.plan import Plan
+from router.render import spilled_records
 from router.stages import Kind, judged, prepared, unified
 from router.state import State
 from router.tally import Tally, collect
@@ -215,7 +216,9 @@ class Pipeline:
         if loaded.writer.one_pass:
             self._state.pin(self.name, number, loaded.plan.id)
             loaded.writer.write(made, batch)
-            return loaded.learn(collect(tallies.value))
+            tally = loaded.learn(collect(tallies.value))
+            self._spill(made, tally)
+            return tally
         kept = made.persist()
         try:
             kept.count()
@@ -223,10 +226,21 @@ class Pipeline:
             if not pinned:
                 check_ratio(tally, loaded.plan.settings.dead_letters.max_ratio)
                 self._state.pin(self.name, number, loaded.plan.id)
+            self._spill(kept, tally)
             loaded.writer.write(kept, batch)
             return tally
         finally:
             kept.unpersist()
+
+    def _spill(self, rows: DataFrame, tally: Tally) -> None:
+        """Keep dead letters that no topic takes in files, before Spark commits the batch that refers to them."""
+        if not tally.spilled:
+            return
+        for letter, line in spilled_records(rows, self.kind):
+            self._state.spill(letter, line)
+            _log.warning(
+                "dead letter too large for its topic", query=self.name, letter=letter, file=f"spill/{letter}.json"
+            )
 
 
 def check_ratio(tally: Tally, most: float | None) -> None:

@@ -19,6 +19,7 @@ from catalog.listing import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
 from router.channels import ChannelBuilder
 from router.errors import BatchPinError
+from router.limits import SizeLimits
 from router.matcher import Matcher
 from router.outputs import OutputBuilder
 from router.routing import Routes
@@ -72,7 +73,7 @@ class Plan:
             numbers[channel] = number
             numbers.update({member.endpoint: number for member in members})
         matcher = Matcher(builder.targets, builder.channels)
-        return Judge(matcher, OutputBuilder(matcher, self.routes), numbers)
+        return Judge(matcher, OutputBuilder(matcher, self.routes, SizeLimits(self.settings)), numbers)
 
     @cached_property
     def _document(self) -> bytes:

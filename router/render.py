@@ -5,7 +5,7 @@ Python sees what it needs of each row and no body; the body joins in the JVM.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
@@ -14,6 +14,7 @@ import pyarrow as pa
 from bindings.kafka.codec import parts_of_row
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
+from catalog.record import Record
 from catalog.values import instant
 from router.facts import single
 from router.judging import inbox_parts
@@ -21,7 +22,7 @@ from router.sinks.forms import INSTANT, TEXT_MAP, TIME_TEXT
 from router.stages import Kind
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 COLUMNS: Final = ("id", "source", "specversion", "type", "subject", "datacontenttype", "dataschema")
 EVENT: Final = pa.struct(
@@ -99,6 +100,18 @@ def native_column(kind: Kind) -> Column:
         return pa.array([native_json(*parts_of_raw(row, kind, at)) for row, at in rows], pa.string())
 
     return _arrow(rendered, pa.string())(F.col("raw"), F.col("m.place"))
+
+
+def spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
+    """Yield the id and the whole native record (semantics.md section 3) of each letter to be kept in a file."""
+    from pyspark.sql import functions as F
+
+    wanted = rows.where("m.spilled").select("letter", "raw", F.col("m.place").alias("place"), "body", "m.endpoint")
+    for row in wanted.toLocalIterator():
+        parts, binding = parts_of_raw(row["raw"].asDict(recursive=True), kind, row["place"])
+        body = None if row["body"] is None else bytes(row["body"])
+        record = Record(binding.protocol, binding.native(parts), body, row["endpoint"])
+        yield row["letter"], msgspec.json.encode(record.to_json())
 
 
 def structured_column(kind: Kind) -> Column:

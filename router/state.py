@@ -133,6 +133,10 @@ class State:
         except FileNotFoundError:
             return None
 
+    def spill(self, letter: str, record: bytes) -> None:
+        """Keep the whole record of a dead letter; the same letter again changes nothing."""
+        write_durably(self.root / "spill" / f"{letter}.json", record)
+
     def offsets(self, cluster: str) -> dict[str, dict[str, int]]:
         """Return the committed offsets of a cluster's topics, by topic and partition, from past generations."""
         return dict(self._read_ledger().get(cluster, {}))

@@ -28,13 +28,15 @@ BUCKETS: Final = 64
 class Tally:
     """Counts of a whole batch: records by (endpoint, outcome, reason), by definition, and by arrival in ms.
 
-    ``layouts`` are header layouts found plain on the way (:mod:`bindings.kafka.layouts`).
+    ``spilled`` counts dead letters that are kept in files; ``layouts`` are header layouts found plain on the way
+    (:mod:`bindings.kafka.layouts`).
     """
 
     records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     definitions: Counter[str] = field(default_factory=Counter)
     arrivals: Counter[int] = field(default_factory=Counter)
     layouts: set[str] = field(default_factory=set)
+    spilled: int = 0
 
     @property
     def total(self) -> int:
@@ -48,7 +50,12 @@ class Tally:
 
 
 def tally(
-    messages: pa.StringArray, endpoints: pa.StringArray, reasons: pa.StringArray, order: Int, arrivals: Int
+    messages: pa.StringArray,
+    endpoints: pa.StringArray,
+    reasons: pa.StringArray,
+    order: Int,
+    arrivals: Int,
+    spilled: int = 0,
 ) -> str | None:
     """Return the tally of the rows in *order* as text; None when there are none."""
     if not len(order):
@@ -56,7 +63,7 @@ def tally(
     table = pa.table({"e": endpoints, "r": reasons, "m": messages}).take(pa.array(order))
     counted = table.group_by(["e", "r", "m"]).aggregate([([], "count_all")]).to_pylist()
     counts = [[row["e"], row["r"], row["m"], row["count_all"]] for row in counted]
-    return json.dumps({"counts": counts, "arrivals": _histogram(arrivals)})
+    return json.dumps({"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled})
 
 
 def with_layouts(counts: str | None, layouts: list[str]) -> str | None:
@@ -76,6 +83,7 @@ def collect(texts: Iterable[str]) -> Tally:
             total.records[(endpoint or "", outcome, reason or "")] += count
             if message:
                 total.definitions[message] += count
+        total.spilled += told["spilled"]
         total.layouts.update(told.get("layouts", ()))
         total.arrivals.update({int(at): count for at, count in told["arrivals"]})
     return total

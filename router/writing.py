@@ -102,9 +102,7 @@ class BatchWriter:
             topic = F.when(mine, F.col(f"m.topic_{name}")).otherwise(topic)
             key = F.when(mine, self._key(sink)).otherwise(key)
             headers = F.when(mine, self._event_headers(sink)).otherwise(headers)
-        out = rows.select(
-            topic.alias("topic"), key.alias("key"), F.col("body").alias("value"), headers.alias("headers")
-        )
+        out = rows.select(topic.alias("topic"), key.alias("key"), _value().alias("value"), headers.alias("headers"))
         sink = sinks[letters]
         assert isinstance(sink, KafkaSink)
         names = [*self._routed_to(), letters]
@@ -148,7 +146,7 @@ class BatchWriter:
             out = rows.select(
                 F.col(f"m.letters_{name}").alias("topic"),
                 F.col("key"),
-                F.col("body").alias("value"),
+                _value().alias("value"),
                 self._letter_headers(batch).alias("headers"),
             )
             self._save(out, sink, name, [name])
@@ -236,8 +234,18 @@ class BatchWriter:
         }
         if batch.kind != "kafka":
             told["native"] = native_column(batch.kind)
+        told["spill"] = F.concat(F.lit("spill/"), F.col("letter"), F.lit(".json"))
         ours = F.array(*(header(f"xrouter-{name}", value) for name, value in told.items()))
+        # Only a letter that was spilled says where; the others have no such header.
+        ours = F.when(F.col("m.spilled"), ours).otherwise(F.slice(ours, 1, len(told) - 1))
         return F.concat(F.coalesce(F.col("m.passed"), F.col("headers"), F.array().cast(HEADERS_TYPE)), ours)
+
+
+def _value() -> Column:
+    """Return the value of a Kafka record: its body, or none for a letter that lies in a file."""
+    from pyspark.sql import functions as F
+
+    return F.when(F.col("m.spilled"), F.lit(None).cast("binary")).otherwise(F.col("body"))
 
 
 def key_template(template: str) -> Column:

@@ -10,17 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from bindings.envelope import REQUIRED
-from bindings.kafka.layouts import attribute_headers
-from bindings.selectors import (
+from bindings.conditions import (
     All_,
     Any_,
-    Base64,
     BytesContain,
     Equals,
-    Expression,
-    Field,
-    FirstBytes,
     KeysContain,
     KeysMatch,
     Matches,
@@ -30,11 +24,12 @@ from bindings.selectors import (
     NotText,
     OneOf,
     Repeats,
-    Selected,
-    Text,
     Unusable,
     ValuesAreText,
 )
+from bindings.envelope import REQUIRED
+from bindings.kafka.layouts import attribute_headers
+from bindings.selectors import Base64, Expression, Field, FirstBytes, Selected, Text
 
 ENTRIES: Final = "headers"
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")

@@ -22,7 +22,7 @@ from catalog.dialects.declaring import (
     repeated,
     spelling_of,
 )
-from catalog.dialects.endpoints import read_endpoint
+from catalog.dialects.endpoints import group_references, read_endpoint
 from catalog.dialects.reading import Format, now_of, read_format
 from catalog.dialects.xregistry import attributes_of, base_of, borrowed_of, places_of, read_groups, read_messages
 from catalog.documents import Document
@@ -71,11 +71,13 @@ def _declared_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, find
     renamed = {name: value for name, value in endpoint.items() if name not in ("format", listed)}
     if not any(isinstance(endpoint.get(name), dict) for name in _HOLDERS) and isinstance(endpoint.get("options"), dict):
         renamed["config"] = {"options": endpoint["options"]}
-    if endpoint.get("messagegroups") is not None or endpoint.get(listed) is None:
-        return read_endpoint(xid, renamed, place, findings)
-    # The list is read under the name of 1.0 and with the place of its own.
-    declared = read_endpoint(xid, {**renamed, "messagegroups": endpoint[listed]}, place, findings)
-    return replace(declared, groups_written=place / listed)
+    declared = read_endpoint(xid, renamed, place, findings)
+    groups = tuple(group_references(endpoint.get(listed), place / listed, findings))
+    written = (
+        *(place / "messagegroups" / index for index in range(len(declared.messagegroups))),
+        *(place / listed / index for index in range(len(groups))),
+    )
+    return replace(declared, messagegroups=(*declared.messagegroups, *groups), groups_written=written)
 
 
 def _read_definitions(

@@ -30,7 +30,7 @@ def read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, findings:
         envelopeoptions=options if isinstance(options, dict) else {},
         uris=tuple(dict.fromkeys(_addresses([holder.get("endpoints"), endpoint.get("endpoints")]))),
         options=_options(holder),
-        messagegroups=tuple(_groups(endpoint.get("messagegroups"), place / "messagegroups", findings)),
+        messagegroups=tuple(group_references(endpoint.get("messagegroups"), place / "messagegroups", findings)),
     )
 
 
@@ -77,7 +77,8 @@ def _plain(value: Any) -> Any:
     return value["value"] if isinstance(value, dict) and "value" in value and "name" not in value else value
 
 
-def _groups(value: Any, place: Place, findings: Findings) -> Iterator[str]:
+def group_references(value: Any, place: Place, findings: Findings) -> Iterator[str]:
+    """Give the references to message groups in a list, a map or a single text; report what is none."""
     listed = (
         value
         if isinstance(value, list)

@@ -53,8 +53,6 @@ class SourceSettings(Section):
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
     tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
     kafka: Options = Field({}, description="More options of the Kafka client, by their own names.")
-    host: str | None = Field(None, description="HTTP: only requests for this host name; unset takes any.")
-    port: int | None = Field(None, ge=0, le=65535, description="HTTP: a port of its own, instead of `http.port`.")
     path: str | None = Field(
         None, description="HTTP: the path to listen at, instead of the endpoint's own.", pattern="^/"
     )
@@ -79,7 +77,9 @@ class KafkaSink(Section):
     mode: Literal["binary", "structured"] = Field("binary", description="CloudEvents content mode.")
     key: str | None = Field(None, description="Template of the record key when neither event nor source gives one.")
     lineage: bool = Field(True, description="Whether the `xrouter-*` headers are added.")
-    max_destinations: int = Field(1000, ge=1, description="Distinct topics; records past it are `sink-rejected`.")
+    max_message_bytes: Size = Field(
+        1_000_000, ge=65_536, description="Largest record the brokers take; a larger one is `sink-rejected`."
+    )
     username: str | None = Field(None, description="User name at the broker.")
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
     tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")

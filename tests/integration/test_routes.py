@@ -181,3 +181,35 @@ def check_lines(folder: Path) -> None:
     assert native["nearest"][0]["message"] == "/messagegroups/Sensors/messages/temperature"
     assert base64.b64decode(by_reason["invalid-cloudevent"]["body"]) == b'{"id": "broken"}'
     assert base64.b64decode(by_reason["undecodable"]["body"]) == b"{not json"
+
+
+def test_what_a_topic_cannot_take_is_kept_whole_and_the_stream_goes_on(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    source, out, dead = topic_factory("lines"), topic_factory("out"), topic_factory("dead")
+    port = free_ports(1)[0]
+    (router.folder / "c.json").write_text(json.dumps(catalog(source)))
+    bus = {"type": "kafka", "bootstrap_servers": kafka.bootstrap}
+    router.configure(
+        {
+            "catalog": {"source": str(router.folder / "c.json")},
+            "sources": [{"endpoint": "/endpoints/shop"}],
+            "http": {"port": port},
+            "sinks": {"bus": {**bus, "topic": out}, "dead": {**bus, "topic": dead}},
+            "routes": [{"to": ["bus"]}],
+            "dead_letters": {"sinks": ["dead"]},
+        }
+    )
+    router.start()
+    large = json.dumps("x" * 1_000_000).encode()
+    assert post(port, "/plants/1/orders/1", large) == 202
+    assert post(port, "/plants/1/orders/2", b"{}") == 202
+    wait_until(lambda: router.total("xrouter_records_total") >= 2, LIMIT, lambda: router.log[-3000:])
+    assert router.stop() == 0, router.log[-2000:]
+    assert [message.header("ce_subject") for message in read_all(kafka.bootstrap, out)] == ["2"]
+    (letter,) = read_all(kafka.bootstrap, dead)
+    assert letter.header("xrouter-reason") == "sink-rejected"
+    assert letter.value is None
+    kept = json.loads((router.folder / "state" / (letter.header("xrouter-spill") or "")).read_text())
+    assert kept["body"].encode() == large
+    assert kept["native"]["path"] == "/plants/1/orders/1"

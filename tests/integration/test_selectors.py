@@ -11,20 +11,13 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from bindings.kafka.facts import ENTRIES, selector
-from bindings.kafka.layouts import learned
-from bindings.selectors import (
+from bindings.conditions import (
     All_,
     Any_,
-    Base64,
     BytesContain,
     Equals,
-    Expression,
-    Field,
-    FirstBytes,
     KeysContain,
     KeysMatch,
-    Layout,
     Matches,
     Missing,
     Not,
@@ -32,11 +25,12 @@ from bindings.selectors import (
     NotText,
     OneOf,
     Repeats,
-    Rows,
-    Text,
     Unusable,
     ValuesAreText,
 )
+from bindings.kafka.facts import ENTRIES, selector
+from bindings.kafka.layouts import learned
+from bindings.selectors import Base64, Expression, Field, FirstBytes, Layout, Rows, Text
 from router.kafka_facts import RAW, SOURCE_SCHEMA, KafkaSelection, plain_layouts
 from router.stages import HEADERS_TYPE
 

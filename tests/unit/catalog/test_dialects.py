@@ -68,6 +68,20 @@ def test_an_endpoint_without_config_has_its_options_beside_the_rest(tmp_path: Pa
     assert (read.protocol, read.envelope, read.options) == ("HTTP", "CloudEvents/1.0", {"method": "PUT"})
 
 
+def test_a_document_half_renamed_keeps_all_of_its_groups(tmp_path: Path) -> None:
+    endpoint = {"messagegroups": ["/messagegroups/new"], "definitionGroups": ["#/definitionGroups/old", "#/gone"]}
+    document = {
+        "endpoints": {"e": endpoint},
+        "messagegroups": {"new": {"messages": {"m": {}}}},
+        "definitionGroups": {"old": {"definitions": {"m": {}}}},
+    }
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    catalog = load([tmp_path])
+    found = catalog.endpoints["/endpoints/e"].candidates
+    assert found == ("/messagegroups/new/messages/m", "/messagegroups/old/messages/m")
+    assert [f.pointer for f in catalog.findings if f.rule == "dangling-group"] == ["/endpoints/e/definitionGroups/1"]
+
+
 def test_all_dialects_mix_in_one_folder(tmp_path: Path) -> None:
     event = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"value": "t"}}}}
     (tmp_path / "old.cereg").write_text(json.dumps({"definitionGroups": {"g": {"definitions": {"m": event}}}}))
