@@ -168,8 +168,13 @@ class Queries:
             running.pipeline.drain()
 
     def _try_stop(self, running: _Running) -> None:
-        """Stop an idle query that is to switch; a busy one stops itself at its next batch."""
+        """Stop an idle query that is to switch; a busy one stops itself at its next batch.
+
+        One that was started only to finish a batch is drained once it has.
+        """
         assert running.query is not None and running.pipeline is not None
+        if running.pipeline.last is not None:
+            running.pipeline.drain()
         if running.pipeline.wait_idle(0) and self._committed(running):
             running.query.stop()
 
@@ -235,7 +240,7 @@ class Queries:
     def _generation(self, running: _Running) -> Generation:
         topics = topics_of(running.sources)
         known = generations.current(self._state, running.name)
-        if known is not None and (set(known.topics) == set(topics) or known.pending is not None):
+        if known is not None and (set(known.topics) == set(topics) or self._unfinished(known, running.name)):
             return known
         cluster = running.name.split("-")[1]
         if known is not None:
@@ -250,6 +255,10 @@ class Queries:
         starts = {source.topic: source.settings.start or default for source in running.sources}
         starting = generations.starting_offsets(partitions, self._state.offsets(cluster), starts)
         return generations.begin(self._state, running.name, topics, starting)
+
+    def _unfinished(self, generation: Generation, query: str) -> bool:
+        """Whether a batch may have been written in part: one that was planned and never pinned has not."""
+        return generation.pending is not None and self._state.pinned(query, generation.pending) is not None
 
     def _launch(self, running: _Running, generation: Generation, rows: DataFrame) -> None:
         kind = "inbox" if running.name == INBOX else "kafka"

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,3 +121,41 @@ def check_epochs(routed: list[Message], letters: list[Message], sizes: dict[str,
     for seen in places.values():
         epochs = [number for _, number in sorted(seen)]
         assert epochs == sorted(epochs)
+
+
+def test_topics_that_come_and_go_are_read_from_where_they_were_left(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    first, second = topic_factory("first", 2), topic_factory("second", 2)
+    out, dead = topic_factory("out"), topic_factory("dead")
+    path = router.folder / "catalog.xreg.json"
+    load.write_catalog(path, both(kafka.bootstrap, first))
+    told = settings(kafka.bootstrap, path, out, dead)
+    del told["sources"]
+    router.configure(told)
+    router.start()
+    expected = 0
+    for round_number, topics in enumerate([(first,), (first, second), (second,), (first, second)]):
+        before = epoch(router)
+        load.write_catalog(path, both(kafka.bootstrap, *topics))
+        if round_number:
+            wait_until(partial(changed, router, before), LIMIT, router_said(router))
+        for topic in (first, second):
+            # What a topic gets while nobody reads it is read once it is back.
+            produce(kafka.bootstrap, topic, load.records(300, STEP, start=300 * expected, bad=0))
+            expected += 1
+    wait_until(partial(routed_more, router, 300 * expected - 1), LIMIT, router_said(router))
+    assert router.stop() == 0, router.log[-2000:]
+    found = sorted(json.loads(message.value or b"{}")["n"] for message in read_all(kafka.bootstrap, out))
+    assert found == list(range(300 * expected))
+    assert not read_all(kafka.bootstrap, dead)
+
+
+def both(bootstrap: str, *topics: str) -> dict[str, Any]:
+    """Return a catalog with an endpoint for each topic, all with the same definitions."""
+    document = load.catalog(STEP, topic=topics[0])
+    endpoint = document["endpoints"].pop("plant")
+    for number, topic in enumerate(topics):
+        options = {"endpoints": [{"uri": f"kafka://{bootstrap}"}], "options": {"topic": topic}}
+        document["endpoints"][f"plant{number}"] = {**endpoint, "protocoloptions": options}
+    return document
