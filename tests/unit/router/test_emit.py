@@ -93,7 +93,7 @@ def test_each_sample_matches_its_own_definition(catalog: Catalog, xid: str, way:
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
 def test_samples_are_clean_and_win_against_all_others_of_their_endpoints(path: Path) -> None:
     catalog = load([path])
-    assert not catalog.findings
+    assert not [finding for finding in catalog.findings if finding.severity != "info"]
     matcher = RecordMatcher(catalog)
     for xid in catalog.definitions:
         for endpoint in endpoints_of(catalog, xid):
