@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -67,7 +69,8 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with _own_interrupt():
+        spark = builder.getOrCreate()
     try:
         spark.sparkContext.setLogLevel("ERROR")
         spark.dataSource.register(InboxDataSource)
@@ -76,6 +79,19 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     finally:
         spark.stop()
         _end_jvm()
+
+
+@contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keep our handler of SIGINT: a new Spark context puts its own there, which would end us instead of draining."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _lock(spark: SparkSession, path: Path) -> None:

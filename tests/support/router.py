@@ -75,6 +75,12 @@ class RouterProcess:
             self._process.send_signal(signal.SIGTERM)
         return self.wait()
 
+    def interrupt(self) -> int:
+        """Ctrl-C: SIGINT to the router and all its children, wait for the drain, return the exit code."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGINT)
+        return self.wait()
+
     def wait(self, limit: float = STOP_SECONDS) -> int:
         """Wait for the end by itself, return the exit code."""
         assert self._process is not None
