@@ -185,3 +185,28 @@ def check_pinned(kafka: Kafka, second: str, dead: str, topics: list[str], folder
         definition = n % DEFINITIONS
         gone = definition >= DEFINITIONS // 2
         assert (n in letters) == (n % 50 == 49 or (n >= 1_000 and gone)), n
+
+
+def test_a_broker_that_is_killed_and_comes_back_needs_no_hand(router: RouterProcess, tmp_path: Path) -> None:
+    broker = KafkaBroker(tmp_path / "broker")
+    broker.start()
+    try:
+        create_topics(broker.bootstrap, ["in"], 2)
+        create_topics(broker.bootstrap, ["out", "dead"])
+        catalog = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(DEFINITIONS, topic="in"))
+        router.configure(settings(broker.bootstrap, catalog, "out", "dead"))
+        router.start()
+        produce(broker.bootstrap, "in", load.records(3_000, DEFINITIONS))
+        wait_until(partial(has_written, broker.bootstrap, ("out", "dead"), 1), LIMIT, router_said(router))
+        broker.kill()
+        broker.restart()
+        produce(broker.bootstrap, "in", load.records(3_000, DEFINITIONS, start=3_000))
+        wait_until(lambda: all_numbers(broker.bootstrap) == set(range(6_000)), LIMIT, router_said(router))
+        assert router.stop() == 0, router.log[-2000:]
+    finally:
+        broker.stop()
+
+
+def all_numbers(bootstrap: str) -> set[int]:
+    """Return the numbers that have reached the topics ``out`` and ``dead``."""
+    return {number for topic in ("out", "dead") for number in numbers(read_all(bootstrap, topic))}
