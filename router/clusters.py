@@ -4,36 +4,32 @@ from __future__ import annotations
 
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from router.errors import BrokerUnreachable
-from router.settings import KafkaSink, Settings
+from router.settings import KafkaSink, Settings, SourceSettings, revealed
+from router.settings.values import Options
 from router.sources import Source
 
 
 def source_client(source: Source) -> KafkaClient:
     """Return how to reach the cluster of a Kafka source."""
-    settings = source.settings
-    return KafkaClient(
-        source.servers,
-        settings.username,
-        settings.password.get_secret_value() if settings.password else None,
-        tls=settings.tls is not None,
-        ca=settings.tls.ca if settings.tls else None,
-        cert=settings.tls.cert if settings.tls else None,
-        key=settings.tls.key if settings.tls else None,
-        options={name: value.get_secret_value() for name, value in settings.kafka.items()},
-    )
+    return _client(source.servers, source.settings, source.settings.kafka)
 
 
 def sink_client(sink: KafkaSink) -> KafkaClient:
     """Return how to reach the cluster of a Kafka sink."""
+    return _client(sink.bootstrap_servers, sink, sink.options)
+
+
+def _client(servers: str, settings: SourceSettings | KafkaSink, options: Options) -> KafkaClient:
+    tls = settings.tls
     return KafkaClient(
-        sink.bootstrap_servers,
-        sink.username,
-        sink.password.get_secret_value() if sink.password else None,
-        tls=sink.tls is not None,
-        ca=sink.tls.ca if sink.tls else None,
-        cert=sink.tls.cert if sink.tls else None,
-        key=sink.tls.key if sink.tls else None,
-        options={name: value.get_secret_value() for name, value in sink.options.items()},
+        servers,
+        settings.username,
+        settings.password.get_secret_value() if settings.password else None,
+        tls=tls is not None,
+        ca=tls.ca if tls else None,
+        cert=tls.cert if tls else None,
+        key=tls.key if tls else None,
+        options=revealed(options),
     )
 
 

@@ -17,7 +17,7 @@ from router.clusters import sink_client
 from router.errors import SinkError
 from router.plan import Plan
 from router.render import event_column, native_column, structured_column
-from router.settings import JsonLinesSink, KafkaSink
+from router.settings import JsonLinesSink, KafkaSink, revealed
 from router.sinks import ArrowSink, Commit, open_sink
 from router.sinks.forms import DEAD_LETTER, TIME_TEXT, WIDE
 from router.stages import HEADERS_TYPE, Kind, event_headers, header, lineage_headers, partition_key
@@ -58,7 +58,7 @@ class BatchWriter:
         sinks = self._plan.settings.sinks
         used = {name for route in self._plan.settings.routes for name in route.to} | set(self._letters)
         kafka = [sink for sink in (sinks[name] for name in used) if isinstance(sink, KafkaSink)]
-        clusters = {repr((s.bootstrap_servers, s.username, s.tls, sorted(revealed_options(s)))) for s in kafka}
+        clusters = {repr((s.bootstrap_servers, s.username, s.tls, sorted(revealed(s.options).items()))) for s in kafka}
         single = len(self._letters) == 1 and all(len(route.to) == 1 for route in self._plan.settings.routes)
         binary = all(sink.mode == "binary" for sink in kafka)
         unchecked = self._plan.settings.dead_letters.max_ratio is None
@@ -271,11 +271,6 @@ def key_template(template: str) -> Column:
         else:
             pieces.append(known[part])
     return F.concat(*pieces)
-
-
-def revealed_options(sink: KafkaSink) -> list[tuple[str, str]]:
-    """Return the producer options in the clear, to compare them; never to print them."""
-    return [(name, value.get_secret_value()) for name, value in sink.options.items()]
 
 
 def _route_in(numbers: Sequence[int]) -> Column:

@@ -7,6 +7,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hypothesis
@@ -16,6 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from router.connectors import kafka_jars
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
+from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -76,6 +78,16 @@ def topic_factory(kafka: Kafka) -> TopicFactory:
         return topic
 
     return make
+
+
+@pytest.fixture
+def router(tmp_path: Path) -> Iterator[RouterProcess]:
+    """A router process that is not yet started, and surely ended afterwards."""
+    process = RouterProcess(tmp_path / "router", {})
+    try:
+        yield process
+    finally:
+        process.end()
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
@@ -21,16 +19,6 @@ from tests.support.waiting import wait_until
 LIMIT = 120.0
 JSON = b"application/json"
 EVENT = {"specversion": "1.0", "id": "s1", "source": "/plants/9", "type": "temperature", "seq": 7}
-
-
-@pytest.fixture
-def router(tmp_path: Path) -> Iterator[RouterProcess]:
-    """A router that is not yet started, and surely ended afterwards."""
-    process = RouterProcess(tmp_path / "router", {})
-    try:
-        yield process
-    finally:
-        process.end()
 
 
 def catalog(topic: str) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,16 +20,6 @@ from tests.support.waiting import wait_until
 
 DEFINITIONS = 60
 LIMIT = 120.0
-
-
-@pytest.fixture
-def router(tmp_path: Path) -> Iterator[RouterProcess]:
-    """A router that is not yet started, and surely ended afterwards."""
-    process = RouterProcess(tmp_path / "router", {})
-    try:
-        yield process
-    finally:
-        process.end()
 
 
 def written(bootstrap: str, *topics: str) -> int:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from tests.conftest import Kafka, TopicFactory
 from tests.reliability.test_kafka_crash import router_said, settings
@@ -22,16 +18,6 @@ LIMIT = 120.0
 STEP = 10
 CHANGES = 5
 BROKEN = 3
-
-
-@pytest.fixture
-def router(tmp_path: Path) -> Iterator[RouterProcess]:
-    """A router that is not yet started, and surely ended afterwards."""
-    process = RouterProcess(tmp_path / "router", {})
-    try:
-        yield process
-    finally:
-        process.end()
 
 
 class Feeder(threading.Thread):
