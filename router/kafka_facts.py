@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from bindings.conditions import Not, OneOf
 from bindings.kafka.codec import PROTOCOL, parts_of_row
-from bindings.kafka.facts import ALWAYS, ENTRIES, LAYOUT, odd, selector
+from bindings.kafka.facts import ALWAYS, ENTRIES, LAYOUT, constrained_headers, odd, selector
 from bindings.kafka.layouts import MOST, is_plain
 from bindings.protocols import BINDINGS
 from bindings.selectors import Expression, Field, Layout, Rows, Selected, Text
@@ -103,7 +103,7 @@ class KafkaSelection:
 
 def plain_layouts(selected: pa.RecordBatch, keys: Sequence[str]) -> list[str]:
     """Return the layouts that selected rows brought along and that are plain, for later batches to know."""
-    constrained = frozenset(key.removeprefix("p.headers.") for key in keys if key.startswith("p.headers."))
+    constrained = frozenset(constrained_headers(keys))
     brought = pc.drop_null(pc.unique(selected.column(LAYOUT))).to_pylist()
     return [layout for layout in brought[:MOST] if is_plain(layout, constrained)]
 

@@ -38,16 +38,20 @@ EVENT: Final = pa.struct(
 
 def render_event(parts: list[Part], binding: Binding, attributes: list[dict[str, Any]] | None) -> dict[str, Any]:
     """Return the columns of one routed event; ``attributes`` are given where the record's own do not serve."""
-    if attributes is None:
-        named = dict(binding.envelope(parts, None, lambda: False).attributes)
-    else:
-        named = {attribute_of(entry["key"]): entry["value"].decode() for entry in attributes}
+    named = attributes_of(parts, binding, attributes)
     row: dict[str, Any] = {name: named.pop(name, None) for name in COLUMNS}
     row[TIME_TEXT] = named.pop("time", None)
     row["time"] = moment(row[TIME_TEXT])
     row["extensions"] = list(named.items())
     row["native"] = native_json(parts, binding)
     return row
+
+
+def attributes_of(parts: list[Part], binding: Binding, given: list[dict[str, Any]] | None) -> dict[str, str]:
+    """Return the attributes of an event: those given as headers of Kafka's binary mode, else the record's own."""
+    if given is None:
+        return dict(binding.envelope(parts, None, lambda: False).attributes)
+    return {attribute_of(entry["key"]): entry["value"].decode() for entry in given}
 
 
 def attribute_of(header: str) -> str:
@@ -125,12 +129,7 @@ def structured_column(kind: Kind) -> Column:
         rows = zip(raw.to_pylist(), attributes.to_pylist(), place.to_pylist(), body.to_pylist(), strict=True)
         for row, given, at, data in rows:
             parts, binding = parts_of_raw(row, kind, at)
-            named = (
-                dict(binding.envelope(parts, None, lambda: False).attributes)
-                if given is None
-                else {attribute_of(entry["key"]): entry["value"].decode() for entry in given}
-            )
-            made.append(encode_event(named, data))
+            made.append(encode_event(attributes_of(parts, binding, given), data))
         return pa.array(made, pa.binary())
 
     return _arrow(rendered, pa.binary())(F.col("raw"), F.col("m.attributes"), F.col("m.place"), F.col("body"))

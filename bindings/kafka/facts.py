@@ -62,6 +62,11 @@ def selector(key: str) -> Expression | None:
     return None
 
 
+def constrained_headers(keys: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the headers among these properties, each once."""
+    return tuple(sorted({key.removeprefix("p.headers.") for key in keys if key.startswith("p.headers.")}))
+
+
 def odd(keys: Iterable[str], *, sniffs: bool, known: frozenset[str] = frozenset()) -> Expression:
     """Return the condition that a row needs the exact codec, over the source's columns and those of ``ALWAYS``.
 
@@ -69,9 +74,9 @@ def odd(keys: Iterable[str], *, sniffs: bool, known: frozenset[str] = frozenset(
     body count without its media type. ``known`` are plain layouts (:mod:`bindings.kafka.layouts`), of which names
     need no further look.
     """
-    constrained = sorted({key.removeprefix("p.headers.") for key in keys if key.startswith("p.headers.")})
+    constrained = constrained_headers(keys)
     texts = ("ce_specversion", "content-type", *constrained)
-    unusable = [Unusable(ENTRIES, name, _selected(name, keys)) for name in texts]
+    unusable = [Unusable(ENTRIES, name, _selected(name)) for name in texts]
     attributes = [name for name in attribute_headers(known) if name[3:] not in ("specversion", *REQUIRED)]
     conditions: list[Expression] = [
         Matches(_CONTENT_TYPE, r"(?i)^[^!-~]*application/cloudevents"),
@@ -87,7 +92,7 @@ def odd(keys: Iterable[str], *, sniffs: bool, known: frozenset[str] = frozenset(
     return Any_(tuple(conditions))
 
 
-def _selected(header: str, keys: Iterable[str]) -> Expression:
+def _selected(header: str) -> Expression:
     """Return the text of a header: the column that is selected anyway, where there is one."""
     if header == "ce_specversion":
         return _VERSION
