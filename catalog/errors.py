@@ -15,13 +15,19 @@ class CatalogError(Exception):
 
 
 class DocumentError(CatalogError):
-    """A catalog document that cannot be read. ``file`` is the path or URL, ``pointer`` a JSON pointer or ''."""
+    """A catalog document that cannot be read. ``file`` is the path or URL, ``pointer`` a JSON pointer or ''.
 
-    def __init__(self, message: str, *, file: str = "", pointer: str = "", hint: str = "") -> None:
+    ``transient`` tells what is unreachable for now and worth another try from what will never be there.
+    """
+
+    def __init__(
+        self, message: str, *, file: str = "", pointer: str = "", hint: str = "", transient: bool = False
+    ) -> None:
         super().__init__(message)
         self.file = file
         self.pointer = pointer
         self.hint = hint
+        self.transient = transient
 
 
 class TemplateError(CatalogError):

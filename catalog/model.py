@@ -54,6 +54,8 @@ class Definition:
     ``protocol_declared`` tells a protocol that the message or a base of it names from one that only its group
     gives as default, which restricts but does not describe. ``base`` lists the xids it derives from, nearest first.
     A name that occurs twice in one list of headers gives two properties; both must hold.
+    ``schemakey`` names the entry of :attr:`Catalog.schemas` that holds the data schema, None when there is none or it
+    could not be loaded; ``schemaname`` is the ``:Name`` deep link, ``schemapointer`` a JSON pointer into that document.
     """
 
     xid: str
@@ -70,6 +72,9 @@ class Definition:
     dataschemaxid: str | None = None
     datacontenttype: str | None = None
     base: tuple[str, ...] = ()
+    schemakey: str | None = None
+    schemaname: str = ""
+    schemapointer: str = ""
 
     @property
     def messageid(self) -> str:
@@ -116,6 +121,10 @@ class Finding:
 class Catalog:
     """Everything read from one or more documents. ``epoch`` is a content hash of the normalised catalog:
     the same meaning gives the same epoch, whatever the formatting or the order of files.
+
+    ``schemas`` holds one document per entry, ``{"format": text or None, "document": tree or text}``, by key: the xid
+    of a version (``/schemagroups/G/schemas/S/versions/V``), the URI it was fetched from, or ``XID#dataschema`` for one
+    written into a definition. ``pending`` are the URIs that could not be reached for now; a later load may have them.
     """
 
     definitions: Mapping[str, Definition] = field(default_factory=dict)
@@ -124,3 +133,4 @@ class Catalog:
     schemas: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     epoch: str = ""
+    pending: tuple[str, ...] = ()

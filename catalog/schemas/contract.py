@@ -1,0 +1,89 @@
+"""What a payload schema is before and after it is compiled (semantics.md section 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Protocol
+
+from catalog.errors import CatalogError
+
+Family = Literal["JsonSchema", "JsonStructure", "Avro", "Protobuf", "XSD"]
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+"""Bodies past this size are not looked into; they get no verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaSource:
+    """A schema that was found and is not yet compiled.
+
+    ``version`` is what follows the family in the declared format (``draft-07``, ``1.11``, ``3``), lower case, empty
+    when nothing does. ``document`` is a JSON tree, or the text of a schema. ``name`` is the ``:Name`` deep link into a
+    document of several types, ``pointer`` a JSON pointer into the document; both empty for the whole. ``uri`` is where
+    the document stands: its own references are relative to it.
+    """
+
+    family: Family
+    version: str
+    document: Any
+    name: str = ""
+    pointer: str = ""
+    uri: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFault:
+    """Why a body does not conform. ``path`` is where in the body: a JSON pointer, an XPath or a dotted field path."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class SchemaError(CatalogError):
+    """A schema that can never be used: invalid, of an unknown format, or without the named type.
+
+    ``pointer`` is the place in the schema's document when it is known, ``hint`` the remedy.
+    """
+
+    def __init__(self, message: str, *, pointer: str = "", hint: str = "") -> None:
+        super().__init__(message)
+        self.pointer = pointer
+        self.hint = hint
+
+
+class Validator(Protocol):
+    """A compiled schema. It is not shared between threads, and keeps nothing of the bodies it saw."""
+
+    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
+        """Return why *body* does not conform, None when it does; never raises because of a body.
+
+        No body is no JSON and no XML, and the empty message of Protobuf.
+        """
+        ...
+
+
+class Library(Protocol):
+    """Gives the documents that a schema refers to. It never goes to the network: everything was loaded before."""
+
+    def document(self, reference: str, base: str) -> tuple[str, Any] | None:
+        """Return URI and document (tree or text) of a reference written in the document at *base*, None if unknown."""
+        ...
+
+
+class Compiler(Protocol):
+    """One family of schemas; each has a module with these two functions."""
+
+    def compile_schema(self, source: SchemaSource, library: Library) -> Validator:
+        """Compile a schema.
+
+        Raises:
+            SchemaError: it can never be used.
+        """
+        ...
+
+    def references_of(self, source: SchemaSource) -> Iterable[str]:
+        """Give the references to other documents that compiling needs (``$ref``, ``import``), as written."""
+        ...
