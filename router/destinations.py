@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from router.limits import SizeLimits
 from router.matcher import Matcher, Outcomes
-from router.matching.segments import Int
+from router.matching.columns import Int
 from router.names import CONTEXT_PREFIX, NameTemplate, dead_letter_values, event_values
 from router.routing import DEAD, Routes
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from router.facts import Facts
 from router.matcher import Outcomes
-from router.matching.segments import Int
+from router.matching.columns import Int
 from router.routing import DEAD
 from router.settings import KafkaSink, Settings
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from router.matching.segments import Int
+from router.matching.columns import Int
 
 ROUTED: Final = "routed"
 DEAD_LETTER: Final = "dead-letter"

@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.values import is_timestamp
+from router.matching.columns import Int, SplitColumn
 from router.matching.constraints import Constraint
-from router.matching.segments import Int, SegmentAutomaton, SplitColumn, TooManyStates, segments_of
+from router.matching.segments import SegmentAutomaton, TooManyStates, segments_of
+from router.matching.tables import KeyTable
 
 ABSENT: Final = 0
 MEMO_LIMIT: Final = 200_000
@@ -46,7 +48,7 @@ class PropertyClasses:
         absent = sum(1 << i for i, c in enumerate(self.constraints) if c.satisfied(None, present=False))
         self.bits: list[int] = [absent]
         self._by_bits: dict[int, int] = {}
-        self._by_code: dict[int, int] = {}
+        self._classes = KeyTable(MEMO_LIMIT)
         self._memo: dict[str, int] = {}
         self._slow_bits: list[int] = [0]
         self._slow_codes: dict[int, int] = {0: 0}
@@ -94,13 +96,9 @@ class PropertyClasses:
         codes = codes * 4 + flags
         if self._slow:
             codes = codes * (1 << 24) + self._slow_column(values)
-        codes[~pc.is_valid(values).to_numpy(zero_copy_only=False)] = -1
-        distinct = pc.dictionary_encode(pa.array(codes))
-        classes = np.array([self._class_of(code, segment_bits) for code in distinct.dictionary.to_pylist()], np.int64)
-        if not len(classes):
-            return codes
-        made: Int = classes[distinct.indices.to_numpy(zero_copy_only=False)]
-        return made
+        if column.valid is not None:
+            codes[~column.valid] = -1
+        return self._classes.look_up(codes, lambda code, _: self._class_of(code, segment_bits))
 
     def class_of(self, found: Sequence[str | None]) -> int:
         """Return the class of a property that occurs with these values: each constraint held by any of them.
@@ -158,9 +156,6 @@ class PropertyClasses:
     def _class_of(self, code: int, segment_bits: Sequence[int]) -> int:
         if code == -1:
             return ABSENT
-        known = self._by_code.get(code)
-        if known is not None:
-            return known
         rest = code
         bits = self._text
         if self._slow:
@@ -172,8 +167,7 @@ class PropertyClasses:
             rest, segment = divmod(rest, len(segment_bits))
             bits |= segment_bits[segment]
         bits |= self._literal_bits[rest]
-        known = self._by_code[code] = self._number(bits)
-        return known
+        return self._number(bits)
 
     def _number(self, bits: int) -> int:
         known = self._by_bits.get(bits)

@@ -7,22 +7,26 @@ and definitions. A name that occurs more than once gives pairs of slots whose va
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.templates import Placeholder
 from catalog.values import percent_decode
+from router.matching.columns import Columns, Int
 from router.matching.constraints import Constraint
-from router.matching.segments import Int, SplitColumn, segments_of
+from router.matching.segments import segments_of
 from router.matching.targets import Keyed
 
 _WHOLE: Final = -1
 _MIXED: Final = -2
+_NOWHERE: Final = -1
+Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +37,6 @@ class Slot:
     key: str
     constraint: Constraint
     place: int
-
-
-@dataclass(slots=True)
-class Columns:
-    """The columns of one batch, by property key, and the properties that occur more than once in a row.
-
-    ``repeats`` maps row and key to all values in order (None: no text), for rows where a constrained name repeats.
-    """
-
-    rows: int
-    by_key: Mapping[str, SplitColumn]
-    repeats: Mapping[tuple[int, str], Sequence[str | None]] = field(default_factory=dict)
 
 
 def slots_of(constraints: Sequence[Keyed]) -> tuple[list[Slot], list[tuple[Slot, Slot]]]:
@@ -72,13 +64,23 @@ def _template_slots(key: str, constraint: Constraint) -> list[Slot]:
     return [Slot(next(names), key, constraint, number) for number, text in enumerate(segments) if text is None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """Slots as arrays. A location is twice the number of the key, plus one where segments are meant."""
+
+    keys: tuple[str, ...]
+    locations: Int
+    places: Int
+    decodes: Bool
+
+
 class SlotTable:
     """All slots of a plan, numbered, so that rows and slots can be paired by arrays."""
 
     def __init__(self) -> None:
         self._numbers: dict[Slot, int] = {}
         self.slots: list[Slot] = []
-        self._arrays: tuple[Int, Int, Int] | None = None
+        self._laid: _Tables | None = None
 
     def number(self, slot: Slot) -> int:
         """Return the number of a slot, giving it one when it is new."""
@@ -86,7 +88,7 @@ class SlotTable:
         if known is None:
             known = self._numbers[slot] = len(self.slots)
             self.slots.append(slot)
-            self._arrays = None
+            self._laid = None
         return known
 
     def values(self, columns: Columns, rows: Int, slots: Int) -> pa.StringArray:
@@ -94,35 +96,67 @@ class SlotTable:
 
         The rows are known to match: a mixed template that does not fit gives null.
         """
-        keys, places, decodes = self._tables()
-        pools, whole, parted = _pools(columns, sorted({self.slots[s].key for s in np.unique(slots).tolist()}))
-        key_of, place = keys[slots], places[slots]
+        tables = self._tables()
+        where = tables.locations[slots]
         indices = np.full(len(rows), -1, np.int64)
-        for key, number in self._keys.items():
-            if key not in whole:
+        pools: list[pa.StringArray] = []
+        size, percent = 0, False
+        for location in np.flatnonzero(np.bincount(where[where != _NOWHERE])).tolist():
+            number, parted = divmod(location, 2)
+            column = columns.by_key.get(tables.keys[number])
+            if column is None:
                 continue
-            mine = np.flatnonzero((key_of == number) & (place == _WHOLE))
-            indices[mine] = whole[key] + rows[mine]
-            mine = np.flatnonzero((key_of == number) & (place >= 0))
-            if len(mine):
-                start, offsets = parted[key]
-                indices[mine] = start + offsets[rows[mine]] + place[mine]
+            mine = np.flatnonzero(where == location)
+            indices[mine] = size + rows[mine]
+            if parted:
+                indices[mine] = size + column.segments.starts[rows[mine]] + 2 * tables.places[slots[mine]]
+            pools.append(column.segments.entries if parted else column.values)
+            size += len(pools[-1])
+            percent = percent or column.has_percent
         extra: list[str | None] = []
-        self._one_by_one(columns, rows, slots, place, indices, extra, sum(len(pool) for pool in pools))
-        pool = pa.concat_arrays([*pools, pa.array(extra, pa.string())])
-        return _decoded(pool.take(pa.array(indices)), decodes[slots])
+        self._one_by_one(columns, rows, slots, tables.places[slots], indices, extra, size)
+        if extra or not pools:
+            pools.append(pa.array(extra, pa.string()))
+        pool = pools[0] if len(pools) == 1 else pa.concat_arrays(pools)
+        values = pool.take(pa.array(indices))
+        return _decoded(values, tables.decodes[slots]) if percent or extra else values
 
-    def _tables(self) -> tuple[Int, Int, Int]:
-        if self._arrays is None:
-            self._keys: dict[str, int] = {}
-            for slot in self.slots:
-                self._keys.setdefault(slot.key, len(self._keys))
-            self._arrays = (
-                np.array([self._keys[slot.key] for slot in self.slots], np.int64),
+    def equal(self, columns: Columns, rows: Int, ones: Int, others: Int) -> Bool:
+        """Tell whether slots ``ones[i]`` and ``others[i]`` have the same value in ``rows[i]``; null equals nothing."""
+        tables = self._tables()
+        pairs = (tables.locations[ones] + 1) * (2 * len(tables.keys) + 1) + tables.locations[others] + 1
+        same = np.zeros(len(rows), bool)
+        for pair in np.flatnonzero(np.bincount(pairs)).tolist():
+            mine = np.flatnonzero(pairs == pair)
+            sides = [self._side(columns, rows[mine], slots[mine]) for slots in (ones, others)]
+            same[mine] = pc.fill_null(pc.equal(*sides), False).to_numpy(zero_copy_only=False)
+        return same
+
+    def _side(self, columns: Columns, rows: Int, slots: Int) -> pa.StringArray:
+        """Return the values of slots of one location."""
+        tables = self._tables()
+        location = int(tables.locations[slots[0]])
+        column = columns.by_key.get(tables.keys[location // 2]) if location != _NOWHERE else None
+        if column is None or columns.repeats or column.has_percent:
+            return self.values(columns, rows, slots)
+        if location % 2 == 0:
+            return column.values.take(pa.array(rows))
+        segments = column.segments
+        return segments.entries.take(pa.array(segments.starts[rows] + 2 * tables.places[slots]))
+
+    def _tables(self) -> _Tables:
+        if self._laid is None:
+            keys = {key: number for number, key in enumerate(dict.fromkeys(slot.key for slot in self.slots))}
+            locations = [
+                _NOWHERE if slot.place == _MIXED else 2 * keys[slot.key] + (slot.place != _WHOLE) for slot in self.slots
+            ]
+            self._laid = _Tables(
+                tuple(keys),
+                np.array(locations, np.int64),
                 np.array([slot.place for slot in self.slots], np.int64),
-                np.array([slot.constraint.decodes for slot in self.slots], np.int64),
+                np.array([slot.constraint.decodes for slot in self.slots], bool),
             )
-        return self._arrays
+        return self._laid
 
     def _one_by_one(
         self, columns: Columns, rows: Int, slots: Int, place: Int, indices: Int, extra: list[str | None], start: int
@@ -151,26 +185,9 @@ def raw_value(slot: Slot, texts: Sequence[str | None]) -> str | None:
     return None
 
 
-def _pools(
-    columns: Columns, keys: Sequence[str]
-) -> tuple[list[pa.StringArray], dict[str, int], dict[str, tuple[int, Int]]]:
-    pools: list[pa.StringArray] = []
-    whole: dict[str, int] = {}
-    parted: dict[str, tuple[int, Int]] = {}
-    size = 0
-    for key in keys:
-        column = columns.by_key[key]
-        whole[key] = size
-        segments, offsets = column.split
-        pools += [column.values, segments]
-        parted[key] = (size + len(column.values), offsets)
-        size += len(column.values) + len(segments)
-    return pools, whole, parted
-
-
-def _decoded(values: pa.StringArray, decodes: Int) -> pa.StringArray:
+def _decoded(values: pa.StringArray, decodes: Bool) -> pa.StringArray:
     encoded = pc.fill_null(pc.match_substring(values, "%"), False).to_numpy(zero_copy_only=False)
-    where = encoded & decodes.astype(bool)
+    where = encoded & decodes
     if not where.any():
         return values
     replacement = [percent_decode(values[int(at)].as_py()) for at in np.flatnonzero(where)]

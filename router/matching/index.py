@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from router.matching.classes import PropertyClasses
+from router.matching.columns import Columns, Int, SplitColumn
 from router.matching.constraints import Constraint
-from router.matching.context import Columns
-from router.matching.segments import Int
+from router.matching.tables import KeyTable
 from router.matching.targets import Target
 
-COMBINATIONS_LIMIT = 500_000
+COMBINATIONS_LIMIT: Final = 500_000
 """Combinations remembered per plan; past it the memory starts anew, so that it stays bounded."""
+_CODE_BITS: Final = 62
+_NUMBER_BITS: Final = 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,8 @@ class MatchIndex:
     def __init__(self, targets: Sequence[Target], channels: Sequence[Sequence[int]], protocols: Sequence[str]) -> None:
         self.targets = tuple(targets)
         self._channels = [sum(1 << target for target in set(numbers)) for numbers in channels]
+        self._everyone = (1 << len(self.targets)) - 1
+        self._by_protocol: dict[tuple[str | None, bool], int] = {}
         self.classes: dict[str, PropertyClasses] = {}
         self._accept: dict[tuple[bool, str], _Acceptance] = {}
         self._applies = {
@@ -89,7 +92,9 @@ class MatchIndex:
         self.keys = tuple(self.classes)
         self.sets: list[MatchSet] = []
         self._set_numbers: dict[tuple[int, bool], int] = {}
-        self._memo: dict[bytes, int] = {}
+        self._protocols = tuple(protocols)
+        self._bits = [0] * (3 + len(self.keys))
+        self._forget()
 
     def _applicable(self, protocol: str, *, event: bool) -> int:
         return sum(
@@ -107,7 +112,7 @@ class MatchIndex:
                     mine = numbers.setdefault(key, {})
                     place = mine.setdefault(constraint, len(mine))
                     wanted.setdefault((event, key), {}).setdefault(number, []).append(place)
-        everyone = (1 << len(self.targets)) - 1
+        everyone = self._everyone
         self.classes = {key: PropertyClasses(list(constraints)) for key, constraints in numbers.items()}
         self._accept = {place: _Acceptance(everyone, mine) for place, mine in wanted.items()}
 
@@ -118,10 +123,44 @@ class MatchIndex:
         record, whose envelope constraints are not looked at.
         """
         matrix = [channels, protocols, events, *self._classify(columns)]
-        codes, representatives = _distinct(matrix)
-        facts = np.ascontiguousarray(np.stack([line[representatives] for line in matrix], axis=1))
-        known = np.array([self._set_of(fact) for fact in facts], np.int64)
-        return known[codes] if len(known) else codes
+
+        def set_of(_: int, row: int) -> int:
+            return self._intersect([int(line[row]) for line in matrix])
+
+        return self._known.look_up(self._codes(matrix), set_of)
+
+    def _codes(self, matrix: Sequence[Int]) -> Int:
+        """Return one number per row that tells its combination of classes from every other, the same in every batch.
+
+        Lines are packed into the bits of one integer; when they do not fit, what is packed so far is numbered anew.
+        """
+        self._widen()
+        codes = np.zeros(len(matrix[0]), np.int64)
+        used = 0
+        for line, bits, numbers in zip(matrix, self._bits, self._numbers, strict=True):
+            if used + bits > _CODE_BITS:
+                codes, used = numbers.look_up(codes, self._next_number), _NUMBER_BITS
+            codes = (codes << bits) + (line + 1)
+            used += bits
+        return codes
+
+    def _widen(self) -> None:
+        """Give every line the bits it needs. Classes come with values, so they may stop to fit: all is forgotten."""
+        sizes = [len(self._channels), len(self._protocols), 2, *(len(self.classes[key].bits) for key in self.keys)]
+        if any(size + 1 >= 1 << bits for size, bits in zip(sizes, self._bits, strict=True)) or (
+            self._next >= 1 << (_NUMBER_BITS - 1)
+        ):
+            self._bits = [(size + 1).bit_length() + 2 for size in sizes]
+            self._forget()
+
+    def _forget(self) -> None:
+        self._next = 0
+        self._numbers = [KeyTable(COMBINATIONS_LIMIT) for _ in self._bits]
+        self._known = KeyTable(COMBINATIONS_LIMIT)
+
+    def _next_number(self, _: int, __: int) -> int:
+        self._next += 1
+        return self._next
 
     def _classify(self, columns: Columns) -> list[Int]:
         absent = np.zeros(columns.rows, np.int64)
@@ -136,15 +175,6 @@ class MatchIndex:
                     found[key] = absent.copy()
                 found[key][row] = self.classes[key].class_of(texts)
         return list(found.values())
-
-    def _set_of(self, fact: Int) -> int:
-        memo = fact.tobytes()
-        known = self._memo.get(memo)
-        if known is None:
-            if len(self._memo) >= COMBINATIONS_LIMIT:
-                self._memo.clear()
-            known = self._memo[memo] = self._intersect(fact.tolist())
-        return known
 
     def _intersect(self, fact: list[int]) -> int:
         channel, protocol, event, *classes = fact
@@ -162,6 +192,25 @@ class MatchIndex:
         if channel < 0 or protocol < 0:
             return 0
         return self._channels[channel] & self._applies[(protocol, event)]
+
+    def accepting(self, key: str, values: SplitColumn, *, event: bool) -> list[int]:
+        """Return per value of a property the set of targets that it does not exclude."""
+        acceptance, classes = self._accept.get((event, key)), self.classes[key]
+        if acceptance is None:
+            return [self._everyone] * len(values.values)
+        return [acceptance.of(number, classes.bits[number]) for number in classes.classify(values).tolist()]
+
+    def of_protocol(self, protocol: str | None, *, event: bool) -> int:
+        """Return the targets that may apply to a record to which a target of *protocol* applies."""
+        known = self._by_protocol.get((protocol, event))
+        if known is None:
+            known = self._by_protocol[(protocol, event)] = sum(
+                1 << number
+                for number, target in enumerate(self.targets)
+                if (protocol is None or target.protocol in (None, protocol))
+                and target.constraints(event=event) is not None
+            )
+        return known
 
     def channel_size(self, channel: int) -> int:
         """Return the number of candidates of a channel, whatever their protocol; 0 for an unknown one."""
@@ -184,29 +233,3 @@ def members(bits: int) -> list[int]:
         found.append(low.bit_length() - 1)
         bits ^= low
     return found
-
-
-def _distinct(matrix: Sequence[Int]) -> tuple[Int, Int]:
-    """Number the distinct columns of the matrix: a code per row, and per code one row that has it."""
-    rows = len(matrix[0])
-    codes = np.zeros(rows, np.int64)
-    if not rows:
-        return codes, codes
-    bound = 1
-    for line in matrix:
-        low = int(line.min())
-        width = int(line.max()) - low + 1
-        if bound * width >= 1 << 62:
-            codes = _densify(codes)
-            bound = int(codes.max()) + 1
-        codes = codes * width + (line - low)
-        bound *= width
-    codes = _densify(codes)
-    representatives = np.zeros(int(codes.max()) + 1, np.int64)
-    representatives[codes[::-1]] = np.arange(rows - 1, -1, -1)
-    return codes, representatives
-
-
-def _densify(codes: Int) -> Int:
-    encoded = pc.dictionary_encode(pa.array(codes))
-    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 
 from catalog.values import percent_decode
+from router.matching.columns import Int
 from router.matching.context import raw_value, slots_of
 from router.matching.index import MatchIndex, members
-from router.matching.segments import Int
 from router.matching.targets import Keyed, Target
 
 MOST: Final = 3

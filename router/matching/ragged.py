@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from router.matching.segments import Int
+from router.matching.columns import Int
 
 
 class Ragged:

@@ -14,32 +14,19 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.templates import Placeholder, Template
+from router.matching.columns import Int, Segments, SplitColumn
+from router.matching.tables import KeyTable
 
 MAX_STATES: Final = 50_000
 _DEAD: Final = 0
-Int = npt.NDArray[np.int64]
-
-
-class SplitColumn:
-    """One string column, and lazily its values split at ``/``; shared by matching and by extraction."""
-
-    def __init__(self, values: pa.StringArray) -> None:
-        self.values = values
-        self._split: tuple[pa.StringArray, Int] | None = None
-
-    @property
-    def split(self) -> tuple[pa.StringArray, Int]:
-        """All segments in one array, and per row the offsets into it (one more than rows)."""
-        if self._split is None:
-            parted = pc.split_pattern(self.values, "/")
-            lengths = pc.fill_null(pc.list_value_length(parted), 0).to_numpy(zero_copy_only=False)
-            self._split = (parted.flatten(), np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))))
-        return self._split
+_EMPTY: Final = 0
+_OTHER: Final = 1
+_WORDS: Final = 2
+"""Symbols: an empty segment that no template spells, a segment that no template spells there, then the words."""
 
 
 def segments_of(template: Template) -> list[str | None] | None:
@@ -84,23 +71,29 @@ class SegmentAutomaton:
         for bit, segments in patterns:
             self._insert(bit, segments)
         words = sorted({word for edges in self._trie for word in edges if word is not None})
-        self._words = pa.array(words, pa.string())
-        self._determinise({word: number + 2 for number, word in enumerate(words)})
+        numbers = {word: number + _WORDS for number, word in enumerate(words)}
+        self._vocabularies = self._by_depth(numbers)
+        self._determinise(numbers)
+        self._fits = np.zeros(max(len(segments) for _, segments in patterns) + 2, bool)
+        self._fits[[len(segments) for _, segments in patterns]] = True
         del self._trie
 
     def accepts(self, column: SplitColumn) -> tuple[Int, list[int]]:
         """Return a code per row and, per code, the bits of the templates that fit; code 0 fits none."""
-        segments, offsets = column.split
-        symbols = self._symbols(segments)
-        lengths = np.diff(offsets)
-        states = np.ones(len(lengths), np.int64)
-        rows = np.flatnonzero(lengths)
-        states[lengths == 0] = _DEAD
+        segments = column.segments
+        states = np.zeros(len(segments.counts), np.int64)
+        rows = np.flatnonzero(self._fits[np.minimum(segments.counts, len(self._fits) - 1)])
+        current = np.ones(len(rows), np.int64)
+        left = segments.counts[rows]
         depth = 0
         while len(rows):
-            states[rows] = self._step(states[rows], symbols[offsets[rows] + depth])
+            current = self._step(current, depth, segments, segments.starts[rows] + 2 * depth)
             depth += 1
-            rows = rows[(lengths[rows] > depth) & (states[rows] != _DEAD)]
+            going = (left > depth) & (current != _DEAD)
+            if not going.all():
+                ended = ~going
+                states[rows[ended]] = current[ended]
+                rows, current, left = rows[going], current[going], left[going]
         codes: Int = self._codes[states]
         return codes, self._code_bits
 
@@ -115,11 +108,22 @@ class SegmentAutomaton:
             node = following
         self._bits[node] |= 1 << bit
 
+    def _by_depth(self, numbers: dict[str, int]) -> list[tuple[pa.StringArray, Int] | None]:
+        """Return per depth the words that templates spell there, and their symbols; None where they spell none."""
+        vocabularies: list[tuple[pa.StringArray, Int] | None] = []
+        level = [0]
+        while level:
+            words = sorted({word for node in level for word in self._trie[node] if word})
+            symbols = np.array([_OTHER, *(numbers[word] for word in words)], np.int64)
+            vocabularies.append((pa.array(words, pa.string()), symbols) if words else None)
+            level = [following for node in level for following in self._trie[node].values()]
+        return vocabularies
+
     def _determinise(self, numbers: dict[str, int]) -> None:
-        """Subset construction. Symbols: 0 an empty segment, 1 a segment no template spells, 2.. the words."""
+        """Subset construction over the symbols."""
         states: dict[frozenset[int], int] = {frozenset(): _DEAD, frozenset((0,)): 1}
         queue = [frozenset((0,))]
-        self._width = len(numbers) + 2
+        self._width = len(numbers) + _WORDS
         keys: list[int] = []
         targets: list[int] = []
         other: list[int] = [_DEAD, _DEAD]
@@ -133,11 +137,10 @@ class SegmentAutomaton:
                 following = frozenset(literal) if word == "" else frozenset(literal | wild)
                 keys.append(number * self._width + numbers[word])
                 targets.append(self._state(following, states, queue, other))
-        order = np.argsort(np.array(keys, np.int64), kind="stable")
-        self._keys = np.array(keys, np.int64)[order]
-        self._targets = np.array(targets, np.int64)[order]
+        self._spelled = KeyTable(len(keys) + 1)
+        self._spelled.put(keys, targets)
         self._other = np.array(other, np.int64)
-        self._empty_word = numbers.get("", 0)
+        self._empty_word = numbers.get("", _EMPTY)
         self._accepting(states)
 
     def _state(
@@ -162,20 +165,25 @@ class SegmentAutomaton:
             self._codes[number] = codes.setdefault(bits, len(codes))
         self._code_bits = list(codes)
 
-    def _symbols(self, segments: pa.StringArray) -> Int:
-        found = pc.fill_null(pc.index_in(segments, value_set=self._words), -1).to_numpy(zero_copy_only=False)
-        symbols: Int = found.astype(np.int64) + 2
-        empty = pc.equal(pc.binary_length(segments), 0).to_numpy(zero_copy_only=False)
-        symbols[empty] = self._empty_word
-        return symbols
-
-    def _step(self, states: Int, symbols: Int) -> Int:
-        following: Int = np.where(symbols == 0, _DEAD, self._other[states])
-        if len(self._keys):
-            keys = states * self._width + symbols
-            places = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
-            exact = self._keys[places] == keys
-            following[exact] = self._targets[places[exact]]
-            empty = (symbols == self._empty_word) & ~exact
+    def _step(self, states: Int, depth: int, segments: Segments, entries: Int) -> Int:
+        """Take the segments of one depth: the states that follow."""
+        empty = segments.lengths[entries] == 0
+        following: Int = self._other[states]
+        vocabulary = self._vocabularies[depth]
+        if vocabulary is not None:
+            words, numbers = vocabulary
+            places = pc.index_in(segments.entries.take(pa.array(entries)), value_set=words)
+            symbols = numbers[pc.fill_null(places, -1).to_numpy(zero_copy_only=False) + 1]
+            spelled = np.flatnonzero(symbols != _OTHER)
+            self._follow(following, states, spelled, symbols[spelled])
+        if empty.any():
             following[empty] = _DEAD
+            if self._empty_word != _EMPTY:
+                rows = np.flatnonzero(empty)
+                self._follow(following, states, rows, np.full(len(rows), self._empty_word))
         return following
+
+    def _follow(self, following: Int, states: Int, rows: Int, symbols: Int) -> None:
+        """Put in the states that spelled segments lead to; those of which nothing is spelled keep theirs."""
+        found, known = self._spelled.probe(states[rows] * self._width + symbols)
+        following[rows[known]] = found[known]

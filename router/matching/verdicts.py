@@ -7,16 +7,18 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from router.matching.context import Columns, Slot, SlotTable, slots_of
+from router.matching.columns import Columns, Int
+from router.matching.context import Slot, SlotTable, slots_of
 from router.matching.index import MatchIndex, MatchSet, members
 from router.matching.ragged import Ragged
-from router.matching.segments import Int
+from router.matching.tables import NumberTable
 from router.matching.targets import Target
 
 NO_MATCH: Final = -1
 AMBIGUOUS: Final = -2
+_COUNT_BITS: Final = 24
+_COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +37,13 @@ class Resolver:
         self._table = SlotTable()
         targets = range(len(index.targets))
         laid = {(t, event): self._lay(index.targets[t], event=event) for t in targets for event in (False, True)}
-        self._slots = {event: Ragged([laid[t, event][0] for t in targets]) for event in (False, True)}
+        self._slots = Ragged([laid[t, event][0] for t in targets for event in (False, True)])
         self._equal = {place: pairs for place, (_, pairs) in laid.items() if pairs}
         self._names = pa.array([slot.name for slot in self._table.slots], pa.string())
-        self._winners: dict[int, int] = {}
-        self._pairs: dict[int, list[tuple[int, int, int]]] = {}
+        self._winners = NumberTable(self._winner)
+        self._checks = NumberTable(self._check)
+        self._pairs: list[tuple[int, int, int]] = []
+        self._flat = np.zeros((0, 3), np.int64)
 
     def _lay(self, target: Target, *, event: bool) -> tuple[list[int], list[tuple[int, int]]]:
         slots, equal = slots_of(target.constraints(event=event) or ())
@@ -48,9 +52,8 @@ class Resolver:
 
     def slots(self, target: int, *, event: bool) -> list[Slot]:
         """Return the slots whose values are the context of that target."""
-        ragged = self._slots[event]
-        start, count = int(ragged.starts[target]), int(ragged.counts[target])
-        return [self._table.slots[int(n)] for n in ragged.values[start : start + count]]
+        _, numbers = self._slots.expand(np.array([2 * target + int(event)]))
+        return [self._table.slots[number] for number in numbers.tolist()]
 
     def slot_number(self, slot: Slot) -> int:
         """Return the number under which :meth:`slot_values` knows a slot."""
@@ -60,46 +63,31 @@ class Resolver:
         """Return the decoded value of ``slots[i]`` in ``rows[i]``."""
         return self._table.values(columns, rows, slots)
 
-    def resolve(self, columns: Columns, sets: Int) -> Verdicts:
-        """Choose a winner per row from the set it matched, after dropping targets with unequal placeholders."""
-        sets = self._drop_unequal(columns, sets)
-        codes, inverse = np.unique(sets, return_inverse=True)
-        winners = np.array([self._winner(number) for number in codes.tolist()], np.int64)
-        return Verdicts(winners[inverse] if len(codes) else sets, sets)
+    def resolve(self, sets: Int) -> Verdicts:
+        """Choose a winner per row from the set that is left to it."""
+        return Verdicts(self._winners.of(sets), sets)
 
     def contexts(self, columns: Columns, winners: Int, events: Int) -> pa.MapArray:
         """Return the context attributes of every row, an empty map where nothing won."""
-        rows_all: list[Int] = []
-        slots_all: list[Int] = []
-        for event in (False, True):
-            rows = np.flatnonzero((winners >= 0) & (events == int(event)))
-            owners, slots = self._slots[event].expand(winners[rows])
-            rows_all.append(rows[owners])
-            slots_all.append(slots)
-        rows, slots = np.concatenate(rows_all), np.concatenate(slots_all)
-        order = np.argsort(rows, kind="stable")
-        rows, slots = rows[order], slots[order]
-        values = self._table.values(columns, rows, slots) if len(rows) else pa.array([], pa.string())
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=columns.rows))))
-        names = self._names.take(pa.array(slots))
-        return pa.MapArray.from_arrays(pa.array(offsets.astype(np.int32)), names, values)
+        rows = np.flatnonzero(winners >= 0)
+        owners, slots = self._slots.expand(2 * winners[rows] + events[rows])
+        values = self._table.values(columns, rows[owners], slots) if len(slots) else pa.array([], pa.string())
+        counts = np.zeros(columns.rows + 1, np.int64)
+        counts[rows + 1] = self._slots.counts[2 * winners[rows] + events[rows]]
+        offsets = np.cumsum(counts).astype(np.int32)
+        return pa.MapArray.from_arrays(pa.array(offsets), self._names.take(pa.array(slots)), values)
 
-    def _drop_unequal(self, columns: Columns, sets: Int) -> Int:
-        """Remove targets whose repeated placeholders differ; the sets of most rows stay as they are."""
-        checks = {number: self._checks(number) for number in np.unique(sets).tolist()}
-        checked = [number for number, pairs in checks.items() if pairs]
-        if not checked:
+    def drop_unequal(self, columns: Columns, sets: Int) -> Int:
+        """Return the sets without targets whose repeated placeholders differ; those of most rows stay as they are."""
+        packed = self._checks.of(sets)
+        rows = np.flatnonzero(packed)
+        if not len(rows):
             return sets
-        rows = np.flatnonzero(np.isin(sets, checked))
-        places = {number: at for at, number in enumerate(checked)}
-        ragged = Ragged([range(len(checks[number])) for number in checked])
-        items = np.array([places[number] for number in sets[rows].tolist()], np.int64)
-        owners, which = ragged.expand(items)
-        flat = np.array([pair for number in checked for pair in checks[number]], np.int64)
-        pairs = flat[ragged.starts[items][owners] + which]
-        values = self._table.values(columns, np.tile(rows[owners], 2), np.concatenate((pairs[:, 1], pairs[:, 2])))
-        half = len(owners)
-        same = pc.fill_null(pc.equal(values.slice(0, half), values.slice(half)), False).to_numpy(zero_copy_only=False)
+        starts, counts = packed[rows] >> _COUNT_BITS, packed[rows] & _COUNT_MASK
+        owners = np.repeat(np.arange(len(rows)), counts)
+        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
+        pairs = self._pair_array()[starts[owners] + within]
+        same = self._table.equal(columns, rows[owners], pairs[:, 1], pairs[:, 2])
         if same.all():
             return sets
         sets = sets.copy()
@@ -109,20 +97,22 @@ class Resolver:
             sets[row] = self._index.set_number(current.bits & ~(1 << target), event=current.event)
         return sets
 
-    def _checks(self, number: int) -> list[tuple[int, int, int]]:
-        known = self._pairs.get(number)
-        if known is None:
-            matched = self._index.sets[number]
-            known = self._pairs[number] = [
-                (target, *pair) for target in matched.targets for pair in self._equal.get((target, matched.event), ())
-            ]
-        return known
+    def _pair_array(self) -> Int:
+        if len(self._pairs) != len(self._flat):
+            self._flat = np.array(self._pairs, np.int64).reshape(-1, 3)
+        return self._flat
+
+    def _check(self, number: int) -> int:
+        """Return where the pairs to compare for a set are, and how many, in one number; 0 when there are none."""
+        matched = self._index.sets[number]
+        start = len(self._pairs)
+        for target in matched.targets:
+            self._pairs.extend((target, *pair) for pair in self._equal.get((target, matched.event), ()))
+        count = len(self._pairs) - start
+        return start << _COUNT_BITS | count if count else 0
 
     def _winner(self, number: int) -> int:
-        known = self._winners.get(number)
-        if known is None:
-            known = self._winners[number] = self._choose(self._index.sets[number])
-        return known
+        return self._choose(self._index.sets[number])
 
     def _choose(self, matched: MatchSet) -> int:
         best = self.most_specific(matched)
