@@ -13,14 +13,22 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is written: a file (path or URL) and a JSON pointer into it."""
+    """Where something is written: a file (path or URL) and a JSON pointer into it.
+
+    ``mounts`` tells, for a document that was put together from several, which members are written elsewhere.
+    """
 
     file: str
     pointer: str = ""
+    mounts: Mapping[tuple[str, str], Place] | None = field(default=None, compare=False, repr=False)
 
     def __truediv__(self, key: str | int) -> Place:
         """Return the place of a member."""
-        return Place(self.file, f"{self.pointer}/{str(key).replace('~', '~0').replace('/', '~1')}")
+        pointer = f"{self.pointer}/{str(key).replace('~', '~0').replace('/', '~1')}"
+        if self.mounts is None:
+            return Place(self.file, pointer)
+        mounted = self.mounts.get((self.file, pointer))
+        return Place(mounted.file if mounted else self.file, mounted.pointer if mounted else pointer, self.mounts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,7 @@ class DeclaredMessage:
     ``hidden`` messages are versions that can be referred to but are no definitions of their own. ``written`` says
     where each attribute is written, which is not always below ``place`` and not always under its 1.0 name;
     a key ``protocoloptions.PROPERTY`` says it of one property that a dialect spells or places in its own way.
+    ``other`` is all that says nothing about how the message looks (names, descriptions, extensions), as written.
     """
 
     xid: str
@@ -41,6 +50,7 @@ class DeclaredMessage:
     borrowed: str | None = None
     hidden: bool = False
     written: Mapping[str, Place] = field(default_factory=dict)
+    other: Mapping[str, Any] = field(default_factory=dict)
 
     def at(self, attribute: str) -> Place:
         """Return the place of an attribute, given its 1.0 name."""
@@ -49,19 +59,21 @@ class DeclaredMessage:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredGroup:
-    """A message group and the defaults that it gives its messages."""
+    """A message group and the defaults that it gives its messages; ``other`` is what else it says, as written."""
 
     xid: str
     place: Place
     envelope: str | None = None
     protocol: str | None = None
+    other: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredEndpoint:
     """An endpoint; ``messagegroups`` are references as written, its messages are declared messages of its xid.
 
-    ``groups_written`` is where each of those references stands, when that is not ``messagegroups``.
+    ``groups_written`` is where each of those references stands, when that is not ``messagegroups``. ``other`` is what
+    else it says, as written; its ``protocoloptions`` are those that are neither addresses nor options of the channel.
     """
 
     xid: str
@@ -74,13 +86,22 @@ class DeclaredEndpoint:
     options: Mapping[str, Any] = field(default_factory=dict)
     messagegroups: tuple[str, ...] = ()
     groups_written: tuple[Place, ...] = ()
+    other: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Declarations:
-    """All that the documents of one load declare, by xid; dialects fill it, the first declaration of an xid stays."""
+    """All that the documents of one load declare, by xid; dialects fill it, the first declaration of an xid stays.
+
+    ``schemagroups`` is what schema groups say beside their schemas, ``registry`` what documents say beside collections.
+    ``beyond`` are the groups and endpoints of messages that were only referred to, in documents beyond the sources.
+    """
 
     messages: dict[str, DeclaredMessage] = field(default_factory=dict)
     groups: dict[str, DeclaredGroup] = field(default_factory=dict)
     endpoints: dict[str, DeclaredEndpoint] = field(default_factory=dict)
     schemas: dict[str, Any] = field(default_factory=dict)
+    schema_places: dict[str, Place] = field(default_factory=dict)
+    schemagroups: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    registry: dict[str, Any] = field(default_factory=dict)
+    beyond: dict[str, DeclaredGroup | DeclaredEndpoint] = field(default_factory=dict)

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Final
+
 from catalog.declared import Place
 from catalog.model import Finding, Severity
 
+MAX_FINDINGS: Final = 50_000
+"""Findings of one severity; past them one more says that there are more."""
+MAX_TEXT: Final = 1_000
+"""Characters of a message or hint, which may quote what the document says."""
+
 
 class Findings:
-    """Collects findings, each once."""
+    """Collects findings, each once, within bounds of number and length that no document can exceed."""
 
     def __init__(self) -> None:
         self._found: dict[Finding, None] = {}
+        self._counts: Counter[Severity] = Counter()
 
     def add(self, place: Place, severity: Severity, rule: str, message: str, hint: str = "") -> None:
         """Add one finding; ``rule`` is its stable id, ``hint`` the remedy."""
-        self._found[Finding(place.file, place.pointer, severity, rule, message, hint)] = None
+        finding = Finding(place.file, place.pointer, severity, rule, _capped(message), _capped(hint))
+        if finding in self._found or self._counts[severity] > MAX_FINDINGS:
+            return
+        if self._counts[severity] == MAX_FINDINGS:
+            text = f"there are more than {MAX_FINDINGS} findings of severity {severity}; the rest is not listed"
+            finding = Finding(place.file, "", severity, "too-many-findings", text, "mend these first")
+        self._counts[severity] += 1
+        self._found[finding] = None
 
     def error(self, place: Place, rule: str, message: str, hint: str = "") -> None:
         """Report something that cannot be used."""
@@ -35,3 +51,7 @@ class Findings:
     def sorted(self) -> tuple[Finding, ...]:
         """Return all findings, by file and place."""
         return tuple(sorted(self._found))
+
+
+def _capped(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."

@@ -17,7 +17,7 @@ from catalog.protocol_properties import canonical_type
 from catalog.references import Resolver
 
 MAX_LEVELS: Final = 256
-_EXCLUSIVE: Final = (("dataschema", "dataschemauri"), ("dataschemauri", "dataschema"))
+_SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Inheritance:
 
     def resolve(self) -> list[Effective]:
         """Return all messages that can be used, versions left out, in the order of their documents."""
-        for xid in self.declarations.messages:
+        for xid in list(self.declarations.messages):  # references may add messages of other documents
             self._resolve(xid)
         found = (self._done[xid] for xid in self.declarations.messages)
         return [effective for effective in found if effective is not None and not effective.message.hidden]
@@ -83,6 +83,10 @@ class Inheritance:
             message = self.declarations.messages[xid]
             reference = message.borrowed or message.base
             self._targets[xid] = None if reference is None else self.resolver.message(reference, xid)
+            failure = self.resolver.failure(reference or "", xid)
+            if failure is not None and failure.transient:
+                text = f"{reference} cannot be reached now, so {xid} is not what it will be: {failure}"
+                self.findings.warning(message.place, "unreachable-reference", text, failure.hint)
         return self._targets[xid]
 
     def _effective(self, xid: str) -> Effective | None:
@@ -105,34 +109,36 @@ class Inheritance:
 
     def _stands(self, message: DeclaredMessage) -> bool:
         """Report a reference that leads nowhere; a borrowed message does not stand without it."""
-        if message.borrowed is not None:
-            text = f"{message.xid} borrows {message.borrowed}, which is not there; it is left out"
-            self.findings.warning(message.place, "dangling-borrow", text, "correct the reference, or add the document")
-            return False
-        if message.base is not None:
-            text = f"the base {message.base} is not there; the definition stands as written"
-            self.findings.warning(message.place, "dangling-base", text, "correct the reference, or add the document")
-        return True
+        reference = message.borrowed or message.base
+        failure = self.resolver.failure(reference or "", message.xid)
+        if reference is not None and (failure is None or not failure.transient):
+            reason = f" ({failure})" if failure is not None else ""
+            rule, text = "dangling-base", f"the base {reference} is not there{reason}; the definition stands as written"
+            if message.borrowed is not None:
+                rule = "dangling-borrow"
+                text = f"{message.xid} borrows {reference}, which is not there{reason}; it is left out"
+            self.findings.warning(message.place, rule, text, "correct the reference, or add the document")
+        return message.borrowed is None
 
     def _laid_over(self, message: DeclaredMessage, base: Effective | None) -> Effective:
         """Lay a message over its base: envelope and protocol are its own, else the base's, else its group's."""
         own = dict(message.attributes)
-        group = self.declarations.groups.get(message.group)
+        group = self.resolver.declared_group(message.group)
         envelope = own.pop("envelope", None) or (base.envelope if base else None) or (group.envelope if group else None)
         protocol, declared = own.pop("protocol", None), True
         if protocol is None and base is not None and base.protocol is not None:
             protocol, declared = base.protocol, base.protocol_declared
         elif protocol is None and group is not None and group.protocol is not None:
             protocol, declared = group.protocol, False
-        endpoint = self.declarations.endpoints.get(message.group)
+        endpoint = self.declarations.endpoints.get(message.group) or self.resolver.endpoint_beyond(message.group)
         spelling = protocol or (endpoint.protocol if endpoint else None)
         options = own.get("protocoloptions")
         if options is not None:
             own["protocoloptions"] = normal_options(options, spelling, message.at("protocoloptions"), self.findings)
         metadata = own.get("envelopemetadata")
         if metadata is not None:
-            own["envelopemetadata"] = _attributes(metadata)
-        merged = own if base is None else _overlaid(base.attributes, own)
+            own["envelopemetadata"] = own_attributes(metadata)
+        merged = own if base is None else overlaid(base.attributes, own)
         bases = () if base is None else (base.message.xid, *base.base)
         return Effective(message, merged, envelope, protocol, declared, spelling, bases)
 
@@ -150,17 +156,16 @@ def merge(inherited: Any, overlay: Any) -> Any:
     return merged
 
 
-def _overlaid(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge attributes; an inline schema and a schema's URI exclude each other, so the nearer one counts."""
+def overlaid(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge attributes; the ways to give a schema exclude each other, so those written nearer count."""
     kept = dict(inherited)
-    for given, excluded in _EXCLUSIVE:
-        if given in own and excluded not in own:
-            kept.pop(excluded, None)
+    if any(name in own for name in _SCHEMA):
+        kept = {name: value for name, value in kept.items() if name not in _SCHEMA or name in own}
     merged: dict[str, Any] = merge(kept, dict(own))
     return merged
 
 
-def _attributes(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def own_attributes(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return envelope attributes by name; older documents put them below ``attributes``."""
     nested = metadata.get("attributes")
     if isinstance(nested, dict) and not _is_property(nested):

@@ -75,6 +75,7 @@ def catalog_to_json(catalog: Catalog) -> dict[str, Any]:
         "schemas": dict(catalog.schemas),
         "findings": [finding_to_json(finding) for finding in catalog.findings],
         "epoch": catalog.epoch,
+        "pending": list(catalog.pending),
     }
 
 
@@ -95,6 +96,7 @@ def catalog_from_json(form: Mapping[str, Any]) -> Catalog:
         schemas=dict(form["schemas"]),
         findings=tuple(Finding(**finding) for finding in form["findings"]),
         epoch=form["epoch"],
+        pending=tuple(form.get("pending", ())),
     )
 
 

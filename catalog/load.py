@@ -10,16 +10,19 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.abroad import Abroad
 from catalog.declared import Declarations, DeclaredEndpoint, Place
 from catalog.dialects import Dialect, cereg, detect, messagecatalog, xregistry
 from catalog.documents import Document, read_documents
+from catalog.fetching import Fetcher
 from catalog.findings import Findings
 from catalog.inheritance import Inheritance
-from catalog.lint import Linter
+from catalog.linting import Subject, lint
 from catalog.listing import catalog_to_json
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.properties import definition_of
 from catalog.references import Resolver
+from catalog.schemas.linking import link_schemas
 
 EPOCH_CHARACTERS: Final = 16
 _READERS: Final[Mapping[Dialect, Callable[[Document, Declarations, Findings], None]]] = {
@@ -29,45 +32,63 @@ _READERS: Final[Mapping[Dialect, Callable[[Document, Declarations, Findings], No
 }
 
 
-def load(sources: Sequence[str | Path], *, network: bool = False) -> Catalog:
+def load(
+    sources: Sequence[str | Path],
+    *,
+    network: bool = False,
+    declarations: Declarations | None = None,
+    fetcher: Fetcher | None = None,
+) -> Catalog:
     """Read files, folders and URLs as one catalog, with all findings of lint.
 
     References go across documents. A definition that cannot be used is left out and reported, the rest works. URLs
-    are refused unless *network* is on.
+    are refused unless *network* is on. *declarations*, when given, is filled with what the documents declare. A
+    *fetcher*, when given, counts instead of *network*, and afterwards tells all that was read.
 
     Raises:
         DocumentError: a source is missing, unreadable, or neither JSON nor YAML (exit code 2 of ``check``).
     """
     findings = Findings()
-    return build(read_documents(sources, findings, network=network), findings)
+    given = fetcher if fetcher is not None else Fetcher(network=network)
+    return build(read_documents(sources, findings, fetcher=given), findings, declarations, given)
 
 
-def build(documents: Iterable[Document], findings: Findings) -> Catalog:
-    """Make a catalog of documents that were read; *findings* may hold some already, and all end in the catalog."""
-    declarations = _declared(documents, findings)
-    resolver = Resolver(declarations.messages, declarations.groups)
+def build(
+    documents: Iterable[Document],
+    findings: Findings,
+    into: Declarations | None = None,
+    fetcher: Fetcher | None = None,
+) -> Catalog:
+    """Make a catalog of documents that were read; *findings* may hold some already, and all end in the catalog.
+
+    The *fetcher* gives what they refer to; without one there is no network.
+    """
+    documents = tuple(documents)
+    given = fetcher if fetcher is not None else Fetcher(network=False)
+    declarations = _declared(documents, Declarations() if into is None else into, findings)
+    abroad = Abroad(documents, declarations, given, findings, _declared)
+    resolver = Resolver(declarations.messages, declarations.groups, abroad)
+    listed = {each.xid: _listed_groups(each, resolver, findings) for each in declarations.endpoints.values()}
     effective = Inheritance(declarations, resolver, findings).resolve()
     definitions = dict(sorted((each.message.xid, definition_of(each, findings)) for each in effective))
     groups = _groups(declarations, definitions)
-    endpoints = _endpoints(declarations, definitions, groups, resolver, findings)
-    linter = Linter(declarations, findings)
-    linter.definitions(definitions)
-    linter.endpoints(endpoints)
-    schemas = dict(sorted(declarations.schemas.items()))
-    catalog = Catalog(definitions, groups, endpoints, schemas, findings.sorted())
-    return replace(catalog, epoch=epoch_of(catalog))
+    endpoints = _endpoints(declarations, definitions, groups, listed)
+    linked = link_schemas(definitions, declarations, abroad, given, findings)
+    catalog = Catalog(linked.definitions, groups, endpoints, linked.schemas)
+    lint(Subject(catalog, declarations, documents, findings))
+    pending = tuple(sorted({*abroad.pending, *linked.pending}))
+    return replace(catalog, findings=findings.sorted(), epoch=epoch_of(catalog), pending=pending)
 
 
 def epoch_of(catalog: Catalog) -> str:
     """Return the content hash of a catalog: equal for equal meaning, whatever the files, their order or format."""
     meaning = catalog_to_json(catalog)
-    meaning.pop("findings")
-    meaning.pop("epoch")
+    for member in ("findings", "epoch", "pending"):
+        meaning.pop(member)
     return hashlib.sha256(msgspec.json.encode(meaning, order="deterministic")).hexdigest()[:EPOCH_CHARACTERS]
 
 
-def _declared(documents: Iterable[Document], findings: Findings) -> Declarations:
-    declarations = Declarations()
+def _declared(documents: Iterable[Document], declarations: Declarations, findings: Findings) -> Declarations:
     for document in documents:
         dialect = detect(document.tree)
         place = Place(document.file)
@@ -94,8 +115,7 @@ def _endpoints(
     declarations: Declarations,
     definitions: Mapping[str, Definition],
     groups: Mapping[str, tuple[str, ...]],
-    resolver: Resolver,
-    findings: Findings,
+    listed: Mapping[str, tuple[str, ...]],
 ) -> dict[str, Endpoint]:
     inline: dict[str, list[str]] = {}
     for definition in definitions.values():
@@ -104,9 +124,8 @@ def _endpoints(
     endpoints: dict[str, Endpoint] = {}
     for xid in sorted(declarations.endpoints):
         declared = declarations.endpoints[xid]
-        listed = _listed_groups(declared, resolver, findings)
-        candidates = (*inline.get(xid, ()), *(message for group in listed for message in groups[group]))
-        endpoints[xid] = Endpoint(candidates=tuple(dict.fromkeys(candidates)), **_kept(declared, listed))
+        candidates = (*inline.get(xid, ()), *(message for group in listed[xid] for message in groups[group]))
+        endpoints[xid] = Endpoint(candidates=tuple(dict.fromkeys(candidates)), **_kept(declared, listed[xid]))
     return endpoints
 
 
@@ -126,11 +145,15 @@ def _kept(declared: DeclaredEndpoint, groups: tuple[str, ...]) -> dict[str, Any]
 def _listed_groups(declared: DeclaredEndpoint, resolver: Resolver, findings: Findings) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for index, reference in enumerate(declared.messagegroups):
-        group = resolver.group(reference)
+        place = declared.groups_written[index] if declared.groups_written else declared.place / "messagegroups" / index
+        group = resolver.group(reference, place.file)
         if group is not None:
             found[group] = None
-            continue
-        place = declared.groups_written[index] if declared.groups_written else declared.place / "messagegroups" / index
-        hint = "correct the reference, or add the document"
-        findings.warning(place, "dangling-group", f"the message group {reference} is not there", hint)
+        failure = resolver.failure(reference, place.file)
+        if failure is not None and failure.transient:
+            text = f"the message group {reference} cannot be reached now: {failure}"
+            findings.warning(place, "unreachable-reference", text, failure.hint)
+        elif group is None:
+            text = f"the message group {reference} is not there" + (f" ({failure})" if failure is not None else "")
+            findings.warning(place, "dangling-group", text, "correct the reference, or add the document")
     return tuple(found)

@@ -16,6 +16,7 @@ from catalog.model import PropertyType
 from catalog.protocol_properties import ANY_SHAPE, SHAPES, Shape, canonical_member, canonical_option
 
 CONTENT_TYPE: Final = "content-type"
+_MEMBERS: Final = frozenset({"name", "type", "value", "required", "description", "specurl"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,14 @@ class Named:
             bodies = [merge(old[0], new[0])] if len(old) == 1 and len(new) == 1 else new or old
             united.extend((name, body) for body in bodies)
         return Named(tuple(united))
+
+
+def short_entry(body: Any) -> tuple[str, Any] | None:
+    """Return name and body of an entry ``{NAME: {…}}`` in a list of named values; None when it is no such entry."""
+    if not isinstance(body, dict) or len(body) != 1:
+        return None
+    name, inner = next(iter(body.items()))
+    return None if name in _MEMBERS or isinstance(inner, list) else (name, inner)
 
 
 def normal_options(
@@ -84,13 +93,15 @@ def _flat(options: Mapping[str, Any], protocol: str | None, place: Place) -> Ite
 
 
 def _named(value: Any, at: Place, findings: Findings, *, lower: bool) -> Iterator[tuple[str, Any]]:
-    """Read named values from a list of ``{name, …}`` or a map by name."""
+    """Read named values from a list of ``{name, …}``, of ``{NAME: {…}}`` as 0.5 has it, or a map by name."""
     for key, body, place in _entries(value, at, findings):
-        if isinstance(body, dict):
+        name: Any = key
+        short = short_entry(body) if key is None else None
+        if short is not None:
+            name, body = short
+        elif isinstance(body, dict):
             name = body.get("name", key)
             body = {member: content for member, content in body.items() if member != "name"}
-        else:
-            name = key
         if not isinstance(name, str) or not name:
             findings.error(place, "unnamed-property", "a property has no name, and is ignored", "give it a name")
         elif body is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import NoneType
 from typing import Any
 
@@ -12,7 +13,7 @@ from catalog.findings import Findings
 from catalog.inheritance import Effective
 from catalog.model import CLOUDEVENTS, Definition, Property, PropertyType
 from catalog.options import Named
-from catalog.pointing import attribute_place, option_place
+from catalog.pointing import OptionPlaces, attribute_place
 from catalog.protocol_properties import (
     ALWAYS_REQUIRED,
     ANY_SHAPE,
@@ -52,7 +53,7 @@ def _envelope(effective: Effective, findings: Findings) -> tuple[Property, ...]:
     found: list[Property] = []
     for name, body in effective.attributes.get("envelopemetadata", {}).items():
         default = ATTRIBUTE_TYPES.get(name, "string") if cloudevents else "string"
-        report = _Report(findings, attribute_place(effective.message, name))
+        report = Report(findings, partial(attribute_place, effective.message, name))
         found.append(property_of(name, body, default, report, required=cloudevents and name in ALWAYS_REQUIRED))
     return tuple(found)
 
@@ -62,12 +63,13 @@ def _options(effective: Effective, findings: Findings) -> Iterator[Property]:
     protocol = effective.spelling
     shape = SHAPES.get(protocol or "", ANY_SHAPE)
     given = effective.attributes.get("protocoloptions", {})
+    places = OptionPlaces(effective.message, protocol)
     for written, value in given.items():
         name = canonical_option(protocol, written)
         if name is None or (name != written and name in given):
             continue
         for path, body, default in _places(shape, name, value, lower=protocol == "HTTP" and name == "headers"):
-            report = _Report(findings, option_place(effective.message, path, protocol))
+            report = Report(findings, partial(places.of, path))
             yield property_of(path, body, default, report)
 
 
@@ -87,18 +89,22 @@ def _places(shape: Shape, name: str, value: Any, *, lower: bool) -> Iterator[tup
 
 
 @dataclass(frozen=True, slots=True)
-class _Report:
-    """Where to report on one property; what a message inherits is reported where it is written, and only there."""
+class Report:
+    """Where to report on one property; what a message inherits is reported where it is written, and only there.
+
+    ``find`` gives that place, None for an inherited property; it is asked only when there is something to report.
+    """
 
     findings: Findings
-    place: Place | None
+    find: Callable[[], Place | None] | None
 
     def warning(self, rule: str, message: str, hint: str) -> None:
-        if self.place is not None:
-            self.findings.warning(self.place, rule, message, hint)
+        place = self.find() if self.find is not None else None
+        if place is not None:
+            self.findings.warning(place, rule, message, hint)
 
 
-def property_of(name: str, body: Any, default: PropertyType, report: _Report, *, required: bool = False) -> Property:
+def property_of(name: str, body: Any, default: PropertyType, report: Report, *, required: bool = False) -> Property:
     """Read ``{type, value, required}``, or a bare scalar that stands for its ``value``."""
     if not isinstance(body, dict):
         return Property(name, default, _value(body, report), required)
@@ -106,19 +112,19 @@ def property_of(name: str, body: Any, default: PropertyType, report: _Report, *,
     kind = canonical_type(declared) if isinstance(declared, str) and declared else default
     if not isinstance(declared, (str, NoneType)) or kind is None:
         hint = "use one of the types of the 1.0 message specification"
-        report.warning("unknown-type", f"the type {declared!r} of {name} is unknown; read as {default}", hint)
+        report.warning("unknown-type", f"the type {declared!r:.80} of {name} is unknown; read as {default}", hint)
     return Property(name, kind or default, _value(body.get("value"), report), required or _required(body, report))
 
 
-def _required(body: Mapping[str, Any], report: _Report) -> bool:
+def _required(body: Mapping[str, Any], report: Report) -> bool:
     value = body.get("required")
     if value is None or isinstance(value, bool):
         return bool(value)
-    report.warning("wrong-shape", f"required is {value!r}, no boolean", "write true or false")
+    report.warning("wrong-shape", f"required is {value!r:.80}, no boolean", "write true or false")
     return str(value).strip().lower() == "true"
 
 
-def _value(value: Any, report: _Report) -> str | bool | int | float | None:
+def _value(value: Any, report: Report) -> str | bool | int | float | None:
     if value is None or value == "":
         return None
     if isinstance(value, (str, bool, int, float)):

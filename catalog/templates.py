@@ -126,7 +126,7 @@ class Template:
 
 def parse(text: str, *, dots: bool = False) -> Template:
     """Parse a template; every text is one, if only a literal."""
-    tokens = _PLACEHOLDER.split(text)
+    tokens = tokens_of(text)
     parts: list[str | Placeholder] = []
     for place, token in enumerate(tokens):
         if place % 2:
@@ -135,6 +135,11 @@ def parse(text: str, *, dots: bool = False) -> Template:
             parts.append(token)
     stretches, separators = _stretches(tokens, dots)
     return Template(text, dots, tuple(parts), tuple(tokens[1::2]), stretches, separators)
+
+
+def tokens_of(text: str) -> list[str]:
+    """Cut a template into literal texts, at even places and maybe empty, and names of placeholders, at odd ones."""
+    return _PLACEHOLDER.split(text)
 
 
 def _stretches(tokens: list[str], dots: bool) -> tuple[tuple[_Stretch, ...], tuple[str, ...]]:

@@ -1,18 +1,26 @@
-"""Has the catalog changed? The caller asks when it likes; there is no thread in here."""
+"""Has the catalog changed? The caller asks when it likes; there is no thread in here.
+
+All that the last load has read is looked at, not the sources only: documents that they refer to, schemas, folders, and
+every page of a registry. URLs are asked whether they changed, which costs a 304.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from catalog.declared import Place
-from catalog.documents import content_digest
 from catalog.errors import DocumentError
+from catalog.fetching import Cache, Fetcher
 from catalog.findings import Findings
 from catalog.load import load
 from catalog.model import Catalog, Finding
+
+LOOK_SECONDS: Final = 45.0
+"""What one look may wait for the network in all: less than a supervisor that waits for it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,16 @@ class Refusal:
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A changed catalog that refers to what cannot be reached for now; the last good one goes on until it can.
+
+    ``uris`` are what is waited for.
+    """
+
+    uris: tuple[str, ...]
+
+
 def new_errors(catalog: Catalog, known: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the error findings that are not among those known: what a change made worse, not what was bad before."""
     old = {(finding.file, finding.rule, finding.message) for finding in known}
@@ -38,13 +56,14 @@ def new_errors(catalog: Catalog, known: Sequence[Finding]) -> tuple[Finding, ...
 
 
 class CatalogWatcher:
-    """Compares the sources' bytes with those seen last, at most once per *interval* seconds.
+    """Compares what the last load has read with what is there now, at most once per *interval* seconds.
 
-    A catalog is refused for errors that the one in use does not have.
+    A catalog is refused for errors that the one in use does not have, and waits for what it refers to and cannot be
+    reached (semantics.md section 7); both only while another is in use.
 
-    A change is answered once, as a catalog or as a refusal; sources that cannot be read are refused once and looked at
-    again every time. Bytes that change without changing the meaning (the epoch) are answered with None, but for the
-    first good ones after a refusal: those end it.
+    A change is answered once, as a catalog, a refusal or a wait; sources that cannot be read are refused once and
+    looked at again every time. What changes without changing the meaning (the epoch) is answered with None, but for the
+    first good catalog after a refusal: that ends it.
     """
 
     def __init__(
@@ -61,43 +80,61 @@ class CatalogWatcher:
         self._interval = interval
         self._network = network
         self._clock = clock
+        self._cache = Cache(clock=clock)
         self._epoch = current.epoch if current is not None else None
         self._tolerated: Sequence[Finding] = current.findings if current is not None else ()
-        self._digest: str | None = None
+        self._seen: Mapping[str, str] | None = None
+        self._trouble = ""
         self._refused = False
+        self._awaited: tuple[str, ...] = ()
         self._due = clock()
 
-    def poll(self) -> Catalog | Refusal | None:
-        """Return a new catalog, the refusal of one with errors, or None when nothing changed or it is too early."""
+    def poll(self) -> Catalog | Refusal | Waiting | None:
+        """Return a new catalog, the refusal of one with errors, what one waits for, or None.
+
+        None when nothing changed, when it is too early, and when a file is being written just now.
+        """
         if self._clock() < self._due:
             return None
         self._due = self._clock() + self._interval
-        try:
-            digest = content_digest(self._sources, network=self._network)
-            if digest == self._digest:
-                return None
-            catalog = load(self._sources, network=self._network)
-            settled = content_digest(self._sources, network=self._network) == digest
-        except DocumentError as error:
-            return self._unreadable(error)
-        if not settled:
-            return None  # it is being written just now; the next look tells
-        self._digest = digest
-        if new_errors(catalog, self._tolerated):
-            self._refused = True
-            return Refusal(new_errors(catalog, self._tolerated))
-        if catalog.epoch == self._epoch and not self._refused:
+        fetcher = self._fetcher()
+        if self._seen is not None and not fetcher.changed(self._seen):
             return None
+        try:
+            catalog = load(self._sources, fetcher=fetcher)
+        except DocumentError as error:
+            self._seen = fetcher.seen
+            return self._unreadable(error)
+        if self._fetcher().changed(fetcher.seen, local=True):
+            return None  # it is being written just now; the next look tells
+        self._seen = fetcher.seen
+        self._trouble = ""
+        return self._judged(catalog)
+
+    def _judged(self, catalog: Catalog) -> Catalog | Refusal | Waiting | None:
+        errors = new_errors(catalog, self._tolerated)
+        if errors:
+            self._refused = True
+            return Refusal(errors)
+        if catalog.epoch == self._epoch and not self._refused:
+            self._awaited = ()
+            return None
+        if catalog.pending and self._epoch not in (None, catalog.epoch):
+            told, self._awaited = self._awaited, catalog.pending
+            return Waiting(catalog.pending) if told != catalog.pending else None
         self._refused = False
+        self._awaited = ()
         self._epoch = catalog.epoch
         self._tolerated = catalog.findings
         return catalog
 
+    def _fetcher(self) -> Fetcher:
+        return Fetcher(network=self._network, cache=self._cache, load_seconds=LOOK_SECONDS)
+
     def _unreadable(self, error: DocumentError) -> Refusal | None:
-        mark = f"unreadable: {error}"
-        if self._digest == mark:
+        if self._trouble == str(error):
             return None
-        self._digest = mark
+        self._trouble = str(error)
         self._refused = True
         findings = Findings()
         findings.error(Place(error.file, error.pointer), "unreadable-document", str(error), error.hint)

@@ -16,35 +16,48 @@ from catalog.declared import Declarations, DeclaredEndpoint, DeclaredGroup, Decl
 from catalog.dialects.declaring import (
     declare_group,
     declare_message,
+    declare_registry,
     declare_schemas,
     deprecated,
     members,
+    other_members,
     repeated,
     spelling_of,
 )
 from catalog.dialects.endpoints import group_references, read_endpoint
 from catalog.dialects.reading import Format, now_of, read_format
-from catalog.dialects.xregistry import attributes_of, base_of, borrowed_of, places_of, read_groups, read_messages
+from catalog.dialects.xregistry import (
+    attributes_of,
+    base_of,
+    borrowed_of,
+    others_of,
+    places_of,
+    read_groups,
+    read_messages,
+)
 from catalog.documents import Document
 from catalog.findings import Findings
 from catalog.protocol_properties import SHAPES, canonical_option
 
 _NAME: Final = "CloudEvents Registry 0.4/0.5"
 _SCHEMA: Final = re.compile(r"#/schemagroups/([^/]+)/schemas?/", re.IGNORECASE)
+_OF_GROUPS: Final = frozenset({"format", "envelope", "protocol", "definitions"})
 _HOLDERS: Final = ("config", "protocoloptions", "protocolmetadata")
 
 
 def read(document: Document, into: Declarations, findings: Findings) -> None:
     """Add everything that *document* declares; what has the wrong shape is reported and left out."""
-    root, tree = Place(document.file), document.tree
+    root, tree = document.root, document.tree
     deprecated(root, _NAME, findings)
+    declare_registry(tree, into)
     read_groups(tree, root, into, findings)  # some have already begun to rename things
-    for key, group, place in members(tree, spelling_of(tree, "definitionGroups"), root, findings):
+    for key, group, place in members(tree, spelling_of(tree, "definitionGroups"), root, into, findings):
         xid = f"/messagegroups/{key}"
         defaults = read_format(group, place, findings)
-        declare_group(DeclaredGroup(xid, place, defaults.envelope, defaults.protocol), into, findings)
+        other = other_members(group, _OF_GROUPS)
+        declare_group(DeclaredGroup(xid, place, defaults.envelope, defaults.protocol, other), into, findings)
         _read_definitions(group, xid, place, defaults, into, findings)
-    for key, endpoint, place in members(tree, "endpoints", root, findings):
+    for key, endpoint, place in members(tree, "endpoints", root, into, findings):
         _read_endpoint(f"/endpoints/{key}", endpoint, place, into, findings)
     for name in dict.fromkeys((spelling_of(tree, "schemaGroups"), "schemagroups")):
         declare_schemas(tree, name, root, into, findings)
@@ -70,7 +83,7 @@ def _declared_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, find
     listed = spelling_of(endpoint, "definitionGroups")
     renamed = {name: value for name, value in endpoint.items() if name not in ("format", listed)}
     if not any(isinstance(endpoint.get(name), dict) for name in _HOLDERS) and isinstance(endpoint.get("options"), dict):
-        renamed["config"] = {"options": endpoint["options"]}
+        renamed["config"] = {"options": renamed.pop("options")}
     declared = read_endpoint(xid, renamed, place, findings)
     groups = tuple(group_references(endpoint.get(listed), place / listed, findings))
     written = (
@@ -83,7 +96,7 @@ def _declared_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, find
 def _read_definitions(
     container: Mapping[str, Any], group: str, at: Place, defaults: Format, into: Declarations, findings: Findings
 ) -> None:
-    for key, definition, place in members(container, "definitions", at, findings):
+    for key, definition, place in members(container, "definitions", at, into, findings):
         declare_message(
             _message(f"{group}/messages/{key}", group, definition, place, defaults, findings), into, findings
         )
@@ -108,7 +121,7 @@ def _message(
         attributes["dataschemauri"] = _SCHEMA.sub(r"#/schemagroups/\1/schemas/", reference)
     base = base_of(definition, place, findings)
     borrowed = borrowed_of(definition, attributes, base, place, findings)
-    return DeclaredMessage(xid, group, place, attributes, base, borrowed, False, written)
+    return DeclaredMessage(xid, group, place, attributes, base, borrowed, False, written, others_of(definition))
 
 
 def _add_metadata(

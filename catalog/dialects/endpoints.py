@@ -6,11 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from catalog.declared import DeclaredEndpoint, Place
+from catalog.dialects.declaring import other_members
 from catalog.dialects.reading import reference_of, selector
 from catalog.findings import Findings
 from catalog.protocol_properties import canonical_channel_option, canonical_envelope, canonical_protocol
 
 _HOLDERS: Final = ("protocoloptions", "protocolmetadata", "config")
+_KEPT: Final = ("deployed", "authorization", "strict")
+_TAKEN: Final = frozenset(
+    {"usage", "envelope", "format", "protocol", "binding", "envelopeoptions", "endpoints", "messagegroups", "messages"}
+    | {"definitions", "definitiongroups", *_HOLDERS}
+)
 _NO_OPTIONS: Final = frozenset({"endpoints", "options", "deployed", "authorization", "strict", "protocol"})
 _USAGES: Final = frozenset({"producer", "consumer", "subscriber"})
 _ADDRESS_MEMBERS: Final = ("uri", "url", "href", "bootstrap.servers", "bootstrapservers", "servers")
@@ -31,7 +37,14 @@ def read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, findings:
         uris=tuple(dict.fromkeys(_addresses([holder.get("endpoints"), endpoint.get("endpoints")]))),
         options=_options(holder),
         messagegroups=tuple(group_references(endpoint.get("messagegroups"), place / "messagegroups", findings)),
+        other=_other(endpoint, holder),
     )
+
+
+def _other(endpoint: Mapping[str, Any], holder: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is neither address nor option; of the protocol's options those that say how to get in."""
+    kept = {name: holder[name] for name in _KEPT if holder.get(name) is not None}
+    return {**other_members(endpoint, _TAKEN), **({"protocoloptions": kept} if kept else {})}
 
 
 def _usage(value: Any, place: Place, findings: Findings) -> tuple[str, ...]:

@@ -11,13 +11,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from catalog.declared import Declarations, DeclaredGroup, DeclaredMessage, Place
-from catalog.dialects.declaring import declare_group, declare_message, deprecated
+from catalog.dialects.declaring import (
+    MAX_ID,
+    declare_group,
+    declare_message,
+    deprecated,
+    has_room,
+    long_id,
+    other_members,
+)
 from catalog.dialects.messagesections import Described, described
 from catalog.dialects.reading import Format, read_format
 from catalog.documents import Document
 from catalog.findings import Findings
 
 _NAME: Final = "CNCF Message Catalog 0.1"
+_TAKEN: Final = frozenset({"id", "format", "definition", "definitions", "messagedefinitions", "versions", "groups"})
 _COLLECTIONS: Final = ("messagedefinitions", "definitions")
 _MAX_VERSION_DIGITS: Final = 18
 
@@ -28,6 +37,8 @@ def read(document: Document, into: Declarations, findings: Findings) -> None:
     deprecated(root, _NAME, findings)
     if "groups" in document.tree:
         for name, group, place in _items(document.tree["groups"], root / "groups", "group", findings):
+            if not has_room(into, root / "groups", findings):
+                return
             _read_group(name, group, place, into, findings)
     if any(name in document.tree for name in _COLLECTIONS):
         own = _id(document.tree)
@@ -40,9 +51,12 @@ def read(document: Document, into: Declarations, findings: Findings) -> None:
 def _read_group(name: str, group: Mapping[str, Any], place: Place, into: Declarations, findings: Findings) -> None:
     xid = f"/messagegroups/{name}"
     form = read_format(group, place, findings)
-    declare_group(DeclaredGroup(xid, place, form.envelope, form.protocol), into, findings)
+    other = other_members(group, _TAKEN)
+    declare_group(DeclaredGroup(xid, place, form.envelope, form.protocol, other), into, findings)
     latest = _latest(group, place, findings)
     for key, (definition, at) in latest.items():
+        if not has_room(into, place, findings):
+            return
         message = _message(f"{xid}/messages/{key}", xid, definition, at, form, findings)
         declare_message(message, into, findings)
         related = definition.get("relatedto")
@@ -81,7 +95,8 @@ def _message(
     if protocol is not None:
         attributes["protocol"] = protocol
     written = {**read.written, **(dict.fromkeys(("envelope", "protocol"), place / "format") if own.given else {})}
-    return DeclaredMessage(xid, group, place, attributes, written=written)
+    other = other_members({**definition, **body}, _TAKEN)
+    return DeclaredMessage(xid, group, place, attributes, written=written, other=other)
 
 
 def _version(definition: Mapping[str, Any], place: Place, findings: Findings) -> tuple[Mapping[str, Any], Place]:
@@ -124,6 +139,8 @@ def _items(collection: Any, at: Place, what: str, findings: Findings) -> Iterato
         name = key if isinstance(key, str) else _id(member)
         if name is None:
             findings.error(place, "missing-id", f"the {what} has no id, and is left out", "give it an id")
+        elif len(name) > MAX_ID:
+            long_id(at, name, findings)
         else:
             yield name, member, place
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -49,16 +49,6 @@ def selector(
         if found is not None:
             return found
     return None
-
-
-def text_members(holder: Any, *names: str) -> Iterator[str]:
-    """Give those of *names* that *holder* has as text or number, as text."""
-    if not isinstance(holder, dict):
-        return
-    for name in names:
-        value = holder.get(name)
-        if isinstance(value, (str, int)) and not isinstance(value, bool):
-            yield str(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from catalog.declared import Declarations, DeclaredGroup, DeclaredMessage, Place
-from catalog.dialects.declaring import declare_group, declare_schemas, members, repeated
+from catalog.dialects.declaring import (
+    MAX_DECLARED,
+    declare_group,
+    declare_registry,
+    declare_schemas,
+    has_room,
+    members,
+    other_members,
+    repeated,
+)
 from catalog.dialects.endpoints import read_endpoint
-from catalog.dialects.reading import given, optional_text, reference_of, selector, spelled, text_members
+from catalog.dialects.reading import given, optional_text, reference_of, selector, spelled
 from catalog.documents import Document
 from catalog.findings import Findings
 from catalog.protocol_properties import canonical_envelope, canonical_protocol
 from catalog.references import MESSAGE_REFERENCE
+from catalog.versions import default_version
 
 _ATTRIBUTES: Final[Mapping[str, str]] = {
     "envelope": "envelope",
@@ -39,14 +50,17 @@ _ATTRIBUTES: Final[Mapping[str, str]] = {
 _UNUSUAL: Final = frozenset({"format", "metadata", "binding", "protocolmetadata", "dataschemaurl", "schemaformat"})
 _TEXTS: Final = frozenset({"dataschemaformat", "dataschemauri", "dataschemaxid", "datacontenttype"})
 _OBJECTS: Final = frozenset({"envelopemetadata", "envelopeoptions", "protocoloptions"})
+_OF_GROUPS: Final = frozenset({"envelope", "format", "protocol", "binding", "messages", "definitions"})
 _BASES: Final = ("basemessage", "basemessageuri", "basemessageurl", "basemessagexid")
+_TAKEN: Final = frozenset({*_ATTRIBUTES, *_BASES, "versions"})
 
 
 def read(document: Document, into: Declarations, findings: Findings) -> None:
     """Add everything that *document* declares; what has the wrong shape is reported and left out."""
-    root = Place(document.file)
+    root = document.root
+    declare_registry(document.tree, into)
     read_groups(document.tree, root, into, findings)
-    for key, endpoint, place in members(document.tree, "endpoints", root, findings):
+    for key, endpoint, place in members(document.tree, "endpoints", root, into, findings):
         xid = f"/endpoints/{key}"
         if xid in into.endpoints:
             repeated(place, xid, into.endpoints[xid].place, findings)
@@ -58,13 +72,14 @@ def read(document: Document, into: Declarations, findings: Findings) -> None:
 
 def read_groups(tree: Mapping[str, Any], root: Place, into: Declarations, findings: Findings) -> None:
     """Add the message groups of a document, and their messages."""
-    for key, group, place in members(tree, "messagegroups", root, findings):
+    for key, group, place in members(tree, "messagegroups", root, into, findings):
         xid = f"/messagegroups/{key}"
         declared = DeclaredGroup(
             xid,
             place,
             selector(group, ("envelope", "format"), canonical_envelope, place, findings),
             selector(group, ("protocol", "binding"), canonical_protocol, place, findings),
+            other_members(group, _OF_GROUPS),
         )
         declare_group(declared, into, findings)
         read_messages(group, xid, place, into, findings)
@@ -72,38 +87,49 @@ def read_groups(tree: Mapping[str, Any], root: Place, into: Declarations, findin
 
 def read_messages(container: Mapping[str, Any], group: str, at: Place, into: Declarations, findings: Findings) -> None:
     """Add the ``messages`` of a group or an endpoint, with their versions."""
-    for key, message, place in members(container, "messages", at, findings):
+    for key, message, place in members(container, "messages", at, into, findings):
         xid = f"{group}/messages/{key}"
         known = into.messages.get(xid)
         if known is not None:
             if known.attributes != attributes_of(message, place, findings):
                 repeated(place, xid, known.place, findings)
             continue
-        for declared in _declared(message, xid, group, place, findings):
+        for declared in _declared(message, xid, group, place, into, findings):
+            if not has_room(into, place, findings):
+                return
             into.messages[declared.xid] = declared
 
 
 def _declared(
-    message: Mapping[str, Any], xid: str, group: str, place: Place, findings: Findings
+    message: Mapping[str, Any], xid: str, group: str, place: Place, into: Declarations, findings: Findings
 ) -> Iterator[DeclaredMessage]:
     """Give a message, and before it its versions, which others may have as base."""
     attributes = dict(attributes_of(message, place, findings))
     base = base_of(message, place, findings)
-    places = places_of(message, place)
-    versions = list(members(message, "versions", place, findings))
+    written = _written(message)
+    places = {canonical: place / name for canonical, name in written.items() if name != canonical}
+    versions = list(islice(members(message, "versions", place, into, findings), MAX_DECLARED))
     for version, body, at in versions:
         own = attributes_of(body, at, findings)
         yield DeclaredMessage(
-            f"{xid}/versions/{version}", group, at, own, base_of(body, at, findings), None, True, places_of(body, at)
+            f"{xid}/versions/{version}",
+            group,
+            at,
+            own,
+            base_of(body, at, findings),
+            None,
+            True,
+            places_of(body, at),
+            others_of(body),
         )
     default = _default_version(message, versions)
     if default is not None:
         body, at = default
         attributes = {**attributes_of(body, at, findings), **attributes}
         base = base or base_of(body, at, findings)
-        places = {**places_of(body, at), **places}
+        places = {**places_of(body, at), **{canonical: place / name for canonical, name in written.items()}}
     borrowed = borrowed_of(message, attributes, base, place, findings)
-    yield DeclaredMessage(xid, group, place, attributes, base, borrowed, False, places)
+    yield DeclaredMessage(xid, group, place, attributes, base, borrowed, False, places, others_of(message))
 
 
 def attributes_of(
@@ -136,6 +162,11 @@ def _written(message: Mapping[str, Any]) -> dict[str, str]:
 def places_of(message: Mapping[str, Any], place: Place) -> dict[str, Place]:
     """Return where each attribute is written, by its 1.0 name."""
     return {canonical: place / name for canonical, name in _written(message).items()}
+
+
+def others_of(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that says nothing about how a message looks, as written."""
+    return other_members(message, _TAKEN)
 
 
 def _attribute(name: str, value: Any, place: Place, findings: Findings) -> Any:
@@ -183,18 +214,7 @@ def borrowed_of(
 def _default_version(
     message: Mapping[str, Any], versions: list[tuple[str, Any, Place]]
 ) -> tuple[Mapping[str, Any], Place] | None:
-    """Return the version that counts: the one named, the one that says so itself, else the highest."""
+    """Return the version that counts."""
     known = {key: (body, place) for key, body, place in versions}
-    if not known:
-        return None
-    meta = message.get("meta")
-    for holder in (meta, message):
-        for name in text_members(holder, "defaultversionid", "versionid"):
-            if name in known:
-                return known[name]
-    for body, place in known.values():
-        if body.get("isdefault") is True:
-            return body, place
-    return known[
-        max(known, key=lambda key: (key.isdecimal(), int(key) if key.isdecimal() and len(key) < 19 else 0, key))
-    ]
+    default = default_version(message, {key: body for key, body, _ in versions})
+    return None if default is None else known[default]

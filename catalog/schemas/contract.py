@@ -54,6 +54,10 @@ class SchemaError(CatalogError):
         self.hint = hint
 
 
+class MissingTypeError(SchemaError):
+    """A schema that lacks the type or place which a reference to it names; the schema itself may be fine."""
+
+
 class Validator(Protocol):
     """A compiled schema. It is not shared between threads, and keeps nothing of the bodies it saw."""
 

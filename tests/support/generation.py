@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any, Final, get_args
 
@@ -86,11 +87,25 @@ def random_definition(rng: Random, number: int, known: list[Definition]) -> Defi
     )
 
 
+SCHEMAS: Final[dict[str, Any]] = {
+    name: {"format": "JsonSchema/draft-07", "document": document}
+    for name, document in {
+        "object": {"type": "object"},
+        "a": {"type": "object", "required": ["a"]},
+        "version": {"type": "object", "required": ["specversion"]},
+        "text": {"type": "string"},
+        "useless": {"type": 7},
+    }.items()
+}
+"""Schemas by key, for bodies as records here have them; the last is none, and says nothing."""
+
+
 def random_catalog(rng: Random, definitions: int) -> Catalog:
     """A catalog with one group and one endpoint over it, whose defaults are random too."""
     known: list[Definition] = []
     for number in range(definitions):
         known.append(random_definition(rng, number, known))
+    known = [with_schema(rng, each) for each in known]
     xids = tuple(each.xid for each in known)
     endpoint = Endpoint(
         xid=ENDPOINT,
@@ -100,7 +115,14 @@ def random_catalog(rng: Random, definitions: int) -> Catalog:
         uris=rng.choice(((), ("kafka://broker:9092",))),
         candidates=xids,
     )
-    return Catalog({each.xid: each for each in known}, {GROUP: xids}, {ENDPOINT: endpoint})
+    return Catalog({each.xid: each for each in known}, {GROUP: xids}, {ENDPOINT: endpoint}, SCHEMAS)
+
+
+def with_schema(rng: Random, definition: Definition) -> Definition:
+    """The definition, perhaps with one of the schemas."""
+    if rng.random() < 0.6:
+        return definition
+    return replace(definition, dataschemaformat="JsonSchema/draft-07", schemakey=rng.choice(sorted(SCHEMAS)))
 
 
 def value_for(rng: Random, prop: Property, context: dict[str, str]) -> str | None:

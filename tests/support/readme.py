@@ -1,4 +1,4 @@
-"""The parts of README.md that are made from the code: ``python -m tests.support.readme`` writes them anew."""
+"""The parts of pages that are made from the code: ``python -m tests.support.readme`` writes them anew."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Final
 from router.errors import EXIT_CODES
 from router.settings import settings_reference
 
-README: Final = Path(__file__).resolve().parents[2] / "README.md"
+ROOT: Final = Path(__file__).resolve().parents[2]
+README: Final = ROOT / "README.md"
+SETTINGS: Final = ROOT / "deploy" / "SETTINGS.md"
 BAR: Final = r"\|"
 MEANINGS: Final = {
     0: "done",
@@ -27,8 +29,11 @@ MEANINGS: Final = {
 
 
 def made(text: str) -> str:
-    """Return the README with its generated parts as they should be."""
-    return _between(_between(text, "settings", settings_table()), "exit codes", exit_codes_table())
+    """Return a page with its generated parts as they should be."""
+    for name, table in (("settings", settings_table), ("exit codes", exit_codes_table)):
+        if f"<!-- {name}: begin -->" in text:
+            text = _between(text, name, table())
+    return text
 
 
 def settings_table() -> str:
@@ -62,4 +67,5 @@ def _between(text: str, name: str, content: str) -> str:
 
 
 if __name__ == "__main__":
-    README.write_text(made(README.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in (README, SETTINGS):
+        page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -19,6 +19,7 @@ from bindings.protocols import Binding, binding_of
 from catalog.errors import RecordError
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record, parse_record
+from catalog.schemas.validation import PayloadValidation
 from catalog.values import (
     canonical,
     is_any_timestamp,
@@ -50,9 +51,17 @@ class Reference:
     """Judges native records one at a time. ``endpoint`` or ``group`` fix the candidates, as with ``match``."""
 
     def __init__(
-        self, catalog: Catalog, *, endpoint: str | None = None, group: str | None = None, hop_by_hop: bool = False
+        self,
+        catalog: Catalog,
+        *,
+        endpoint: str | None = None,
+        group: str | None = None,
+        hop_by_hop: bool = False,
+        validation: str = "ambiguous",
     ) -> None:
         self.catalog = catalog
+        self._payloads = PayloadValidation(catalog)
+        self._validation = validation
         self._hop_by_hop = hop_by_hop
         self._endpoint = endpoint
         self._group = group
@@ -129,7 +138,8 @@ class Reference:
             return dead("no-candidates")
         hops = self._hop_by_hop
         found = [match_one(each, endpoint, binding, parts, envelope, hops=hops) for each in candidates]
-        winner = most_specific([match for match in found if match is not None])
+        matches = [match for match in found if match is not None]
+        winner = self._conforming(matches, endpoint, envelope)
         if isinstance(winner, str):
             return dead(winner)
         attributes: Mapping[str, str] | None = envelope.attributes
@@ -145,6 +155,22 @@ class Reference:
                 return dead("unmappable")
         xid = winner.definition.xid
         return {"outcome": "routed", "message": xid, "context": winner.context, "cloudevent": dict(attributes or {})}
+
+    def _conforming(self, found: list[Match], endpoint: Endpoint | None, envelope: Envelope) -> Match | str:
+        """Section 5: without envelope and protocol the schema decides; among several it tells apart."""
+        decided = [each for each in found if not decides(each.definition, endpoint) or self._fits(each, envelope)]
+        if self._validation == "always" or (self._validation == "ambiguous" and len(decided) > 1):
+            fitting = [each for each in decided if self._fits(each, envelope)]
+            if decided and not fitting:
+                return "schema-violation"
+            return most_specific(fitting)
+        return most_specific(decided)
+
+    def _fits(self, match: Match, envelope: Envelope) -> bool:
+        content = envelope.attributes.get("datacontenttype") if envelope.is_event else envelope.content_type
+        if content is None and envelope.mode == "structured":
+            content = "application/json"
+        return self._payloads.faults(match.definition.xid, [envelope.data], [content]) == [None]
 
     def _source(self, record: Record, endpoint: Endpoint | None) -> str:
         if endpoint is not None:
@@ -165,6 +191,11 @@ def envelope_name(definition: Definition, endpoint: Endpoint | None) -> str | No
 def protocol_name(definition: Definition, endpoint: Endpoint | None) -> str | None:
     """The definition's protocol, else its endpoint's."""
     return definition.protocol or (endpoint.protocol if endpoint else None)
+
+
+def decides(definition: Definition, endpoint: Endpoint | None) -> bool:
+    """Whether a definition has neither envelope nor protocol, so that content type and schema decide."""
+    return envelope_name(definition, endpoint) is None and protocol_name(definition, endpoint) is None
 
 
 def match_one(

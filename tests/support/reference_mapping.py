@@ -23,6 +23,8 @@ FORMATS: Final = {
     "jsonstructure": "application/json",
     "avro": "application/vnd.apache.avro",
     "protobuf": "application/protobuf",
+    "xmlschema": "application/xml",
+    "proto": "application/protobuf",
     "xsd": "application/xml",
 }
 

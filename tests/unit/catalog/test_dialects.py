@@ -58,7 +58,7 @@ def test_endpoints_and_schemas_of_cereg() -> None:
     assert arrivals.options == {"method": "POST"}
     assert arrivals.candidates == ("/messagegroups/Harbour.Events/messages/Harbour.ShipArrived",)
     assert (cranes.envelope, cranes.protocol) == (None, "MQTT/5.0")
-    assert list(catalog.schemas) == ["/schemagroups/Harbour.Data/schemas/shipArrived"]
+    assert list(catalog.schemas) == ["/schemagroups/Harbour.Data/schemas/shipArrived/versions/1.0"]
 
 
 def test_an_endpoint_without_config_has_its_options_beside_the_rest(tmp_path: Path) -> None:
@@ -88,12 +88,14 @@ def test_all_dialects_mix_in_one_folder(tmp_path: Path) -> None:
     older = {"id": "h", "specversion": "0.1", "format": "NATS", "definitions": [{"id": "m", "definition": {}}]}
     (tmp_path / "older.json").write_text(json.dumps(older))
     new = {
-        "endpoints": {"e": {"messagegroups": ["old.cereg#/definitionGroups/g", "/messagegroups/h"]}},
+        "endpoints": {
+            "e": {"usage": "consumer", "messagegroups": ["old.cereg#/definitionGroups/g", "/messagegroups/h"]}
+        },
         "messagegroups": {"n": {"messages": {"m": {"basemessage": "#/definitionGroups/g/definitions/m"}}}},
     }
     (tmp_path / "new.yaml").write_text(yaml.safe_dump(new))
     catalog = load([tmp_path])
-    assert {f.rule for f in catalog.findings} == {"deprecated-dialect"}
+    assert {f.rule for f in catalog.findings} == {"deprecated-dialect", "unreachable-group"}
     assert catalog.endpoints["/endpoints/e"].candidates == (
         "/messagegroups/g/messages/m",
         "/messagegroups/h/messages/m",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -115,3 +116,12 @@ def test_urls(registry: str) -> None:
         load([f"{registry}/other"], network=True)
     with pytest.raises(DocumentError, match="network"):
         load([f"{registry}/catalog"])
+
+
+def test_a_pipe_that_the_user_names_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    content = b'{"messagegroups": {"g": {"messages": {"m": {}}}}}'
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=[content])
+    writer.start()
+    assert list(load([tmp_path / "pipe"]).definitions) == ["/messagegroups/g/messages/m"]
+    writer.join()

@@ -1,4 +1,4 @@
-"""The watcher: each change once, good or refused, and never before its time."""
+"""The watcher: each change once, good, refused or waiting, and never before its time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,29 @@ from pathlib import Path
 
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.watch import CatalogWatcher, Refusal
+from catalog.watch import CatalogWatcher, Refusal, Waiting
+from tests.support.registry import Registry
+from tests.support.web import Reply, serving
+
+M = "/messagegroups/g/messages/m"
 
 
 def write(path: Path, content_type: str, base: str | None = None) -> None:
     message = {"datacontenttype": content_type, "basemessage": base}
     path.write_text(json.dumps({"messagegroups": {"g": {"messages": {"m": message}}}}))
+
+
+class Looks:
+    """A watcher whose next look is always due."""
+
+    def __init__(self, source: Path | str, current: Catalog | None = None) -> None:
+        self._now = 0.0
+        self._watcher = CatalogWatcher([source], 5.0, network=True, current=current, clock=lambda: self._now)
+
+    def next(self) -> Catalog | Refusal | Waiting | None:
+        found = self._watcher.poll()
+        self._now += 5.0
+        return found
 
 
 def test_each_change_is_told_once(tmp_path: Path) -> None:
@@ -48,3 +65,88 @@ def test_each_change_is_told_once(tmp_path: Path) -> None:
     write(path, "g/h")
     now[0] = 35.0
     assert isinstance(watcher.poll(), Catalog)
+
+
+def test_what_the_sources_refer_to_is_watched(tmp_path: Path) -> None:
+    source, base = tmp_path / "cat" / "c.json", tmp_path / "base.json"
+    source.parent.mkdir()
+    write(source, "a/b", base=f"../base.json#{M}")
+    looks = Looks(source, load([source]))
+    assert looks.next() is None
+    base.write_text(json.dumps({"messagegroups": {"g": {"envelope": "CloudEvents/1.0", "messages": {"m": {}}}}}))
+    found = looks.next()
+    assert isinstance(found, Catalog)
+    assert found.definitions[M].envelope == "CloudEvents/1.0"
+    assert looks.next() is None
+    base.unlink()
+    assert isinstance(looks.next(), Catalog)
+
+
+def test_folders_are_watched(tmp_path: Path) -> None:
+    write(tmp_path / "c.json", "a/b")
+    looks = Looks(tmp_path, load([tmp_path]))
+    assert looks.next() is None
+    part = tmp_path / "messagegroups" / "g" / "messages" / "n" / "index.json"
+    part.parent.mkdir(parents=True)
+    part.write_text(json.dumps({"datacontenttype": "c/d"}))
+    found = looks.next()
+    assert isinstance(found, Catalog)
+    assert set(found.definitions) == {M, "/messagegroups/g/messages/n"}
+
+
+def test_a_registry_is_watched_at_the_cost_of_a_304() -> None:
+    with serving() as web:
+        tree = {"messagegroups": {"g": {"messages": {"m": {"datacontenttype": "a/b"}}}}}
+        registry = Registry(web, tree).open()
+        looks = Looks(registry.url, load([registry.url], network=True))
+        assert looks.next() is None
+        web.statuses()
+        assert looks.next() is None
+        assert set(web.statuses()) == {304}
+        tree["messagegroups"]["g"]["messages"]["m"]["datacontenttype"] = "c/d"
+        found = looks.next()
+        assert isinstance(found, Catalog)
+        assert found.definitions[M].datacontenttype == "c/d"
+        web.routes["/reg"] = Reply("", 503)
+        assert isinstance(looks.next(), Refusal)
+        assert looks.next() is None
+
+
+def test_a_catalog_waits_for_what_cannot_be_reached(tmp_path: Path) -> None:
+    source = tmp_path / "c.json"
+    write(source, "a/b")
+    with serving() as web:
+        address = f"{web.url}/base.json"
+        web.routes["/base.json"] = Reply("", 503)
+        looks = Looks(source, load([source]))
+        assert looks.next() is None
+        write(source, "c/d", base=f"{address}#/messagegroups/g/messages/x")
+        assert looks.next() == Waiting((address,))
+        assert looks.next() is None
+        web.routes["/base.json"] = Reply({"messagegroups": {"g": {"protocol": "KAFKA", "messages": {"x": {}}}}})
+        found = looks.next()
+        assert isinstance(found, Catalog)
+        assert (found.pending, found.definitions[M].protocol) == ((), "KAFKA")
+
+
+def test_waiting_ends_with_what_is_known_never_to_come(tmp_path: Path) -> None:
+    source = tmp_path / "c.json"
+    write(source, "a/b")
+    with serving() as web:
+        web.routes["/base.json"] = Reply("", 503)
+        looks = Looks(source, load([source]))
+        write(source, "c/d", base=f"{web.url}/base.json#/messagegroups/g/messages/x")
+        assert isinstance(looks.next(), Waiting)
+        del web.routes["/base.json"]
+        found = looks.next()
+        assert isinstance(found, Catalog)
+        assert found.definitions[M].datacontenttype == "c/d"
+
+
+def test_a_first_catalog_does_not_wait(tmp_path: Path) -> None:
+    with serving() as web:
+        web.routes["/base.json"] = Reply("", 503)
+        write(tmp_path / "c.json", "a/b", base=f"{web.url}/base.json#/messagegroups/g/messages/x")
+        found = Looks(tmp_path / "c.json").next()
+        assert isinstance(found, Catalog)
+        assert found.pending == (f"{web.url}/base.json",)

@@ -1,0 +1,8 @@
+"""What changed between two catalogs, and whether consumers and producers of the first can live with the second."""
+
+from __future__ import annotations
+
+from catalog.comparing.catalogs import compare
+from catalog.comparing.changes import Change, Difference
+
+__all__ = ["Change", "Difference", "compare"]

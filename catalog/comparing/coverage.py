@@ -1,0 +1,267 @@
+"""Does one definition match every record that another matches? Decided from the constraints alone (semantics.md 5).
+
+"Yes" is a promise that a test holds against a plain matcher; "no" only says that it cannot be promised. So a change
+is called wider or narrower when that is sure, and different otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+from catalog.comparing.alignment import Token, aligned, opaque
+from catalog.comparing.changes import Relation
+from catalog.model import CLOUDEVENTS, Definition, Property
+from catalog.templates import Template, parse
+from catalog.values import canonical, is_any_timestamp, is_timestamp, is_valid, media_type_matches, text_of
+
+TEMPLATE_TYPES: Final = frozenset({"any", "string", "symbol", "uri", "urireference", "uritemplate", "timestamp"})
+HOP_BY_HOP: Final = frozenset({"qos", "retain", "message_expiry_interval", "partition"})
+HOP_BY_HOP_SECTIONS: Final = ("header.", "delivery-annotations.")
+_ALWAYS_THERE: Final = frozenset({"e.id", "e.source", "e.type", "e.specversion"})
+_MEDIA: Final = frozenset(
+    {"e.datacontenttype", "p.headers.content-type", "p.properties.content-type", "p.content_type"}
+)
+_REPEATING: Final = ("p.headers.", "p.query.", "p.user_properties.")
+"""Properties of which a record may have several values, any of which may satisfy a constraint."""
+_TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp"})
+_WIDER: Final = {
+    "integer": "number",
+    "number": "uri",
+    "boolean": "uri",
+    "duration": "uri",
+    "uri": "symbol",
+    "timestamp": "symbol",
+    "binary": "symbol",
+    "symbol": "string",
+    "string": "any",
+}
+"""The next wider type by what is valid for it; the three of URIs are one, and ``binary`` is base64 in an envelope."""
+_URIS: Final = frozenset({"uri", "urireference", "uritemplate"})
+_NEVER_EMPTY: Final = frozenset({"integer", "number", "boolean", "duration", "timestamp"})
+
+Form = Literal["any", "literal", "media", "template"]
+_parse: Final = lru_cache(maxsize=65536)(parse)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one property asks, under the key ``e.NAME`` or ``p.PATH``; what is ``needed`` must be there."""
+
+    key: str
+    form: Form
+    type: str
+    text: str = ""
+    needed: bool = False
+    dots: bool = False
+
+    @property
+    def decodes(self) -> bool:
+        """Whether values of placeholders are percent-decoded."""
+        return self.type == "uritemplate"
+
+    @property
+    def template(self) -> Template:
+        """The value as a template; a literal is one without placeholders."""
+        return _parse(self.text, dots=self.dots)
+
+    @property
+    def takes_texts(self) -> bool:
+        """Whether every text will do."""
+        return self.form == "any" and (self.type in ("any", "string") or self.takes_bytes)
+
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether a value that is no text will do; an attribute of an event is always text."""
+        return self.form == "any" and self.type in ("any", "binary") and self.key.startswith("p.")
+
+
+def asked_of(definition: Definition) -> dict[str, list[Asked]]:
+    """Return what a definition asks of each property that filters, by key."""
+    found: dict[str, list[Asked]] = {}
+    for prop in definition.envelopemetadata:
+        found.setdefault(f"e.{prop.name}", []).append(_asked(f"e.{prop.name}", prop))
+    for prop in definition.protocoloptions:
+        if not hops(prop.name):
+            dots = definition.protocol == "NATS" and prop.name in ("subject", "reply-to")
+            found.setdefault(f"p.{prop.name}", []).append(_asked(f"p.{prop.name}", prop, dots=dots))
+    return found
+
+
+def hops(name: str) -> bool:
+    """Tell a protocol option that changes hop by hop and so filters nothing by default (section 5, rule 5)."""
+    return name in HOP_BY_HOP or name.startswith(HOP_BY_HOP_SECTIONS)
+
+
+def placeholders(definition: Definition, *, events: bool) -> dict[str, None]:
+    """Return the names of placeholders that events, or records that are none, give values for; in order, each once."""
+    properties = (*(definition.envelopemetadata if events else ()), *definition.protocoloptions)
+    asked = (_asked("e." + prop.name, prop) for prop in properties)
+    return dict.fromkeys(name for each in asked if each.form == "template" for name in each.template.names)
+
+
+def relation_of(before: Definition, after: Definition) -> Relation:
+    """Tell how the records that match *before* relate to those that match *after*."""
+    return _relation(covers(after, before), covers(before, after))
+
+
+def property_relation(before: Sequence[Asked], after: Sequence[Asked]) -> Relation:
+    """Tell the same of one property on its own, whatever its placeholders share with others."""
+    return _relation(_covering(after, before) is not None, _covering(before, after) is not None)
+
+
+def covers(big: Definition, small: Definition) -> bool:
+    """Tell whether *big* is sure to match every record that *small* matches, where no endpoint gives defaults."""
+    if not _same_kind(big, small):
+        return False
+    if big.datacontenttype and not (
+        small.datacontenttype and media_type_matches(big.datacontenttype, small.datacontenttype)
+    ):
+        return False
+    wanted, given = asked_of(big), asked_of(small)
+    tokens: dict[str, list[Token]] = {}
+    for key, asks in wanted.items():
+        pairs = _covering(asks, given.get(key, ()))
+        if pairs is None:
+            return False
+        for mine, its in pairs:
+            if mine.form == "template":
+                shared = len(asks) == len(given.get(key, ())) == 1
+                for name, token in zip(mine.template.names, _tokens(mine, its, shared=shared), strict=True):
+                    tokens.setdefault(name, []).append(token)
+    return all(len(set(found)) == 1 for found in tokens.values())
+
+
+def _relation(wider: bool, narrower: bool) -> Relation:
+    if wider and narrower:
+        return "same"
+    return "wider" if wider else "narrower" if narrower else "different"
+
+
+def _same_kind(big: Definition, small: Definition) -> bool:
+    """Compare what kind of record is meant; another envelope or protocol is another kind, wider or not."""
+    if (big.envelope, big.protocol) != (small.envelope, small.protocol):
+        return False
+    return big.envelope in (None, CLOUDEVENTS) and (_native(big) or not _native(small))
+
+
+def _native(definition: Definition) -> bool:
+    """Tell whether records that are no events can match."""
+    if definition.protocol is None:
+        return definition.envelope is None
+    return definition.protocol_declared or bool(definition.protocoloptions)
+
+
+def _asked(key: str, prop: Property, *, dots: bool = False) -> Asked:
+    there = key in _ALWAYS_THERE
+    if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
+        return Asked(key, "any", prop.type, needed=not there and (prop.required or prop.value is not None))
+    text = text_of(prop.value)
+    if prop.type in TEMPLATE_TYPES and not _parse(text, dots=dots).is_literal:
+        return Asked(key, "template", prop.type, text, not there, dots)
+    return Asked(key, "media" if key in _MEDIA else "literal", prop.type, text, not there)
+
+
+def _covering(big: Sequence[Asked], small: Sequence[Asked]) -> list[tuple[Asked, Asked]] | None:
+    """Pair every constraint of *big* with one of *small* that implies it; None when there is none for one of them."""
+    pairs: list[tuple[Asked, Asked]] = []
+    for each in big:
+        among = small or (Asked(each.key, "any", "any"),)
+        implying = next((other for other in among if _implies(other, each)), None)
+        if implying is None:
+            return None
+        pairs.append((each, implying))
+    return pairs
+
+
+def _implies(small: Asked, big: Asked) -> bool:
+    return (small.needed or not big.needed) and _texts_covered(big, small)
+
+
+def _texts_covered(big: Asked, small: Asked) -> bool:
+    """Tell whether *big* takes every value that *small* takes."""
+    if big.form == "any":
+        return _valid_for(big, small)
+    if big.form == "template":
+        return _fits(big, small)
+    if small.form != big.form:
+        return False
+    if big.form == "media":
+        return media_type_matches(big.text, small.text)
+    if not _equals(big, small.text):
+        return False
+    return _exact(small) or big.type == small.type or (small.type == "integer" and big.type == "number")
+
+
+def _valid_for(big: Asked, small: Asked) -> bool:
+    """Tell whether all that *small* takes is valid for the type of *big*."""
+    if big.takes_texts:
+        return big.takes_bytes or not small.takes_bytes
+    if small.form == "any":
+        return not small.takes_bytes and _within(small.type, big.type)
+    if small.form == "literal":
+        valid = is_valid(big.type, small.text, bits32=big.key.startswith("e."))
+        return valid and (_exact(small) or _within(small.type, big.type))
+    return small.form == "template" and small.type == "timestamp" and _within(small.type, big.type)
+
+
+def _within(narrow: str, wide: str) -> bool:
+    """Tell whether every value valid for one type is valid for the other."""
+    wanted = "uri" if wide in _URIS else wide
+    current: str | None = "uri" if narrow in _URIS else narrow
+    while current is not None and current != wanted:
+        current = _WIDER.get(current)
+    return current is not None
+
+
+def _fits(big: Asked, small: Asked) -> bool:
+    """Tell whether the template of *big* takes every value that *small* takes."""
+    if big.type == "timestamp" and not _only_instants(small):
+        return False
+    template = big.template
+    if template.is_bare:
+        return small.form != "any" or small.type in _NEVER_EMPTY
+    literal = small.form == "literal" and _exact(small)
+    tokens = aligned(template, small.template, literal=literal) if literal or small.form == "template" else None
+    if tokens is None:
+        return False
+    return len(set(zip(template.names, tokens, strict=True))) == len(set(template.names))
+
+
+def _only_instants(small: Asked) -> bool:
+    if small.form == "literal":
+        return is_timestamp(small.text) and (small.type == "timestamp" or _exact(small))
+    return small.form in ("any", "template") and small.type == "timestamp"
+
+
+def _equals(literal: Asked, text: str) -> bool:
+    if literal.text == text:
+        return True
+    wanted = canonical(literal.type, literal.text) if literal.type in _TYPED else None
+    return wanted is not None and wanted == canonical(literal.type, text)
+
+
+def _exact(literal: Asked) -> bool:
+    """Tell a literal that only its own text equals."""
+    return literal.type not in _TYPED or canonical(literal.type, literal.text) is None
+
+
+def _tokens(big: Asked, small: Asked, *, shared: bool) -> Iterator[Token]:
+    """Give for each placeholder of *big* what is known of its value when *small* matches.
+
+    Of a property that may have several values the two may take different ones, unless they ask for the same.
+    """
+    names = big.template.names
+    repeats = big.key.startswith(_REPEATING)
+    certain = small.form in ("literal", "template") and not (repeats and not (shared and _texts_covered(small, big)))
+    found = None
+    if certain and small.form == "literal" and _exact(small):
+        found = aligned(big.template, small.template, literal=True)
+    elif certain and small.form == "template" and small.decodes == big.decodes:
+        found = aligned(big.template, small.template, literal=False)
+    if found is None:
+        found = [opaque(number) for number in range(len(names))]
+    for token in found:
+        yield token.of(big.key, decode=big.decodes)

@@ -1,0 +1,185 @@
+"""What a definition asks of one kind of record, in a form in which equal demands are equal (semantics.md section 5).
+
+Two parts. *Strong* demands are what specificity counts: literals, and templates with their literal characters, with
+placeholders reduced to gaps. *Weak* ones only exclude records: presence, valid types, gaps that must hold the same.
+Definitions of equal strong demands are equally specific on every record that both match, which is why lint buckets by
+them. All of it errs on the side of different: what is called equal here is equal to the matcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from catalog.linting.placeholders import TEMPLATE_TYPES
+from catalog.model import CLOUDEVENTS, Definition, Endpoint, Property
+from catalog.templates import tokens_of
+from catalog.values import canonical, is_any_timestamp, text_of
+
+HOP_BY_HOP: Final = frozenset({"qos", "retain", "message_expiry_interval", "partition"})
+HOP_BY_HOP_SECTIONS: Final = ("header.", "delivery-annotations.")
+_TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp"})
+_NEVER_EMPTY: Final = frozenset({"e.id", "e.source", "e.type"})
+"""An event without one of these, or with it empty, is no valid event and reaches no definition."""
+
+Weakness = Literal["optional", "present", "gap"]
+Gap = tuple[str, int]
+"""A placeholder's place: the key of its property and its number therein."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weak:
+    """A demand that specificity does not count; a ``gap`` is a template that is one placeholder and nothing else."""
+
+    kind: Weakness
+    type: str
+
+    def implied_by(self, other: Weak | None) -> bool:
+        """Tell whether every value that satisfies *other* (None: no demand) satisfies this."""
+        if self == other:
+            return True
+        if other is None or self.kind == "gap":
+            return False
+        if self.kind == "optional":
+            return other.type == self.type and (other.kind == "present" or self.type == "timestamp")
+        if other.kind == "optional":
+            return False
+        if other.kind == "gap":  # takes any text but none, and a timestamp only when it is one
+            return self.type in ("any", "string") or self.type == other.type == "timestamp"
+        return self.type == "any" or (self.type == "string" and other.type not in ("any", "binary"))
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """What one definition asks of events, or of native records.
+
+    ``strong`` is hashable and sorted; ``free`` counts literals that every event has (specversion). ``same`` are groups
+    of gaps that must hold the same value. ``content`` is the content type of rule 6.
+    """
+
+    strong: Hashable
+    weak: tuple[tuple[str, Weak], ...]
+    same: frozenset[frozenset[Gap]]
+    content: str | None
+    free: int = 0
+
+    def implied_by(self, other: Demands) -> bool:
+        """Tell whether every record that satisfies *other* satisfies this, given that the strong demands are equal."""
+        given = dict(other.weak)
+        return (
+            (self.content is None or self.content == other.content)
+            and all(weak.implied_by(given.get(key)) for key, weak in self.weak)
+            and all(any(group <= wider for wider in other.same) for group in self.same)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A definition as one endpoint sees it: with its defaults, which apply there only.
+
+    ``protocol`` restricts it (None: any). ``envelope`` tells that it declares the attributes of events, ``native`` that
+    records which are no events can match it: a default protocol alone describes none.
+    """
+
+    definition: Definition
+    protocol: str | None
+    envelope: bool
+    native: bool
+
+    @property
+    def meant_for_events(self) -> bool:
+        """Whether the definition describes CloudEvents; else it is for records of both kinds."""
+        return self.envelope or not self.native
+
+    def demands(self, *, events: bool) -> Demands:
+        """Return what it asks of events, or of records that are none."""
+        definition = self.definition
+        attributes = [(f"e.{prop.name}", prop) for prop in definition.envelopemetadata if events and self.envelope]
+        options = list(_options(definition)) if self.protocol else []
+        content = definition.datacontenttype.strip().lower() if definition.datacontenttype else None
+        return _demands([*attributes, *options], content)
+
+
+def candidate_of(definition: Definition, endpoint: Endpoint | None) -> Candidate | None:
+    """Return the definition as a candidate of the endpoint; None when it can never match there."""
+    envelope = definition.envelope or (endpoint.envelope if endpoint else None)
+    default = endpoint.protocol if endpoint else None
+    if envelope not in (None, CLOUDEVENTS) or (default and definition.protocol not in (None, default)):
+        return None
+    protocol = definition.protocol or default
+    declared = definition.protocol is not None and definition.protocol_declared
+    describes = declared or bool(definition.protocoloptions and protocol)
+    native = describes or (envelope is None and protocol is None)
+    return Candidate(definition, protocol, envelope is not None, native)
+
+
+def _options(definition: Definition) -> Iterator[tuple[str, Property]]:
+    for prop in definition.protocoloptions:
+        if prop.name not in HOP_BY_HOP and not prop.name.startswith(HOP_BY_HOP_SECTIONS):
+            yield f"p.{prop.name}", prop
+
+
+def _demands(properties: list[tuple[str, Property]], content: str | None) -> Demands:
+    strong: list[tuple[str, str, str, str]] = []
+    weak: list[tuple[str, Weak]] = []
+    gaps: dict[str, list[Gap]] = {}
+    seen: dict[str, int] = {}
+    free = 0
+    for key, prop in properties:
+        times = seen[key] = seen.get(key, 0) + 1
+        place = key if times == 1 else f"{key}#{times}"
+        tokens = _tokens(prop)
+        for gap, name in enumerate(tokens[1::2]):
+            gaps.setdefault(name, []).append((place, gap))
+        if any(tokens[::2]) or len(tokens) > 3:
+            strong.append((place, "template", "timestamp" if prop.type == "timestamp" else "", repr(tokens[::2])))
+        elif prop.value is not None and not tokens and not _is_now(prop):
+            if key == "e.specversion" and prop.value in ("1.0", 1.0):
+                free = 1
+            else:
+                strong.append((place, "literal", *_literal(prop)))
+        else:
+            found = _weak(key, prop, gap=bool(tokens))
+            if found is not None:
+                weak.append((place, found))
+    same = frozenset(frozenset(places) for places in gaps.values() if len(places) > 1)
+    return Demands(tuple(sorted(strong)), tuple(sorted(weak, key=_place)), same, content, free)
+
+
+def _place(entry: tuple[str, Weak]) -> str:
+    return entry[0]
+
+
+def _tokens(prop: Property) -> list[str]:
+    """Return the tokens of a template; none for a value that is no template."""
+    if prop.value is None or prop.type not in TEMPLATE_TYPES or _is_now(prop):
+        return []
+    text = text_of(prop.value)
+    tokens = tokens_of(text) if "{" in text else []
+    return tokens if len(tokens) > 1 else []
+
+
+def _is_now(prop: Property) -> bool:
+    return prop.type == "timestamp" and is_any_timestamp(prop.value)
+
+
+def _literal(prop: Property) -> tuple[str, str]:
+    """Return kind and text of a literal: equal for values that the same texts equal."""
+    text = text_of(prop.value)
+    if prop.type in _TYPED:
+        return prop.type, str(canonical(prop.type, text) or text)
+    return "", text
+
+
+def _weak(key: str, prop: Property, *, gap: bool) -> Weak | None:
+    """Return a weak demand; None for one that every record satisfies."""
+    takes_any = prop.type in ("any", "string") or (prop.type == "binary" and key.startswith("p."))
+    if gap:
+        kind: Weakness = "gap"
+        takes_any = prop.type != "timestamp"
+    else:
+        kind = "present" if prop.required or _is_now(prop) else "optional"
+    if takes_any and (kind == "optional" or key in _NEVER_EMPTY):
+        return None
+    return Weak(kind, "timestamp" if gap and prop.type == "timestamp" else "string" if gap else prop.type)

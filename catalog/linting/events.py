@@ -1,0 +1,106 @@
+"""What CloudEvents asks of its attributes, and whether a native message can become such an event (section 6)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from catalog.linting.placeholders import TEMPLATE_TYPES, is_literal, names_in, names_of
+from catalog.linting.subject import Declared, Subject
+from catalog.linting.values import SHOWN
+from catalog.model import CLOUDEVENTS, Definition, Property
+from catalog.pointing import attribute_place
+from catalog.protocol_properties import ALWAYS_REQUIRED
+from catalog.values import is_any_timestamp, is_valid, text_of
+
+_NAME: Final = re.compile(r"(?!data\Z)[a-z0-9]+", re.ASCII)
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:")
+_TEXTUAL: Final = frozenset({"any", "string", "uritemplate"})
+_POSSIBLE: Final[Mapping[str, frozenset[str]]] = {
+    "specversion": frozenset({"any", "number", "string", "symbol"}),
+    "time": _TEXTUAL | {"timestamp"},
+    "datacontenttype": _TEXTUAL | {"symbol", "urireference", "uri"},
+}
+"""Types that a value of the attribute can have; the other attributes of CloudEvents can have any."""
+_WITH_RULES: Final = frozenset({"specversion", "id", "time", "dataschema"})
+_NOT_FIXED: Final = frozenset({"id", "time"})
+_FALLS_BACK: Final = frozenset({"id", "source", "time"})
+_HAS_DEFAULT: Final = frozenset({"type", "specversion", "datacontenttype", "dataschema", "partitionkey"})
+"""Attributes that mapping can fill without a declared value (section 6)."""
+
+
+def events(subject: Subject) -> None:
+    """Look at the envelope attributes of every definition whose envelope is CloudEvents, or not said."""
+    for declared in subject.attributes():
+        if declared.definition.envelope in (None, CLOUDEVENTS):
+            _declared(subject, declared)
+            _literal(subject, declared)
+    for definition, _, _ in subject.definitions():
+        _mapping(subject, definition)
+
+
+def _declared(subject: Subject, declared: Declared) -> None:
+    prop = declared.prop
+    if not _NAME.fullmatch(prop.name):
+        text = f"{prop.name[:SHOWN]!r} is no CloudEvents attribute name; no event has it"
+        subject.findings.warning(
+            declared.place, "attribute-name", text, "use lower case letters and digits only, and not data"
+        )
+    possible = _POSSIBLE.get(prop.name)
+    if possible is not None and prop.type not in possible:
+        text = f"{prop.name} is never of the type {prop.type}"
+        subject.findings.warning(
+            declared.place, "attribute-type", text, f"use {' or '.join(sorted(possible - {'any'}))}"
+        )
+
+    if prop.name in ALWAYS_REQUIRED:
+        metadata: Any = declared.message.attributes.get("envelopemetadata", {})
+        body = metadata.get(prop.name)
+        if isinstance(body, dict) and body.get("required") is False:
+            text = f"{prop.name} is required of every event, whatever is declared"
+            subject.findings.warning(declared.place, "always-required", text, "remove required")
+
+
+def _literal(subject: Subject, declared: Declared) -> None:
+    prop = declared.prop
+    if prop.name not in _WITH_RULES or not is_literal(prop):
+        return
+    if prop.name == "specversion" and prop.value not in ("1.0", 1.0):
+        subject.findings.warning(declared.place, "specversion", "no event has this specversion", 'use "1.0"')
+    if prop.name in _NOT_FIXED and is_valid(prop.type, text_of(prop.value)):
+        text = f"{prop.name} has one fixed value, and is another for every event"
+        hint = "remove the value" + (", or write 0000-01-01T00:00:00Z for any time" if prop.name == "time" else "")
+        subject.findings.warning(declared.place, "fixed-value", text, hint)
+    if prop.name == "dataschema" and is_valid(prop.type, text_of(prop.value)):
+        if not _SCHEME.match(text_of(prop.value)):
+            text = "dataschema is a relative reference, and CloudEvents wants a URI there"
+            subject.findings.warning(
+                declared.place, "relative-dataschema", text, "write the whole URI, or remove the value"
+            )
+
+
+def _mapping(subject: Subject, definition: Definition) -> None:
+    """Warn of a native record that this definition matches and cannot make an event of."""
+    if definition.envelope != CLOUDEVENTS or definition.protocol is None or not definition.protocoloptions:
+        return
+    message = subject.declarations.messages[definition.xid]
+    supplied = set(names_in(definition.protocoloptions))
+    for prop in definition.envelopemetadata:
+        lacking = _lacking(prop, supplied)
+        if lacking:
+            at = attribute_place(message, prop.name) or message.place
+            hint = "use the placeholder in protocoloptions too, or set it in the context of the source"
+            subject.findings.warning(at, "unmappable", f"a native message gives no {lacking} for {prop.name}", hint)
+
+
+def _lacking(prop: Property, supplied: set[str]) -> str:
+    """Name what mapping would lack for an attribute; empty when nothing."""
+    if prop.name in _FALLS_BACK:
+        return ""
+    if prop.value is None:
+        return "value" if prop.required and prop.name not in _HAS_DEFAULT else ""
+    if prop.type not in TEMPLATE_TYPES or is_any_timestamp(prop.value):
+        return ""
+    names = names_of(text_of(prop.value))
+    return ", ".join(dict.fromkeys(name for name in names if name not in supplied))

@@ -1,0 +1,84 @@
+"""Every rule that a finding can name: what it says, why that matters, and where it comes from.
+
+The table is ``rules.yaml``, the one place for it: ``check --explain``, SARIF and ``catalog/RULES.md`` are made from it,
+and a test holds that nothing reports a rule, or a severity, that is not in there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from catalog.model import Severity
+from catalog.parsing import parse_text
+
+TABLE: Final = Path(__file__).with_name("rules.yaml")
+_HEAD: Final = """\
+# Rules of lint
+
+What `xrouter check` can say, made from `catalog/rules.yaml` (`python -m tests.support.rules_page` writes this page
+anew). `xrouter check --explain RULE` tells one of them. An *error* is something that cannot be used; a *warning*
+something that is used, and is unusual or will not do what it seems to; an *info* something that is right and worth
+knowing. Where a rule has two severities, the usual one comes first.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule. ``severities`` are those it reports with, the usual one first.
+
+    ``doc`` says in one sentence what was found, ``why`` what comes of it, ``basis`` which text asks for it: a section
+    of the router's semantics or architecture, of the xRegistry message or endpoint specification, or of CloudEvents.
+    """
+
+    id: str
+    family: str
+    severities: tuple[Severity, ...]
+    doc: str
+    why: str
+    basis: str
+
+    @property
+    def severity(self) -> Severity:
+        """The usual severity."""
+        return self.severities[0]
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """Return all rules by id, family by family."""
+    tree = parse_text(TABLE.name, TABLE.read_bytes()).tree
+    return MappingProxyType(
+        {
+            name: Rule(name, family, tuple(body["severities"]), body["doc"], body["why"], body["basis"])
+            for family, members in tree.items()
+            for name, body in members.items()
+        }
+    )
+
+
+def explanation(rule: Rule) -> str:
+    """Return what ``check --explain`` says of a rule, as plain text of four lines."""
+    return "\n".join((f"{rule.id} ({' or '.join(rule.severities)})", rule.doc, rule.why, f"Basis: {rule.basis}"))
+
+
+def page() -> str:
+    """Return ``catalog/RULES.md``."""
+    lines = [_HEAD]
+    for family, members in groupby(rules().values(), key=lambda rule: rule.family):
+        lines += [
+            f"## {family}",
+            "",
+            "| Rule | Severity | What was found | What comes of it | Basis |",
+            "|---|---|---|---|---|",
+        ]
+        for rule in members:
+            cells = (f"`{rule.id}`", ", ".join(rule.severities), rule.doc, rule.why, rule.basis)
+            lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"

@@ -1,0 +1,110 @@
+"""Avro schemas (1.8 to 1.12): which encoding a body has, and whether it fits.
+
+By content type: JSON (``application/json``, ``+json``) is read as :mod:`catalog.schemas.avro_json` says. Any other
+is binary: an object container file, a single object (``C3 01``, fingerprint, datum), or a bare datum that must take
+all bytes. Without a content type a body is binary if it fits so, else JSON if it looks like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from catalog.schemas.avro_binary import compile_binary
+from catalog.schemas.avro_container import MAGIC, check_container
+from catalog.schemas.avro_json import Walk, compile_json
+from catalog.schemas.avro_types import AvroSchema, missing_names, read_schema
+from catalog.schemas.avro_values import Misfit
+from catalog.schemas.bodies import fault, is_json, looks_like_json, short
+from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource
+
+SINGLE_OBJECT: Final = b"\xc3\x01"
+_FINGERPRINT: Final = slice(2, 10)
+_TOO_DEEP: Final = "nests deeper than can be read"
+
+
+def compile_schema(source: SchemaSource, library: Library) -> AvroValidator:
+    """Compile an Avro schema; ``source.name`` chooses a named type of it, by full name or by a simple name it has once.
+
+    Types that it uses and does not define are asked of the library by full name.
+
+    Raises:
+        SchemaError: it is no valid Avro schema, a name in it is unknown, or it has not the type.
+    """
+    try:
+        return AvroValidator(read_schema(source, library))
+    except RecursionError as error:
+        raise SchemaError(f"the Avro schema {_TOO_DEEP}", hint="name the inner types") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        # fastavro takes some types for sound that lack a member or have one of the wrong kind
+        message = f"not a valid Avro schema: a type has a wrong member: {short(str(error))}"
+        raise SchemaError(message, hint="see 'Schema Declaration' in the Avro specification") from error
+
+
+def references_of(source: SchemaSource) -> Iterable[str]:
+    """Give the full names of types that the schema uses and does not define."""
+    return missing_names(source)
+
+
+class AvroValidator:
+    """A compiled Avro schema."""
+
+    def __init__(self, schema: AvroSchema) -> None:
+        self._schema = schema
+        self._read = compile_binary(schema.root, schema.named)
+        self._check = compile_json(schema.root, schema.named)
+
+    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
+        """Return why *body* does not conform, with a dotted field path; no body is the empty datum."""
+        try:
+            if is_json(content_type):
+                self._check_json(body)
+            elif content_type:
+                self._check_binary(body or b"")
+            else:
+                self._check_either(body or b"")
+        except Misfit as misfit:
+            return fault(misfit.message, misfit.path())
+        except RecursionError:
+            return fault(f"the body {_TOO_DEEP}")
+        return None
+
+    def _check_either(self, body: bytes) -> None:
+        try:
+            self._check_binary(body)
+        except Misfit:
+            if not looks_like_json(body):
+                raise
+            self._check_json(body)
+
+    def _check_json(self, body: bytes | None) -> None:
+        if body is None:
+            raise Misfit("there is no body, which is no JSON")
+        try:
+            value = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Misfit(f"not JSON: {error}") from None
+        self._check(value, Walk())
+
+    def _check_binary(self, body: bytes) -> None:
+        is_single = body.startswith(SINGLE_OBJECT)
+        if is_single and body[_FINGERPRINT] == self._schema.fingerprint:
+            self._check_datum(body, _FINGERPRINT.stop)
+            return
+        try:
+            self._check_datum(body, 0)  # a datum may happen to begin as the other two do
+        except Misfit:
+            if body.startswith(MAGIC):
+                check_container(body, self._schema, self._read)
+            elif is_single and len(body) >= _FINGERPRINT.stop:
+                found, own = body[_FINGERPRINT].hex(), self._schema.fingerprint.hex()
+                raise Misfit(f"another schema wrote it: fingerprint {found}, and not {own}") from None
+            else:
+                raise
+
+    def _check_datum(self, body: bytes, at: int) -> None:
+        end = self._read(body, at, 0)
+        if end != len(body):
+            raise Misfit(f"{len(body) - end} bytes follow the value")

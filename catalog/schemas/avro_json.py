@@ -1,0 +1,283 @@
+"""Checks JSON values against an Avro type: the JSON encoding of the specification, or JSON as people write it.
+
+Both are taken in one pass, and may be mixed. Of the JSON encoding: bytes and fixed are strings of the characters U+0000
+to U+00FF, and a value of a union other than null is ``{"branch": value}``. As people write it: a value of a union may
+stand bare when it fits some branch; a field may be absent when it has a default or takes null; dates and timestamps
+may be ISO 8601 text, and decimals numbers. A member that is no field is a fault in both: it is what tells one
+record from another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from catalog.schemas.avro_types import PRIMITIVES
+from catalog.schemas.avro_values import (
+    MAX_LEVELS,
+    Misfit,
+    check_decimal,
+    check_uuid,
+    decimal_bound,
+    is_instant,
+    logical_type,
+    number_range,
+)
+
+MAX_TRIED: Final = 500_000
+"""Objects and arrays in places where several branches of unions come into question."""
+_NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+_NAMES: Final = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+@dataclass(slots=True)
+class Walk:
+    """One body under way: the level of records, and what came of holding objects and arrays against branches of unions.
+
+    Without that memory, unions within unions would be tried as often as there are ways to read them.
+    """
+
+    level: int = 0
+    tried: dict[tuple[int, int], Misfit | None] = field(default_factory=dict)
+
+
+Check = Callable[[Any, Walk], None]
+"""Value, walk; raises :class:`Misfit`."""
+
+
+def compile_json(root: Any, named: Mapping[str, Any]) -> Check:
+    """Compile a type to a function that checks one JSON value; the type was compiled for bytes before."""
+    return _Compiler(named).compiled(root)
+
+
+class _Compiler:
+    """Compiles each named type once; references go through a table, because types may be recursive."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._named = named
+        self._compiled: dict[str, Check] = {}
+        self._begun: set[str] = set()
+
+    def compiled(self, schema: Any) -> Check:
+        if isinstance(schema, list):
+            return _union({self._label(branch): self.compiled(branch) for branch in schema})
+        if isinstance(schema, str) and schema not in PRIMITIVES:
+            return self._reference(schema)
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if kind in ("record", "error"):
+            return self._record(schema)
+        if kind == "array":
+            return _array(self.compiled(schema["items"]))
+        if kind == "map":
+            return _map(self.compiled(schema["values"]))
+        return _leaf(schema, kind)
+
+    def _label(self, branch: Any) -> str:
+        if isinstance(branch, str):
+            return branch
+        return str(branch.get("name", branch["type"])) if isinstance(branch, dict) else "union"
+
+    def _reference(self, name: str) -> Check:
+        table = self._compiled
+        if name not in self._begun:
+            self._begun.add(name)
+            table[name] = self.compiled(self._named[name])
+        return lambda value, walk: table[name](value, walk)
+
+    def _record(self, schema: Mapping[str, Any]) -> Check:
+        name = schema["name"]
+        self._begun.add(name)
+        fields = {each["name"]: self.compiled(each["type"]) for each in schema["fields"]}
+        needed = [each["name"] for each in schema["fields"] if not self._may_be_absent(each)]
+        self._compiled[name] = _record(name, fields, needed)
+        return self._compiled[name]
+
+    def _may_be_absent(self, each: Mapping[str, Any]) -> bool:
+        kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
+        return "default" in each or any(kind == "null" or kind == {"type": "null"} for kind in kinds)
+
+
+def _record(name: str, fields: Mapping[str, Check], needed: list[str]) -> Check:
+    def check(value: Any, walk: Walk) -> None:
+        if not isinstance(value, dict):
+            raise _unlike(value, f"the record {name}")
+        if walk.level >= MAX_LEVELS:
+            raise Misfit(f"records nest more than {MAX_LEVELS} levels")
+        for each in needed:
+            if each not in value:
+                raise Misfit(f"the field {each} of {name} is missing")
+        member = ""
+        walk.level += 1
+        try:
+            for member, inner in value.items():
+                checked = fields.get(member)
+                if checked is None:
+                    raise Misfit(f"{name} has no such field")
+                checked(inner, walk)
+        except Misfit as misfit:
+            misfit.steps.append(f".{member}")
+            raise
+        finally:
+            walk.level -= 1
+
+    return check
+
+
+def _union(branches: Mapping[str, Check]) -> Check:
+    concrete = {label: branch for label, branch in branches.items() if label != "null"}
+
+    def check(value: Any, walk: Walk) -> None:
+        if value is None and "null" in branches:
+            return
+        label, inner = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("", None)
+        tries = [(branch, value) for branch in concrete.values()]
+        if label in concrete:
+            tries.insert(0, (concrete[label], inner))
+        if len(tries) == 1:
+            tries[0][0](value, walk)
+            return
+        misfits = []
+        for branch, tried in tries:
+            misfit = _tried(branch, tried, walk)
+            if misfit is None:
+                return
+            misfits.append(misfit)
+        raise misfits[0] if label in concrete else _unlike(value, f"any of {', '.join(branches)}")
+
+    return check
+
+
+def _tried(branch: Check, value: Any, walk: Walk) -> Misfit | None:
+    """Return why a value does not fit a branch, None when it does; the same pair is looked into only once."""
+    key = (id(branch), id(value))  # both live as long as the walk
+    if key in walk.tried:
+        known = walk.tried[key]
+        return known and known.copy()
+    found = None
+    try:
+        branch(value, walk)
+    except Misfit as misfit:
+        found = misfit
+    if isinstance(value, dict | list):
+        if len(walk.tried) >= MAX_TRIED:
+            raise Misfit("too many values that may be of several branches of unions")
+        walk.tried[key] = found and found.copy()
+    return found
+
+
+def _array(item: Check) -> Check:
+    def check(value: Any, walk: Walk) -> None:
+        if not isinstance(value, list):
+            raise _unlike(value, "an array")
+        index = 0
+        try:
+            for index, each in enumerate(value):  # noqa: B007 - the index tells where a misfit was met
+                item(each, walk)
+        except Misfit as misfit:
+            misfit.steps.append(f"[{index}]")
+            raise
+
+    return check
+
+
+def _map(inner: Check) -> Check:
+    def check(value: Any, walk: Walk) -> None:
+        if not isinstance(value, dict):
+            raise _unlike(value, "a map")
+        key = ""
+        try:
+            for key, each in value.items():  # noqa: B007 - the key tells where a misfit was met
+                inner(each, walk)
+        except Misfit as misfit:
+            misfit.steps.append(f".{key}")
+            raise
+
+    return check
+
+
+def _leaf(schema: Any, kind: str) -> Check:
+    if kind in ("int", "long"):
+        return _number(*number_range(schema, kind), logical_type(schema))
+    if kind in ("float", "double"):
+        return _float
+    if kind == "string":
+        return _string(logical_type(schema) == "string-uuid")
+    if kind in ("bytes", "fixed"):
+        size = schema["size"] if kind == "fixed" else None
+        return _bytes(size, decimal_bound(schema), logical_type(schema))
+    if kind == "enum":
+        return _enum(frozenset(schema["symbols"]))
+    wanted = type(None) if kind == "null" else bool
+
+    def check(value: Any, walk: Walk) -> None:
+        if type(value) is not wanted:
+            raise _unlike(value, _NAMES[wanted])
+
+    return check
+
+
+def _number(low: int, end: int, name: str) -> Check:
+    def check(value: Any, walk: Walk) -> None:
+        if type(value) is int:
+            if not low <= value < end:
+                raise Misfit(f"{_shown(value)} is out of the range of {name}")
+        elif not (isinstance(value, str) and is_instant(value, name)):
+            raise _unlike(value, name)
+
+    return check
+
+
+def _float(value: Any, walk: Walk) -> None:
+    if type(value) not in (int, float) and not (isinstance(value, str) and value in _NOT_FINITE):
+        raise _unlike(value, "a number")
+
+
+def _string(is_uuid: bool) -> Check:
+    def check(value: Any, walk: Walk) -> None:
+        if not isinstance(value, str):
+            raise _unlike(value, "a string")
+        if is_uuid:
+            check_uuid(value)
+
+    return check
+
+
+def _bytes(size: int | None, bound: int, name: str) -> Check:
+    def check(value: Any, walk: Walk) -> None:
+        if bound and type(value) in (int, float):
+            return
+        if not isinstance(value, str):
+            raise _unlike(value, name)
+        if not value.isascii() and max(value) > "\xff":
+            raise Misfit(f"a character past U+00FF stands for no byte of {name}")
+        if size is not None and len(value) != size:
+            raise Misfit(f"{len(value)} bytes where {name} has {size}")
+        if bound and not _is_number(value):
+            check_decimal(value.encode("latin-1"), bound)
+
+    return check
+
+
+def _is_number(text: str) -> bool:
+    return text.lstrip("+-").replace(".", "", 1).isdecimal()
+
+
+def _enum(symbols: frozenset[str]) -> Check:
+    def check(value: Any, walk: Walk) -> None:
+        if not isinstance(value, str) or value not in symbols:
+            raise Misfit(f"{_shown(value)} is none of the symbols {', '.join(sorted(symbols))}")
+
+    return check
+
+
+def _unlike(value: Any, wanted: str) -> Misfit:
+    return Misfit(f"{_shown(value)} is not {wanted}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(value[:60])
+    if type(value) is int and value.bit_length() > 128:
+        return f"a number of {value.bit_length()} bits"
+    return _NAMES.get(type(value)) or str(value)

@@ -1,0 +1,85 @@
+"""Compiles schemas of any family, each content once per thread.
+
+Families are imported when one of their schemas is met: who has only JSON schemas never loads Protobuf's compiler.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, cast
+
+from catalog.schemas.contract import Compiler, Family, Library, SchemaError, SchemaSource, Validator
+
+MAX_COMPILED: Final = 2048
+"""Compiled schemas that a thread remembers; past it, the one not used for longest is forgotten."""
+_MODULES: Final[dict[Family, str]] = {
+    "JsonSchema": "catalog.schemas.jsonschema",
+    "JsonStructure": "catalog.schemas.jsonstructure",
+    "Avro": "catalog.schemas.avro",
+    "Protobuf": "catalog.schemas.protobuf",
+    "XSD": "catalog.schemas.xsd",
+}
+
+
+class _Memory(threading.local):
+    """Outcomes by fingerprint; of each thread its own, because validators are not shared between threads."""
+
+    def __init__(self) -> None:
+        self.outcomes: OrderedDict[bytes, Validator | SchemaError] = OrderedDict()
+
+
+_memory: Final = _Memory()
+
+
+def compile_schema(source: SchemaSource, library: Library) -> Validator:
+    """Compile a schema, or return what compiling the same content gave before; failures are remembered too.
+
+    Raises:
+        SchemaError: it can never be used.
+    """
+    outcomes = _memory.outcomes
+    key = fingerprint(source, library)
+    outcome = outcomes.get(key)
+    if outcome is None:
+        try:
+            outcome = _compiler(source.family).compile_schema(source, library)
+        except SchemaError as error:
+            outcome = error
+        outcomes[key] = outcome
+        while len(outcomes) > MAX_COMPILED:
+            outcomes.popitem(last=False)
+    outcomes.move_to_end(key)
+    if isinstance(outcome, SchemaError):
+        raise outcome.with_traceback(None)
+    return outcome
+
+
+def references_of(source: SchemaSource) -> Iterable[str]:
+    """Give the references to other documents that compiling *source* needs, as written."""
+    return _compiler(source.family).references_of(source)
+
+
+def fingerprint(source: SchemaSource, library: Library) -> bytes:
+    """Return a hash of all that compiling depends on: the schema, and every document that it refers to."""
+    digest = hashlib.sha256()
+    waiting, seen = [("", source)], {source.uri}
+    while waiting:
+        reference, current = waiting.pop()
+        parts = [reference, current.family, current.version, current.name, current.pointer, current.document]
+        digest.update(json.dumps(parts).encode())
+        for each in references_of(current):
+            found = library.document(each, current.uri)
+            digest.update(json.dumps([each, found[0] if found else None]).encode())
+            if found is not None and found[0] not in seen:
+                seen.add(found[0])
+                waiting.append((each, SchemaSource(current.family, current.version, found[1], uri=found[0])))
+    return digest.digest()
+
+
+def _compiler(family: Family) -> Compiler:
+    return cast(Compiler, importlib.import_module(_MODULES[family]))

@@ -1,0 +1,217 @@
+"""Collects the documents of a load's schemas: from the registry, from files and URLs, and what they refer to.
+
+Everything that validation may need is here when loading ends; nothing is fetched afterwards (semantics.md section 7).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote
+
+from catalog.abroad import Abroad, Land
+from catalog.declared import Place
+from catalog.errors import DocumentError
+from catalog.fetching import Fetcher
+from catalog.findings import Findings
+from catalog.parsing import parse_text
+from catalog.schemas.bodies import short
+from catalog.schemas.compiling import references_of
+from catalog.schemas.contract import Family, SchemaSource
+from catalog.schemas.library import TREES, as_tree
+from catalog.schemas.registry import Entry, Link, SchemaRegistry
+
+MAX_DOCUMENTS: Final = 500
+"""Documents outside of the catalog that one load takes in for its schemas."""
+_DEEP_LINK: Final = re.compile(r"(?P<document>.*[^#/:]\.[A-Za-z][A-Za-z0-9]*):(?P<name>[A-Za-z_][\w./-]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A document that was taken in, and what the reference to it names inside."""
+
+    key: str
+    name: str = ""
+    pointer: str = ""
+
+
+@dataclass(slots=True)
+class Gathering:
+    """Documents by key, as :attr:`Catalog.schemas` has them. What cannot be had is reported where it is asked for.
+
+    ``places`` say where each document is written, ``inside`` which of them in the catalog itself, ``texts`` which of
+    those are one text there; ``pending`` are the addresses that are unreachable for now.
+    """
+
+    registry: SchemaRegistry
+    abroad: Abroad
+    fetcher: Fetcher
+    findings: Findings
+    schemas: dict[str, dict[str, Any]] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    inside: set[str] = field(default_factory=set)
+    texts: set[str] = field(default_factory=set)
+    pending: set[str] = field(default_factory=set)
+    _registries: dict[str, SchemaRegistry] = field(default_factory=dict)
+    _asked: set[str] = field(default_factory=set)
+    _whole: dict[tuple[str, Family], bool] = field(default_factory=dict)
+
+    def everything_embedded(self) -> None:
+        """Take in all documents that the registry itself holds, referred to or not."""
+        for entry in self.registry.entries():
+            if entry.document is not None:
+                self._embedded(entry)
+
+    def registry_of(self, xid: str) -> SchemaRegistry:
+        """Return the registry that references in a message are into: the catalog's, or that of its own document."""
+        land = self.abroad.land_of(xid)
+        return self.registry if land is None else self._registry(land)
+
+    def inline(self, key: str, document: Any, place: Place) -> Located:
+        """Take in a document that is written into a definition."""
+        self._embedded(Entry(key, place, None, as_tree(document), text=isinstance(document, str)))
+        return Located(key)
+
+    def linked(self, link: Link, asked: Place) -> Located | None:
+        """Take in what a reference into the registry means; *asked* is where that reference stands."""
+        entry, deep = link.entry, Located("", link.name, link.pointer)
+        for _ in range(MAX_DOCUMENTS):
+            if entry.document is not None:
+                self._embedded(entry)
+                return Located(entry.key, deep.name, deep.pointer)
+            further = self.registry.link(entry.address or "")
+            if further is None:
+                found = self.addressed(entry.address or "", entry.place, entry.format)
+                deeper = bool(deep.name or deep.pointer)
+                return Located(found.key, deep.name, deep.pointer) if found and deeper else found
+            if further.entry is entry:
+                break
+            entry = further.entry
+        hint = "give it a document, or the address of one"
+        self.findings.warning(asked, "unresolvable-schema", f"{entry.key} has no document, it refers to itself", hint)
+        return None
+
+    def addressed(self, reference: str, place: Place, form: str | None = None) -> Located | None:
+        """Take in what an address, written at *place*, means; None, and a finding, when it cannot be had."""
+        document, _, fragment = reference.strip().partition("#")
+        fragment, name = unquote(fragment), ""
+        deep = _DEEP_LINK.fullmatch(document)
+        if deep is not None:
+            document, name = deep["document"], deep["name"]
+        uri = document
+        try:
+            uri = self.fetcher.resolve(document, place.file)
+            if fragment and self.registry.is_reference(fragment):
+                return self._foreign(document, fragment, place)
+            key = self._fetch(uri, form)
+        except DocumentError as error:
+            self._unfetched(uri, error, place)
+            return None
+        pointer = fragment if fragment.startswith("/") else ""
+        return Located(key, name or (fragment if not pointer else ""), pointer)
+
+    def complete(self, source: SchemaSource) -> bool:
+        """Take in all that *source* refers to, over any number of documents; False when something is not to be had."""
+        known = self._whole.get((source.uri, source.family))
+        if known is not None:
+            return known
+        waiting, seen, whole = [source], {source.uri}, True
+        while waiting:
+            current = waiting.pop()
+            for reference in references_of(current):
+                key = self._referenced(reference, current)
+                if key is None:
+                    whole = False
+                elif key not in seen:
+                    seen.add(key)
+                    document = self.schemas[key]["document"]
+                    tree = as_tree(document) if source.family in TREES else document
+                    waiting.append(SchemaSource(source.family, source.version, tree, uri=key))
+        self._whole[source.uri, source.family] = whole
+        return whole
+
+    def _referenced(self, reference: str, source: SchemaSource) -> str | None:
+        """Find a reference in a schema: by ``$id``, in the registry, beside it in its group, then as an address."""
+        known: dict[str, str] = self.schemas[source.uri].get("references", {})
+        if reference in known:
+            return known[reference]
+        place = self.places[source.uri]
+        entry = self.registry.by_id(reference)
+        link = Link(entry) if entry is not None else self.registry.link(reference)
+        if link is None:
+            entry = self.registry.sibling(reference, source.uri)
+            link = Link(entry) if entry is not None and entry.key != source.uri else None
+        found = self.linked(link, place) if link is not None else self.addressed(reference, place)
+        if found is None:
+            return None
+        self.schemas[source.uri]["references"] = {**known, reference: found.key}
+        return found.key
+
+    def _foreign(self, document: str, fragment: str, place: Place) -> Located | None:
+        """Take in a schema of a registry document that is named by its address."""
+        land = self.abroad.document(document, place.file)
+        link = (self.registry if land is None else self._registry(land)).link(fragment)
+        if link is None:
+            hint = "correct the reference"
+            raise DocumentError(
+                f"there is no schema {fragment} in {document or place.file}", file=place.file, hint=hint
+            )
+        return self.linked(link, place)
+
+    def _registry(self, land: Land) -> SchemaRegistry:
+        if land.name not in self._registries:
+            self._registries[land.name] = SchemaRegistry(land.declarations, land.name)
+        return self._registries[land.name]
+
+    def _fetch(self, uri: str, form: str | None) -> str:
+        key = self.abroad.label(uri)
+        if key not in self.schemas:
+            self._count(uri)
+            self._keep(key, form, read_document(uri, self.fetcher.fetch(uri)), Place(uri))
+        return key
+
+    def _embedded(self, entry: Entry) -> None:
+        if entry.key not in self.schemas:
+            self._keep(entry.key, entry.format, entry.document, entry.place)
+            self.inside.add(entry.key)
+            if entry.text:
+                self.texts.add(entry.key)
+
+    def _keep(self, key: str, form: str | None, document: Any, place: Place) -> None:
+        self.schemas[key] = {"format": form, "document": document}
+        self.places[key] = place
+
+    def _count(self, uri: str) -> None:
+        if uri not in self._asked and len(self._asked) >= MAX_DOCUMENTS:
+            hint = "write schemas into the catalog, or split it"
+            raise DocumentError(f"more than {MAX_DOCUMENTS} documents are referred to", file=uri, hint=hint)
+        self._asked.add(uri)
+
+    def _unfetched(self, uri: str, error: DocumentError, place: Place) -> None:
+        if error.transient:
+            self.pending.add(uri)
+            hint = error.hint or "it is tried again; until then there is no verdict"
+            self.findings.warning(place, "schema-unreachable", short(f"a schema is unreachable for now: {error}"), hint)
+        elif not self.fetcher.network and uri.lower().startswith(("http://", "https://")):
+            self.findings.warning(place, "network-off", short(f"a schema is not loaded: {error}"), error.hint)
+        else:
+            hint = error.hint or "correct the reference"
+            self.findings.warning(place, "unresolvable-schema", short(f"a schema is not to be had: {error}"), hint)
+
+
+def read_document(uri: str, data: bytes) -> Any:
+    """Return the tree of a JSON or YAML document, the text of any other.
+
+    Raises:
+        DocumentError: it is no text, or JSON or YAML that cannot be read.
+    """
+    marks = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+    try:
+        text = data.decode(marks.get(data[:2], "utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"{uri} is no text: {error}", file=uri, hint="save it as UTF-8") from error
+    plain = uri.partition("?")[0].lower()
+    if text.lstrip()[:1] in ("{", "[") or plain.endswith((".yaml", ".yml")):
+        return parse_text(plain, text.encode()).tree
+    return text

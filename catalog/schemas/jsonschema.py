@@ -1,0 +1,277 @@
+"""JSON schemas of drafts 04 to 2020-12, by jsonschema-rs.
+
+``format`` is an annotation in every draft. 2019-09 and later say so, earlier ones leave it to the implementation; and a
+verdict decides here which definition a record has, which a date written a little differently should not change.
+Regular expressions run on an engine that is linear but for look-around and back-references, and those are bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote, urljoin
+
+import jsonschema_rs
+import msgspec
+
+from catalog.schemas.bodies import fault, short
+from catalog.schemas.contract import Library, MissingTypeError, SchemaError, SchemaFault, SchemaSource
+from catalog.schemas.library import as_pointer, as_tree, at_pointer
+
+BACKTRACK_LIMIT: Final = 100_000
+"""Steps that one regular expression may take on one text; past it, the text does not match."""
+REGEX_BYTES: Final = 4 * 1024 * 1024
+_HOME: Final = "http://catalog.invalid/"
+"""Stands before keys that are no URIs, so that relative references can be joined; nothing is ever fetched."""
+REGEX_OPTIONS: Final = jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACK_LIMIT, size_limit=REGEX_BYTES)
+_VALIDATORS: Final[Mapping[str, type[jsonschema_rs.Validator]]] = {
+    "04": jsonschema_rs.Draft4Validator,
+    "06": jsonschema_rs.Draft6Validator,
+    "07": jsonschema_rs.Draft7Validator,
+    "2019-09": jsonschema_rs.Draft201909Validator,
+    "2020-12": jsonschema_rs.Draft202012Validator,
+}
+_DIALECTS: Final = {
+    **{draft: f"http://json-schema.org/draft-{draft}/schema#" for draft in ("04", "06", "07")},
+    **{draft: f"https://json-schema.org/draft/{draft}/schema" for draft in ("2019-09", "2020-12")},
+}
+_DRAFT: Final = re.compile(r"(2019-09|2020-12)|(?:^|draft[-_/ ]?)0?([467])(?!\d)", re.IGNORECASE)
+_META: Final = re.compile(r"https?://json-schema\.org/(?:draft|schema)", re.IGNORECASE)
+_ABSOLUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_MAPS: Final = frozenset({"properties", "patternProperties", "definitions", "$defs", "dependentSchemas"})
+_NO_SCHEMAS: Final = frozenset({"enum", "const", "default", "examples", "example"})
+_LATEST: Final = "2020-12"
+_DEFINITIONS: Final = ("definitions", "$defs")
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+
+class JsonSchemaValidator:
+    """Holds JSON bodies against one schema."""
+
+    def __init__(self, validator: jsonschema_rs.Validator) -> None:
+        self._validator = validator
+
+    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
+        """Return why *body* is no JSON or does not conform; the first error when there are several.
+
+        The content type is not asked: what claims to be something else and is such JSON conforms.
+        """
+        value = parse_body(body)
+        if isinstance(value, SchemaFault):
+            return value
+        try:
+            if self._validator.is_valid(value):
+                return None
+            error = next(iter(self._validator.iter_errors(value)), None)
+        except (ValueError, TypeError, RecursionError) as failure:
+            return fault(f"the body cannot be held against the schema: {failure}")
+        if error is None:
+            return None
+        return fault(error.message, as_pointer(error.instance_path))
+
+
+def parse_body(body: bytes | None) -> Any:
+    """Return the value of a JSON body, or the fault for what is none; a byte order mark before it is passed over.
+
+    A string that is no Unicode text, a number that no double can hold, or very deep nesting is a fault too.
+    """
+    if body is None:
+        return fault("there is no body, and JSON is expected")
+    try:
+        return msgspec.json.decode(body.removeprefix(_BYTE_ORDER_MARK))
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return fault(f"the body is no JSON: {error}")
+    except RecursionError:
+        return fault("the body nests too deeply to be looked into")
+
+
+def compile_schema(source: SchemaSource, library: Library) -> JsonSchemaValidator:
+    """Compile a schema, or the part of it that the deep link names, with all documents that it refers to.
+
+    Raises:
+        MissingTypeError: it lacks the part that is named.
+        SchemaError: no JSON schema, of an unusable regular expression, or with a reference that leads nowhere.
+    """
+    document = _checked(as_tree(source.document))
+    draft = draft_of(document, source.version)
+    pointer = source.pointer or (_named(document, source.name) if source.name else "")
+    home = _home(source.uri)
+    resources = dict(_resources(source.uri, document, library))
+    schema: Any = document
+    if pointer:
+        base = _joined(home, _own_id(document)).partition("#")[0]
+        resources[base] = document
+        _check_part(document, pointer, draft)
+        home, schema = f"{home}?part", {"$ref": f"{base}#{quote(pointer, safe='/~')}"}
+    return JsonSchemaValidator(_compiled(schema, draft, home, resources))
+
+
+def references_of(source: SchemaSource) -> Iterable[str]:
+    """Give the documents that ``$ref`` names, joined to a ``$id`` around it, without its own parts and meta-schemas."""
+    return dict.fromkeys(reference for reference, _ in _references(as_tree(source.document)))
+
+
+def draft_of(document: Any, version: str) -> str:
+    """Return the draft: what ``$schema`` says, else the declared *version*, else the latest."""
+    said = document.get("$schema") if isinstance(document, dict) else None
+    for text in (said, version):
+        found = _DRAFT.search(text) if isinstance(text, str) else None
+        if found is not None:
+            return found.group(1) or f"0{found.group(2)}"
+    return _LATEST
+
+
+def _compiled(schema: Any, draft: str, home: str, resources: Mapping[str, Any]) -> jsonschema_rs.Validator:
+    def retrieve(uri: str) -> Any:
+        return resources[uri.partition("#")[0]]
+
+    try:
+        return _VALIDATORS[draft](
+            schema, validate_formats=False, base_uri=home, pattern_options=REGEX_OPTIONS, retriever=retrieve
+        )
+    except jsonschema_rs.ValidationError as error:
+        raise SchemaError(
+            f"this is no valid JSON schema: {error.message}", pointer=as_pointer(error.instance_path)
+        ) from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SchemaError(short(f"the JSON schema cannot be used: {error}")) from error
+
+
+def _checked(document: Any) -> Any:
+    """Return a schema, without a ``$schema`` that names no draft: a meta-schema of somebody's own is not looked up."""
+    if isinstance(document, dict):
+        said = document.get("$schema")
+        if said is None or (isinstance(said, str) and _META.match(said)):
+            return document
+        return {name: value for name, value in document.items() if name != "$schema"}
+    if isinstance(document, bool):
+        return document
+    raise SchemaError("this is no JSON schema, which is an object", hint="write it as an object, or correct its format")
+
+
+def _check_part(document: Any, pointer: str, draft: str) -> None:
+    """Hold a part of a document against the meta-schema; what is around it need not be a schema at all.
+
+    Raises:
+        MissingTypeError: there is no such part.
+        SchemaError: it is no schema.
+    """
+    try:
+        part = at_pointer(document, pointer)
+    except KeyError:
+        raise MissingTypeError(f"the schema has nothing at {pointer}", hint="correct the reference") from None
+    if isinstance(part, dict):
+        part = {**part, "$schema": _DIALECTS[draft]}
+    try:
+        jsonschema_rs.meta.validate(part)
+    except jsonschema_rs.ValidationError as error:
+        at = pointer + as_pointer(error.instance_path)
+        raise SchemaError(short(f"this is no valid JSON schema: {error.message}"), pointer=at) from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SchemaError(short(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
+
+
+def _named(document: Any, name: str) -> str:
+    """Return the pointer of the type called *name*: a definition, a path below the root, else a title or ``$id``.
+
+    Raises:
+        MissingTypeError: there is none.
+    """
+    members = document if isinstance(document, dict) else {}
+    definitions = [(holder, members.get(holder)) for holder in _DEFINITIONS]
+    for holder, types in definitions:
+        if isinstance(types, dict) and name in types:
+            return as_pointer([holder, name])
+    for start in ("", *(f"/{holder}" for holder in _DEFINITIONS)):
+        try:
+            at_pointer(document, f"{start}/{name}")
+        except KeyError:
+            continue
+        return f"{start}/{name}"
+    if _is_called(members, name):
+        return ""
+    for holder, types in definitions:
+        for key, part in types.items() if isinstance(types, dict) else ():
+            if isinstance(part, dict) and _is_called(part, name):
+                return as_pointer([holder, key])
+    known = sorted({key for _, types in definitions if isinstance(types, dict) for key in types})
+    hint = f"it has {', '.join(known[:8])}" if known else "leave the name out, or add it to $defs"
+    raise MissingTypeError(f"the schema has no type {name}", hint=hint)
+
+
+def _is_called(schema: Mapping[str, Any], name: str) -> bool:
+    own = schema.get("$id")
+    last = re.split(r"[/#]", own.rstrip("#"))[-1] if isinstance(own, str) else None
+    return name in (schema.get("title"), schema.get("$anchor"), own, last, (last or "").rpartition(".")[0] or None)
+
+
+def _home(key: str) -> str:
+    """Return the absolute URI that stands for the document *key*."""
+    if "://" in key and "#" not in key:
+        return key
+    steps = ("up" if step == ".." else step for step in key.lstrip("/").split("/"))
+    return _HOME + quote("/".join(steps), safe="/")
+
+
+def _resources(key: str, document: Any, library: Library) -> Iterator[tuple[str, Any]]:
+    """Give all documents that a schema refers to, by every URI that its references may come out as."""
+    waiting, seen = [(key, document, {_home(key)})], {key}
+    while waiting:
+        base, tree, homes = waiting.pop()
+        homes = {*homes, *(_joined(home, _own_id(tree)) for home in homes)}
+        for reference, written in dict.fromkeys(_references(tree)):
+            found = library.document(reference, base)
+            if found is None:
+                continue
+            other = _checked(as_tree(found[1]))
+            names = {_joined(home, each) for home in homes for each in (reference, written)}
+            for name in names:
+                yield name.partition("#")[0], other
+            if found[0] not in seen:
+                seen.add(found[0])
+                waiting.append((found[0], other, names))
+
+
+def _references(tree: Any) -> Iterator[tuple[str, str]]:
+    """Give references to other documents: joined to an absolute ``$id`` around them if there is one, and as written."""
+    found: list[tuple[str, str]] = []
+    own: set[str] = set()
+    waiting: list[tuple[Any, str, bool]] = [(tree, "", False)]
+    while waiting:
+        node, base, is_map = waiting.pop()
+        if isinstance(node, list):
+            waiting.extend((each, base, False) for each in node if isinstance(each, (dict, list)))
+        if not isinstance(node, dict):
+            continue
+        if not is_map:
+            identifier = _own_id(node)
+            if identifier and (base or _ABSOLUTE.match(identifier)):
+                base = _joined(base, identifier).partition("#")[0]
+            own.update((base, identifier.partition("#")[0]))
+            written = (node.get(keyword) for keyword in _REFERENCES)
+            plain = (each.partition("#")[0] for each in written if isinstance(each, str) and not each.startswith("#"))
+            found.extend((_joined(base, each) if base else each, each) for each in plain)
+        for name, part in node.items():
+            if isinstance(part, (dict, list)) and (is_map or name not in _NO_SCHEMAS):
+                waiting.append((part, base, not is_map and name in _MAPS))
+    return (pair for pair in found if pair[0] and pair[0] not in own and not _META.match(pair[0]))
+
+
+def _joined(base: str, reference: str) -> str:
+    """Join as RFC 3986 has it; what is no URI stays as it is, and will not be found."""
+    try:
+        return urljoin(base, reference)
+    except ValueError:
+        return reference
+
+
+def _own_id(schema: Any) -> str:
+    """Return ``$id``, or ``id`` of draft 04, where it is a text; else nothing."""
+    if not isinstance(schema, dict):
+        return ""
+    own = schema.get("$id")
+    if own is None and "draft-04" in str(schema.get("$schema")):
+        own = schema.get("id")
+    return own if isinstance(own, str) and not own.startswith("#") else ""

@@ -1,0 +1,179 @@
+"""Links definitions with their data schemas, and compiles each schema once to say what is wrong with it.
+
+A schema is given by the nearest of a message and its bases that gives any: inline, by xid or by URI. References are
+relative to the document they are written in, and reported there; who only inherits them is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from catalog.abroad import Abroad
+from catalog.declared import Declarations, DeclaredMessage, Place
+from catalog.fetching import Fetcher
+from catalog.findings import Findings
+from catalog.model import Definition, Severity
+from catalog.schemas.bodies import short
+from catalog.schemas.compiling import compile_schema
+from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource
+from catalog.schemas.formats import parse_format
+from catalog.schemas.gathering import Gathering, Located
+from catalog.schemas.library import CatalogLibrary, format_of, schema_source
+from catalog.schemas.registry import Link, SchemaRegistry
+
+_REFERENCES: Final = ("dataschemaxid", "dataschemauri")
+_SCHEMAS: Final = ("dataschema", *_REFERENCES)
+_LOOKS_LIKE_REFERENCE: Final = re.compile(r"#?/schemagroups/\S+|#/\S+|https?://\S+", re.IGNORECASE)
+_FORMATS: Final = "JsonSchema, JsonStructure, Avro, Protobuf or XSD"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkedSchemas:
+    """What linking gives: ``definitions`` with their links, and ``schemas`` and ``pending`` as a catalog has them."""
+
+    definitions: dict[str, Definition]
+    schemas: dict[str, dict[str, Any]]
+    pending: tuple[str, ...]
+
+
+def link_schemas(
+    definitions: Mapping[str, Definition],
+    declarations: Declarations,
+    abroad: Abroad,
+    fetcher: Fetcher,
+    findings: Findings,
+) -> LinkedSchemas:
+    """Find the schema of every definition, take in what it refers to, and compile it once.
+
+    A schema that cannot be had or used is a finding; its definitions stay, without verdicts.
+    """
+    gathering = Gathering(SchemaRegistry(declarations), abroad, fetcher, findings)
+    gathering.everything_embedded()
+    linker = _Linker(declarations, gathering, findings)
+    linked = {xid: linker.linked(definition) for xid, definition in definitions.items()}
+    linker.compile()
+    return LinkedSchemas(linked, dict(sorted(gathering.schemas.items())), tuple(sorted(gathering.pending)))
+
+
+@dataclass(slots=True)
+class _Linker:
+    declarations: Declarations
+    gathering: Gathering
+    findings: Findings
+    _found: dict[str, Located | None] = field(default_factory=dict)
+    _sources: dict[tuple[str, str, str, str | None], tuple[SchemaSource | None, dict[Place, None]]] = field(
+        default_factory=dict
+    )
+    _plain: set[tuple[str, str | None]] = field(default_factory=set)
+
+    def linked(self, definition: Definition) -> Definition:
+        """Return the definition with its link, and note its schema for :meth:`compile`."""
+        writer = self._writer(definition, _SCHEMAS)
+        if writer is None:
+            return definition
+        if writer.xid not in self._found:
+            self._found[writer.xid] = self._locate(writer, definition)
+        found = self._found[writer.xid]
+        if found is None:
+            return definition
+        linked = replace(definition, schemakey=found.key, schemaname=found.name, schemapointer=found.pointer)
+        self._note(linked, writer)
+        return linked
+
+    def compile(self) -> None:
+        """Compile every schema that was noted, and report those that cannot be used."""
+        library = CatalogLibrary(self.gathering.schemas)
+        for source, asked in self._sources.values():
+            if source is None:
+                continue
+            whole = self.gathering.complete(source)
+            try:
+                compile_schema(source, library)
+            except MissingTypeError as error:
+                for place in asked:
+                    self.findings.warning(place, "invalid-schema", str(error), error.hint)
+            except SchemaError as error:
+                if whole:  # else what it lacks was reported
+                    self._invalid(source, error)
+
+    def _writer(self, definition: Definition, attributes: tuple[str, ...]) -> DeclaredMessage | None:
+        """Return the nearest message, from the definition to its last base, that gives any of *attributes*."""
+        for xid in (definition.xid, *definition.base):
+            message = self.declarations.messages[xid]
+            if not message.attributes.keys().isdisjoint(attributes):
+                return message
+        return None
+
+    def _locate(self, writer: DeclaredMessage, definition: Definition) -> Located | None:
+        if "dataschema" in writer.attributes:
+            document = definition.dataschema
+            if not (isinstance(document, str) and _LOOKS_LIKE_REFERENCE.fullmatch(document.strip())):
+                return self.gathering.inline(f"{writer.xid}#dataschema", document, writer.at("dataschema"))
+            return self._referenced(document.strip(), writer, writer.at("dataschema"))
+        for attribute in _REFERENCES:
+            reference = writer.attributes.get(attribute)
+            found = self._referenced(reference.strip(), writer, writer.at(attribute)) if reference else None
+            if found is not None:
+                return found
+        return None
+
+    def _referenced(self, reference: str, writer: DeclaredMessage, place: Place) -> Located | None:
+        registry = self.gathering.registry_of(writer.xid)
+        link = registry.link(reference)
+        if link is not None:
+            return self.gathering.linked(link, place)
+        named = registry.by_id(reference)
+        if named is not None:
+            return self.gathering.linked(Link(named), place)
+        if registry.is_reference(reference) and reference.startswith(("#", "/")):
+            hint = registry.suggestion(reference) or "correct the reference, or add the document"
+            self.findings.warning(place, "unresolvable-schema", short(f"the schema {reference} is not there"), hint)
+            return None
+        return self.gathering.addressed(reference, place)
+
+    def _note(self, definition: Definition, writer: DeclaredMessage) -> None:
+        key = definition.schemakey or ""
+        asked = writer.at(next(each for each in _SCHEMAS if each in writer.attributes))
+        if (key, definition.dataschemaformat) not in self._plain:
+            self._check_format(definition, asked)
+        identity = (key, definition.schemaname, definition.schemapointer, definition.dataschemaformat)
+        if identity not in self._sources:
+            source = schema_source(definition, self.gathering.schemas)
+            self._sources[identity] = (source, {})
+        self._sources[identity][1][asked] = None
+
+    def _check_format(self, definition: Definition, asked: Place) -> None:
+        """Report a format that is unknown, or two that contradict each other; else remember that there is nothing."""
+        key = definition.schemakey or ""
+        entry = self.gathering.schemas[key]
+        writer = self._writer(definition, ("dataschemaformat",))
+        declared_at = writer.at("dataschemaformat") if writer is not None else asked
+        found = format_of(definition.dataschemaformat, entry)
+        given = [parse_format(text) for text in (definition.dataschemaformat, entry["format"]) if text]
+        if found is not None and all(each and each.family == found.family for each in given):
+            self._plain.add((key, definition.dataschemaformat))
+            return
+        said = ((definition.dataschemaformat, declared_at), (entry["format"], self.gathering.places[key]))
+        for text, place in said:
+            known = parse_format(text)
+            if text and known is None:
+                message = f"the schema format {text!r} is unknown, so payloads are not validated"
+                self.findings.warning(place, "unknown-schema-format", message, f"use {_FORMATS}")
+            elif known is not None and found is not None and known.family != found.family:
+                message = f"the schema format is given as {text}, and the schema is {found.family}, which counts"
+                self.findings.warning(place, "schema-format-conflict", message, "correct the format")
+        if found is None and not any(text for text, _ in said):
+            message = "what format the schema has is not said, so payloads are not validated"
+            self.findings.warning(asked, "unknown-schema-format", message, f"add dataschemaformat: {_FORMATS}")
+
+    def _invalid(self, source: SchemaSource, error: SchemaError) -> None:
+        """Report a schema that cannot be used: an error where the catalog has it, a warning where it was fetched."""
+        place = self.gathering.places[source.uri]
+        if source.uri not in self.gathering.texts:
+            place = Place(place.file, place.pointer + error.pointer)
+        severity: Severity = "error" if source.uri in self.gathering.inside else "warning"
+        hint = error.hint or "correct the schema; until then there is no verdict about payloads"
+        self.findings.add(place, severity, "invalid-schema", str(error), hint)

@@ -1,0 +1,125 @@
+"""Runs protoc over the texts of .proto files.
+
+It runs in a process of its own, with a limit on memory and time: it is C++ that writes its errors to the standard
+error of whatever process it is in, and a router must outlive every text that a catalog may hold. A run takes some
+50 ms; the same texts are compiled once per process.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import grpc_tools  # type: ignore[import-untyped]
+
+from catalog.schemas.bodies import short
+from catalog.schemas.contract import SchemaError
+
+INCLUDE: Final = Path(grpc_tools.__file__).parent / "_proto"
+"""Where the files are that protoc brings along: google/protobuf/*.proto."""
+MAX_SECONDS: Final = 20
+"""Processor time of one run; a run that ten times as long has not ended is ended too."""
+MAX_MEMORY: Final = 1024 * 1024 * 1024
+_SCRIPT: Final = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[2]), int(sys.argv[2])))
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[3]), int(sys.argv[3])))
+sys.path.append(sys.argv[1])
+from grpc_tools.protoc import main
+sys.exit(main(["protoc", *sys.argv[4:]]))
+"""
+_TOKEN: Final = re.compile(
+    r"""//[^\n]* | /\*(?:.*?\*/|.*)  # comments; one that is not closed takes the rest
+    | \bimport\s+(?:(?:public|weak|option)\s+)?(?:"([^"\n]*)"|'([^'\n]*)')\s*;
+    | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'""",
+    re.VERBOSE | re.DOTALL,
+)
+_SYNTAX: Final = re.compile(r"\ufeff?(?>\s+|//[^\n]*|/\*.*?\*/)*+(?:syntax|edition)\s*=", re.DOTALL)
+_PATH: Final = re.compile(r"(?:[\w+@-][\w.+@-]*/)*[\w+@-][\w.+@-]*\.proto", re.ASCII)
+_MESSAGE: Final = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): (?P<text>(?!warning:).*)")
+
+
+def imports_of(text: str) -> tuple[str, ...]:
+    """Return the paths that a .proto text imports, as written and each once, without those protoc brings along."""
+    found = (match[1] or match[2] for match in _TOKEN.finditer(text))
+    return tuple(dict.fromkeys(path for path in found if path and not is_shipped(path)))
+
+
+def is_shipped(path: str) -> bool:
+    """Tell whether protoc brings the file along."""
+    return path.startswith("google/protobuf/") and ".." not in path and (INCLUDE / path).is_file()
+
+
+def has_syntax(text: str) -> bool:
+    """Tell whether a .proto text says which syntax or edition it has; it counts as proto2 when it does not."""
+    return _SYNTAX.match(text) is not None
+
+
+def is_path(path: str) -> bool:
+    """Tell whether a path to import is plain: relative segments of letters, digits and ``_-+@.`` that end in .proto."""
+    folders = path.split("/")[:-1]
+    return (
+        len(path) < 200 and _PATH.fullmatch(path) is not None and not any(each.endswith(".proto") for each in folders)
+    )
+
+
+def compile_files(main: str, files: Mapping[str, str], prefix: str = "") -> bytes:
+    """Compile the file at path *main*; return the serialised FileDescriptorSet of it and all that it imports.
+
+    Every import is among *files* or is brought along by protoc. *prefix* is put before the main file's first line.
+
+    Raises:
+        SchemaError: protoc refuses a file, or takes more than its limits.
+    """
+    return _compiled(main, tuple(sorted(files.items())), prefix)
+
+
+@lru_cache(maxsize=256)
+def _compiled(main: str, files: tuple[tuple[str, str], ...], prefix: str) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="protoc-") as folder:
+        root = Path(folder)
+        for path, text in files:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            whole = prefix + text if path == main else text
+            (root / path).write_text(whole, encoding="utf-8", errors="replace", newline="")
+        limits = (str(INCLUDE.parents[1]), str(MAX_SECONDS), str(MAX_MEMORY))
+        options = ("-I.", f"-I{INCLUDE}", "--include_imports", "--descriptor_set_out=.descriptors", main)
+        code, errors = _run([sys.executable, "-I", "-S", "-c", _SCRIPT, *limits, *options], root)
+        if code == 0:
+            return (root / ".descriptors").read_bytes()
+        raise _refused(main, len(prefix), code, errors)
+
+
+def _run(command: list[str], folder: Path) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=10 * MAX_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return -1, ""
+    return done.returncode, done.stderr.decode("utf-8", "replace")
+
+
+def _refused(main: str, shift: int, code: int, errors: str) -> SchemaError:
+    hint = "correct the .proto text; `protoc` says the same of it"
+    for match in filter(None, map(_MESSAGE.match, errors.splitlines())):
+        is_main, column = match["file"] == main, int(match["column"])
+        place = "" if is_main else f"{match['file']}, "
+        column -= shift if is_main and match["line"] == "1" else 0
+        return SchemaError(short(f"{place}line {match['line']}, column {column}: {match['text']}"), hint=hint)
+    if code < 0 or "MemoryError" in errors:
+        limits = f"{MAX_SECONDS} s and {MAX_MEMORY // 1024**2} MiB"
+        return SchemaError(f"the .proto text takes protoc more than {limits}", hint="split it, or make it simpler")
+    lines = [line for line in errors.splitlines() if line.strip() and "warning:" not in line]
+    return SchemaError(f"protoc refuses the .proto text: {short(lines[0] if lines else 'it says nothing')}", hint=hint)

@@ -1,0 +1,79 @@
+"""Bodies held against the data schemas of a catalog's definitions (semantics.md sections 5 and 8)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from catalog.model import Catalog, Definition
+from catalog.schemas.compiling import compile_schema
+from catalog.schemas.contract import MAX_BODY_BYTES, SchemaError, SchemaFault, Validator
+from catalog.schemas.library import CatalogLibrary, schema_source
+
+MAX_VALIDATORS: Final = 1024
+"""Validators that one object holds; past it, the one not used for longest is let go."""
+
+
+class PayloadValidation:
+    """Gives verdicts on bodies, by definition.
+
+    Schemas are compiled when first needed. No verdict, which is None, is given where there is no schema, where it
+    cannot be used, and for a body of more than MAX_BODY_BYTES. It pickles as plain data and compiles anew where it
+    arrives; one object serves one thread.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._linked = {xid: each for xid, each in catalog.definitions.items() if each.schemakey in catalog.schemas}
+        self._schemas = catalog.schemas
+        self._start()
+
+    def has_schema(self, definition: Definition) -> bool:
+        """Tell whether there is a schema of a known format for the definition; it may yet turn out to be invalid."""
+        return schema_source(definition, self._schemas) is not None
+
+    def fault(self, xid: str, body: bytes | None, content_type: str | None) -> SchemaFault | None:
+        """Return why *body* does not conform to the schema of a definition; None when it does, or without a verdict."""
+        return self.faults(xid, (body,), (content_type,))[0]
+
+    def faults(
+        self, xid: str, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
+    ) -> list[SchemaFault | None]:
+        """Return the answers of :meth:`fault` for many bodies of one definition, in their order."""
+        validator = self._validator(xid)
+        if validator is None:
+            return [None] * len(bodies)
+        return [
+            None if body is not None and len(body) > MAX_BODY_BYTES else validator.fault(body, content_type)
+            for body, content_type in zip(bodies, content_types, strict=True)
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"linked": self._linked, "schemas": self._schemas}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self._linked, self._schemas = state["linked"], state["schemas"]
+        self._start()
+
+    def _start(self) -> None:
+        self._library = CatalogLibrary(self._schemas)
+        self._validators: OrderedDict[str, Validator | None] = OrderedDict()
+
+    def _validator(self, xid: str) -> Validator | None:
+        """Return the validator of a definition; None when it has none, which is remembered as well."""
+        if xid not in self._validators:
+            self._validators[xid] = self._compiled(xid)
+            if len(self._validators) > MAX_VALIDATORS:
+                self._validators.popitem(last=False)
+        self._validators.move_to_end(xid)
+        return self._validators[xid]
+
+    def _compiled(self, xid: str) -> Validator | None:
+        definition = self._linked.get(xid)
+        source = schema_source(definition, self._schemas) if definition is not None else None
+        if source is None:
+            return None
+        try:
+            return compile_schema(source, self._library)
+        except SchemaError:
+            return None  # a finding said so when the catalog was loaded

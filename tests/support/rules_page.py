@@ -1,0 +1,12 @@
+"""The page of rules, made from their table: ``python -m tests.support.rules_page`` writes it anew."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from catalog.rules import TABLE, page
+
+PAGE: Final = TABLE.with_name("RULES.md")
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,112 @@
+"""A real HTTP server on a port of its own, which serves what a test puts into it and misbehaves when it is told to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(slots=True)
+class Reply:
+    """One answer; a *body* that is no bytes or text is sent as JSON. ``etag`` "auto" is a hash of the body."""
+
+    body: Any = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    etag: str = ""
+
+    @property
+    def data(self) -> bytes:
+        """The body as it is sent."""
+        if isinstance(self.body, bytes):
+            return self.body
+        return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
+
+
+Route = Reply | Callable[["Request"], Reply | None]
+"""What a path answers; a function that answers None has written to the socket itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as it came, and the socket it came by."""
+
+    target: str
+    headers: dict[str, str]
+    connection: socket.socket
+    stopping: threading.Event
+
+
+class Web:
+    """The server; ``routes`` go by target, with the query or else without. ``asked`` are target and status of all."""
+
+    def __init__(self, server: ThreadingHTTPServer) -> None:
+        self.url = f"http://127.0.0.1:{server.server_port}"
+        self.routes: dict[str, Route] = {}
+        self.asked: list[tuple[str, int]] = []
+        self.headers: list[dict[str, str]] = []
+        self.stopping = threading.Event()
+
+    def statuses(self) -> list[int]:
+        """Return the statuses of all answers so far, and forget them."""
+        found = [status for _, status in self.asked]
+        self.asked.clear()
+        return found
+
+    def answer(self, request: Request) -> Reply | None:
+        """Answer one request."""
+        route = self.routes.get(request.target) or self.routes.get(request.target.partition("?")[0])
+        reply = route(request) if callable(route) else route if route is not None else Reply("none", 404)
+        if reply is not None and reply.etag:
+            tag = f'"{hashlib.sha256(reply.data).hexdigest()[:12]}"' if reply.etag == "auto" else reply.etag
+            matched = request.headers.get("if-none-match") == tag
+            reply = Reply(
+                b"" if matched else reply.data, 304 if matched else reply.status, {**reply.headers, "ETag": tag}
+            )
+        self.headers.append(request.headers)
+        self.asked.append((request.target, reply.status if reply is not None else 0))
+        return reply
+
+
+@contextmanager
+def serving() -> Iterator[Web]:
+    """Serve until the end of the block; whatever still writes is told to stop."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            try:
+                reply = web.answer(Request(self.path, headers, self.connection, web.stopping))
+                if reply is None:
+                    self.close_connection = True
+                    return
+                self.send_response(reply.status)
+                for name, value in {"Content-Length": str(len(reply.data)), **reply.headers}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(reply.data)
+            except OSError:
+                self.close_connection = True  # the client has gone, as it does when it has had enough
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    web = Web(server)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield web
+    finally:
+        web.stopping.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,364 @@
+"""Converting loses nothing: what is read from the 1.0-rc4 document is what was read from the sources."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from catalog.convert import Converted, convert, json_text, yaml_text
+from catalog.declared import Declarations, Place
+from catalog.errors import CatalogError, DocumentError
+from catalog.load import load
+from catalog.model import Catalog, Definition
+from catalog.provenance import explain
+from catalog.schemas.registry import SchemaRegistry
+
+ROOT = Path(__file__).parents[3]
+CORPORA = ROOT.parent / "shared" / "corpora"
+DOCUMENTS = sorted(
+    path
+    for path in [*CORPORA.rglob("*"), *(ROOT / "catalog" / "samples").iterdir()]
+    if path.is_file() and path.suffix in (".json", ".yaml", ".cereg")
+)
+OLD_RULES = {"unusual-name", "deprecated-dialect", "duplicate-key"}
+
+
+def converted(path: Path, *, flatten: bool = False) -> tuple[Catalog, Converted]:
+    declarations = Declarations()
+    catalog = load([path], declarations=declarations)
+    return catalog, convert(catalog, declarations, flatten=flatten)
+
+
+def reread(done: Converted, folder: Path, *, yaml: bool = False) -> Catalog:
+    target = folder / ("again.yaml" if yaml else "again.json")
+    target.write_text(yaml_text(done.document) if yaml else json_text(done.document), "utf-8")
+    return load([target])
+
+
+def schemas_of(path: Path) -> set[str]:
+    declarations = Declarations()
+    load([path], declarations=declarations)
+    entries = SchemaRegistry(declarations).entries()
+    return {repr((each.key, each.format, each.document, each.address)) for each in entries}
+
+
+def written(folder: Path, document: Any) -> Path:
+    path = folder / "source.json"
+    path.write_text(json.dumps(document), "utf-8")
+    return path
+
+
+def portable(definition: Definition) -> Definition:
+    """The definition without a schema that lies in a file beside its source, which the copy elsewhere does not find."""
+    beside = (definition.dataschemauri or "#")[0] not in "#/"
+    return replace(definition, schemakey=None, schemaname="", schemapointer="") if beside else definition
+
+
+def meaning(catalog: Catalog) -> Any:
+    """All that matters; among options, the order of those of one name does."""
+    definitions = {
+        xid: replace(portable(each), protocoloptions=tuple(sorted(each.protocoloptions, key=lambda prop: prop.name)))
+        for xid, each in catalog.definitions.items()
+    }
+    return definitions, catalog.endpoints, catalog.groups
+
+
+def same(one: Catalog, other: Catalog) -> bool:
+    return bool(meaning(one) == meaning(other))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_real_documents_mean_the_same_when_converted(path: Path, tmp_path: Path) -> None:
+    try:
+        catalog, done = converted(path)
+    except DocumentError:
+        return
+    if not (catalog.definitions or catalog.endpoints or catalog.schemas):
+        return
+    again = reread(done, tmp_path)
+    assert same(again, catalog)
+    assert schemas_of(tmp_path / "again.json") == schemas_of(path)
+    assert not done.left_out
+    known = {finding.rule for finding in catalog.findings if finding.severity == "error"}
+    assert {finding.rule for finding in again.findings if finding.severity == "error"} <= known
+    assert not OLD_RULES & {finding.rule for finding in again.findings}
+    assert same(reread(done, tmp_path, yaml=True), catalog)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_flattened_definitions_are_the_effective_ones(path: Path, tmp_path: Path) -> None:
+    try:
+        catalog, done = converted(path, flatten=True)
+    except DocumentError:
+        return
+    if catalog.definitions:
+        alone = {xid: replace(portable(each), base=(), schemakey=None) for xid, each in catalog.definitions.items()}
+        again = reread(done, tmp_path).definitions
+        assert {xid: replace(portable(each), schemakey=None) for xid, each in again.items()} == alone
+        assert not done.not_flat
+
+
+HARD = {
+    "registryid": "mine",
+    "name": "A registry",
+    "messagegroups": {
+        "g": {
+            "description": "group",
+            "labels": {"a": "b"},
+            "protocol": "kafka/3.5",
+            "messages": {
+                "base": {
+                    "id": "base",
+                    "name": "Base",
+                    "x-custom": [1, {"a": None}],
+                    "envelope": "cloudevents",
+                    "envelopemetadata": {
+                        "type": {"value": "t", "required": True, "description": "kept"},
+                        "subject": "bare",
+                        "when": {"type": "datetime"},
+                        "gone": None,
+                    },
+                    "protocol": "KAFKA",
+                    "protocoloptions": {
+                        "topic": {"value": "a", "required": True},
+                        "key": "plain",
+                        "odd": {"value": 1},
+                        "headers": [
+                            {"name": "h", "value": "1"},
+                            {"name": "h", "value": "2"},
+                            {"name": "i", "value": 3},
+                        ],
+                    },
+                },
+                "scalar-over-object": {
+                    "basemessageuri": "#/messagegroups/g/messages/base",
+                    "envelopemetadata": {"type": "u", "when": "0000-01-01T00:00:00Z"},
+                    "protocoloptions": {"topic": "b", "headers": [{"name": "h", "value": "9"}, {"name": "i"}]},
+                },
+                "object-over-scalar": {
+                    "basemessage": "base",
+                    "envelopemetadata": {"subject": {"type": "uri"}},
+                    "protocoloptions": {"key": {"required": True}, "topic": {"value": ""}},
+                },
+                "emptied": {"basemessage": "object-over-scalar", "envelopemetadata": {"type": "", "subject": None}},
+                "other-protocol": {
+                    "basemessage": "base",
+                    "envelope": "Other/1.0",
+                    "protocol": "mqtt",
+                    "protocolmetadata": {"properties": {"qos": 1, "strange": 2}, "topic": "x/{y}"},
+                },
+                "lost": {"basemessage": "https://example.com/messagegroups/o/messages/m", "protocol": "NATS"},
+                "default-protocol": {},
+            },
+        },
+        "h": {
+            "messages": {
+                "same": {"meta": {"xref": "/messagegroups/g/messages/base"}},
+                "borrowed": {"uri": "#/messagegroups/g/messages/base", "datacontenttype": "text/plain"},
+                "nobody": {"xref": "/messagegroups/nowhere/messages/n"},
+                "a": {"basemessage": "/messagegroups/h/messages/b"},
+                "b": {"basemessage": "/messagegroups/h/messages/a"},
+                "versioned": {
+                    "protocol": "HTTP",
+                    "versions": {
+                        "1": {"protocoloptions": {"path": "/one"}, "isdefault": True},
+                        "2": {"protocoloptions": {"path": "/two"}, "envelope": "CloudEvents/1.0"},
+                    },
+                },
+                "of-version": {"basemessage": "/messagegroups/h/messages/versioned/versions/2", "protocol": "HTTP"},
+                "by-default": {"basemessage": "/messagegroups/g/messages/default-protocol"},
+            }
+        },
+    },
+    "endpoints": {
+        "e": {
+            "description": "endpoint",
+            "usage": "consumer",
+            "protocol": "kafka",
+            "channel": "c1",
+            "protocoloptions": {
+                "endpoints": ["one:9092,two:9092"],
+                "deployed": True,
+                "topic": {"value": "t"},
+                "consumer_group": "g",
+                "options": {"strict": True, "odd": {"value": {"value": 1}}},
+            },
+            "messagegroups": ["#/messagegroups/g", "/messagegroups/missing"],
+            "messages": {"inline": {"protocoloptions": {"key": {"value": "{k}"}}}},
+        }
+    },
+    "schemagroups": {
+        "s": {
+            "format": "Avro",
+            "schemas": {
+                "v": {
+                    "schemaformat": "Avro/1.11",
+                    "defaultversionid": "1",
+                    "versions": {"1": {"schemaobject": "int"}, "2": {"schema": "long", "description": "later"}},
+                },
+                "w": {"format": "JsonSchema/draft-07", "schema": {"type": "object"}},
+            },
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("yaml", [False, True])
+def test_what_only_older_dialects_can_say_is_said_in_1_0(tmp_path: Path, yaml: bool) -> None:
+    catalog, done = converted(written(tmp_path, HARD))
+    again = reread(done, tmp_path, yaml=yaml)
+    assert same(again, catalog)
+    assert schemas_of(tmp_path / ("again.yaml" if yaml else "again.json")) == schemas_of(tmp_path / "source.json")
+    assert done.left_out == ("/messagegroups/h/messages/a", "/messagegroups/h/messages/b")
+    assert not [finding for finding in again.findings if finding.severity == "error"]
+    assert not OLD_RULES & {finding.rule for finding in again.findings}
+
+
+def test_flattening_keeps_the_base_where_nothing_else_says_a_default_protocol(tmp_path: Path) -> None:
+    catalog, done = converted(written(tmp_path, HARD), flatten=True)
+    again = reread(done, tmp_path)
+    assert done.not_flat == ("/messagegroups/h/messages/by-default",)
+    for xid, definition in catalog.definitions.items():
+        if xid not in done.not_flat:
+            assert again.definitions[xid] == replace(definition, base=(), schemakey=again.definitions[xid].schemakey)
+
+
+def test_ids_and_unknown_attributes_are_written(tmp_path: Path) -> None:
+    document: Any = converted(written(tmp_path, HARD))[1].document
+    assert (document["specversion"], document["registryid"], document["name"]) == ("1.0-rc4", "mine", "A registry")
+    group = document["messagegroups"]["g"]
+    assert (group["messagegroupid"], group["xid"], group["labels"]) == ("g", "/messagegroups/g", {"a": "b"})
+    base = group["messages"]["base"]
+    assert (base["messageid"], base["versionid"], base["xid"]) == ("base", "1", "/messagegroups/g/messages/base")
+    assert base["name"] == "Base" and base["x-custom"] == [1, {"a": None}] and "id" not in base
+    assert base["envelopemetadata"]["type"] == {"value": "t", "required": True, "description": "kept"}
+    assert base["envelopemetadata"]["when"] == {"type": "timestamp"}
+    assert base["protocoloptions"]["odd"] == {"value": 1}
+    assert group["messages"]["scalar-over-object"]["basemessage"] == "/messagegroups/g/messages/base"
+    assert document["messagegroups"]["h"]["messages"]["same"]["meta"] == {"xref": "/messagegroups/g/messages/base"}
+    endpoint = document["endpoints"]["e"]
+    assert endpoint["protocoloptions"]["endpoints"] == [{"bootstrap.servers": ["one:9092", "two:9092"]}]
+    assert endpoint["protocoloptions"]["deployed"] is True and endpoint["protocoloptions"]["consumergroup"] == "g"
+    assert endpoint["messagegroups"] == ["/messagegroups/g", "/messagegroups/missing"]
+    schema = document["schemagroups"]["s"]["schemas"]["v"]
+    assert (schema["versionid"], schema["meta"]) == ("1", {"defaultversionid": "1"})
+    assert schema["versions"]["1"]["schema"] == "int" and schema["format"] == "Avro/1.11"
+
+
+TEXTS = (
+    "1e3",
+    "1.5",
+    "yes",
+    "null",
+    "~",
+    "0x1f",
+    "2026-01-02",
+    "- a",
+    "a: b",
+    "{x}",
+    "# no",
+    " pad ",
+    "*a",
+    "ü\n\u2028",
+    "",
+)
+
+
+def test_yaml_keeps_every_text_a_text(tmp_path: Path) -> None:
+    extra = {f"t{number}": text for number, text in enumerate(TEXTS)} | {"n": [1, 1.5, True]}
+    document = {"messagegroups": {"g": {"messages": {"m": {"protocol": "HTTP", "extra": extra}}}}}
+    done = converted(written(tmp_path, document))[1]
+    target = tmp_path / "again.yaml"
+    target.write_text(yaml_text(done.document), "utf-8")
+    assert converted(target)[1].document == done.document
+    assert not re.search(r"[&*]id\d", yaml_text({"a": extra, "b": extra}))
+
+
+def test_what_a_text_cannot_hold_is_an_error() -> None:
+    with pytest.raises(CatalogError, match="convert it to JSON"):
+        yaml_text({"a": "\ud800"})
+    assert json.loads(json_text({"a": "\ud800"})) == {"a": "\ud800"}
+    with pytest.raises(CatalogError, match="number"):
+        json_text({"a": float("inf")})
+
+
+SCALARS = st.sampled_from(["a", "{x}", "", 1, True, None, "0000-01-01T00:00:00Z"])
+BODIES = SCALARS | st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(["string", "uri", "datetime", "var", "nonsense", None]),
+        "value": SCALARS,
+        "required": st.sampled_from([True, False, "true", None]),
+        "description": st.just("d"),
+    },
+)
+NAMED = st.lists(
+    st.builds(
+        lambda name, body: {"name": name, **(body if isinstance(body, dict) else {"value": body})},
+        st.sampled_from(["h", "X-H", "x_h", "content-type"]),
+        BODIES,
+    ),
+    max_size=3,
+)
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "topic": BODIES,
+        "topic_name": BODIES,
+        "key": BODIES,
+        "headers": NAMED,
+        "user_properties": NAMED,
+        "properties": st.dictionaries(st.sampled_from(["subject", "reply_to", "qos", "none"]), BODIES, max_size=2),
+        "application_properties": st.dictionaries(st.sampled_from(["a", "b"]), BODIES, max_size=2),
+    },
+)
+MESSAGES = st.fixed_dictionaries(
+    {},
+    optional={
+        "basemessage": st.sampled_from([f"/messagegroups/{g}/messages/m{n}" for g in "gh" for n in range(3)]),
+        "envelope": st.sampled_from(["cloudevents/1.0", "Other/1.0", "None"]),
+        "envelopemetadata": st.dictionaries(st.sampled_from(["id", "type", "source", "time", "x"]), BODIES, max_size=3),
+        "protocol": st.sampled_from(["kafka", "MQTT", "amqp", "HTTP/2", "NATS", "Odd/1"]),
+        "protocoloptions": OPTIONS,
+        "dataschema": st.sampled_from(["s", {"type": "object"}]),
+        "dataschemauri": st.just("#/schemagroups/none/schemas/s"),
+        "envelopeoptions": st.dictionaries(st.sampled_from(["mode", "format"]), st.sampled_from(["x", "y"])),
+        "xref": st.sampled_from(["/messagegroups/g/messages/m1", "/messagegroups/z/messages/m1"]),
+    },
+)
+GROUPS = st.fixed_dictionaries(
+    {"messages": st.dictionaries(st.sampled_from(["m0", "m1", "m2"]), MESSAGES, min_size=1)},
+    optional={"envelope": st.just("cloudevents"), "protocol": st.sampled_from(["kafka", "MQTT/5.0", "AMQP/1.0"])},
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(groups=st.dictionaries(st.sampled_from(["g", "h"]), GROUPS, min_size=1))
+def test_any_mixture_of_levels_means_the_same(tmp_path: Path, groups: dict[str, Any]) -> None:
+    catalog, done = converted(written(tmp_path, {"messagegroups": groups}))
+    assert same(reread(done, tmp_path), catalog)
+
+
+def test_what_is_in_another_document_stays_there(tmp_path: Path) -> None:
+    other = {"protocol": "KAFKA", "messages": {"b": {"protocoloptions": {"topic": "a"}}}}
+    (tmp_path / "other.json").write_text(json.dumps({"messagegroups": {"b": other}}), "utf-8")
+    base = "other.json#/messagegroups/b/messages/b"
+    messages = {"m": {"basemessage": base, "protocoloptions": {"key": "k"}}, "n": {"uri": base}}
+    endpoint = {"messagegroups": ["#/messagegroups/m", "other.json#/messagegroups/b"]}
+    document = {"messagegroups": {"m": {"messages": messages}}, "endpoints": {"e": endpoint}}
+    catalog, done = converted(written(tmp_path, document))
+    assert len(catalog.endpoints["/endpoints/e"].candidates) == 3
+    assert same(reread(done, tmp_path), catalog)
+    assert done.document["messagegroups"].keys() == {"m"}
+    declarations = Declarations()
+    again = load([tmp_path / "source.json"], declarations=declarations)
+    told = explain(again.definitions["/messagegroups/m/messages/m"], again, declarations)
+    assert told.protocol is not None and told.protocol.origin.source == "group"
+    assert told.protocol.origin.place == Place(str(tmp_path / "other.json"), "/messagegroups/b")

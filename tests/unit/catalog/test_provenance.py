@@ -1,0 +1,183 @@
+"""Every value of a definition has an origin, and what is traced is what is in effect."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalog.declared import Declarations
+from catalog.entities import MASK, entity_to_json, known_xids, masked
+from catalog.errors import DocumentError
+from catalog.levels import envelope_of, laid, levels_of
+from catalog.load import load
+from catalog.parsing import parse_text
+from catalog.provenance import explain
+
+ROOT = Path(__file__).parents[3]
+CORPORA = ROOT.parent / "shared" / "corpora"
+DOCUMENTS = sorted(
+    path
+    for path in [*CORPORA.rglob("*"), *(ROOT / "catalog" / "samples").iterdir()]
+    if path.is_file() and path.suffix in (".json", ".yaml", ".cereg")
+)
+DOCUMENT: dict[str, Any] = {
+    "messagegroups": {
+        "g": {
+            "envelope": "CloudEvents/1.0",
+            "protocol": "NATS",
+            "messages": {
+                "base": {
+                    "envelopemetadata": {"type": {"value": "t"}, "time": {"required": True}, "x": {"value": "1"}},
+                    "protocoloptions": {"subject": "a.{b}", "headers": [{"name": "h", "value": "1"}]},
+                    "dataschemauri": "#/schemagroups/s/schemas/none",
+                },
+                "m": {
+                    "basemessage": "/messagegroups/g/messages/base",
+                    "envelopemetadata": {"type": {"value": "u", "type": "uri"}, "x": "2", "id": {"required": False}},
+                    "protocoloptions": {"headers": [{"name": "h", "required": True}]},
+                    "envelopeoptions": {"mode": "binary"},
+                    "dataschema": {"type": "object"},
+                },
+            },
+        }
+    },
+    "endpoints": {
+        "e": {
+            "protocol": "KAFKA",
+            "envelope": "CloudEvents/1.0",
+            "protocoloptions": {"endpoints": [{"uri": "kafka://user:pw@host:9092"}], "sasl-password": "pw"},
+            "messages": {"inline": {"protocoloptions": {"key": "{k}"}}},
+        }
+    },
+    "schemagroups": {"s": {"schemas": {"v": {"format": "Avro", "versions": {"1": {"schema": "int"}, "2": {}}}}}},
+}
+BASE, MESSAGE = "/messagegroups/g/messages/base", "/messagegroups/g/messages/m"
+
+
+def read(path: Path) -> tuple[Any, Declarations]:
+    declarations = Declarations()
+    return load([path], declarations=declarations), declarations
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Any:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(DOCUMENT), "utf-8")
+    catalog, declarations = read(path)
+    return lambda xid: entity_to_json(xid, catalog, declarations)
+
+
+def at(form: dict[str, Any]) -> Any:
+    """What stands at the place of an origin."""
+    found = parse_text("c.json", Path(form["file"]).read_bytes()).tree
+    for key in form["pointer"].split("/")[1:]:
+        key = key.replace("~1", "/").replace("~0", "~")
+        found = found[int(key)] if isinstance(found, list) else found[key]
+    return found
+
+
+def test_each_member_of_a_property_has_its_own_origin(shown: Any) -> None:
+    form = shown(MESSAGE)
+    properties = {each["name"]: each for each in form["properties"]}
+    kind = properties["type"]
+    assert (kind["type"], kind["value"], kind["required"]) == ("uri", "u", True)
+    assert kind["from"]["type"]["source"] == "message"
+    assert kind["from"]["required"]["source"] == "cloudevents"
+    assert at(kind["from"]["value"]) == "u"
+    (over,) = kind["from"]["value"]["overrides"]
+    assert (over["source"], over["xid"], over["value"], at(over)) == ("base", BASE, "t", "t")
+    assert properties["time"]["from"]["type"]["source"] == "cloudevents"
+    assert at(properties["time"]["from"]["required"]) is True
+    assert properties["id"]["from"]["required"]["source"] == "cloudevents"
+    assert [each["value"] for each in properties["x"]["from"]["value"]["overrides"]] == ["1"]
+    assert properties["subject"]["from"]["type"]["source"] == "protocol"
+    header = properties["headers.h"]
+    assert (header["from"]["value"]["xid"], header["from"]["required"]["xid"]) == (BASE, MESSAGE)
+    assert header["from"]["type"]["source"] == "default"
+
+
+def test_selectors_and_attributes(shown: Any) -> None:
+    form = shown(MESSAGE)
+    assert (form["envelope"]["source"], form["envelope"]["xid"]) == ("group", "/messagegroups/g")
+    assert form["protocol"]["declared"] is False
+    assert form["base"] == [BASE]
+    assert form["attributes"].keys() == {"dataschema"}  # the inline one excludes the inherited URI
+    assert at(form["envelopeoptions"]["mode"]) == "binary"
+    assert form["schema"]["inline"] is True
+    inline = shown("/endpoints/e/messages/inline")
+    (endpoint,) = inline["endpoints"]
+    assert (inline["protocol"], endpoint["protocol"]["value"], endpoint["protocol"]["source"]) == (
+        None,
+        "KAFKA",
+        "endpoint",
+    )
+
+
+def test_other_things(shown: Any) -> None:
+    endpoint = shown("/endpoints/e")
+    assert endpoint["uris"] == [f"kafka://{MASK}@host:9092"] and endpoint["options"]["sasl-password"] == MASK
+    assert endpoint["candidates"] == ["/endpoints/e/messages/inline"]
+    assert shown("/messagegroups/g")["messages"] == [BASE, MESSAGE]
+    assert shown("/schemagroups/s")["schemas"] == ["/schemagroups/s/schemas/v"]
+    versions = shown("/schemagroups/s/schemas/v")["versions"]
+    assert [(each["versionid"], each["default"], each["embedded"]) for each in versions] == [
+        ("1", False, True),
+        ("2", True, False),
+    ]
+    assert shown("/schemagroups/s/schemas/v/versions/1")["versions"] == versions[:1]
+    assert shown("/schemagroups/s/schemas/v/versions/9") is None and shown("/messagegroups/x") is None
+
+
+def test_masking() -> None:
+    assert masked({"token": "x", "a": ["amqp://u:p@h/n", "u@h"], "n": 1, "secret": ""}) == {
+        "token": MASK,
+        "a": [f"amqp://{MASK}@h/n", "u@h"],
+        "n": 1,
+        "secret": "",
+    }
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
+    try:
+        catalog, declarations = read(path)
+    except DocumentError:
+        return
+    for xid, definition in catalog.definitions.items():
+        levels = levels_of((xid, *definition.base), declarations)
+        traced: dict[str, list[Any]] = {"envelopemetadata": [], "protocoloptions": []}
+        for each in laid(levels):
+            traced[each.section].append(each.property)
+        assert tuple(traced["envelopemetadata"]) == definition.envelopemetadata
+        assert tuple(traced["protocoloptions"]) == definition.protocoloptions
+        assert envelope_of(levels) == definition.envelope
+        told = explain(definition, catalog, declarations)
+        assert (told.protocol.origin.value if told.protocol else None) == definition.protocol
+        attributes = {each.name: each.origin.value for each in told.attributes}
+        assert attributes.get("dataschemauri") == definition.dataschemauri
+        assert attributes.get("datacontenttype") == definition.datacontenttype
+    for xid in known_xids(catalog, declarations):
+        json.dumps(entity_to_json(xid, catalog, declarations))
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_places_of_values_are_where_they_are_written(path: Path) -> None:
+    try:
+        catalog, declarations = read(path)
+    except DocumentError:
+        return
+    tree = parse_text(str(path), path.read_bytes()).tree
+    for definition in list(catalog.definitions.values())[:40]:
+        for prop in explain(definition, catalog, declarations).properties:
+            if prop.value is None or prop.value.origin.place is None:
+                continue
+            found: Any = tree
+            for key in prop.value.origin.place.pointer.split("/")[1:]:
+                key = key.replace("~1", "/").replace("~0", "~")
+                found = found[int(key)] if isinstance(found, list) else found[key]
+            assert found in (prop.value.origin.value, "01-01-0000T00:00:00Z") or found == {
+                "value": prop.value.origin.value
+            }

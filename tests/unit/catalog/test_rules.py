@@ -1,0 +1,73 @@
+"""The table of rules: complete, as the code reports them, and shown as it is."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+from catalog.model import Severity
+from catalog.rules import explanation, page, rules
+from tests.support.rules_page import PAGE
+
+ROOT = Path(__file__).parents[3]
+SOURCES = [path for room in ("catalog", "router") for path in sorted((ROOT / room).rglob("*.py"))]
+RULE_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+COLLECTORS = ("findings", "_findings", "report", "_report")
+"""What findings are reported to, by the last part of its name; logs have methods of the same names."""
+
+
+def reported() -> Iterator[tuple[str, str | None, str]]:
+    """Rule, severity (None when only known at run time) and place of every call that reports a finding."""
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            place = f"{path.name}:{node.lineno}"
+            name = node.func.id if isinstance(node.func, ast.Name) else ""
+            method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            holder = ast.unparse(node.func.value).split(".")[-1] if isinstance(node.func, ast.Attribute) else ""
+            texts = [each.value if isinstance(each, ast.Constant) else None for each in node.args]
+            if name == "Finding" and len(texts) > 3 and isinstance(texts[3], str):
+                yield texts[3], texts[2] if isinstance(texts[2], str) else None, place
+            elif method in get_args(Severity) and holder in COLLECTORS:
+                rule = next((text for text in texts[:2] if isinstance(text, str)), None)
+                if rule is not None:
+                    yield rule, method, place
+            elif method == "add" and holder in COLLECTORS and len(texts) > 2 and isinstance(texts[2], str):
+                yield texts[2], texts[1] if isinstance(texts[1], str) else None, place
+
+
+def test_whatever_is_reported_is_in_the_table() -> None:
+    found = list(reported())
+    assert len({rule for rule, _, _ in found}) > 40
+    for rule, severity, place in found:
+        assert rule in rules(), f"{place} reports {rule}, which catalog/rules.yaml lacks"
+        assert severity is None or severity in rules()[rule].severities, f"{place}: {rule} is no {severity}"
+
+
+def test_whatever_is_in_the_table_is_reported() -> None:
+    texts = {
+        node.value
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert set(rules()) <= texts
+
+
+def test_rules_are_told_in_whole_sentences() -> None:
+    for rule in rules().values():
+        assert RULE_ID.fullmatch(rule.id)
+        assert set(rule.severities) <= set(get_args(Severity))
+        assert rule.doc.endswith(".") and rule.doc.count(". ") == 0
+        assert rule.why.endswith(".") and rule.basis and not rule.basis.endswith(".")
+        assert all(part in explanation(rule) for part in (rule.id, rule.doc, rule.why, rule.basis))
+
+
+def test_the_page_is_that_of_the_table() -> None:
+    written = PAGE.read_text("utf-8")
+    assert written == page(), "catalog/RULES.md has drifted: run `python -m tests.support.rules_page`"
+    assert all(f"| `{rule}` |" in written for rule in rules())

@@ -1,0 +1,163 @@
+"""The project's own sample catalogs: clean, small, and together they cover what this project reads (issue 4).
+
+The tables below say what each sample is there for; a sample that is lost, or loses what it showed, fails one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from catalog.declared import Declarations, DeclaredMessage
+from catalog.dialects import detect
+from catalog.load import load
+from catalog.model import PROTOCOLS, Catalog, Definition, Property
+from catalog.parsing import parse_text
+from catalog.protocol_properties import AMQP_SECTIONS, TYPES
+from catalog.schemas.library import schema_source
+
+SAMPLES: Final = Path(__file__).parents[3] / "catalog" / "samples"
+SOURCES: Final = sorted(path for path in SAMPLES.iterdir() if path.is_file() or (path / "index.json").is_file())
+TOLD: Final[dict[str, set[str]]] = {
+    "beehive.xreg.json": {"warning unusual-name"},
+    "depot.xreg.json": {"info indistinguishable"},
+    "ferry.cereg": {"info deprecated-dialect"},
+    "harbour.cereg.yaml": {"info deprecated-dialect"},
+    "mill.messages.yaml": {"info deprecated-dialect"},
+    "orchard.messages.json": {"info deprecated-dialect"},
+}
+"""What `check` says of samples that show something it remarks upon; of all others, nothing."""
+DIALECTS: Final = {
+    ("xregistry", "1.0-rc2", "json"),
+    ("xregistry", "1.0-rc2", "yaml"),
+    ("xregistry", "1.0-rc3", "yaml"),
+    ("xregistry", "1.0-rc4", "json"),
+    ("xregistry", "1.0-rc4", "tree"),
+    ("xregistry", "0.5-wip", "json"),
+    ("definitionGroups", "0.4-wip", "yaml"),
+    ("definitionGroups", "0.5-wip", "json"),
+    ("message catalog 0.1", "0.1", "json"),
+    ("message catalog 0.1", "0.1", "yaml"),
+}
+WAYS: Final = ("inline", "xid", "file", "name")
+FAMILIES: Final = ("JsonSchema", "JsonStructure", "Avro", "Protobuf", "XSD")
+OPTIONS: Final = {
+    *("method", "path", "query", "headers", "topic", "key", "topic_name", "qos", "retain", "content_type"),
+    *("message_expiry_interval", "user_properties", "subject", "reply-to"),
+    *(section for section in AMQP_SECTIONS if section != "delivery-annotations"),
+}
+
+
+@pytest.fixture(scope="module")
+def declarations() -> Declarations:
+    return Declarations()
+
+
+@pytest.fixture(scope="module")
+def everything(declarations: Declarations) -> Catalog:
+    return load(SOURCES, declarations=declarations)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.name)
+def test_alone(source: Path) -> None:
+    catalog = load([source])
+    assert catalog.definitions
+    assert {f"{each.severity} {each.rule}" for each in catalog.findings} == TOLD.get(source.name, set())
+    assert catalog.pending == ()
+
+
+def test_all_together(everything: Catalog) -> None:
+    assert len(everything.definitions) == sum(len(load([source]).definitions) for source in SOURCES)
+    assert not [each for each in everything.findings if each.severity == "error"]
+
+
+def test_every_dialect() -> None:
+    assert {dialect_of(source) for source in SOURCES} == DIALECTS
+
+
+def dialect_of(source: Path) -> tuple[str, str, str]:
+    file = source if source.is_file() else source / "index.json"
+    data = file.read_bytes()
+    tree = parse_text(file.name, data).tree
+    form = "tree" if source.is_dir() else "json" if data.lstrip().startswith(b"{") else "yaml"
+    return detect(tree).value, str(tree["specversion"]), form
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("usage", ["consumer", "producer"])
+def test_every_protocol_is_received_and_sent(protocol: str, usage: str, everything: Catalog) -> None:
+    found = [each for each in everything.endpoints.values() if each.protocol == protocol and usage in each.usage]
+    assert any(each.candidates for each in found)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_every_protocol_with_an_envelope(protocol: str, everything: Catalog) -> None:
+    assert "both" in {kind(each) for each in everything.definitions.values() if each.protocol == protocol}
+
+
+def test_every_kind_of_definition(everything: Catalog) -> None:
+    kinds = {kind(each) for each in everything.definitions.values()}
+    assert kinds == {"both", "envelope", "protocol", "neither"}
+    alone = {each.protocol for each in everything.definitions.values() if kind(each) == "protocol"}
+    assert alone == {"AMQP/1.0", "MQTT/3.1.1", "MQTT/5.0", "NATS"}
+
+
+def kind(definition: Definition) -> str:
+    if definition.envelope is None:
+        return "neither" if definition.protocol is None else "protocol"
+    return "envelope" if definition.protocol is None else "both"
+
+
+def test_every_type_and_option(everything: Catalog) -> None:
+    assert {each.type for each in properties(everything)} == TYPES
+    used = {each.name.partition(".")[0] for found in everything.definitions.values() for each in found.protocoloptions}
+    assert used >= OPTIONS
+
+
+def properties(catalog: Catalog) -> Iterator[Property]:
+    for definition in catalog.definitions.values():
+        yield from definition.envelopemetadata
+        yield from definition.protocoloptions
+
+
+def test_every_kind_of_reference(everything: Catalog, declarations: Declarations) -> None:
+    messages = declarations.messages.values()
+    definitions = everything.definitions
+    assert any(len(each.base) > 1 for each in definitions.values())
+    assert {each.xid for each in messages if each.borrowed} == {
+        "/endpoints/ledger-kafka/messages/Depot.Ledger.Moved",
+        "/endpoints/ledger-kafka/messages/Depot.Ledger.Lost",
+    }
+    versions = [each.xid for each in messages if each.hidden]
+    assert "/messagegroups/Depot.Events/messages/Depot.Parcel.Moved/versions/2" in versions
+    moved = definitions["/messagegroups/Depot.Events/messages/Depot.Parcel.Moved"]
+    assert "bay" in {each.name for each in moved.envelopemetadata}
+    assert any(each.place.file.endswith("Observatory.Sky.Seeing/index.json") for each in messages)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_schema_family_in_every_way(family: str, everything: Catalog, declarations: Declarations) -> None:
+    ways = {}
+    for definition in everything.definitions.values():
+        source = schema_source(definition, everything.schemas)
+        message = declarations.messages[definition.xid]
+        if source is not None and source.family == family and (way := way_of(message)):
+            ways[way] = source
+    assert set(ways) == set(WAYS)
+    assert ways["name"].name
+    assert not any(ways[way].name for way in WAYS[:3])
+
+
+def way_of(message: DeclaredMessage) -> str:
+    """Tell how a message itself gives its data schema; empty when it does not."""
+    if "dataschema" in message.attributes:
+        return "inline"
+    reference: Any = message.attributes.get("dataschemauri")
+    if reference is None:
+        return ""
+    if ":" in reference:
+        return "name"
+    return "xid" if "schemagroups/" in reference else "file"

@@ -1,0 +1,162 @@
+"""JSON Structure: types, references, imports, deep links, and what the library is not left alone with."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource, Validator
+from catalog.schemas.jsonstructure import compile_schema, references_of
+from tests.support.schema_documents import NOTHING, Documents, real_schemas
+
+CORE = "https://json-structure.org/meta/core/v0/#"
+EXTENDED = "https://json-structure.org/meta/extended/v0/#"
+
+
+def document(kind: Any, **rest: Any) -> dict[str, Any]:
+    return {"$schema": EXTENDED, "$id": "https://example.com/s", "name": "S", "type": kind, **rest}
+
+
+def compiled(tree: Any, *, library: Any = NOTHING, name: str = "", pointer: str = "") -> Validator:
+    return compile_schema(SchemaSource("JsonStructure", "draft-02", tree, name, pointer, "key"), library)
+
+
+def verdicts(tree: Any, *bodies: bytes, name: str = "") -> list[bool]:
+    validator = compiled(tree, name=name)
+    return [validator.fault(body, None) is None for body in bodies]
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("string", b'"a"', b"1"),
+        ("int32", b"1", b"true"),
+        ("int32", b"-2147483648", b"2147483648"),
+        ("uint8", b"255", b"256"),
+        ("double", b"1.5", b"false"),
+        ("int64", b'"9223372036854775807"', b'"9223372036854775808"'),
+        ("decimal", b'"1.50"', b'"x"'),
+        ("datetime", b'"2026-01-02T03:04:05Z"', b'"2026-01-02"'),
+        ("uuid", b'"5d3c6a3e-2a4b-4f6e-9a3f-0a1b2c3d4e5f"', b'"5"'),
+        (["string", "null"], b"null", b"1"),
+        ("any", b"[1]", b"["),
+    ],
+)
+def test_types(kind: Any, good: bytes, bad: bytes) -> None:
+    assert verdicts(document(kind), good, bad) == [True, False]
+
+
+def test_faults_name_the_place() -> None:
+    inner = {"type": "array", "items": {"type": "int32"}}
+    validator = compiled(document("object", properties={"a": inner}, required=["a"]))
+    assert validator.fault(b'{"a": [1]}', None) is None
+    assert str(validator.fault(b'{"a": [1, "x"]}', None)).startswith("/a/1: ")
+    assert "'a'" in str(validator.fault(b"{}", None))
+    assert validator.fault(None, None) is not None
+
+
+def test_roots_references_and_deep_links() -> None:
+    point = {"type": "object", "name": "Point", "properties": {"x": {"type": "int32"}}, "required": ["x"]}
+    colour = {"type": "string", "name": "Colour", "enum": ["red"]}
+    spot = {
+        "type": "object",
+        "$extends": "#/definitions/Point",
+        "properties": {"c": {"type": {"$ref": "#/definitions/Colour"}}},
+    }
+    tree = {
+        "$schema": CORE,
+        "$id": "https://example.com/s",
+        "$root": "#/definitions/Spot",
+        "definitions": {"Point": point, "Colour": colour, "Spot": spot},
+    }
+    bodies = (b'{"x": 1, "c": "red"}', b'{"x": 1, "c": "blue"}', b'{"c": "red"}')
+    assert verdicts(tree, *bodies) == [True, False, False]
+    assert verdicts(tree, *bodies, name="Point") == [True, True, False]
+    assert verdicts(tree, b'"red"', b'"blue"', name="Colour") == [True, False]
+    del tree["$root"]
+    assert verdicts(tree, *bodies, name="Spot") == [True, False, False]
+    with pytest.raises(MissingTypeError) as caught:
+        compiled(tree, name="Spott")
+    assert "Spot" in caught.value.hint
+    with pytest.raises(SchemaError):
+        compiled(tree)
+
+
+def test_imports_over_documents() -> None:
+    unit = {"$id": "https://example.com/u", "name": "Unit", "type": "string", "enum": ["C"]}
+    base = {"$id": "https://example.com/b", "$import": "https://example.com/u", "name": "B", "type": "int32"}
+    tree = document("object", properties={"u": {"type": {"$ref": "#/definitions/Unit"}}})
+    tree["$import"] = "https://example.com/b"
+    library = Documents({"https://example.com/b": base, "https://example.com/u": unit})
+    assert list(references_of(SchemaSource("JsonStructure", "", tree))) == ["https://example.com/b"]
+    validator = compiled(tree, library=library)
+    assert validator.fault(b'{"u": "C"}', None) is None
+    assert validator.fault(b'{"u": "K"}', None) is not None
+    with pytest.raises(SchemaError, match="not loaded"):
+        compiled(tree)
+    with pytest.raises(SchemaError, match="again"):
+        compiled(tree, library=Documents({"https://example.com/b": tree}))
+
+
+def test_constraints() -> None:
+    uses = ["JSONStructureValidation"]
+    text = document("string", **{"$uses": uses, "pattern": "^a+$", "maxLength": 3})
+    assert verdicts(text, b'"aa"', b'"b"', b'"aaaa"') == [True, False, False]
+    number = document("int64", **{"$uses": uses, "minimum": 5})
+    assert verdicts(number, b'"7"', b'"3"') == [True, False]
+    items = document("array", items={"type": "any"}, contains={"type": "string"}, **{"$uses": uses})
+    assert verdicts(items, b'[1, "a"]', b"[1]") == [True, False]
+    keys = document("map", values={"type": "int32"}, keyNames={"type": "string", "pattern": "^k"}, **{"$uses": uses})
+    assert verdicts(keys, b'{"k1": 1}', b'{"x": 1}', b'{"k1": "a"}') == [True, False, False]
+    has = document("object", has={"type": "string"}, **{"$uses": uses})
+    assert verdicts(has, b'{"a": 1, "b": "x"}', b'{"a": 1}') == [True, False]
+
+
+def test_a_body_leaves_nothing_behind() -> None:
+    tree = {**document("object", properties={"a": {"type": "string", "minLength": 3}}), "$schema": CORE}
+    validator = compiled(tree)
+    assert validator.fault(b'{"$uses": ["JSONStructureValidation"], "a": "x"}', None) is not None
+    assert validator.fault(b'{"a": "x"}', None) is None
+    assert "$uses" not in tree
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        document("strin"),
+        document("object", properties={"a": {"type": {"$ref": "#/definitions/gone"}}}),
+        document("array"),
+        document("string", pattern="(", **{"$uses": ["JSONStructureValidation"]}),
+        {"$schema": CORE, "$id": "https://example.com/s"},
+        document("object", properties=7),
+        document({"$ref": 5}),
+        "text",
+        [],
+    ],
+)
+def test_invalid_documents(tree: Any) -> None:
+    with pytest.raises(SchemaError):
+        compiled(tree)
+
+
+def test_what_does_no_harm_is_let_pass() -> None:
+    tree = {"$schema": CORE, "type": "object", "properties": {"n": {"type": ["double", "null"], "unit": "K"}}}
+    assert verdicts(tree, b'{"n": null}') == [True]
+
+
+def test_hostile_content_ends() -> None:
+    started = time.perf_counter()
+    text = document("string", pattern="^(a+)+$", **{"$uses": ["JSONStructureValidation"]})
+    assert verdicts(text, b'"' + b"a" * 5000 + b'!"') == [False]
+    tree = document("object", properties={"n": {"type": {"$ref": "#/definitions/N"}}})
+    tree["definitions"] = {"N": {"type": "array", "name": "N", "items": {"type": {"$ref": "#/definitions/N"}}}}
+    assert compiled(tree).fault(b'{"n": ' + b"[" * 900 + b"]" * 900 + b"}", None) is not None
+    assert compiled(tree).fault(b'{"n": ' + b"[" * 50 + b"]" * 50 + b"}", None) is None
+    assert time.perf_counter() - started < 20
+
+
+def test_real_documents_compile() -> None:
+    for place, tree in real_schemas("jsonstructure"):
+        assert compiled(tree).fault(b"7", None) is not None, place

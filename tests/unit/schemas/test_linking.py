@@ -1,0 +1,339 @@
+"""Definitions find their schemas: in themselves, in the registry, in files and on the web, or say why they do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalog.load import load
+from catalog.model import Catalog, Definition
+from catalog.schemas import gathering
+from tests.support.web import Reply, Web, serving
+
+GROUP = "/schemagroups/G.Data/schemas"
+OBJECT: dict[str, Any] = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}
+STRING: dict[str, Any] = {"type": "string"}
+JSON = "JsonSchema/draft-07"
+PLACE = "/messagegroups/g/messages/m"
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with serving() as server:
+        yield server
+
+
+def registry(**schemas: Any) -> dict[str, Any]:
+    return {"schemagroups": {"G.Data": {"schemas": schemas}}}
+
+
+def catalog_of(
+    folder: Path, schemas: dict[str, Any] | None = None, *, network: bool = False, **messages: Any
+) -> Catalog:
+    path = folder / "catalog.json"
+    path.parent.mkdir(exist_ok=True)
+    messages = {key: {"envelope": "CloudEvents/1.0", "basemessage": None, **each} for key, each in messages.items()}
+    path.write_text(json.dumps({"messagegroups": {"g": {"messages": messages}}, **(schemas or {})}))
+    return load([path], network=network)
+
+
+def link_of(catalog: Catalog, name: str = "m") -> tuple[str | None, str, str]:
+    definition = catalog.definitions[f"/messagegroups/g/messages/{name}"]
+    return definition.schemakey, definition.schemaname, definition.schemapointer
+
+
+def said(catalog: Catalog) -> list[str]:
+    """Give what lint says of schemas."""
+    rules = {"unresolvable-schema", "schema-unreachable", "network-off", "unknown-schema-format", "invalid-schema"}
+    found = [f for f in catalog.findings if f.rule in rules or f.rule == "schema-format-conflict"]
+    return [f"{f.severity} {f.rule} {f.pointer}" for f in found]
+
+
+def one(**attributes: Any) -> dict[str, Any]:
+    return {"dataschemaformat": JSON, **attributes}
+
+
+TWO = registry(
+    S={"versions": {"1": {"format": JSON, "schema": STRING}, "v2.0": {"format": JSON, "schema": OBJECT}}},
+    T={"format": JSON, "schema": OBJECT, "defaultversionid": "3"},
+)
+
+
+@pytest.mark.parametrize(
+    ("reference", "link"),
+    [
+        (f"#{GROUP}/S", (f"{GROUP}/S/versions/1", "", "")),
+        (f"{GROUP}/S", (f"{GROUP}/S/versions/1", "", "")),
+        (f"{GROUP}/S/versions/v2.0", (f"{GROUP}/S/versions/v2.0", "", "")),
+        (f"{GROUP}/S/versions/v2.0$details", (f"{GROUP}/S/versions/v2.0", "", "")),
+        ("#/schemagroups/g.data/schemas/s/versions/V2.0", (f"{GROUP}/S/versions/v2.0", "", "")),
+        ("#/schemaGroups/G.Data/schema/S", (f"{GROUP}/S/versions/1", "", "")),
+        (f"https://registry.example.com{GROUP}/T", (f"{GROUP}/T", "", "")),
+        (f"{GROUP}/T/versions/3", (f"{GROUP}/T", "", "")),
+        ("#/schemagroups/G%2EData/schemas/S", (f"{GROUP}/S/versions/1", "", "")),
+    ],
+)
+@pytest.mark.parametrize("attribute", ["dataschemauri", "dataschemaxid"])
+def test_references_into_the_registry(tmp_path: Path, attribute: str, reference: str, link: Any) -> None:
+    catalog = catalog_of(tmp_path, TWO, m=one(**{attribute: reference}))
+    assert (link_of(catalog), said(catalog)) == (link, [])
+
+
+@pytest.mark.parametrize(
+    ("reference", "link"),
+    [
+        (f"{GROUP}/a:b", (f"{GROUP}/a:b", "", "")),
+        (f"{GROUP}/a:b:C", (f"{GROUP}/a:b", "C", "")),
+        (f"{GROUP}/a:b:C/D", (f"{GROUP}/a:b", "C/D", "")),
+        (f"{GROUP}/V/versions/v1.0:C", (f"{GROUP}/V/versions/v1.0", "C", "")),
+        (f"{GROUP}/V/versions/v1.0:C/D", (f"{GROUP}/V/versions/v1.0", "C/D", "")),
+        (f"#{GROUP}/V#/definitions/C", (f"{GROUP}/V/versions/v1.0", "", "/definitions/C")),
+        (f"#{GROUP}/V#C", (f"{GROUP}/V/versions/v1.0", "C", "")),
+    ],
+)
+def test_deep_links(tmp_path: Path, reference: str, link: Any) -> None:
+    document = {"definitions": {"C": STRING}, "C": {"D": STRING}}
+    schemas = registry(**{"a:b": {"schema": document}, "V": {"versions": {"v1.0": {"schema": document}}}})
+    catalog = catalog_of(tmp_path, schemas, m=one(dataschemauri=reference))
+    assert (link_of(catalog), said(catalog)) == (link, [])
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "document"),
+    [
+        ({"versions": {"9": {"schema": STRING}, "10": {"schema": OBJECT}}}, "S/versions/10", OBJECT),
+        ({"defaultversionid": "9", "versions": {"9": {"schema": STRING}, "10": {}}}, "S/versions/9", STRING),
+        ({"versions": {"9": {"isdefault": True, "schema": STRING}, "10": {}}}, "S/versions/9", STRING),
+        ({"versionid": "1", "schemabase64": "eyJ0eXBlIjogInN0cmluZyJ9"}, "S", STRING),
+        ({"versions": {"1": {"schemaObject": OBJECT}}}, "S/versions/1", OBJECT),
+        ({"schema": json.dumps(OBJECT)}, "S", OBJECT),
+        ({"xref": "/schemagroups/G.Data/schemas/other"}, "other", OBJECT),
+        ({"meta": {"xref": "#/schemagroups/g.data/schemas/Other"}}, "other", OBJECT),
+        ({"schemauri": "/schemagroups/G.Data/schemas/other"}, "other", OBJECT),
+    ],
+)
+def test_which_document_counts(tmp_path: Path, schema: Any, key: str, document: Any) -> None:
+    schemas = registry(S={"format": JSON, **schema}, other={"format": JSON, "schema": OBJECT})
+    catalog = catalog_of(tmp_path, schemas, m={"dataschemauri": f"{GROUP}/S"})
+    assert (link_of(catalog), said(catalog)) == ((f"{GROUP}/{key}", "", ""), [])
+    assert catalog.schemas[f"{GROUP}/{key}"] == {"format": JSON, "document": document}
+
+
+def test_inline_and_inherited(tmp_path: Path) -> None:
+    base = "/messagegroups/g/messages/a"
+    catalog = catalog_of(
+        tmp_path,
+        TWO,
+        a=one(dataschema=json.dumps(OBJECT)),
+        b={"basemessage": base},
+        c=one(basemessage=base, dataschemaxid=f"{GROUP}/S"),
+        d={"basemessage": "/messagegroups/g/messages/c"},
+        e=one(dataschema=f"#{GROUP}/T"),
+        f={},
+    )
+    assert said(catalog) == []
+    assert link_of(catalog, "a") == link_of(catalog, "b") == (f"{base}#dataschema", "", "")
+    assert catalog.schemas[f"{base}#dataschema"]["document"] == OBJECT
+    assert link_of(catalog, "c") == link_of(catalog, "d") == (f"{GROUP}/S/versions/1", "", "")
+    assert link_of(catalog, "e")[0] == f"{GROUP}/T"
+    assert link_of(catalog, "f") == (None, "", "")
+
+
+def test_danglers_are_told_once_and_where_they_are_written(tmp_path: Path) -> None:
+    derived: dict[str, Any] = {f"n{n}": {"basemessage": PLACE} for n in range(3)}
+    catalog = catalog_of(tmp_path, TWO, m=one(dataschemauri="#/schemagroupsG.Data/schemas/S"), **derived)
+    assert said(catalog) == [f"warning unresolvable-schema {PLACE}/dataschemauri"]
+    hints = [f.hint for f in catalog.findings if f.rule == "unresolvable-schema"]
+    assert hints == ["a slash is missing: write #/schemagroups/G.Data/schemas/S"]
+    assert link_of(catalog) == (None, "", "")
+    near = catalog_of(tmp_path, TWO, m=one(dataschemaxid="/schemagroups/G.Dato/schemas/S"))
+    assert [f.hint for f in near.findings if f.rule == "unresolvable-schema"] == [f"did you mean {GROUP}/S?"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{}, {"xref": f"{GROUP}/S"}, {"schemauri": f"{GROUP}/S"}, {"xref": "/gone"}, {"versions": {}}, {"versions": 7}],
+)
+def test_schemas_without_a_document(tmp_path: Path, schema: Any) -> None:
+    catalog = catalog_of(tmp_path, registry(S=schema), m=one(dataschemauri=f"{GROUP}/S"))
+    assert said(catalog) == [f"warning unresolvable-schema {PLACE}/dataschemauri"]
+
+
+def test_files_are_relative_to_the_document_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas/s.json").write_text(json.dumps({"definitions": {"A": {"$ref": "t.json#/definitions/B"}}}))
+    (tmp_path / "schemas/t.json").write_text(json.dumps({"definitions": {"B": STRING}}))
+    (tmp_path / "schemas/y.yaml").write_text("type: string\n")
+    schemas = registry(S={"format": JSON, "schemauri": "../schemas/y.yaml"})
+    catalog = catalog_of(
+        tmp_path / "sub",
+        schemas,
+        a=one(dataschemauri="../schemas/s.json#/definitions/A"),
+        b=one(dataschemauri="../schemas/s.json:A"),
+        c={"dataschemaxid": f"{GROUP}/S"},
+        d=one(dataschema={"$ref": "../schemas/t.json#/definitions/B"}),
+        e=one(dataschemauri="gone.json"),
+    )
+    assert said(catalog) == ["warning unresolvable-schema /messagegroups/g/messages/e/dataschemauri"]
+    assert link_of(catalog, "a") == ("../schemas/s.json", "", "/definitions/A")
+    assert link_of(catalog, "b") == ("../schemas/s.json", "A", "")
+    assert link_of(catalog, "c") == ("../schemas/y.yaml", "", "")
+    assert catalog.schemas["../schemas/s.json"]["references"] == {"t.json": "../schemas/t.json"}
+    inline = catalog.schemas["/messagegroups/g/messages/d#dataschema"]
+    assert inline["references"] == {"../schemas/t.json": "../schemas/t.json"}
+
+
+def test_the_epoch_knows_the_documents_and_not_the_folder(tmp_path: Path) -> None:
+    epochs = []
+    for folder, kind in (("a", "string"), ("b", "string"), ("c", "number")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "s.json").write_text(json.dumps({"type": kind}))
+        epochs.append(catalog_of(tmp_path / folder, m=one(dataschemauri="s.json")).epoch)
+    assert epochs[0] == epochs[1] != epochs[2]
+
+
+def test_references_within_the_registry(tmp_path: Path) -> None:
+    schemas = registry(
+        S={"schema": {"$id": "https://example.com/s", "allOf": [{"$ref": "u"}, {"$ref": "/x/w#/definitions/W"}]}},
+        U={"schema": {"$id": "https://example.com/u", "type": "object"}},
+        w={"schema": {"definitions": {"W": {"$ref": f"http://elsewhere.example.com{GROUP}/U"}}}},
+    )
+    catalog = catalog_of(tmp_path, schemas, m=one(dataschemauri=f"{GROUP}/S"))
+    assert said(catalog) == []
+    assert catalog.schemas[f"{GROUP}/S"]["references"] == {
+        "https://example.com/u": f"{GROUP}/U",
+        "https://example.com/x/w": f"{GROUP}/w",
+    }
+
+
+def test_the_web(web: Web, tmp_path: Path) -> None:
+    web.routes["/s.json"] = Reply({"$ref": "t.json"})
+    web.routes["/t.json"] = Reply(STRING)
+    uri = f"{web.url}/s.json"
+    catalog = catalog_of(tmp_path, m=one(dataschemauri=uri), n=one(dataschemauri=uri), network=True)
+    assert (said(catalog), catalog.pending) == ([], ())
+    assert link_of(catalog) == (uri, "", "")
+    assert sorted(catalog.schemas) == [uri, f"{web.url}/t.json"]
+    assert [target for target, _ in web.asked] == ["/s.json", "/t.json"]
+    refused = catalog_of(tmp_path, m=one(dataschemauri=uri))
+    assert said(refused) == [f"warning network-off {PLACE}/dataschemauri"]
+    web.routes["/s.json"] = Reply("", 404)
+    assert said(catalog_of(tmp_path, m=one(dataschemauri=uri), network=True)) == [
+        f"warning unresolvable-schema {PLACE}/dataschemauri"
+    ]
+
+
+def test_what_is_unreachable_for_now_is_pending(web: Web, tmp_path: Path) -> None:
+    web.routes["/s.json"] = Reply("", 503)
+    document = {"$ref": f"{web.url}/s.json"}
+    catalog = catalog_of(tmp_path, m=one(dataschemauri=f"{web.url}/s.json"), n=one(dataschema=document), network=True)
+    assert catalog.pending == (f"{web.url}/s.json",)
+    assert said(catalog) == [
+        f"warning schema-unreachable {PLACE}/dataschemauri",
+        "warning schema-unreachable /messagegroups/g/messages/n/dataschema",
+    ]
+    web.routes["/s.json"] = Reply(STRING)
+    mended = catalog_of(tmp_path, m=one(dataschemauri=f"{web.url}/s.json"), n=one(dataschema=document), network=True)
+    assert (said(mended), mended.pending) == ([], ())
+    assert mended.epoch != catalog.epoch
+
+
+def test_a_registry_in_another_file(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text(json.dumps({**TWO, "messagegroups": {}}))
+    catalog = catalog_of(
+        tmp_path,
+        registry(),
+        m=one(dataschemauri=f"other.json#{GROUP}/S/versions/v2.0"),
+        n=one(dataschemauri=f"other.json#{GROUP}/X"),
+    )
+    assert link_of(catalog) == (f"other.json#{GROUP}/S/versions/v2.0", "", "")
+    assert said(catalog) == ["warning unresolvable-schema /messagegroups/g/messages/n/dataschemauri"]
+
+
+def test_there_is_an_end_to_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gathering, "MAX_DOCUMENTS", 5)
+    for n in range(10):
+        (tmp_path / f"s{n}.json").write_text(json.dumps({"$ref": f"s{n + 1}.json"}))
+    catalog = catalog_of(tmp_path, m=one(dataschemauri="s0.json"))
+    assert len(catalog.schemas) == 5
+    assert said(catalog) == ["warning unresolvable-schema "]
+
+
+def test_cycles_of_documents_end(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"properties": {"b": {"$ref": "b.json"}}}))
+    (tmp_path / "b.json").write_text(json.dumps({"properties": {"a": {"$ref": "a.json"}}}))
+    assert said(catalog_of(tmp_path, m=one(dataschemauri="a.json"))) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "schema", "found"),
+    [
+        ({"dataschemaformat": "JTD/1"}, {}, [f"warning unknown-schema-format {PLACE}/dataschemaformat"]),
+        ({}, {}, [f"warning unknown-schema-format {PLACE}/dataschemauri"]),
+        ({}, {"format": "JTD/1"}, ["warning unknown-schema-format /schemagroups/G.Data/schemas/S/schema"]),
+        (
+            {"dataschemaformat": "Avro/1.9"},
+            {"format": JSON},
+            [f"warning schema-format-conflict {PLACE}/dataschemaformat"],
+        ),
+        ({"dataschemaformat": JSON}, {"format": "JSONSCHEMA"}, []),
+    ],
+)
+def test_formats(tmp_path: Path, message: Any, schema: Any, found: list[str]) -> None:
+    schemas = registry(S={"schema": {"type": "object"}, **schema})
+    assert said(catalog_of(tmp_path, schemas, m={"dataschemauri": f"{GROUP}/S", **message})) == found
+
+
+def test_invalid_schemas(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text('{"type": "strin"}')
+    schemas = registry(
+        S={"schema": {"properties": {"a": {"type": "strin"}}}},
+        T={"versions": {"1": {"schema": '{"type": "strin"}'}}},
+        U={"schema": OBJECT},
+    )
+    catalog = catalog_of(
+        tmp_path,
+        schemas,
+        a=one(dataschemauri=f"{GROUP}/S"),
+        b=one(dataschemauri=f"{GROUP}/S"),
+        c=one(dataschemauri=f"{GROUP}/T"),
+        d=one(dataschemauri="bad.json"),
+        e=one(dataschemauri=f"{GROUP}/U:Gone"),
+        f=one(dataschema={"$ref": "#/definitions/x"}),
+    )
+    assert sorted(said(catalog)) == [
+        "error invalid-schema /messagegroups/g/messages/f/dataschema",
+        f"error invalid-schema {GROUP}/S/schema/properties/a/type",
+        f"error invalid-schema {GROUP}/T/versions/1/schema",
+        "warning invalid-schema /messagegroups/g/messages/e/dataschemauri",
+        "warning invalid-schema /type",
+    ]
+    assert isinstance(catalog.definitions["/messagegroups/g/messages/a"], Definition)
+
+
+ODD: list[Any] = [7, [], True, {"$ref": 7}, {"properties": 7}, {"$id": 7}, "", "x", {"a": [[[]]]}]
+ODD += [
+    {"$ref": "http://[x"},
+    {"$id": "http://[", "$ref": "y"},
+    {"$ref": "\0"},
+    {"$import": "\x01"},
+    "http://[x",
+    "a:" * 9999,
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("form", [JSON, "JsonStructure/draft-02"])
+def test_odd_documents_are_findings(tmp_path: Path, odd: Any, form: str) -> None:
+    for where in ({"schema": odd}, {"versions": {"1": odd}}, {"versions": odd, "schema": odd}, {"schemauri": odd}):
+        catalog = catalog_of(
+            tmp_path,
+            registry(S=where),
+            m={"dataschemaformat": form, "dataschemauri": f"{GROUP}/S"},
+            n={"dataschemaformat": form, "dataschema": odd},
+        )
+        assert len(catalog.definitions) == 2

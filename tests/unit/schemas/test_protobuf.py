@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
+from catalog.schemas.protobuf import ProtobufValidator, compile_schema, references_of
+from catalog.schemas.protoc import imports_of
+from tests.support.schema_documents import CORPORA, NOTHING, Documents, real_schemas
+
+PROTO3 = """
+// import "not/this.proto";
+/* nor "this */ syntax = "proto3";
+package plant.v1;
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/any.proto";
+message Reading {
+  message Mark { int32 at = 1; optional Reading reading = 2; }
+  enum State { OFF = 0; ON = 1; }
+  string device = 1;
+  double celsius = 2;
+  State state = 3;
+  repeated Mark marks = 4;
+  map<string, Mark> by_name = 5;
+  google.protobuf.Timestamp time = 6;
+  google.protobuf.Any rest = 7;
+}
+message Other { bool flag = 1; message Mark {} }
+"""
+PROTO2 = """
+package sparks;
+message Payload {
+  message Metric { required string name = 1; enum Kind { A = 0; } optional Kind kind = 2; }
+  optional uint64 timestamp = 1;
+  repeated Metric metrics = 2;
+  extensions 6 to 9;
+}
+"""
+
+
+def validator(text: Any, name: str = "", version: str = "3", library: Documents = NOTHING) -> ProtobufValidator:
+    return compile_schema(SchemaSource("Protobuf", version, text, name), library)
+
+
+def told(fault: SchemaFault | None) -> str:
+    return str(fault)
+
+
+def test_binary_bodies() -> None:
+    held = validator(PROTO3)
+    assert held.fault(None, None) is None
+    assert held.fault(b"\x0a\x01d\x11" + b"\x00" * 8 + b"\x18\x63", "application/protobuf") is None
+    assert told(held.fault(b"\x0a\x09d", None)) == "not a plant.v1.Reading: Wire format was corrupt"
+    assert told(held.fault(b"\x0a\x01\xff", None)).startswith("not a plant.v1.Reading")
+    assert told(held.fault(b"\x42\x01d", None)) == "plant.v1.Reading has no field 8 of such a type or value"
+    assert told(held.fault(b"\x08\x01", None)) == "plant.v1.Reading has no field 1 of such a type or value"
+    assert told(held.fault(b"\x22\x00\x22\x02\x18\x01", None)).startswith(
+        "marks[1]: plant.v1.Reading.Mark has no field 3"
+    )
+    assert told(held.fault(b"\x2a\x07\x0a\x01k\x12\x02\x18\x01", None)).startswith(
+        'by_name["k"]: plant.v1.Reading.Mark'
+    )
+    assert told(held.fault(b"\x32\x02\x18\x01", None)).startswith("time: google.protobuf.Timestamp has no field 3")
+
+
+def test_required_fields_closed_enums_and_extensions_of_proto2() -> None:
+    held = validator(PROTO2, "Payload", "2.0")
+    assert held.fault(b"\x08\x05", None) is None
+    assert told(held.fault(b"\x12\x00", None)) == "metrics[0].name: a required field is missing"
+    assert held.fault(b"\x12\x05\x0a\x01n\x10\x00", None) is None
+    assert told(held.fault(b"\x12\x05\x0a\x01n\x10\x07", None)).startswith(
+        "metrics[0]: sparks.Payload.Metric has no field 2"
+    )
+    assert held.fault(b"\x30\x01\x3a\x01x", None) is None
+    assert held.fault(b"\x30\x01\x50\x01", None) is not None
+    assert told(held.fault(b'{"metrics": [{}]}', "application/json")) == "metrics[0].name: a required field is missing"
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "message"),
+    [
+        ('{"celsius": "hot"}', "celsius", "float"),
+        ('{"marks": [{"at": 1}, {"at": 1.5}]}', "marks[1].at", "integer"),
+        ('{"nothing": 1}', "", 'no field named "nothing"'),
+        ('{"state": "MAYBE"}', "state", "MAYBE"),
+        ('{"time": "yesterday"}', "time", "timestamp"),
+        ("[]", "", "a message is a JSON object"),
+        ("{", "", "JSON"),
+        ("", "", "a message is a JSON object"),
+        ('{"rest": {"@type": "x/unknown.Type"}}', "rest", "unknown.Type"),
+        ('{"device": "a", "device": "b"}', "", "duplicate key"),
+    ],
+)
+def test_json_faults_say_where(body: str, path: str, message: str) -> None:
+    fault = validator(PROTO3).fault(body.encode(), "application/json; charset=utf-8")
+    assert fault is not None
+    assert (fault.path, message in fault.message) == (path, True), fault
+    assert "\n" not in fault.message
+
+
+def test_json_bodies() -> None:
+    held = validator(PROTO3)
+    rest = {"@type": "type.googleapis.com/plant.v1.Other", "flag": True}
+    whole = {"device": "d", "byName": {"k": {"at": 1}}, "time": "2026-01-02T03:04:05Z", "rest": rest, "state": "ON"}
+    assert held.fault(json.dumps(whole).encode(), "application/json") is None
+    assert held.fault(b"\xff", "application/json") is not None
+    assert held.fault(None, "application/json") is None
+    clock = validator('import "google/protobuf/timestamp.proto"; message M { google.protobuf.Timestamp t = 1; }')
+    assert clock.fault(b'{"t": "2026-01-02T03:04:05Z"}', "text/json") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("", 1), ("Reading", 1), ("plant.v1.Reading", 1), ("Reading.Mark", 2), ("State", 0), ("Mark", 0), ("reading", 0)],
+)
+def test_names_of_messages(name: str, number: int) -> None:
+    if number:
+        fault = validator(PROTO3, name).fault(b"\xf8\x01\x01", None)
+        assert f"plant.v1.{name.removeprefix('plant.v1.') or 'Reading'} has" in told(fault)
+        return
+    with pytest.raises(SchemaError) as caught:
+        validator(PROTO3, name)
+    assert "Reading.Mark" in f"{caught.value} {caught.value.hint}"
+
+
+def test_imports_come_from_the_library() -> None:
+    text = 'syntax = "proto3"; import public "a/b.proto"; import "google/protobuf/any.proto"; message M { a.B b = 1; }'
+    inner = "syntax = \"proto3\"; package a; import 'c.proto'; message B { C c = 1; }"
+    library = Documents({"a/b.proto": inner, "c.proto": 'syntax = "proto3"; message C { int32 x = 1; }'})
+    assert list(references_of(SchemaSource("Protobuf", "3", text))) == ["a/b.proto"]
+    assert validator(text, library=library).fault(b"\x0a\x04\x0a\x02\x08\x01", None) is None
+    with pytest.raises(SchemaError, match=r"the import 'a/b\.proto' is not known"):
+        validator(text)
+    ring = Documents({"a/b.proto": f"{inner} // {{}}", "c.proto": 'import "a/b.proto";'})
+    with pytest.raises(SchemaError, match=r"recursively|cycle|defined"):
+        validator(text, library=ring)
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/hostname", "../x.proto", "a/../b.proto", "x", "a b.proto", "a.proto/b.proto", ".x.proto"]
+)
+def test_odd_imports_are_refused(path: str) -> None:
+    with pytest.raises(SchemaError, match="cannot be imported") as caught:
+        validator(f'import "{path}"; message M {{}}', library=Documents({path: "message X {}"}))
+    assert "relative" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('syntax = "proto3";\nmessage M { int32 x = 1 }', "line 2, column 25: "),
+        ('syntax = "proto3"; message M { Unknown x = 1; }', '"Unknown" is not defined'),
+        ('syntax = "proto3"; enum E { A = 0; }', "defines no message"),
+        ("<xml/>", "line 1, column 1"),
+        ("", "defines no message"),
+        ('syntax = "proto9"; message M {}', "proto9"),
+        ("message M {" * 200, "line 1"),
+        ({"type": "record"}, "text of a .proto file"),
+        (None, "text of a .proto file"),
+    ],
+)
+def test_what_is_no_schema_says_so(text: Any, message: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        validator(text)
+    assert message in str(caught.value)
+    assert caught.value.hint
+    assert tempfile.gettempdir() not in f"{caught.value}{caught.value.hint}"
+    list(references_of(SchemaSource("Protobuf", "", text)))
+
+
+def test_editions_and_texts_that_say_no_syntax() -> None:
+    held = validator('edition = "2023"; message M { int32 x = 1 [features.field_presence = LEGACY_REQUIRED]; }')
+    assert told(held.fault(b"", None)) == "x: a required field is missing"
+    assert validator("message M { int32 x = 1; }", version="3").fault(b"\x08\x01", None) is None
+    assert validator("message M { required int32 x = 1; }", version="2.0").fault(b"", None) is not None
+
+
+def test_imports_are_found_in_linear_time_and_not_in_comments_and_strings() -> None:
+    assert imports_of('/* import "a"; */ option x = "import \\"b\\";"; import weak "c.proto";') == ("c.proto",)
+    assert imports_of("/*" * 500_000 + 'import "x";') == ()
+    assert imports_of('"' * 500_001 + "\\") == ()
+
+
+HOSTILE = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
+from catalog.schemas.protobuf import compile_schema
+from catalog.schemas.contract import SchemaError, SchemaSource
+from tests.support.schema_documents import NOTHING
+text = "message M { M m = 1; repeated M r = 2; repeated int32 i = 3; }"
+fields = " ".join(f"string s{n} = {n + 2};" for n in range(60))
+wide = compile_schema(SchemaSource("Protobuf", "3", "message M { repeated M r = 1; " + fields + " }"), NOTHING)
+print(wide.fault(b"\\x0a\\x00" * (1 << 23), None), wide.fault(b"\\xf8\\x0f\\x01" * 300_000, None))
+held = compile_schema(SchemaSource("Protobuf", "3", text), NOTHING)
+deep = b""
+for _ in range(1000):
+    size, length = len(deep), b""
+    while size > 127:
+        length, size = length + bytes([size & 127 | 128]), size >> 7
+    deep = b"\\x0a" + length + bytes([size]) + deep
+for body, kind in [
+    (deep, ""), (b"\\x0b" * 4_000_000, ""), (b"\\x12\\x00" * 2_000_000, ""), (b"\\x1a\\xff\\xff\\xff\\xff\\x0f", ""),
+    (b'{"m":' * 100_000, "application/json"), (b'{"m":' * 300 + b"{}" + b"}" * 300, "application/json"),
+    (b'{"i":[' + b"9" * 5000 + b"]}", "application/json"), (b'{"i":[1e999999999]}', "application/json"),
+]:
+    print(str(held.fault(body, kind))[:70])
+for text in ("message M {" * 100_000, "message M { option (x) = {" + "a{" * 100_000, "enum E {" + "A=0;" * 100_000,
+             "".join(f"message M{n} {{}}" for n in range(50_000))):
+    try:
+        compile_schema(SchemaSource("Protobuf", "3", text), NOTHING)
+        print("compiled")
+    except SchemaError as error:
+        print(str(error)[:70])
+"""
+
+
+def test_hostile_bodies_and_texts_take_little_time_and_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-600:]
+    lines = done.stdout.splitlines()
+    assert lines.pop(0) == "None M has not all fields of the body"
+    assert len(lines) == 12, lines
+    assert lines[2] == "None"
+    assert "None" not in lines[:2] + lines[3:8]
+
+
+HELD = (validator(PROTO3), validator(PROTO2, version="2"))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(HELD), st.binary(max_size=40), st.sampled_from(["application/json", None]))
+def test_any_bytes_get_a_verdict(held: ProtobufValidator, body: bytes, content_type: str | None) -> None:
+    fault = held.fault(body, content_type)
+    assert fault is None or (len(fault.message) <= 300 and "\n" not in str(fault))
+
+
+NAMES = ["device", "celsius", "state", "marks", "byName", "time", "rest", "at", "reading", "@type", "value", "metrics"]
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just("type.googleapis.com/plant.v1.Other"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(HELD), JSON)
+def test_any_json_gets_a_verdict(held: ProtobufValidator, value: Any) -> None:
+    held.fault(json.dumps(value).encode(), "application/json")
+
+
+@pytest.mark.skipif(not CORPORA.is_dir(), reason="the corpora are not beside the repository")
+def test_every_real_schema_compiles() -> None:
+    texts = {document: place for place, document in real_schemas("proto")}
+    for text, place in texts.items():
+        held = validator(text)
+        assert held.fault(b"{}", "application/json") is None, place
+        assert held.fault(base64.b64decode("+P///w8B"), None) is not None, place
+    assert len(texts) > 10

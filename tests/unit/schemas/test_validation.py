@@ -1,0 +1,120 @@
+"""Batches of bodies against definitions, and what travels to the workers."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from catalog.model import Catalog, Definition
+from catalog.schemas import compiling, validation
+from catalog.schemas.compiling import compile_schema, fingerprint
+from catalog.schemas.contract import MAX_BODY_BYTES, SchemaError, SchemaSource
+from catalog.schemas.library import CatalogLibrary
+from catalog.schemas.validation import PayloadValidation
+
+SCHEMAS: dict[str, Any] = {
+    "text": {"format": "JsonSchema/draft-07", "document": {"type": "string"}},
+    "far": {"format": None, "document": {"$ref": "other#/definitions/a"}, "references": {"other": "near"}},
+    "near": {"format": None, "document": {"definitions": {"a": {"type": "string"}}}},
+    "bad": {"format": "JsonSchema", "document": {"type": "strin"}},
+    "odd": {"format": "JTD/1", "document": {"type": "string"}},
+}
+
+
+def catalog_of(**keys: str | None) -> Catalog:
+    definitions = {xid: Definition(xid, "g", schemakey=key) for xid, key in keys.items()}
+    definitions["declared"] = Definition("declared", "g", dataschemaformat="JSONSCHEMA", schemakey="far")
+    return Catalog(definitions, schemas=SCHEMAS)
+
+
+CATALOG = catalog_of(text="text", far="far", bad="bad", odd="odd", none=None, lost="gone")
+
+
+def test_verdicts_of_a_batch_are_in_its_order() -> None:
+    bodies = (b'"a"', b"1", None, b'"b"', b"x")
+    faults = PayloadValidation(CATALOG).faults("text", bodies, (None, "application/json", "text/plain", "", None))
+    assert [fault is None for fault in faults] == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize("xid", ["bad", "odd", "none", "lost", "unheard-of", "far"])
+def test_without_a_usable_schema_there_is_no_verdict(xid: str) -> None:
+    assert PayloadValidation(CATALOG).faults(xid, (b"1", None), (None, None)) == [None, None]
+
+
+def test_who_has_a_schema() -> None:
+    payloads = PayloadValidation(CATALOG)
+    having = [xid for xid, each in CATALOG.definitions.items() if payloads.has_schema(each)]
+    assert having == ["text", "bad", "declared"]
+
+
+def test_a_body_too_large_gets_no_verdict() -> None:
+    payloads = PayloadValidation(CATALOG)
+    assert payloads.fault("text", b"1" * (MAX_BODY_BYTES + 1), None) is None
+    assert payloads.fault("text", b"1", None) is not None
+
+
+def test_it_travels() -> None:
+    payloads = PayloadValidation(CATALOG)
+    assert payloads.fault("declared", b"1", None) is not None
+    arrived = pickle.loads(pickle.dumps(payloads))
+    assert arrived.fault("declared", b"1", None) is not None
+    assert arrived.fault("declared", b'"a"', None) is None
+
+
+def test_validators_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(validation, "MAX_VALIDATORS", 2)
+    payloads = PayloadValidation(catalog_of(a="text", b="text", c="text", d=None))
+    for xid in "abcdabcd":
+        assert (payloads.fault(xid, b"1", None) is None) == (xid == "d")
+    assert len(payloads._validators) == 2
+
+
+def test_the_same_content_is_compiled_once_per_thread() -> None:
+    library = CatalogLibrary(SCHEMAS)
+    first = compile_schema(SchemaSource("JsonSchema", "", {"type": "string"}, uri="a"), library)
+    assert compile_schema(SchemaSource("JsonSchema", "", {"type": "string"}, uri="b"), library) is first
+    assert compile_schema(SchemaSource("JsonSchema", "draft-04", {"type": "string"}, uri="a"), library) is not first
+    others: list[Any] = []
+    thread = threading.Thread(
+        target=lambda: others.append(compile_schema(SchemaSource("JsonSchema", "", {"type": "string"}), library))
+    )
+    thread.start()
+    thread.join(10)
+    assert others
+    assert others[0] is not first
+
+
+def test_failures_are_remembered_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "MAX_COMPILED", 3)
+    monkeypatch.setattr(compiling, "_memory", compiling._Memory())
+    library = CatalogLibrary({})
+    for n in range(5):
+        for _ in range(2):
+            with pytest.raises(SchemaError):
+                compile_schema(SchemaSource("JsonSchema", "", {"type": f"strin{n}"}), library)
+    assert len(compiling._memory.outcomes) == 3
+
+
+def test_a_fingerprint_covers_what_is_referred_to() -> None:
+    source = SchemaSource("JsonSchema", "", SCHEMAS["far"]["document"], uri="far")
+    changed = {**SCHEMAS, "near": {"format": None, "document": {"definitions": {"a": {"type": "number"}}}}}
+    prints = {fingerprint(source, CatalogLibrary(each)) for each in (SCHEMAS, changed, {})}
+    assert len(prints) == 3
+
+
+def test_families_are_imported_when_they_are_met() -> None:
+    script = (
+        "import sys; from catalog.model import Catalog, Definition; from catalog.schemas import PayloadValidation\n"
+        "schemas = {'s': {'format': 'JsonSchema', 'document': {'type': 'string'}}}\n"
+        "catalog = Catalog({'m': Definition('m', 'g', schemakey='s')}, schemas=schemas)\n"
+        "assert PayloadValidation(catalog).fault('m', b'1', None) is not None\n"
+        "loaded = {'google.protobuf', 'grpc_tools', 'lxml', 'fastavro', 'json_structure', 'httpx'} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

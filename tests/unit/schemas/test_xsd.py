@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
+from catalog.schemas.xsd import MAX_LOCATED_BYTES, XsdValidator, compile_schema, references_of
+from tests.support.schema_documents import CORPORA, NOTHING, Documents, real_schemas
+
+XS = 'xmlns:xs="http://www.w3.org/2001/XMLSchema"'
+READING = f"""<?xml version="1.0" encoding="UTF-16"?>
+<xs:schema {XS} targetNamespace="urn:plant" xmlns="urn:plant" elementFormDefault="qualified">
+  <xs:element name="Reading"><xs:complexType><xs:sequence>
+    <xs:element name="device" type="xs:string"/>
+    <xs:element name="mark" maxOccurs="unbounded" type="xs:int"/>
+    <xs:any minOccurs="0" namespace="##other" processContents="lax"/>
+  </xs:sequence></xs:complexType></xs:element>
+  <xs:element name="Other" type="xs:date"/>
+</xs:schema>"""
+
+
+def schema(inner: str, attributes: str = "") -> str:
+    return f"<xs:schema {XS} {attributes}>{inner}</xs:schema>"
+
+
+def element(content: str) -> str:
+    return schema(f'<xs:element name="r"><xs:complexType>{content}</xs:complexType></xs:element>')
+
+
+def pattern(value: str) -> str:
+    facet = f'<xs:restriction base="xs:string"><xs:pattern value="{value}"/></xs:restriction>'
+    return schema(f'<xs:element name="r"><xs:simpleType>{facet}</xs:simpleType></xs:element>')
+
+
+def validator(text: Any, name: str = "", version: str = "1.0", library: Documents = NOTHING) -> XsdValidator:
+    return compile_schema(SchemaSource("XSD", version, text, name, uri="main.xsd"), library)
+
+
+def told(fault: SchemaFault | None) -> str:
+    return str(fault)
+
+
+def reading(marks: str, more: str = "", attributes: str = "") -> bytes:
+    return f'<Reading xmlns="urn:plant" {attributes}><device>d</device>{marks}{more}</Reading>'.encode()
+
+
+def test_bodies() -> None:
+    held = validator(READING)
+    assert held.fault(reading("<mark>1</mark>"), "application/xml") is None
+    assert (
+        held.fault(
+            '<?xml version="1.0" encoding="UTF-16"?><Other xmlns="urn:plant">2026-01-02</Other>'.encode("utf-16"), None
+        )
+        is None
+    )
+    fault = held.fault(reading("<mark>1</mark><mark>x</mark>"), None)
+    assert fault is not None
+    assert fault.path == "/*/*[3]"
+    assert "'x' is not a valid value of the atomic type 'xs:int'" in fault.message
+    assert "No matching global declaration" in told(held.fault(b"<Reading/>", None))
+    assert told(held.fault(b"<Reading", None)).startswith("not XML: ")
+    assert "no body" in told(held.fault(None, "application/xml"))
+    assert "no body" in told(held.fault(b"", "application/xml"))
+    assert "DOCTYPE" in told(held.fault(b'<!DOCTYPE Other><Other xmlns="urn:plant">2026-01-02</Other>', None))
+
+
+def test_the_root_may_be_named() -> None:
+    held = validator(READING, "Other")
+    assert held.fault(b'<Other xmlns="urn:plant">2026-01-02</Other>', None) is None
+    assert told(held.fault(reading("<mark>1</mark>"), None)) == "/*: the root element is Reading and not Other"
+    with pytest.raises(SchemaError) as caught:
+        validator(READING, "Nothing")
+    assert caught.value.hint == "it declares Other, Reading"
+
+
+@pytest.mark.parametrize("count", [1, 50_000])
+def test_large_bodies_get_the_same_verdicts(count: int) -> None:
+    held = validator(READING)
+    marks = "<mark>1</mark>" * count
+    assert held.fault(reading(marks), None) is None
+    fault = held.fault(reading(marks + "<mark>x</mark>"), None)
+    assert fault is not None
+    assert "'x' is not a valid value" in fault.message
+    assert bool(fault.path) == (count * len(marks) // count < MAX_LOCATED_BYTES)
+    assert held.fault(reading("<mark>x</mark>" * count), None) is not None
+    assert held.fault(reading(marks)[:-1], None) is not None
+    assert "No matching" in told(held.fault(f"<q>{marks}</q>".encode(), None))
+
+
+@pytest.mark.parametrize("padding", [0, MAX_LOCATED_BYTES])
+def test_a_body_cannot_bring_a_schema_or_a_file(tmp_path: Path, padding: int) -> None:
+    held = validator(READING)
+    brought = tmp_path / "brought.xsd"
+    brought.write_text(schema('<xs:element name="b" type="xs:int"/>', 'targetNamespace="urn:b"'))
+    xsi = f'xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:schemaLocation="urn:b {brought.as_uri()}"'
+    more = f'<b xmlns="urn:b" {xsi}>no number</b>' + f"<!--{'x' * padding}-->"
+    assert held.fault(reading("<mark>1</mark>", more), None) is None
+    assert held.fault(reading("<mark>1</mark>", more, xsi), None) is None
+    (tmp_path / "secret").write_text("1")
+    entity = f'<!DOCTYPE r [<!ENTITY e SYSTEM "{(tmp_path / "secret").as_uri()}">]>'.encode()
+    assert held.fault(entity + reading("<mark>&e;</mark>"), None) is not None
+
+
+def test_other_documents_come_from_the_library() -> None:
+    main = schema(
+        '<xs:include schemaLocation="types.xsd"/><xs:import namespace="urn:o" schemaLocation="http://host/o.xsd"/>'
+        '<xs:import namespace="http://www.w3.org/XML/1998/namespace" schemaLocation="http://www.w3.org/2001/xml.xsd"/>'
+        '<xs:element name="r"><xs:complexType><xs:sequence><xs:element name="k" type="Kind"/><xs:element ref="o:o"/>'
+        '</xs:sequence><xs:attribute ref="xml:lang"/></xs:complexType></xs:element>',
+        'xmlns:o="urn:o"',
+    )
+    types = schema(
+        '<xs:include schemaLocation="main.xsd"/><xs:simpleType name="Kind"><xs:restriction base="xs:string">'
+        '<xs:enumeration value="A"/></xs:restriction></xs:simpleType>'
+    )
+    other = schema('<xs:element name="o" type="xs:int"/>', 'targetNamespace="urn:o"')
+    library = Documents({"types.xsd": types, "http://host/o.xsd": other, "main.xsd": main})
+    held = validator(main, library=library)
+    assert held.fault(b'<r xml:lang="en"><k>A</k><o xmlns="urn:o">1</o></r>', None) is None
+    assert "'B'" in told(held.fault(b'<r><k>B</k><o xmlns="urn:o">1</o></r>', None))
+    assert list(references_of(SchemaSource("XSD", "", main)))[:2] == ["types.xsd", "http://host/o.xsd"]
+    with pytest.raises(SchemaError, match=r"refers to .*types\.xsd.*, which is not known"):
+        validator(main)
+
+
+def test_nothing_is_read_from_files(tmp_path: Path) -> None:
+    present = tmp_path / "types.xsd"
+    present.write_text(schema('<xs:simpleType name="T"><xs:restriction base="xs:int"/></xs:simpleType>'))
+    for location in (str(present), present.as_uri()):
+        main = schema(f'<xs:include schemaLocation="{location}"/><xs:element name="r" type="T"/>')
+        with pytest.raises(SchemaError, match="not known"):
+            validator(main)
+    hidden = schema(
+        f'<xs:annotation><xs:include schemaLocation="{present}"/></xs:annotation><xs:element name="r" type="T"/>'
+    )
+    with pytest.raises(SchemaError):
+        validator(hidden)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "not XML"),
+        ("<a", "not XML"),
+        ("<a/>", "no XML Schema"),
+        (schema(""), "no global element"),
+        (schema('<xs:element name="r" type="Unknown"/>'), "Unknown"),
+        (schema('<xs:element name="r" type="xs:dateTimeStamp"/>'), "not a valid XML Schema"),
+        (element('<xs:sequence/><xs:assert test="true()"/>'), "not a valid XML Schema"),
+        ("<!DOCTYPE x [<!ENTITY e 'x'>]>" + schema('<xs:element name="r"/>'), "DTD"),
+        (pattern("["), "not a valid"),
+        (pattern("a{1}["), "not a valid"),
+        ({"type": "record"}, "is a text"),
+        (None, "is a text"),
+        ("\ud800", "not XML"),
+    ],
+)
+def test_what_is_no_schema_says_so(text: Any, message: str) -> None:
+    with pytest.raises(SchemaError) as caught:
+        validator(text)
+    assert message in str(caught.value)
+    assert caught.value.hint
+    assert list(references_of(SchemaSource("XSD", "", text))) == []
+
+
+def test_what_only_xsd_1_1_has_is_named() -> None:
+    with pytest.raises(SchemaError) as caught:
+        validator(element('<xs:sequence/><xs:assert test="true()"/>'), version="1.1")
+    assert "do without assert, which is of XSD 1.1" in caught.value.hint
+    versioned = 'xmlns:vc="http://www.w3.org/2007/XMLSchema-versioning" vc:minVersion="1.1"'
+    assert validator(schema('<xs:element name="r"/>', versioned), version="1.1").fault(b"<r/>", None) is None
+
+
+HOSTILE = """
+import resource
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+import catalog.schemas.xsd as xsd
+from catalog.schemas.contract import SchemaError, SchemaSource
+from tests.support.schema_documents import NOTHING
+xsd.MAX_SECONDS = 1
+XS = 'xmlns:xs="http://www.w3.org/2001/XMLSchema"'
+def schema(inner):
+    return f"<xs:schema {XS}>{inner}</xs:schema>"
+def element(content):
+    return f'<xs:element name="r"><xs:complexType>{content}</xs:complexType></xs:element>'
+laughs = "<!DOCTYPE r [<!ENTITY a0 'ha'>" + "".join(
+    f"<!ENTITY a{n} '{('&a%d;' % (n - 1)) * 10}'>" for n in range(1, 12)) + "]>"
+def doubling(kind, first, each):
+    return first + "".join(each.format(n=n, m=n - 1) for n in range(1, 40))
+group = doubling("group", '<xs:group name="g0"><xs:sequence><xs:element name="a"/></xs:sequence></xs:group>',
+    '<xs:group name="g{n}"><xs:sequence><xs:group ref="g{m}"/><xs:group ref="g{m}"/></xs:sequence></xs:group>')
+attributes = doubling("", '<xs:attributeGroup name="g0"><xs:attribute name="a"/></xs:attributeGroup>',
+    '<xs:attributeGroup name="g{n}"><xs:attributeGroup ref="g{m}"/><xs:attributeGroup ref="g{m}"/></xs:attributeGroup>')
+union = doubling("", '<xs:simpleType name="g0"><xs:restriction base="xs:int"/></xs:simpleType>',
+    '<xs:simpleType name="g{n}"><xs:union memberTypes="g{m} g{m}"/></xs:simpleType>')
+optional = "<xs:sequence>" + "".join(f'<xs:element name="e{n}" minOccurs="0"/>' for n in range(6000)) + "</xs:sequence>"
+many = '<xs:sequence maxOccurs="999999999"><xs:element name="a" maxOccurs="999999999"/></xs:sequence>'
+nested = '<xs:sequence minOccurs="9999" maxOccurs="9999">' * 5 + '<xs:element name="a"/>' + "</xs:sequence>" * 5
+facet = '<xs:restriction base="xs:string"><xs:pattern value="%s"/></xs:restriction>'
+pattern = f'<xs:element name="r"><xs:simpleType>{facet}</xs:simpleType></xs:element>'
+for text in [
+    laughs + schema('<xs:element name="&a11;"/>'), laughs + schema("&a11;"),
+    schema(group + element('<xs:group ref="g39"/>')),
+    schema(attributes + element('<xs:attributeGroup ref="g39"/>')), schema(union + '<xs:element name="r" type="g39"/>'),
+    schema(element(optional)), schema(element(many)), schema(element(nested)), "<a>" * 100_000,
+    schema(pattern % "((a{0,9999}){0,9999}){0,9999}"), schema(pattern % "(a?){9999}"),
+]:
+    try:
+        xsd.compile_schema(SchemaSource("XSD", "", text), NOTHING)
+        print("compiled")
+    except SchemaError as error:
+        print(str(error)[:90].replace(chr(10), " "))
+print("--")
+held = xsd.compile_schema(SchemaSource("XSD", "", schema(element(
+    '<xs:sequence><xs:element name="a" type="xs:int" maxOccurs="unbounded"/></xs:sequence>'))), NOTHING)
+ambiguous = xsd.compile_schema(SchemaSource("XSD", "", schema(pattern % "(a|aa)*b")), NOTHING)
+for validator, body in [
+    (held, (laughs + "<r>&a11;</r>").encode()), (held, (laughs + "<r a='&a11;'/>").encode()),
+    (held, b"<r>" + b"<a>x</a>" * (1 << 20)), (held, b"<r>" + b"<a>1</a>" * (1 << 20) + b"</r>"),
+    (held, b"<r>" + b"<a>x</a>" * (1 << 20) + b"</r>"), (held, b"<a>" * (1 << 20)), (held, b"<r " + b"a" * (1 << 24)),
+    (held, b"<r>" + b"<a/>" * (1 << 22) + b"</r>"), (ambiguous, b"<r>" + b"a" * 20_000 + b"c</r>"),
+]:
+    print(str(validator.fault(body, None))[:90])
+"""
+
+
+def test_hostile_schemas_and_bodies_take_little_time_and_memory() -> None:
+    done = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr[-600:]
+    schemas, bodies = (part.split("\n") for part in done.stdout.strip().split("\n--\n"))
+    assert len(schemas) == 11, schemas
+    assert all("more than" in each for each in (schemas[2], schemas[5])), schemas
+    assert len(bodies) == 9
+    assert [index for index, each in enumerate(bodies) if each == "None"] == [3], bodies
+
+
+HELD = validator(READING)
+PIECES = [
+    '<Reading xmlns="urn:plant">',
+    "<Reading>",
+    "<device>",
+    "</device>",
+    "<mark>1</mark>",
+    "<mark/>",
+    "</Reading>",
+    "<!--",
+    "-->",
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.binary(max_size=40) | st.lists(st.sampled_from(PIECES), max_size=8).map(lambda parts: "".join(parts).encode())
+)
+def test_any_bytes_get_a_verdict(body: bytes) -> None:
+    fault = HELD.fault(body, None)
+    assert fault is None or (len(fault.message) <= 300 and "\n" not in str(fault))
+
+
+@pytest.mark.skipif(not CORPORA.is_dir(), reason="the corpora are not beside the repository")
+def test_every_real_schema_compiles() -> None:
+    texts = {document: place for place, document in real_schemas("xsd", "xmlschema")}
+    for text, place in texts.items():
+        fault = validator(text, version="1.1").fault(b"<q/>", None)
+        assert "No matching global declaration" in told(fault), place
+    assert len(texts) == 5
