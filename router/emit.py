@@ -31,7 +31,8 @@ from router.errors import RouterError
 from router.match import RecordMatcher, to_line
 from router.matching.constraints import TEMPLATE_TYPES, template_of
 from router.matching.targets import Target, target_of
-from router.valid_values import content_type_of, event_id, payload_of, value_of
+from router.payloads import PayloadMaker
+from router.valid_values import content_type_of, event_id, value_of
 
 T = TypeVar("T")
 Mode = Literal["binary", "structured", "native"]
@@ -74,7 +75,6 @@ class Producer:
         seed: int | None = None,
         clock: Callable[[], str] = utc_now,
     ) -> None:
-        self._catalog = catalog
         self.definition: Definition = _known(message, catalog.definitions, "message")
         inline = self.definition.group if self.definition.group in catalog.endpoints else None
         chosen = endpoint or inline
@@ -87,6 +87,9 @@ class Producer:
         self._context = dict(context or {})
         self._random = random.Random(seed)
         self._clock = clock
+        self._payloads = PayloadMaker(self.definition, catalog)
+        self.payload_doubt = ""
+        """Why the data of the record made last is not known to fit its schema; empty when there is no doubt."""
         self._require_context()
 
     def records(self, count: int) -> Iterator[Record]:
@@ -103,8 +106,8 @@ class Producer:
             for prop in self.definition.protocoloptions
             if prop.value is not None or prop.required
         ]
-        content_type = content_type_of(self.definition)
-        data = payload_of(self.definition, self._catalog, content_type, number, self._random, now)
+        content_type = content_type_of(self.definition, self._payloads.family)
+        data, self.payload_doubt = self._payloads.make(content_type, number, self._random, now)
         if self.mode == "native":
             content: str | None = content_type
         else:

@@ -20,12 +20,13 @@ from bindings.events import NotAnEvent, decode_batch
 from bindings.parts import BINARY_KIND, Part, Parts, first
 from bindings.protocols import BINDINGS, Binding, stream_id
 from router.mapping import Defaults
-from router.matching.context import Columns
-from router.matching.segments import Int, SplitColumn
+from router.matching.columns import Columns, Int, SplitColumn
 
 PROTOCOL_NUMBERS: Final = {protocol: number for number, protocol in enumerate(BINDINGS)}
 NO_SOURCE: Final = -1
 """The source of a fact row that stands for nothing, because the exact codec reads its record."""
+JSON: Final = "application/json"
+"""What data are in a structured event that does not say."""
 EVENT_MEDIA: Final = b"application/cloudevents+json"
 
 
@@ -56,12 +57,21 @@ class Reading:
     place: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a data schema looks at: the data, and the content type that says how to read them."""
+
+    body: bytes | None
+    content_type: str | None
+
+
 @dataclass(slots=True)
 class Facts:
     """One batch. Fact row *i* belongs to input row ``sources[i]``; ``readings`` are of raw rows only.
 
     ``faults`` give reason and detail of rows that are no valid record whatever the catalog says. ``batches`` are
-    the input rows that were CloudEvents batches.
+    the input rows that were CloudEvents batches. ``bodies`` are those of rows without a reading, where the plan needs
+    them.
     """
 
     columns: Columns
@@ -73,6 +83,20 @@ class Facts:
     faults: dict[int, tuple[str, str]] = field(default_factory=dict)
     readings: dict[int, Reading] = field(default_factory=dict)
     batches: frozenset[int] = frozenset()
+    bodies: pa.BinaryArray | None = None
+
+    def payload(self, row: int) -> Payload | None:
+        """Return what the data schema of that row's definition looks at; None when it is not known here."""
+        reading = self.readings.get(row)
+        if reading is None:
+            if self.bodies is None or row >= len(self.bodies):
+                return None
+            return Payload(self.bodies[row].as_py(), self.defaults.datacontenttype[row].as_py())
+        envelope = reading.envelope
+        if not envelope.is_event:
+            return Payload(reading.body, envelope.content_type)
+        content = envelope.attributes.get("datacontenttype")
+        return Payload(envelope.data, content or (JSON if envelope.mode == "structured" else None))
 
     def values(self, row: int, key: str) -> list[str | None]:
         """Return the values of a property in one row, as an explanation shows them; empty when absent."""
@@ -250,6 +274,7 @@ def join(one: Facts, other: Facts, keys: Sequence[str]) -> Facts:
         {**one.faults, **{row + shift: fault for row, fault in other.faults.items()}},
         {**one.readings, **{row + shift: reading for row, reading in other.readings.items()}},
         one.batches | other.batches,
+        one.bodies,
     )
 
 

@@ -25,19 +25,27 @@ if TYPE_CHECKING:
 
 Judged = tuple[pa.ListArray, str | None]
 """Lists of outcomes, and their tally (:mod:`router.tally`)."""
+TOPIC: Final = "kafka:"
+"""Begins the name of a channel that is a topic."""
 INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
 
 
 def selection_of(judge: Judge, known: frozenset[str] = frozenset()) -> KafkaSelection:
     """Return what the plan asks of Kafka rows; ``known`` are header layouts found plain so far."""
-    sniffs = any(judge.matcher.sniffs(number, KAFKA) for number in range(len(judge.matcher.channels)))
-    return KafkaSelection((*judge.matcher.index.keys, "e.type"), sniffs=sniffs, known=known)
+    matcher = judge.matcher
+    sniffs = any(matcher.sniffs(number, KAFKA) for number in range(len(matcher.channels)))
+    topics = [
+        name.removeprefix(TOPIC)
+        for name, number in judge.channels.items()
+        if name.startswith(TOPIC) and matcher.checks.needs_bodies(number)
+    ]
+    return KafkaSelection((*matcher.index.keys, "e.type"), sniffs=sniffs, known=known, bodies=topics)
 
 
 def judge_kafka(judge: Judge, selected: pa.RecordBatch) -> Judged:
     """Judge one Arrow batch of selected Kafka columns."""
     topics = pc.dictionary_encode(selected.column("topic"))
-    numbers = [judge.channels.get(f"kafka:{topic}", -1) for topic in topics.dictionary.to_pylist()]
+    numbers = [judge.channels.get(f"{TOPIC}{topic}", -1) for topic in topics.dictionary.to_pylist()]
     channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
     outcomes = judge.matcher.match(facts_of_selected(selected, judge.matcher, channels))
     arrivals = selected.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)

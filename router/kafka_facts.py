@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,9 +18,8 @@ from bindings.selectors import Expression, Field, Layout, Rows, Selected, Text
 from router.facts import NO_SOURCE, PROTOCOL_NUMBERS, Facts, RawFacts, RawRow, join
 from router.mapping import Defaults
 from router.matcher import Matcher
+from router.matching.columns import Columns, Int, SplitColumn
 from router.matching.constraints import CONTENT
-from router.matching.context import Columns
-from router.matching.segments import Int, SplitColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -33,6 +32,8 @@ YEAR_10000: Final = 253_402_300_800_000
 """Milliseconds from which RFC 3339 has no text. Negative ones are Kafka's way of saying that there is no time."""
 TEXT_KEY: Final = "text_key"
 SIZE: Final = "size"
+BODY: Final = "body"
+"""The body, where a data schema may have to look at it; it stays in the JVM elsewhere."""
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SOURCE_SCHEMA: Final = pa.schema(
     [
@@ -51,21 +52,31 @@ SOURCE_SCHEMA: Final = pa.schema(
 class KafkaSelection:
     """What a plan asks of Kafka rows, in two steps: one column per property, then the condition of odd rows on them.
 
-    ``known`` are layouts found plain so far; rows of others bring theirs along, so that they can be learned.
+    ``known`` are layouts found plain so far; rows of others bring theirs along, so that they can be learned. ``bodies``
+    are the topics whose bodies schemas may look at; None stands for all.
     """
 
-    def __init__(self, keys: Sequence[str], *, sniffs: bool, known: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        keys: Sequence[str],
+        *,
+        sniffs: bool,
+        known: frozenset[str] = frozenset(),
+        bodies: Collection[str] | None = (),
+    ) -> None:
         found = ((key, selector(key)) for key in dict.fromkeys((*ALWAYS, *keys)))
         self.selectors: dict[str, Expression] = {key: made for key, made in found if made is not None}
         self.keys = [key for key in self.selectors if key in (VERSION, CONTENT, *keys)]
         self.odd = odd(keys, sniffs=sniffs, known=known)
         self.unknown = Not(OneOf(Selected(LAYOUT), known))
         self.text_key = Text(Field("key"))
+        self.bodies = None if bodies is None else sorted(bodies)
 
     @property
     def names(self) -> list[str]:
         """The columns that :func:`facts_of_selected` reads, in order."""
-        return [*PLAIN, *self.keys, TEXT_KEY, LAYOUT, SIZE, RAW]
+        body = [] if self.bodies == [] else [BODY]
+        return [*PLAIN, *self.keys, TEXT_KEY, LAYOUT, SIZE, RAW, *body]
 
     def first(self) -> list[Column]:
         """Return the Spark columns of the first step, for a row of ``SOURCE_SCHEMA``."""
@@ -81,6 +92,10 @@ class KafkaSelection:
         made.append(F.when(self.unknown.column(), F.col(LAYOUT)))
         made.append(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
         made.append(F.when(self.odd.column(), F.struct(*RAW_FIELDS)))
+        if self.bodies is None:
+            made.append(F.col("value"))
+        elif self.bodies:
+            made.append(F.when(F.col("topic").isin(self.bodies), F.col("value")))
         return made
 
     def arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -98,6 +113,7 @@ class KafkaSelection:
         lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
         made[SIZE] = pc.add(*lengths)
         made[LAYOUT] = pc.if_else(self.unknown.arrow(rows), made[LAYOUT], none)
+        made[BODY] = batch.column("value")
         return pa.RecordBatch.from_pydict({name: made[name] for name in self.names})
 
 
@@ -143,7 +159,7 @@ def facts_of_selected(
 
 def _plain(selected: pa.RecordBatch, channels: Int, odd_rows: Int, time: pa.StringArray) -> Facts:
     rows = selected.num_rows
-    names = [name for name in selected.schema.names if name not in (*PLAIN, TEXT_KEY, LAYOUT, SIZE, RAW)]
+    names = [name for name in selected.schema.names if name not in (*PLAIN, TEXT_KEY, LAYOUT, SIZE, RAW, BODY)]
     events = pc.is_valid(selected.column(VERSION)).to_numpy(zero_copy_only=False).astype(np.int64)
     own = channels.copy()
     own[odd_rows] = -1
@@ -162,6 +178,7 @@ def _plain(selected: pa.RecordBatch, channels: Int, odd_rows: Int, time: pa.Stri
         events,
         sources,
         Defaults(identity, time, selected.column(CONTENT), selected.column(TEXT_KEY)),
+        bodies=selected.column(BODY) if BODY in selected.schema.names else None,
     )
 
 

@@ -16,12 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.model import Definition, Property
+from catalog.schemas.contract import Family
+from catalog.schemas.formats import parse_format
 from catalog.templates import Placeholder
 from catalog.values import is_any_timestamp, percent_encode, text_of
+from router.matching.columns import Columns, Int
 from router.matching.constraints import TEMPLATE_TYPES, template_of
-from router.matching.context import Columns, Slot
+from router.matching.context import Slot
 from router.matching.ragged import Ragged
-from router.matching.segments import Int
 from router.matching.targets import Target
 from router.matching.verdicts import Resolver
 
@@ -31,12 +33,12 @@ FALLBACKS: Final = frozenset({"id", "source", "time"})
 REQUIRED: Final = frozenset({"id", "source", "type"})
 ATTRIBUTES: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _RESERVED: Final = r"[^A-Za-z0-9\-._~]"
-_FORMAT_CONTENT: Final = {
-    "jsonschema": "application/json",
-    "jsonstructure": "application/json",
-    "avro": "application/vnd.apache.avro",
-    "protobuf": "application/protobuf",
-    "xsd": "application/xml",
+_FORMAT_CONTENT: Final[dict[Family, str]] = {
+    "JsonSchema": "application/json",
+    "JsonStructure": "application/json",
+    "Avro": "application/vnd.apache.avro",
+    "Protobuf": "application/protobuf",
+    "XSD": "application/xml",
 }
 
 
@@ -101,7 +103,8 @@ def program_of(definition: Definition, supplied: frozenset[str], origin: Origin,
 
 def inferred_content_type(schema_format: str | None) -> str | None:
     """Return the content type that a schema format implies; None when it implies none."""
-    return _FORMAT_CONTENT.get((schema_format or "").partition("/")[0].lower())
+    known = parse_format(schema_format) if schema_format else None
+    return _FORMAT_CONTENT[known.family] if known is not None else None
 
 
 def _declared(prop: Property, supplied: frozenset[str], origin: Origin) -> tuple[tuple[Piece, ...], str]:

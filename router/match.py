@@ -16,7 +16,9 @@ from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.errors import RecordError
 from catalog.model import Catalog
 from catalog.record import Record, parse_record
+from catalog.schemas.validation import PayloadValidation
 from router.channels import ChannelBuilder
+from router.conformance import Validation
 from router.facts import Facts, RawFacts, RawRow
 from router.kafka_facts import SOURCE_SCHEMA, KafkaSelection, facts_of_selected
 from router.matcher import Matcher, Outcomes
@@ -34,7 +36,13 @@ class RecordMatcher:
     """
 
     def __init__(
-        self, catalog: Catalog, *, endpoint: str | None = None, group: str | None = None, hop_by_hop: bool = False
+        self,
+        catalog: Catalog,
+        *,
+        endpoint: str | None = None,
+        group: str | None = None,
+        hop_by_hop: bool = False,
+        validation: Validation = "ambiguous",
     ) -> None:
         builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop)
         self._channels: dict[str, int] = {}
@@ -50,9 +58,9 @@ class RecordMatcher:
         else:
             self._channels[EVERYTHING] = len(builder.channels)
             builder.definitions(EVERYTHING, catalog.definitions)
-        self._matcher = Matcher(builder.targets, builder.channels)
+        self._matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation)
         sniffs = any(self._matcher.sniffs(number, KAFKA) for number in range(len(builder.channels)))
-        self._selection = KafkaSelection(self._matcher.index.keys, sniffs=sniffs or self._fixed == -1)
+        self._selection = KafkaSelection(self._matcher.index.keys, sniffs=sniffs or self._fixed == -1, bodies=None)
 
     def outcomes(self, lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
         """Yield one outcome per line, in order; a line that is no record is ``undecodable``, and the next goes on."""

@@ -1,8 +1,8 @@
 """The matcher: facts in, outcomes out. ``match`` and ``run`` use this very class.
 
 The steps, each on whole columns: index the candidates of every row, drop candidates whose repeated placeholders
-differ, choose the most specific, take the context out, map native records. Only rows that end as dead letters
-are looked at one by one, for their explanation.
+differ or whose data schema rejects the body, choose the most specific, take the context out, map native records.
+Only rows that end as dead letters are looked at one by one, for their explanation.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from bindings.protocols import BINDINGS
+from catalog.schemas.validation import PayloadValidation
 from router.channels import Channel
+from router.conformance import Checked, PayloadChecks, Validation, mismatches, told
 from router.facts import NO_SOURCE, Facts
 from router.mapping import Mapper
+from router.matching.columns import Int
 from router.matching.index import MatchIndex
 from router.matching.nearest import Nearest
-from router.matching.segments import Int
 from router.matching.targets import Target
 from router.matching.verdicts import AMBIGUOUS, Resolver
 
@@ -62,11 +64,19 @@ class Matcher:
     depend on it.
     """
 
-    def __init__(self, targets: Sequence[Target], channels: Sequence[Channel]) -> None:
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        channels: Sequence[Channel],
+        payloads: PayloadValidation | None = None,
+        validation: Validation = "ambiguous",
+    ) -> None:
+        """``payloads`` holds the schemas of the targets' definitions; without it no body is looked at."""
         self.targets = tuple(targets)
         self.channels = tuple(channels)
         self.index = MatchIndex(self.targets, [channel.candidates for channel in channels], list(BINDINGS))
         self.resolver = Resolver(self.index)
+        self.checks = PayloadChecks(self.index, self.channels, payloads, validation)
         self.mapper = Mapper(self.resolver, self.targets, [channel.origin for channel in channels])
         self.nearest = Nearest(self.index, list(BINDINGS))
         self._sniffs: dict[tuple[int, str], bool] = {}
@@ -87,7 +97,8 @@ class Matcher:
         """Decide every row of a batch."""
         columns = facts.columns
         sets = self.index.match(columns, facts.channels, facts.protocols, facts.events)
-        verdicts = self.resolver.resolve(columns, sets)
+        checked = self.checks.check(facts, self.resolver.drop_unequal(columns, sets))
+        verdicts = self.resolver.resolve(checked.sets)
         winners = verdicts.winners.copy()
         faulty = np.fromiter(facts.faults, np.int64, len(facts.faults))
         winners[faulty] = -1
@@ -95,6 +106,7 @@ class Matcher:
         self._map(outcomes)
         # The context of rows that mapping turned into dead letters is of no use any more, so it is taken after.
         outcomes.contexts = self.resolver.contexts(columns, winners, facts.events)
+        self._reject(outcomes, checked)
         self._explain(outcomes, verdicts.winners, verdicts.sets)
         return outcomes
 
@@ -114,6 +126,13 @@ class Matcher:
         kept = winners[rows] >= 0
         outcomes.mapped = rows[kept]
         outcomes.attributes = self.mapper.map(facts.columns, rows[kept], programs[kept], facts.defaults)
+
+    def _reject(self, outcomes: Outcomes, checked: Checked) -> None:
+        """Explain the rows whose candidates were all dropped by their schemas."""
+        for row, rejected in checked.rejected.items():
+            outcomes.reasons[row] = "schema-violation" if row in checked.violations else "no-match"
+            outcomes.details[row] = told(rejected)
+            outcomes.nearest[row] = mismatches(rejected, self.targets)
 
     def _explain(self, outcomes: Outcomes, chosen: Int, sets: Int) -> None:
         explained: dict[str, list[dict[str, Any]]] = {}

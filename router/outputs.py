@@ -20,7 +20,7 @@ from router.destinations import Destinations
 from router.facts import EVENT_MEDIA, NO_SOURCE, Facts, Reading
 from router.limits import SizeLimits, sizes_of
 from router.matcher import Matcher, Outcomes
-from router.matching.segments import Int
+from router.matching.columns import Int
 from router.routing import Routes
 from router.tally import tally
 

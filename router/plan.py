@@ -17,6 +17,7 @@ import msgspec
 
 from catalog.listing import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
+from catalog.schemas.validation import PayloadValidation
 from router.channels import ChannelBuilder
 from router.errors import BatchPinError
 from router.limits import SizeLimits
@@ -72,7 +73,8 @@ class Plan:
             builder.endpoints(channel, [member.endpoint for member in members], context)
             numbers[channel] = number
             numbers.update({member.endpoint: number for member in members})
-        matcher = Matcher(builder.targets, builder.channels)
+        payloads = PayloadValidation(self.catalog)
+        matcher = Matcher(builder.targets, builder.channels, payloads, self.settings.match.validation)
         return Judge(matcher, OutputBuilder(matcher, self.routes, SizeLimits(self.settings)), numbers)
 
     @cached_property

@@ -1,7 +1,8 @@
 """Reload: a changed catalog becomes a new epoch between two batches, or is refused and the last good one goes on.
 
 A catalog is refused when it cannot be read, when it has an error that the active one does not have, or when a source
-would not work with it: a slip of the pen must not take a working definition away.
+would not work with it: a slip of the pen must not take a working definition away. It waits while it refers to what
+cannot be reached.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalog.model import Catalog, Finding
-from catalog.watch import CatalogWatcher, Refusal
+from catalog.watch import CatalogWatcher, Refusal, Waiting
 from router.errors import ConfigError
 from router.logs import get_logger
 from router.plan import Plan
@@ -44,6 +45,9 @@ class Reloader:
             return None
         if isinstance(found, Refusal):
             self._refuse(found.errors)
+            return None
+        if isinstance(found, Waiting):
+            _log.warning("catalog waits for what it refers to; the last good one goes on", unreachable=list(found.uris))
             return None
         return self._consider(found)
 

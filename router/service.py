@@ -41,6 +41,8 @@ from router.status import Status
 
 TICK: Final = 0.2
 IDLE_SECONDS: Final = 5.0
+HOLD_SECONDS: Final = 5.0
+"""Time between two looks at what a catalog refers to before the first start, when the catalog is not polled."""
 _log = get_logger()
 
 
@@ -65,11 +67,34 @@ def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], N
     configure_logs(settings.log)
     stop = threading.Event()
     with _signals(stop):
-        plan = Plan(read_catalog(settings), settings)
+        catalog = whole_catalog(settings, stop)
+        if catalog is None:
+            return
+        plan = Plan(catalog, settings)
         _ = plan.sources
         _report(plan)
         with State.open(Path(settings.state)) as state:
             Service(plan, state, settings_path.resolve().parent, stop).run(once=once, ready=ready)
+
+
+def whole_catalog(settings: Settings, stop: threading.Event) -> Catalog | None:
+    """Load the catalog, and hold until all that it refers to is loaded or known to be unloadable (section 7).
+
+    None when *stop* came first.
+
+    Raises:
+        CatalogUnavailable: as :func:`read_catalog`.
+    """
+    told: tuple[str, ...] = ()
+    while not stop.is_set():
+        catalog = read_catalog(settings)
+        if not catalog.pending:
+            return catalog
+        if catalog.pending != told:
+            told = catalog.pending
+            _log.warning("not started yet: the catalog refers to what cannot be reached", unreachable=list(told))
+        stop.wait(settings.catalog.poll.total_seconds() or HOLD_SECONDS)
+    return None
 
 
 def read_catalog(settings: Settings) -> Catalog:

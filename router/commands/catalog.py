@@ -1,4 +1,4 @@
-"""``xrouter catalog list``: the effective definitions of a catalog."""
+"""``xrouter catalog``: its definitions as a list; each of the other commands has a module of its own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from catalog.listing import listing
 from catalog.load import load
 from catalog.model import Catalog
 from router.commands.arguments import Format, Sources
+from router.commands.catalog_convert import convert_catalog
+from router.commands.catalog_diff import diff
+from router.commands.catalog_show import show
 
 catalog_app = typer.Typer(help="Look into catalogs.", no_args_is_help=False)
 
@@ -39,6 +42,11 @@ def list_definitions(
     else:
         for xid, row in _rows(catalog).items():
             typer.echo("\t".join((xid, *row)))
+
+
+catalog_app.command("show")(show)
+catalog_app.command("convert")(convert_catalog)
+catalog_app.command("diff")(diff)
 
 
 def _rows(catalog: Catalog) -> dict[str, tuple[str, str, str]]:

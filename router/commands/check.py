@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Final
@@ -14,18 +17,46 @@ from rich.console import Console
 from rich.markup import escape
 
 from catalog.errors import DocumentError
+from catalog.lines import lines_of_findings
 from catalog.listing import finding_to_json
 from catalog.load import load
 from catalog.model import Catalog, Finding
-from router.commands.arguments import Format, Sources
-from router.errors import ConfigError
+from catalog.rules import explanation, rules
+from router.commands.arguments import Sources
+from router.errors import ConfigError, RouterError
+from router.sarif import sarif
 from router.settings import load_settings
 from router.sources import missing_sources, sources_of
 
 CLEAN: Final = 0
 ERRORS: Final = 1
 UNREADABLE: Final = 2
+FOLDED_ABOVE: Final = 20
+"""Findings of one rule in one file that the text form shows; the rest is counted."""
+ALL_RULES: Final = "all"
 _COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+class CheckFormat(StrEnum):
+    """How findings are written out."""
+
+    text = "text"
+    json = "json"
+    sarif = "sarif"
+
+
+def _explain(rule: str | None) -> None:
+    """Tell what a rule is about, and end."""
+    if rule is None:
+        return
+    table = rules()
+    if rule != ALL_RULES and rule not in table:
+        near = get_close_matches(rule, table, 1)
+        hint = f"did you mean {near[0]}?" if near else f"`xrouter check --explain {ALL_RULES}` tells them all"
+        raise RouterError(f"there is no rule {rule}", hint=hint)
+    chosen = table.values() if rule == ALL_RULES else [table[rule]]
+    typer.echo("\n\n".join(explanation(each) for each in chosen))
+    raise typer.Exit(CLEAN)
 
 
 def check(
@@ -33,18 +64,34 @@ def check(
     config: Annotated[
         Path | None, typer.Option("--config", metavar="CONFIG", help="Settings to check against the catalog.")
     ] = None,
-    format: Annotated[Format, typer.Option("--format", help="`json` is one list.")] = Format.text,
+    format: Annotated[
+        CheckFormat, typer.Option("--format", help="`json` is one list, `sarif` one SARIF 2.1.0 log.")
+    ] = CheckFormat.text,
+    everything: Annotated[
+        bool, typer.Option("--all", help=f"Text: show more than {FOLDED_ABOVE} findings of one rule in one file.")
+    ] = False,
+    _explained: Annotated[
+        str | None,
+        typer.Option(
+            "--explain",
+            metavar="RULE",
+            callback=_explain,
+            is_eager=True,
+            help=f"Tell what a rule finds, what comes of it and its basis, or of `{ALL_RULES}` rules, and end.",
+        ),
+    ] = None,
 ) -> None:
     """Check catalogs. Ends with 0 when there are no errors, 1 when there are, 2 when a source cannot be read."""
     findings, status = examined(sources, config)
-    if format is Format.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode([*map(finding_to_json, findings)])) + b"\n")
-        sys.stdout.buffer.flush()
+    if format is CheckFormat.json:
+        _write_json([*map(finding_to_json, findings)])
+    elif format is CheckFormat.sarif:
+        _write_json(sarif(findings, lines_of_findings(findings), Path.cwd(), exit_code=status))
     elif status == UNREADABLE:
         for each in findings:
             typer.echo(f"xrouter: error: {each.message}" + (f"\nhint: {each.hint}" if each.hint else ""), err=True)
     else:
-        _write(findings)
+        _write(findings, everything=everything)
     raise typer.Exit(status)
 
 
@@ -86,19 +133,38 @@ def _settings_findings(config: Path, catalog: Catalog) -> Iterable[Finding]:
         yield Finding(str(config), "/sources", "warning", "no-source", "nothing would be received", hint)
 
 
-def _write(findings: Sequence[Finding]) -> None:
-    """Write findings by file: coloured on a terminal, else one finding a line with its hint below."""
+def _write_json(form: object) -> None:
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(form)) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _write(findings: Sequence[Finding], *, everything: bool) -> None:
+    """Write findings by file and line: coloured on a terminal, else one finding a line with its hint below."""
     console = Console(highlight=False, soft_wrap=True)
-    for file, members in groupby(findings, key=lambda finding: finding.file):
+    lines = lines_of_findings(findings)
+    for file, grouped in groupby(findings, key=lambda finding: finding.file):
+        members = sorted(grouped, key=lambda finding: lines.get((finding.file, finding.pointer), 0))
         console.print(f"[bold]{escape(file)}[/bold]")
+        shown: Counter[str] = Counter()
         for each in members:
-            colour = _COLOURS[each.severity]
-            place, rule = escape(each.pointer or "/"), escape(f"[{each.rule}]")
-            console.print(f"  [{colour}]{each.severity}[/{colour}] {place} {rule} {escape(each.message)}")
-            if each.hint:
-                console.print(f"    hint: {escape(each.hint)}", style="dim")
+            shown[each.rule] += 1
+            if everything or shown[each.rule] <= FOLDED_ABOVE:
+                _write_one(console, each, lines.get((file, each.pointer)))
+        for rule, number in shown.items():
+            if not everything and number > FOLDED_ABOVE:
+                more = f"… and {number - FOLDED_ABOVE} more of [{rule}]"
+                console.print(f"  {escape(more)} (--all shows all)", style="dim")
     counts = {kind: sum(each.severity == kind for each in findings) for kind in _COLOURS}
     console.print(", ".join(_counted(number, kind) for kind, number in counts.items()))
+
+
+def _write_one(console: Console, finding: Finding, line: int | None) -> None:
+    colour = _COLOURS[finding.severity]
+    place, rule = escape(finding.pointer or "/"), escape(f"[{finding.rule}]")
+    number = f"{line}: " if line is not None else ""
+    console.print(f"  {number}[{colour}]{finding.severity}[/{colour}] {place} {rule} {escape(finding.message)}")
+    if finding.hint:
+        console.print(f"    hint: {escape(finding.hint)}", style="dim")
 
 
 def _counted(number: int, kind: str) -> str:

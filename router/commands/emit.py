@@ -45,7 +45,8 @@ def emit(
 ) -> None:
     """Produce messages that match a definition: as native records on standard output, or to a target.
 
-    Literals are set, templates expanded, and what is required without a value is made up, valid for its type.
+    Literals are set, templates expanded, and what is required without a value is made up, valid for its type. Data is
+    made up as the schema asks and checked against it; a warning says when it is not known to fit.
     """
     values = [*(context or []), *(text for text in more or [] if "=" in text)]
     loaded = usable_catalog([*catalog, *(text for text in more or [] if "=" not in text)])
@@ -63,9 +64,13 @@ def emit(
     )
     shown = count >= _PROGRESS_FROM and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
     with Progress(console=Console(stderr=True), disable=not shown) as bar, opened(to, sys.stdout.buffer) as target:
-        task = bar.add_task("produced", total=count)
+        task, doubted = bar.add_task("produced", total=count), False
         for number, record in enumerate(producer.records(count), 1):
             if number == 1:
                 check_matches(loaded, producer, record)
+            if producer.payload_doubt and not doubted:
+                doubted = True
+                warning = f"warning: the data of {message} is not known to fit: {producer.payload_doubt}"
+                bar.console.print(warning, markup=False, highlight=False, soft_wrap=True)
             target.send(record)
             bar.advance(task)

@@ -13,6 +13,7 @@ import typer
 
 from catalog.model import Catalog
 from router.commands.arguments import CatalogOption, MorePaths, usable_catalog
+from router.conformance import Validation
 from router.errors import RouterError
 from router.match import RecordMatcher, to_line
 
@@ -36,7 +37,7 @@ def match(
         typer.Option(metavar="XID", help="Candidates are this message group, for every record; may be repeated."),
     ] = None,
     validate: Annotated[
-        Validate, typer.Option(help="When bodies are held against schemas; this version reads none.")
+        Validate, typer.Option(help="When bodies are held against the schemas of definitions.")
     ] = Validate.ambiguous,
 ) -> None:
     """Say for each native record which definition takes it, or why none does.
@@ -48,22 +49,21 @@ def match(
     loaded = usable_catalog([*catalog, *(more or [])])
     if endpoint is not None:
         _require(endpoint, loaded.endpoints, "endpoint")
-    if validate is Validate.always:
-        typer.echo("xrouter: warning: payload schemas are not read in this version; no body is validated", err=True)
     output = sys.stdout.buffer
-    for outcome in _matcher(loaded, endpoint, group or []).outcomes(sys.stdin.buffer):
+    for outcome in _matcher(loaded, endpoint, group or [], validate.value).outcomes(sys.stdin.buffer):
         output.write(to_line(outcome))
     output.flush()
 
 
-def _matcher(catalog: Catalog, endpoint: str | None, groups: list[str]) -> RecordMatcher:
+def _matcher(catalog: Catalog, endpoint: str | None, groups: list[str], validation: Validation) -> RecordMatcher:
     """Return the matcher; several groups are one whose candidates are all of theirs."""
     for xid in groups:
         _require(xid, catalog.groups, "message group")
     if len(groups) < 2:
-        return RecordMatcher(catalog, endpoint=endpoint, group=groups[0] if groups else None)
+        group = groups[0] if groups else None
+        return RecordMatcher(catalog, endpoint=endpoint, group=group, validation=validation)
     union = tuple(dict.fromkeys(member for xid in groups for member in catalog.groups[xid]))
-    return RecordMatcher(replace(catalog, groups={groups[0]: union}), group=groups[0])
+    return RecordMatcher(replace(catalog, groups={groups[0]: union}), group=groups[0], validation=validation)
 
 
 def _require(xid: str, among: Mapping[str, Any], what: str) -> None:

@@ -21,6 +21,7 @@ from bindings.protocols import BINDINGS
 from catalog.errors import RecordError
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
+from router.conformance import Validation
 from router.judging import Tallies
 from router.match import RecordMatcher
 from router.plan import Plan
@@ -142,13 +143,14 @@ def is_record(line: str) -> bool:
     return True
 
 
-def plan_of(catalog: Catalog, folder: Path) -> Plan:
+def plan_of(catalog: Catalog, folder: Path, validation: Validation = "ambiguous") -> Plan:
     sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
     told = {
         "sources": [{"endpoint": ENDPOINT}],
         "sinks": sinks,
         "routes": [{"to": ["bus"]}],
         "dead_letters": {"sinks": ["dead"]},
+        "match": {"validate": validation},
     }
     return Plan(catalog, settings_from_dict(told, {}, folder))
 
@@ -188,13 +190,12 @@ def inbox_row(number: int, line: str) -> tuple[Any, ...]:
     return (ENDPOINT, "HTTP", received, parts, record.body, str(number))
 
 
-def by_match(catalog: Catalog, lines: list[str]) -> list[dict[str, Any]]:
+def by_match(catalog: Catalog, lines: list[str], validation: Validation = "ambiguous") -> list[dict[str, Any]]:
     """What `match` says, one entry per event, with the bytes that leave."""
     reference = Reference(catalog, endpoint=ENDPOINT)
     told: list[dict[str, Any]] = []
-    for number, (line, outcome) in enumerate(
-        zip(lines, RecordMatcher(catalog, endpoint=ENDPOINT).decide([*lines]), strict=True)
-    ):
+    matcher = RecordMatcher(catalog, endpoint=ENDPOINT, validation=validation)
+    for number, (line, outcome) in enumerate(zip(lines, matcher.decide([*lines]), strict=True)):
         events = outcome["events"] if outcome["outcome"] == "batch" else [outcome]
         for place, (event, (data, raw)) in enumerate(zip(events, reference.bodies(line), strict=True)):
             body = data if event["outcome"] == "routed" else raw
@@ -256,17 +257,18 @@ def same(lines: list[str], matched: list[dict[str, Any]], ran: list[dict[str, An
     return {one.get("reason", one["outcome"]) for one in matched}
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_kafka(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "validation"), [(7, "ambiguous"), (2, "never"), (8, "always")])
+def test_kafka(spark: SparkSession, tmp_path: Path, seed: int, validation: Validation) -> None:
     options = {"envelopeoptions": {"mode": "structured"}} if seed != 2 else {}
     catalog = catalog_for(seed, "KAFKA", **options)
     lines = lines_of(Random(seed), catalog, "KAFKA", KAFKA_MEMBERS)
-    plan, rows, known = plan_of(catalog, tmp_path), [kafka_row(line) for line in lines], frozenset[str]()
+    plan, known = plan_of(catalog, tmp_path, validation), frozenset[str]()
+    rows = [kafka_row(line) for line in lines]
     for _ in range(2):
         outcomes, tallies = judged_rows(spark, plan, rows, KAFKA_SCHEMA, "kafka", known)
-        met = same(lines, by_match(catalog, lines), by_run(outcomes, "kafka"))
+        met = same(lines, by_match(catalog, lines, validation), by_run(outcomes, "kafka"))
         assert {"routed", "invalid-cloudevent", "undecodable"} <= met
-        assert met & {"no-match", "ambiguous"}
+        assert met & {"no-match", "ambiguous"} and ("schema-violation" in met) is (validation != "never")
         known = learned(known, collect(tallies.value).layouts)
         assert known, "the second round should know some layouts"
 

@@ -165,11 +165,6 @@ def test_several_paths_groups_and_values_as_the_contract_writes_them(xrouter: An
     assert json.loads(out)["reason"] == "no-match"
 
 
-def test_match_says_that_bodies_are_not_validated(xrouter: Any) -> None:
-    status, out, err = xrouter("match", "--catalog", MARKET, "--validate", "always")
-    assert (status, out) == (0, "") and "no body is validated" in err
-
-
 def test_doctor_finds_java_and_reads_settings(xrouter: Any, tmp_path: Path) -> None:
     config = tmp_path / "router.yaml"
     config.write_text(f"catalog: {{source: {MARKET}}}\nsources: [{{endpoint: /endpoints/tills}}]\n")

@@ -10,14 +10,15 @@ from catalog.record import Record
 from router.emit import record_line
 from router.match import RecordMatcher
 from router.settings import load_settings
-from tests.support.readme import README, block, made
+from tests.support.readme import README, SETTINGS, block, made
 
 MESSAGE = "/messagegroups/Garden/messages/Garden.Moisture"
 
 
 def test_the_tables_are_those_of_the_code() -> None:
-    text = README.read_text(encoding="utf-8")
-    assert text == made(text), "README.md has drifted: run `python -m tests.support.readme`"
+    for page in (README, SETTINGS):
+        text = page.read_text(encoding="utf-8")
+        assert text == made(text), f"{page.name} has drifted: run `python -m tests.support.readme`"
 
 
 def test_the_example_gives_what_it_shows(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ def test_random_catalogs(seed: int) -> None:
     agree(catalog, lines, endpoint=ENDPOINT)
     agree(catalog, lines[:50], group=GROUP)
     agree(catalog, lines[:50], hop_by_hop=True)
+    agree(catalog, lines[:50], validation="always")
+    agree(catalog, lines[:50], validation="never")
 
 
 def test_random_catalogs_meet_every_outcome() -> None:
@@ -71,8 +73,10 @@ def test_random_catalogs_meet_every_outcome() -> None:
     for seed in range(1000, 1006):
         rng = Random(seed)
         catalog = random_catalog(rng, 12)
-        met += agree(catalog, records(rng, catalog, 300), endpoint=ENDPOINT)
-    wanted = {"routed", "batch", "no-match", "ambiguous", "invalid-cloudevent", "undecodable", "unmappable"}
+        validation = ("ambiguous", "always")[seed % 2]
+        met += agree(catalog, records(rng, catalog, 300), endpoint=ENDPOINT, validation=validation)
+    wanted = {"routed", "batch", "no-match", "ambiguous", "schema-violation"}
+    wanted |= {"invalid-cloudevent", "undecodable", "unmappable"}
     assert wanted <= {outcome for outcome, count in met.items() if count >= 5}, met
 
 

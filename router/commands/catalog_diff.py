@@ -1,0 +1,84 @@
+"""``xrouter catalog diff``: what changed between two catalogs, and whether one can go on with the second."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from catalog.comparing import Change, Difference, compare
+from catalog.errors import DocumentError
+from catalog.load import load
+from catalog.model import Catalog
+from router.commands.arguments import Format
+
+COMPATIBLE: Final = 0
+INCOMPATIBLE: Final = 1
+UNREADABLE: Final = 2
+
+
+def diff(
+    old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the catalog as it was.")],
+    new: Annotated[str, typer.Argument(metavar="B", help="The same of the catalog as it is to be.")],
+    format: Annotated[Format, typer.Option("--format", help="`json` is one object.")] = Format.text,
+) -> None:
+    """Tell what changed for consumers from catalog A to B, and whether it is compatible.
+
+    Ends with 0 when nothing changed or all changes are compatible, 1 when one is not, 2 when a catalog cannot be read.
+    Compatible is a change after which every record still reaches its definition and nothing of it is lost: definitions
+    that match the same records or more (`same`, `wider`), and what is merely added. Incompatible are definitions
+    removed, renamed, or matching fewer records or others (`narrower`, `different`), placeholders lost, attributes of
+    mapped events changed, what has become ambiguous, and schemas that are not plainly compatible (`unknown`).
+    """
+    try:
+        before, after = _loaded(old), _loaded(new)
+    except DocumentError as error:
+        typer.echo(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
+        raise typer.Exit(UNREADABLE) from error
+    difference = compare(before, after)
+    if format is Format.json:
+        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(difference.to_json())) + b"\n")
+        sys.stdout.buffer.flush()
+    else:
+        _write(difference)
+    raise typer.Exit(COMPATIBLE if difference.compatible else INCOMPATIBLE)
+
+
+def _loaded(source: str) -> Catalog:
+    return load([source], network=True)
+
+
+def _write(difference: Difference) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    shown = ""
+    for change in difference.changes:
+        if change.xid != shown:
+            shown = change.xid
+            console.print(f"[bold]{escape(shown)}[/bold]")
+        colour = "green" if change.compatible else "red"
+        console.print(f"  [{colour}]{change.kind}[/{colour}]{escape(_told(change))}")
+    wrong = sum(not change.compatible for change in difference.changes)
+    count = len(difference.changes)
+    changes = f"{count} change{'' if count == 1 else 's'}"
+    console.print(f"{changes}, {wrong} incompatible" if difference.changes else "nothing changed for consumers")
+
+
+def _told(change: Change) -> str:
+    """Say all but kind and xid: name, relation, values and detail."""
+    words = [change.name] if change.name else []
+    if change.relation is not None:
+        words.append(f"({change.relation})")
+    if change.before is not None or change.after is not None:
+        words.append(f"{_text(change.before)} -> {_text(change.after)}")
+    told = " ".join(words)
+    return f" {told}{': ' if told and change.detail else ''}{change.detail}".rstrip()
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "(none)"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,170 @@
+"""Bodies held against data schemas: candidates whose schema rejects the body are dropped (semantics.md sections 5, 8).
+
+Three cases. A definition with neither envelope nor protocol is decided by its schema, always. Where several
+definitions match one record, schemas tell them apart. With ``always``, a single match must conform as well. A body
+is looked at only in these cases, per batch and definition at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from catalog.schemas.contract import SchemaFault
+from catalog.schemas.validation import PayloadValidation
+from router.channels import Channel
+from router.facts import Facts
+from router.matching.coincidence import Coincidence
+from router.matching.columns import Int
+from router.matching.index import MatchIndex
+from router.matching.targets import Target
+
+Validation = Literal["never", "ambiguous", "always"]
+TOLD: Final = 3
+"""Rejecting schemas that a dead letter names."""
+
+
+@dataclass(slots=True)
+class Checked:
+    """The sets that are left, and why rows lost candidates.
+
+    ``rejected`` gives per row the faults by xid, for rows that lost all they had; ``violations`` are those of them that
+    end as ``schema-violation``, the others never matched at all.
+    """
+
+    sets: Int
+    rejected: dict[int, dict[str, SchemaFault]] = field(default_factory=dict)
+    violations: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What to look at in a match set: targets whose schema decides whether they match, and the others."""
+
+    deciding: tuple[int, ...]
+    others: tuple[int, ...]
+
+
+class PayloadChecks:
+    """Drops candidates by their schemas, for the match sets of one index."""
+
+    def __init__(
+        self, index: MatchIndex, channels: Sequence[Channel], payloads: PayloadValidation | None, mode: Validation
+    ) -> None:
+        self._index = index
+        self._payloads = payloads
+        self._mode = mode
+        self._looks: dict[int, _Look | None] = {}
+        self._needs = [False] * len(channels)
+        if payloads is not None and any(self._has_schema(target) for target in index.targets):
+            self._needs = [self._needed(channel.candidates) for channel in channels]
+            if mode == "ambiguous" and not all(self._needs):
+                coincidence = Coincidence(index, self._has_schema)
+                self._needs = [
+                    needed or coincidence.needs_bodies(channel.candidates)
+                    for needed, channel in zip(self._needs, channels, strict=True)
+                ]
+
+    def needs_bodies(self, channel: int) -> bool:
+        """Tell whether bodies of records on that channel may have to be looked at."""
+        return channel >= 0 and self._needs[channel]
+
+    def check(self, facts: Facts, sets: Int) -> Checked:
+        """Return the sets without the candidates whose schemas reject the body."""
+        if not any(self._needs):
+            return Checked(sets)
+        looks = {number: self._look(number) for number in np.unique(sets).tolist()}
+        wanted = [number for number, look in looks.items() if look is not None]
+        if not wanted:
+            return Checked(sets)
+        checked = Checked(sets.copy())
+        for number in wanted:
+            look = looks[number]
+            rows = [row for row in np.flatnonzero(sets == number).tolist() if row not in facts.faults]
+            if look is not None and rows:
+                self._drop(facts, checked, number, look, rows)
+        return checked
+
+    def _needed(self, candidates: Sequence[int]) -> bool:
+        targets = [self._index.targets[number] for number in candidates]
+        return any(self._has_schema(each) and (self._mode == "always" or decides(each)) for each in targets)
+
+    def _has_schema(self, target: Target) -> bool:
+        return self._payloads is not None and self._payloads.has_schema(target.definition)
+
+    def _look(self, number: int) -> _Look | None:
+        if number not in self._looks:
+            targets = [(each, self._index.targets[each]) for each in self._index.sets[number].targets]
+            deciding = tuple(each for each, target in targets if decides(target) and self._has_schema(target))
+            several = len({target.xid for _, target in targets}) > 1
+            looks = self._mode == "always" or (self._mode == "ambiguous" and several)
+            others = tuple(e for e, t in targets if looks and e not in deciding and self._has_schema(t))
+            self._looks[number] = _Look(deciding, others) if deciding or others else None
+        return self._looks[number]
+
+    def _drop(self, facts: Facts, checked: Checked, number: int, look: _Look, rows: list[int]) -> None:
+        matched = self._index.sets[number]
+        found = self._faults(facts, (*look.deciding, *look.others), rows)
+        for at, row in enumerate(rows):
+            faults = {target: told[at] for target, told in found.items() if told[at] is not None}
+            if not faults:
+                continue
+            left = matched.bits & ~sum(1 << target for target in faults if target in look.deciding)
+            others = sum(1 << target for target in faults if target in look.others)
+            if left & others and (self._mode == "always" or self._several(left)):
+                left &= ~others
+                if not left:
+                    checked.violations.add(row)
+            checked.sets[row] = self._index.set_number(left, event=matched.event)
+            if not left:
+                targets = self._index.targets
+                checked.rejected[row] = {targets[target].xid: fault for target, fault in faults.items() if fault}
+
+    def _several(self, bits: int) -> bool:
+        targets = self._index.sets[self._index.set_number(bits, event=True)].targets
+        return len({self._index.targets[number].xid for number in targets}) > 1
+
+    def _faults(self, facts: Facts, targets: Sequence[int], rows: list[int]) -> dict[int, Sequence[SchemaFault | None]]:
+        """Return per target the fault of each row; targets of one definition share it."""
+        payloads = self._payloads
+        if payloads is None:
+            return {}
+        known = [facts.payload(row) for row in rows]
+        bodies = [payload.body if payload else None for payload in known]
+        types = [payload.content_type if payload else None for payload in known]
+        by_xid: dict[str, list[SchemaFault | None]] = {}
+        for target in targets:
+            xid = self._index.targets[target].xid
+            if xid not in by_xid:
+                told = payloads.faults(xid, bodies, types)
+                by_xid[xid] = [fault if payload else None for fault, payload in zip(told, known, strict=True)]
+        return {target: by_xid[self._index.targets[target].xid] for target in targets}
+
+
+def decides(target: Target) -> bool:
+    """Tell whether content type and schema alone decide for this candidate: it has no envelope and no protocol."""
+    return not target.envelope and target.protocol is None
+
+
+def told(rejected: Mapping[str, SchemaFault]) -> str:
+    """Return the detail of a dead letter that schemas rejected."""
+    listed = [f"{xid}: {fault}" for xid, fault in sorted(rejected.items())]
+    more = f"; and {len(listed) - TOLD} more" if len(listed) > TOLD else ""
+    return "; ".join(listed[:TOLD]) + more
+
+
+def mismatches(rejected: Mapping[str, SchemaFault], targets: Sequence[Target]) -> list[dict[str, Any]]:
+    """Return the rejecting definitions as ``nearest`` gives them."""
+    definitions = {target.xid: target.definition for target in targets if target.xid in rejected}
+    return [
+        {
+            "message": xid,
+            "mismatches": [
+                {"property": "data", "expected": definitions[xid].schemakey, "found": str(rejected[xid])},
+            ],
+        }
+        for xid in sorted(rejected)[:TOLD]
+    ]

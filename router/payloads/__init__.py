@@ -1,0 +1,3 @@
+from router.payloads.making import Payload, PayloadMaker
+
+__all__ = ["Payload", "PayloadMaker"]

@@ -1,0 +1,110 @@
+"""How ``check`` writes findings: as text with lines and folds, as SARIF, and what it says of a rule."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalog.model import Finding
+from catalog.rules import rules
+from router.cli import status_of
+from router.sarif import SARIF_VERSION, artifact_uri, sarif
+
+LEVELS = {"error": "error", "warning": "warning", "info": "note"}
+
+
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A catalog with 25 findings of one rule and one of another, one thing a line; the working folder is beside it."""
+    messages = {f"m{n:02}": {"format": "CloudEvents/1.0"} for n in range(25)}
+    tree = {"messagegroups": {"g g": {"messages": messages}}, "endpoints": {"e": {"usage": "nobody"}}}
+    (tmp_path / "below").mkdir()
+    path = tmp_path / "below" / "many findings.json"
+    path.write_text(json.dumps(tree, indent=1))
+    monkeypatch.chdir(tmp_path)
+    return path
+
+
+def test_text_folds_what_is_many_and_shows_lines(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["check", str(many)]) == 0
+    out = capsys.readouterr().out
+    assert out.count("[unusual-name]") == 20 + 1
+    assert "… and 5 more of [unusual-name] (--all shows all)" in out
+    rows = many.read_text().splitlines()
+    line = next(line for line in out.splitlines() if "/m07/format" in line)
+    number = int(line.strip().split(":")[0])
+    assert '"format"' in rows[number - 1] and '"m07"' in rows[number - 2]
+    assert status_of(["check", str(many), "--all"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("[unusual-name]") == 25 and "more of" not in out
+
+
+def test_json_is_never_folded(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["check", str(many), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(each["rule"] == "unusual-name" for each in found) == 25
+    assert {tuple(each) for each in found} == {("file", "pointer", "severity", "rule", "message", "hint")}
+
+
+def test_sarif_has_rules_levels_lines_and_pointers(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["check", "below/many findings.json", "--format", "sarif"]) == 0
+    log = json.loads(capsys.readouterr().out)
+    assert log["version"] == SARIF_VERSION
+    (run,) = log["runs"]
+    driver = run["tool"]["driver"]
+    assert [rule["id"] for rule in driver["rules"]] == list(rules())
+    assert len(run["results"]) >= 26
+    for result in run["results"]:
+        rule = driver["rules"][result["ruleIndex"]]
+        assert rule["id"] == result["ruleId"] and rule["help"]["text"] and rule["shortDescription"]["text"]
+        (location,) = result["locations"]
+        assert location["physicalLocation"]["artifactLocation"] == {"uri": "below/many%20findings.json"}
+        assert location["physicalLocation"]["region"]["startLine"] > 1
+        assert location["logicalLocations"][0]["fullyQualifiedName"].startswith("/")
+    usage = next(each for each in run["results"] if each["ruleId"] == "unknown-usage")
+    assert usage["level"] == "warning" and "nobody" in usage["message"]["text"]
+    marks = [each["partialFingerprints"]["ruleAndPointer/v1"] for each in run["results"]]
+    assert len(set(marks)) == len(marks)
+
+
+def test_sarif_of_what_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["check", str(tmp_path / "gone.json"), "--format", "sarif"]) == 2
+    run = json.loads(capsys.readouterr().out)["runs"][0]
+    assert run["invocations"] == [{"executionSuccessful": False, "exitCode": 2}]
+    assert [(each["ruleId"], each["level"]) for each in run["results"]] == [("unreadable-document", "error")]
+
+
+def test_sarif_levels_and_bare_findings(tmp_path: Path) -> None:
+    found = [Finding("", "", severity, "no-definitions", "x", "y") for severity in ("error", "warning", "info")]
+    results: list[dict[str, Any]] = sarif(found, {}, tmp_path, exit_code=1)["runs"][0]["results"]
+    assert [each["level"] for each in results] == list(LEVELS.values())
+    assert all(each["locations"] == [] and each["message"] == {"text": "x; y"} for each in results)
+
+
+@pytest.mark.parametrize(
+    ("file", "uri"),
+    [
+        ("a b.json", "a%20b.json"),
+        ("{folder}/x/ä.json", "x/%C3%A4.json"),
+        ("https://example.com/c.json", "https://example.com/c.json"),
+        ("../beside.json", "file://{parent}/beside.json"),
+    ],
+)
+def test_artifact_uris(file: str, uri: str, tmp_path: Path) -> None:
+    places = {"{folder}": str(tmp_path), "{parent}": str(tmp_path.resolve().parent)}
+    for mark, place in places.items():
+        file, uri = file.replace(mark, place), uri.replace(mark, place)
+    assert artifact_uri(file, tmp_path) == uri
+
+
+def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["check", "--explain", "base-cycle"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("base-cycle (error)\n") and rules()["base-cycle"].doc in out
+    assert status_of(["check", "--explain", "all"]) == 0
+    assert capsys.readouterr().out.count("Basis: ") == len(rules())
+    assert status_of(["check", "--explain", "base-cycel"]) == 1
+    assert "did you mean base-cycle?" in capsys.readouterr().err

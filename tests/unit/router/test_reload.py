@@ -1,0 +1,59 @@
+"""Reloading: what the router makes of a changed catalog, and of one that waits for what it refers to."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from catalog.load import load
+from router.metrics import Metrics
+from router.plan import Plan
+from router.reload import Reloader
+from router.settings import load_settings
+from router.status import Status
+from tests.support.waiting import wait_until
+from tests.support.web import Reply, serving
+
+CONFIG = """
+catalog: {source: ./catalog.json, poll: 10ms}
+sources: [{endpoint: /endpoints/e}]
+sinks: {out: {type: jsonl, path: ./out}}
+routes: [{to: out}]
+dead_letters: {sinks: [out]}
+"""
+LIMIT = 20.0
+
+
+def write(path: Path, base: str | None, content_type: str) -> None:
+    message = {"protocol": "KAFKA", "basemessage": base, "datacontenttype": content_type}
+    options = {"endpoints": [{"uri": "localhost:9092"}], "options": {"topic": "t"}}
+    endpoint = {"usage": ["consumer"], "protocol": "KAFKA", "protocoloptions": options, "messages": {"m": message}}
+    path.write_text(json.dumps({"endpoints": {"e": endpoint}}))
+
+
+def test_a_catalog_that_waits_takes_effect_when_it_is_whole(tmp_path: Path) -> None:
+    catalog = tmp_path / "catalog.json"
+    (tmp_path / "router.yaml").write_text(CONFIG)
+    write(catalog, None, "a/b")
+    settings = load_settings(tmp_path / "router.yaml", {})
+    active = Plan(load([catalog]), settings)
+    metrics, status = Metrics(), Status()
+    reloader = Reloader(settings, active, metrics, status)
+    plans: list[Plan] = []
+
+    def polled(web_asked: int) -> bool:
+        plan = reloader.poll()
+        if plan is not None:
+            plans.append(plan)
+        return len(web.asked) >= web_asked
+
+    with serving() as web:
+        web.routes["/b.json"] = Reply("", 503)
+        write(catalog, f"{web.url}/b.json#/messagegroups/g/messages/b", "c/d")
+        wait_until(lambda: polled(3), LIMIT, "three attempts")
+        assert plans == []
+        base = {"messagegroups": {"g": {"messages": {"b": {"envelope": "CloudEvents/1.0"}}}}}
+        web.routes["/b.json"] = Reply(base)
+        wait_until(lambda: polled(0) and bool(plans), LIMIT, "the new plan")
+    definition = plans[0].catalog.definitions["/endpoints/e/messages/m"]
+    assert (definition.envelope, definition.datacontenttype) == ("CloudEvents/1.0", "c/d")
