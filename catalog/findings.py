@@ -10,6 +10,7 @@ from catalog.model import Finding, Severity
 
 MAX_FINDINGS: Final = 50_000
 """Findings of one severity; past them one more says that there are more."""
+UNUSUAL_NAME: Final = "unusual-name"
 MAX_TEXT: Final = 1_000
 """Characters of a message or hint, which may quote what the document says."""
 
@@ -20,17 +21,24 @@ class Findings:
     def __init__(self) -> None:
         self._found: dict[Finding, None] = {}
         self._counts: Counter[Severity] = Counter()
+        self._older: set[str] = set()
 
     def add(self, place: Place, severity: Severity, rule: str, message: str, hint: str = "") -> None:
         """Add one finding; ``rule`` is its stable id, ``hint`` the remedy."""
-        finding = Finding(place.file, place.pointer, severity, rule, _capped(message), _capped(hint))
+        if rule == UNUSUAL_NAME and place.file in self._older:
+            return
+        finding = Finding(_printable(place.file), place.pointer, severity, rule, _capped(message), _capped(hint))
         if finding in self._found or self._counts[severity] > MAX_FINDINGS:
             return
         if self._counts[severity] == MAX_FINDINGS:
             text = f"there are more than {MAX_FINDINGS} findings of severity {severity}; the rest is not listed"
-            finding = Finding(place.file, "", severity, "too-many-findings", text, "mend these first")
+            finding = Finding(_printable(place.file), "", severity, "too-many-findings", text, "mend these first")
         self._counts[severity] += 1
         self._found[finding] = None
+
+    def of_older_dialect(self, file: str) -> None:
+        """Take names of before 1.0 as usual in that file: they are its dialect's own."""
+        self._older.add(file)
 
     def error(self, place: Place, rule: str, message: str, hint: str = "") -> None:
         """Report something that cannot be used."""
@@ -55,3 +63,8 @@ class Findings:
 
 def _capped(text: str) -> str:
     return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 3]}..."
+
+
+def _printable(file: str) -> str:
+    """Return a file's name as UTF-8 can hold it, which names on disk need not be."""
+    return file if file.isascii() else file.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -16,7 +16,9 @@ from catalog.options import Named, normal_options
 from catalog.protocol_properties import canonical_type
 from catalog.references import Resolver
 
-MAX_LEVELS: Final = 256
+MAX_LEVELS: Final = 64
+MAX_PROPERTIES: Final = 500_000
+"""Properties of all messages of a load together: few lines of inheritance can stand for very many."""
 _SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
 
 
@@ -47,6 +49,7 @@ class Inheritance:
     _done: dict[str, Effective | None] = field(default_factory=dict)
     _errors: set[str] = field(default_factory=set)
     _targets: dict[str, str | None] = field(default_factory=dict)
+    _properties: int = 0
 
     def resolve(self) -> list[Effective]:
         """Return all messages that can be used, versions left out, in the order of their documents."""
@@ -105,7 +108,19 @@ class Inheritance:
             self.findings.error(message.place, "base-too-deep", text, "shorten the chain of bases")
             self._errors.add(xid)
             return None
-        return self._laid_over(message, base)
+        return self._bounded(self._laid_over(message, base))
+
+    def _bounded(self, effective: Effective) -> Effective | None:
+        """Report and leave out the messages that would stand for too much."""
+        size = _size(effective.attributes)
+        if self._properties + size > MAX_PROPERTIES:
+            message = effective.message
+            text = f"{message.xid} has {size} properties, and all messages together more than {MAX_PROPERTIES}"
+            self.findings.error(message.place, "too-many", text, "inherit less, or split the catalog")
+            self._errors.add(message.xid)
+            return None
+        self._properties += size
+        return effective
 
     def _stands(self, message: DeclaredMessage) -> bool:
         """Report a reference that leads nowhere; a borrowed message does not stand without it."""
@@ -163,6 +178,17 @@ def overlaid(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, 
         kept = {name: value for name, value in kept.items() if name not in _SCHEMA or name in own}
     merged: dict[str, Any] = merge(kept, dict(own))
     return merged
+
+
+def _size(attributes: Mapping[str, Any]) -> int:
+    """Count the properties that merged attributes stand for."""
+    options = attributes.get("protocoloptions", {}).values()
+    inner = sum(len(each.entries) if isinstance(each, Named) else len(each) for each in options if _is_collection(each))
+    return len(attributes.get("envelopemetadata", ())) + len(options) + inner
+
+
+def _is_collection(option: Any) -> bool:
+    return isinstance(option, (Named, dict))
 
 
 def own_attributes(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final
@@ -63,6 +63,14 @@ def definition_from_json(form: Mapping[str, Any]) -> Definition:
         read[member] = tuple(Property(*prop) for prop in form[member])
     read["base"] = tuple(form["base"])
     return Definition(**read)
+
+
+def meaning_of(catalog: Catalog) -> Iterator[Any]:
+    """Give what a catalog means in parts of plain JSON, always in one order; findings are no part of it."""
+    yield from (definition_to_json(catalog.definitions[xid]) for xid in sorted(catalog.definitions))
+    yield from ([xid, *catalog.groups[xid]] for xid in sorted(catalog.groups))
+    yield from (_plain(catalog.endpoints[xid]) for xid in sorted(catalog.endpoints))
+    yield from ([xid, catalog.schemas[xid]] for xid in sorted(catalog.schemas))
 
 
 def catalog_to_json(catalog: Catalog) -> dict[str, Any]:

@@ -18,13 +18,15 @@ from catalog.fetching import Fetcher
 from catalog.findings import Findings
 from catalog.inheritance import Inheritance
 from catalog.linting import Subject, lint
-from catalog.listing import catalog_to_json
+from catalog.listing import meaning_of
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.properties import definition_of
 from catalog.references import Resolver
 from catalog.schemas.linking import link_schemas
 
 EPOCH_CHARACTERS: Final = 16
+MAX_CANDIDATES: Final = 1_000_000
+"""Candidates of all endpoints of a load together."""
 _READERS: Final[Mapping[Dialect, Callable[[Document, Declarations, Findings], None]]] = {
     Dialect.XREGISTRY: xregistry.read,
     Dialect.DEFINITION_GROUPS: cereg.read,
@@ -72,7 +74,7 @@ def build(
     effective = Inheritance(declarations, resolver, findings).resolve()
     definitions = dict(sorted((each.message.xid, definition_of(each, findings)) for each in effective))
     groups = _groups(declarations, definitions)
-    endpoints = _endpoints(declarations, definitions, groups, listed)
+    endpoints = _endpoints(declarations, definitions, groups, listed, findings)
     linked = link_schemas(definitions, declarations, abroad, given, findings)
     catalog = Catalog(linked.definitions, groups, endpoints, linked.schemas)
     lint(Subject(catalog, declarations, documents, findings))
@@ -82,10 +84,11 @@ def build(
 
 def epoch_of(catalog: Catalog) -> str:
     """Return the content hash of a catalog: equal for equal meaning, whatever the files, their order or format."""
-    meaning = catalog_to_json(catalog)
-    for member in ("findings", "epoch", "pending"):
-        meaning.pop(member)
-    return hashlib.sha256(msgspec.json.encode(meaning, order="deterministic")).hexdigest()[:EPOCH_CHARACTERS]
+    digest = hashlib.sha256()
+    for part in meaning_of(catalog):  # one at a time: the text of a whole catalog may be large
+        digest.update(msgspec.json.encode(part, order="deterministic"))
+        digest.update(b"\n")
+    return digest.hexdigest()[:EPOCH_CHARACTERS]
 
 
 def _declared(documents: Iterable[Document], declarations: Declarations, findings: Findings) -> Declarations:
@@ -96,10 +99,12 @@ def _declared(documents: Iterable[Document], declarations: Declarations, finding
         if reader is not None:
             reader(document, declarations, findings)
         elif document.named:
-            hint = "it should have messagegroups, endpoints or schemagroups"
-            findings.error(place, "not-a-catalog", "this is no xRegistry document", hint)
+            hint = "name a catalog of messages; other registries have nothing to route by"
+            findings.error(place, "not-a-catalog", "this holds no message groups, endpoints or schema groups", hint)
         else:
-            findings.info(place, "not-a-catalog", "not an xRegistry document, and passed over", "")
+            findings.info(
+                place, "not-a-catalog", "no message groups, endpoints or schema groups in here; passed over", ""
+            )
     return declarations
 
 
@@ -116,14 +121,22 @@ def _endpoints(
     definitions: Mapping[str, Definition],
     groups: Mapping[str, tuple[str, ...]],
     listed: Mapping[str, tuple[str, ...]],
+    findings: Findings,
 ) -> dict[str, Endpoint]:
     inline: dict[str, list[str]] = {}
     for definition in definitions.values():
         if definition.group in declarations.endpoints:
             inline.setdefault(definition.group, []).append(definition.xid)
     endpoints: dict[str, Endpoint] = {}
+    left = MAX_CANDIDATES
     for xid in sorted(declarations.endpoints):
         declared = declarations.endpoints[xid]
+        size = len(inline.get(xid, ())) + sum(len(groups[group]) for group in listed[xid])
+        if size > left:
+            text = f"{xid} expects {size} messages, and all endpoints together more than {MAX_CANDIDATES}"
+            findings.error(declared.place, "too-many", text, "list fewer groups, or split the catalog")
+            continue
+        left -= size
         candidates = (*inline.get(xid, ()), *(message for group in listed[xid] for message in groups[group]))
         endpoints[xid] = Endpoint(candidates=tuple(dict.fromkeys(candidates)), **_kept(declared, listed[xid]))
     return endpoints

@@ -12,6 +12,7 @@ from catalog.dialects.declaring import (
     declare_group,
     declare_registry,
     declare_schemas,
+    deprecated,
     has_room,
     members,
     other_members,
@@ -58,6 +59,9 @@ _TAKEN: Final = frozenset({*_ATTRIBUTES, *_BASES, "versions"})
 def read(document: Document, into: Declarations, findings: Findings) -> None:
     """Add everything that *document* declares; what has the wrong shape is reported and left out."""
     root = document.root
+    if str(document.tree.get("specversion")).startswith("0.5"):
+        deprecated(root, "xRegistry 0.5", findings)
+        findings.of_older_dialect(root.file)
     declare_registry(document.tree, into)
     read_groups(document.tree, root, into, findings)
     for key, endpoint, place in members(document.tree, "endpoints", root, into, findings):

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from catalog.declared import Place
 from catalog.dialects import Dialect
+from catalog.dialects.declaring import MAX_ID
 from catalog.linting.known_names import LEVELS
 from catalog.linting.nearest import nearest
 from catalog.linting.subject import Subject
@@ -41,7 +42,7 @@ def _walk(subject: Subject, node: Mapping[str, Any], place: Place, level: str) -
         kind = LEVELS[level].holds.get(name.lower())
         if kind is not None and isinstance(value, dict):
             for key, member in value.items():
-                if isinstance(member, dict):
+                if isinstance(member, dict) and len(key) <= MAX_ID:
                     _walk(subject, member, place / name / key, kind)
     if level == "message":
         for body, at, key in (*_envelope(subject, node, place), *_options(node, place)):

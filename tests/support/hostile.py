@@ -86,6 +86,28 @@ def _versions(size: int) -> bytes:
     return messages({"m": {"versions": {str(number): {} for number in range(size)}}})
 
 
+def _heirs(attributes: bool, size: int) -> bytes:
+    """Return *size* messages that inherit *size* properties each from one."""
+    names = [f"a{number}" for number in range(size)]
+    base = (
+        {"envelopemetadata": {name: {"value": "x"} for name in names}}
+        if attributes
+        else {"protocol": "KAFKA", "protocoloptions": {"headers": [{"name": name, "value": "x"} for name in names]}}
+    )
+    heirs = {f"m{number}": {"basemessage": "/messagegroups/g/messages/b"} for number in range(size)}
+    return messages({"b": base, **heirs})
+
+
+def _channels(size: int) -> bytes:
+    """Return *size* endpoints that each list one group of *size* messages."""
+    endpoints = {f"e{number}": {"messagegroups": ["/messagegroups/g"]} for number in range(size)}
+    return messages({f"m{number}": {} for number in range(size)}, endpoints=endpoints)
+
+
+def _under_a_long_id(size: int) -> bytes:
+    return messages({f"m{number}": {} for number in range(5_000)}, group="g" * size)
+
+
 CASES: Final = (
     # too deep
     Case("deep-json", lambda n: b'{"a":' * n + b"1" + b"}" * n, 129, "nests deeper", refused=True),
@@ -152,6 +174,10 @@ CASES: Final = (
     Case("many-headers", _headers, 1_000, "unknown-type"),
     Case("chain-of-bases", lambda n: _chain(n, 0), 5_000, "base-cycle"),
     Case("chain-to-nowhere", lambda n: _chain(n, n), 5_000, "base-too-deep"),
+    Case("heirs", lambda n: _heirs(True, n), 1_001, "too-many"),
+    Case("heirs-of-headers", lambda n: _heirs(False, n), 1_001, "too-many"),
+    Case("channels", _channels, 1_001, "too-many"),
+    Case("under-a-long-id", _under_a_long_id, 1_000, "long-id"),
     Case(
         "into-a-cycle",
         lambda n: messages({f"m{m}": {"basemessage": f"m{m // 2}"} for m in range(n)}),
@@ -179,6 +205,10 @@ LARGE: Final = {
     "long-references": 1_000_000,
     "chain-of-bases": 49_000,
     "chain-to-nowhere": 49_000,
+    "heirs": 10_000,
+    "heirs-of-headers": 10_000,
+    "channels": 10_000,
+    "under-a-long-id": 1_000_000,
     "into-a-cycle": 49_000,
 }
 """Sizes at which what is not bounded would take gigabytes or hours."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import subprocess
 import sys
@@ -28,9 +29,10 @@ from router.cli import status_of
 from router.errors import CatalogUnavailable
 from tests.support.corpora import CORPORA, documents
 from tests.support.hostile import CASES, LARGE, Case, messages
+from tests.support.samples import samples
 
-SAMPLES: Final = Path(__file__).parents[3] / "catalog" / "samples"
-FILES: Final = sorted(path for path in SAMPLES.iterdir() if path.is_file())
+ROOT: Final = Path(__file__).parents[3]
+FILES: Final = [path for path in samples() if path.is_file()]
 CUTS: Final = 40
 PLACES: Final = 8
 """Places of one document at which the quick run puts odd values; the full one takes all."""
@@ -182,7 +184,7 @@ def test_large_ones_stay_in_their_bounds(case: Case, tmp_path: Path) -> None:
 
     done = subprocess.run(
         [sys.executable, "-c", _LOAD.format(memory=MEMORY), str(path)],
-        cwd=SAMPLES.parents[1],
+        cwd=ROOT,
         capture_output=True,
         timeout=SECONDS,
         check=False,
@@ -231,6 +233,12 @@ def test_what_is_refused_is_pointed_at(name: str, data: bytes, pointer: str) -> 
     with pytest.raises(DocumentError) as error:
         parse_text(name, data)
     assert (error.value.file, error.value.pointer) == (name, pointer)
+
+
+def test_a_file_name_that_is_no_text_can_be_told(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    (tmp_path / os.fsdecode(b"\xff.json")).write_bytes(messages({"m": 1}))
+    assert status_of(["check", str(tmp_path), "--format", "json"]) == 1
+    assert json.loads(capfdbinary.readouterr().out)[0]["file"].endswith("\\udcff.json")
 
 
 def test_json_and_yaml_nest_equally_deep() -> None:

@@ -18,11 +18,11 @@ from catalog.model import PROTOCOLS, Catalog, Definition, Property
 from catalog.parsing import parse_text
 from catalog.protocol_properties import AMQP_SECTIONS, TYPES
 from catalog.schemas.library import schema_source
+from tests.support.samples import samples
 
-SAMPLES: Final = Path(__file__).parents[3] / "catalog" / "samples"
-SOURCES: Final = sorted(path for path in SAMPLES.iterdir() if path.is_file() or (path / "index.json").is_file())
+SOURCES: Final = samples()
 TOLD: Final[dict[str, set[str]]] = {
-    "beehive.xreg.json": {"warning unusual-name"},
+    "beehive.xreg.json": {"info deprecated-dialect"},
     "depot.xreg.json": {"info indistinguishable"},
     "ferry.cereg": {"info deprecated-dialect"},
     "harbour.cereg.yaml": {"info deprecated-dialect"},
@@ -136,6 +136,11 @@ def test_every_kind_of_reference(everything: Catalog, declarations: Declarations
     moved = definitions["/messagegroups/Depot.Events/messages/Depot.Parcel.Moved"]
     assert "bay" in {each.name for each in moved.envelopemetadata}
     assert any(each.place.file.endswith("Observatory.Sky.Seeing/index.json") for each in messages)
+
+
+def test_named_values_as_0_5_writes_them(everything: Catalog) -> None:
+    weighed = everything.definitions["/messagegroups/Beehive.Mqtt/messages/Beehive.Mqtt.Weighed"]
+    assert Property("user_properties.scale", "string", "spring") in weighed.protocoloptions
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -94,8 +94,8 @@ def test_an_unexpected_error_is_one_line_unless_debugging(
 
 def test_check_is_clean_for_the_samples(xrouter: Any) -> None:
     status, out, _ = xrouter("check", str(ROOT / "catalog" / "samples"))
-    assert (status, out.splitlines()[-1]) == (0, "0 errors, 0 warnings, 2 infos")
-    assert out.count("[deprecated-dialect]") == 2
+    assert (status, out.splitlines()[-1]) == (0, "0 errors, 0 warnings, 7 infos")
+    assert out.count("[deprecated-dialect]") == 5
     assert xrouter("check", MARKET, "--format", "json")[1].strip() == "[]"
 
 

@@ -1,0 +1,120 @@
+"""The nearest definitions of records that match nothing, against a plain look at every candidate (section 5)."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
+from router.match import RecordMatcher
+from router.matching.nearest import LOOKS, MOST, property_name
+from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
+from tests.support.reference_nearest import nearest
+
+
+def plain(catalog: Catalog, line: str) -> list[tuple[str, tuple[str, ...]]]:
+    """The nearest by the plain look, properties under the names that explanations give them."""
+    found = nearest(catalog, catalog.endpoints[ENDPOINT], line)[:MOST]
+    return [(xid, tuple(sorted(_told(key) for key in failed))) for xid, failed in found]
+
+
+def _told(key: str) -> str:
+    return key if key in ("protocol", "envelope") else property_name(key)
+
+
+def told(outcome: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
+    """The nearest that an outcome gives; a placeholder that differs counts as its property."""
+    return [
+        (each["message"], tuple(sorted(found["property"].partition(" {")[0] for found in each["mismatches"])))
+        for each in outcome["nearest"]
+    ]
+
+
+def is_own(record: dict[str, Any]) -> bool:
+    """Whether a Kafka record has members of Kafka alone; others are none of its properties, and no column has them."""
+    return record["protocol"] != "KAFKA" or set(record["native"]) <= {"topic", "key", "key_base64", "headers"}
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_catalogs(seed: int) -> None:
+    rng = Random(seed)
+    catalog = random_catalog(rng, rng.choice((3, 20, 90)))
+    lines = [json.dumps(record) for record in (random_record(rng, catalog) for _ in range(150)) if is_own(record)]
+    compared = 0
+    for line, outcome in zip(lines, RecordMatcher(catalog, endpoint=ENDPOINT).decide([*lines]), strict=True):
+        # What schemas drop is explained by their faults.
+        schemas = any(
+            found["property"] == "data" for each in outcome.get("nearest", ()) for found in each["mismatches"]
+        )
+        if outcome.get("reason") == "no-match" and not schemas:
+            compared += 1
+            assert told(outcome) == plain(catalog, line), line
+    assert compared or len(catalog.definitions) > 3
+
+
+def catalog_of(*definitions: Definition) -> Catalog:
+    xids = tuple(each.xid for each in definitions)
+    return Catalog(
+        {each.xid: each for each in definitions}, {GROUP: xids}, {ENDPOINT: Endpoint(ENDPOINT, candidates=xids)}
+    )
+
+
+def define(name: str, **properties: str) -> Definition:
+    options = tuple(Property(f"headers.{key}", "string", value) for key, value in properties.items())
+    return Definition(f"{GROUP}/messages/{name}", GROUP, protocol="KAFKA", protocoloptions=options)
+
+
+def headers(**values: str) -> str:
+    native = {"headers": [{"name": name, "value": value} for name, value in values.items()]}
+    return json.dumps({"protocol": "KAFKA", "native": native})
+
+
+def only(catalog: Catalog, line: str) -> list[dict[str, Any]]:
+    (outcome,) = RecordMatcher(catalog, endpoint=ENDPOINT).decide([line])
+    assert outcome["reason"] == "no-match"
+    found: list[dict[str, Any]] = outcome["nearest"]
+    return found
+
+
+def test_placeholders_that_differ_are_failures_among_others() -> None:
+    """What array operations cannot see must not make a definition seem nearer than it is."""
+    unequal = [define(f"a{number:02}", a="{x}", b="{x}", c="{x}", d="{x}") for number in range(40)]
+    nearer = define("z", a="1", b="2", c="3", d="other")
+    found = only(catalog_of(*unequal, nearer), headers(a="1", b="2", c="3", d="4"))
+    assert [each["message"][-3:] for each in found] == ["s/z", "a00", "a01"]
+    assert [each["expected"] for each in found[1]["mismatches"]] == ["1 as in protocoloptions.headers.a"] * 3
+
+
+def test_placeholders_and_values_fail_together() -> None:
+    found = only(catalog_of(define("m", a="{x}", b="{x}", c="9")), headers(a="1", b="2", c="3"))
+    assert [each["property"] for each in found[0]["mismatches"]] == [
+        "protocoloptions.headers.c",
+        "protocoloptions.headers.b {x}",
+    ]
+
+
+def test_matched_literals_then_xids_decide_between_equals() -> None:
+    definitions = [define("c", a="1", b="2", z="0"), define("b", a="1", z="0"), define("a", a="1", z="0")]
+    found = only(catalog_of(*definitions), headers(a="1", b="2"))
+    assert [each["message"][-1] for each in found] == ["c", "a", "b"]
+
+
+def test_a_definition_that_two_endpoints_see_is_listed_once() -> None:
+    definition = Definition(
+        f"{GROUP}/messages/m", GROUP, envelope=CLOUDEVENTS, envelopemetadata=(Property("x", "string", "1"),)
+    )
+    catalog = catalog_of(definition)
+    found = only(catalog, json.dumps({"protocol": "KAFKA", "native": {}}))
+    assert len(found) == 1 and [each["property"] for each in found[0]["mismatches"]] == [
+        "envelope",
+        "envelopemetadata.x",
+    ]
+
+
+def test_looks_are_bounded() -> None:
+    """Past the bound the answer may be a definition too far, and is still one."""
+    unequal = [define(f"a{number:03}", a="{x}", b="{x}", c="{x}") for number in range(LOOKS + 10)]
+    assert len(only(catalog_of(*unequal, define("z", a="1", b="2", c="4")), headers(a="1", b="2", c="3"))) == MOST
