@@ -14,8 +14,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from catalog.errors import TemplateError
+from catalog.model import PropertyType
 from catalog.values import percent_decode, percent_encode
 
+TEMPLATE_TYPES: Final[frozenset[PropertyType]] = frozenset(
+    {"string", "symbol", "uri", "urireference", "uritemplate", "timestamp"}
+)
+"""Types whose values may have placeholders; braces in a value of any other are literal text."""
 _PLACEHOLDER: Final = re.compile(r"\{([A-Za-z0-9_.\-]+)\}", re.ASCII)
 _SEPARATORS: Final = {False: re.compile("(/)"), True: re.compile("([/.])")}
 

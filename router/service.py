@@ -17,15 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bindings.http.gateway import GatewayError, HttpGateway
-from bindings.http.gateway import HttpSettings as GatewaySettings
-from bindings.http.routing import HttpRoute
-from bindings.inbox import Inbox, InboxError, InboxLimits
 from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from router.clusters import check_reachable
-from router.errors import CatalogUnavailable, ConfigError, RouterError, StateError
+from router.errors import CatalogUnavailable, ConfigError
+from router.intake import Intake
 from router.logs import configure_logs, get_logger
 from router.metrics import Metrics
 from router.monitor import MonitorServer
@@ -40,7 +37,6 @@ from router.state import State
 from router.status import Status
 
 TICK: Final = 0.2
-IDLE_SECONDS: Final = 5.0
 HOLD_SECONDS: Final = 5.0
 """Time between two looks at what a catalog refers to before the first start, when the catalog is not polled."""
 _log = get_logger()
@@ -160,99 +156,65 @@ class Service:
             )
             monitor.start()
             stack.callback(monitor.stop)
-            inbox = self._open_inbox(stack)
+            intake = Intake(self._settings, self._state, self._metrics, self._status, once=once)
+            stack.callback(intake.close)
+            intake.open_inbox(self._first)
             spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)
             self._announce(self._first)
             queries = Queries(spark, self._state, plans, self._metrics, self._status, self._restore, once=once)
+            if once:
+                intake.take(self._first)
+                intake.until_idle(self._stop)
             queries.start(self._first.sources)
-            gateway = self._open_gateway(stack, inbox) if inbox is not None and not once else None
+            if not once:
+                intake.take(self._first)
             _log.info("running", metrics=f"http://{self._settings.metrics.host}:{monitor.port}/metrics")
             if ready is not None:
-                ready(RunInfo(monitor.port, gateway.port if gateway else None, self._stop.set))
+                ready(RunInfo(monitor.port, intake.http_port, self._stop.set))
             try:
-                self._supervise(plans, queries, inbox, gateway, once=once)
+                self._supervise(plans, queries, intake, once=once)
             finally:
-                self._drain(queries, gateway)
+                self._drain(queries, intake)
         _log.info("stopped")
 
-    def _supervise(
-        self, plans: PlanHolder, queries: Queries, inbox: Inbox | None, gateway: HttpGateway | None, *, once: bool
-    ) -> None:
+    def _supervise(self, plans: PlanHolder, queries: Queries, intake: Intake, *, once: bool) -> None:
         reloader = Reloader(self._settings, self._first, self._metrics, self._status)
         while not self._stop.wait(TICK):
             self._status.beat()
             queries.check()
-            if gateway is not None and not gateway.alive:
-                self._status.gateway("http", False, "it ended by itself")
-                raise RouterError("the HTTP gateway ended by itself", hint="see the log before this line")
             if once and queries.finished:
                 return
+            if not once:
+                intake.check()
             changed = reloader.poll() if not once else None
             if changed is not None:
-                plans.activate(changed)
-                self._announce(changed)
-                self._metrics.expect(endpoints=[source.endpoint for source in changed.sources])
-                queries.retarget(changed.sources)
-                if gateway is not None:
-                    gateway.replace(http_routes(changed))
-            queries.measure(inbox.size() if inbox is not None else 0)
+                self._change(changed, plans, queries, intake)
+            queries.measure(intake.size())
+
+    def _change(self, plan: Plan, plans: PlanHolder, queries: Queries, intake: Intake) -> None:
+        """Let a new plan take effect: judged by first, then listened for."""
+        plans.activate(plan)
+        self._announce(plan)
+        self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
+        intake.open_inbox(plan)
+        queries.retarget(plan.sources)
+        intake.take(plan)
 
     def _announce(self, plan: Plan) -> None:
         self._metrics.catalog(plan.epoch, len(plan.catalog.definitions))
         self._status.catalog(plan.epoch, len(plan.catalog.definitions))
 
-    def _drain(self, queries: Queries, gateway: HttpGateway | None) -> None:
+    def _drain(self, queries: Queries, intake: Intake) -> None:
         self._status.draining()
         grace = self._settings.drain_grace.total_seconds()
         deadline = time.monotonic() + grace
-        if gateway is not None:
-            gateway.stop(min(10.0, grace / 2))
+        intake.stop(min(10.0, grace / 2))
         queries.drain(max(1.0, deadline - time.monotonic()))
 
     def _restore(self, document: bytes) -> Plan:
         return plan_of(document, environ=os.environ, base=self._base)
-
-    def _open_inbox(self, stack: ExitStack) -> Inbox | None:
-        if not any(source.kind == "http" for source in self._first.sources):
-            return None
-        chosen = self._settings.inbox
-        limits = InboxLimits(chosen.segment_bytes, chosen.max_bytes, chosen.min_free_bytes)
-        try:
-            inbox = Inbox(self._state.inbox, partitions=chosen.partitions, limits=limits)
-        except (InboxError, OSError) as error:
-            raise StateError(
-                f"inbox {self._state.inbox}: {error}", hint="see the operations notes on the inbox"
-            ) from error
-        stack.callback(inbox.close)
-        return inbox
-
-    def _open_gateway(self, stack: ExitStack, inbox: Inbox) -> HttpGateway:
-        chosen = self._settings.http
-        settings = GatewaySettings(host=chosen.host, port=chosen.port, max_body_bytes=chosen.max_body)
-        gateway = HttpGateway(http_routes(self._first), inbox, settings, counters=self._metrics)
-        try:
-            gateway.start()
-        except GatewayError as error:
-            raise ConfigError(
-                f"HTTP gateway: {error}", key="http.port", hint="choose another http.port, or 0 for a free one"
-            ) from error
-        stack.callback(gateway.stop)
-        self._status.gateway("http", True)
-        _log.info("http gateway listening", address=f"http://{chosen.host}:{gateway.port}")
-        return gateway
-
-
-def http_routes(plan: Plan) -> list[HttpRoute]:
-    """Return where the HTTP gateway listens; endpoints that share a path are one route, named by the first."""
-    routes: dict[str, HttpRoute] = {}
-    for source in plan.sources:
-        if source.kind == "http":
-            known = routes.get(source.path)
-            methods = dict.fromkeys((*(known.methods if known else ()), *source.methods))
-            routes[source.path] = HttpRoute(known.endpoint if known else source.endpoint, source.path, tuple(methods))
-    return list(routes.values())
 
 
 @contextmanager

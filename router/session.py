@@ -39,6 +39,8 @@ _FIXED: Final = {
     # Ours counts queries and drains them; Spark's own hook would cut batches short.
     "spark.sql.streaming.stopTimeout": "30s",
 }
+# Columns are named by properties, and two headers may differ in letter case alone.
+_ENFORCED: Final = {"spark.sql.caseSensitive": "true"}
 _JIT: Final = "-XX:-DontCompileHugeMethods"
 """The selectors of a plan become one method that HotSpot would else leave to its interpreter for its size."""
 
@@ -63,7 +65,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
 
     chosen = {**_FIXED, "spark.sql.warehouse.dir": str(state / "warehouse"), **revealed(settings.spark.conf)}
     chosen["spark.driver.extraJavaOptions"] = f"{_JIT} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
-    chosen |= jvm_log_conf(chosen)
+    chosen |= jvm_log_conf(chosen) | _ENFORCED
     builder = SparkSession.builder.master(settings.spark.master)
     if jars:
         builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))

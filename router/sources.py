@@ -1,22 +1,31 @@
 """Sources: which endpoints of the catalog records are taken from, and where those are.
 
 An endpoint's channel is what it shares with others on the same topic or path: ``kafka:TOPIC`` or ``http:PATH``.
+Endpoints of one broker whose subscriptions overlap share a channel too, named by the first of them.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from catalog.model import Catalog, Endpoint
 from router.errors import ConfigError
 from router.settings import Settings, SourceSettings
+from router.subscriptions import addresses_of, overlap
 
-Kind = Literal["kafka", "http"]
-SUPPORTED: Final[Mapping[str, Kind]] = {"KAFKA": "kafka", "HTTP": "http"}
+Kind = Literal["kafka", "http", "mqtt", "amqp", "nats"]
+SUPPORTED: Final[Mapping[str, Kind]] = {
+    "KAFKA": "kafka",
+    "HTTP": "http",
+    "MQTT/5.0": "mqtt",
+    "MQTT/3.1.1": "mqtt",
+    "AMQP/1.0": "amqp",
+    "NATS": "nats",
+}
 INBOX: Final = "inbox"
 
 
@@ -24,8 +33,9 @@ INBOX: Final = "inbox"
 class Source:
     """One endpoint that records are taken from.
 
-    ``topic`` and ``cluster`` are given for Kafka, ``path`` and ``methods`` for HTTP. ``query`` names the streaming
-    query that reads it: one per Kafka cluster and lane, and one for the inbox.
+    ``topic`` and ``servers`` are given for Kafka, ``path`` and ``methods`` for HTTP; for other brokers ``uris``,
+    ``addresses`` (topic filters, nodes, subjects) and the endpoint's ``options``. ``query`` names the streaming query
+    that reads it: one per Kafka cluster and lane, and one for the inbox.
     """
 
     endpoint: str
@@ -38,6 +48,20 @@ class Source:
     path: str = ""
     methods: tuple[str, ...] = ()
     context: Mapping[str, str] = field(default_factory=dict)
+    protocol: str = ""
+    uris: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def pushed(self) -> bool:
+        """Whether records come by way of the inbox."""
+        return self.kind != "kafka"
+
+    @property
+    def brokered(self) -> bool:
+        """Whether a gateway connects to a broker for it."""
+        return self.kind in ("mqtt", "amqp", "nats")
 
 
 def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
@@ -53,9 +77,12 @@ def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
         for endpoint in catalog.endpoints.values()
         if {"consumer", "subscriber"} & set(endpoint.usage) and endpoint.protocol in SUPPORTED
     )
-    return tuple(
-        _source(catalog.endpoints[source.endpoint], source) for source in chosen if source.endpoint in catalog.endpoints
+    found = (
+        _source(catalog.endpoints[source.endpoint], source, catalog)
+        for source in chosen
+        if source.endpoint in catalog.endpoints
     )
+    return tuple(_merged(list(found)))
 
 
 def missing_sources(catalog: Catalog, settings: Settings) -> list[str]:
@@ -63,15 +90,17 @@ def missing_sources(catalog: Catalog, settings: Settings) -> list[str]:
     return [source.endpoint for source in settings.sources if source.endpoint not in catalog.endpoints]
 
 
-def _source(endpoint: Endpoint, settings: SourceSettings) -> Source:
+def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog) -> Source:
     kind = SUPPORTED.get(endpoint.protocol or "")
     if kind is None:
         raise ConfigError(
             f"source {endpoint.xid}: protocol {endpoint.protocol or 'none'} cannot be a source in this version",
             key="sources",
-            hint=f"sources are {' and '.join(SUPPORTED)}; remove the source",
+            hint=f"sources are {', '.join(SUPPORTED)}; remove the source",
         )
-    return _kafka(endpoint, settings) if kind == "kafka" else _http(endpoint, settings)
+    if kind == "kafka":
+        return _kafka(endpoint, settings)
+    return _http(endpoint, settings) if kind == "http" else _broker(endpoint, kind, settings, catalog)
 
 
 def _kafka(endpoint: Endpoint, settings: SourceSettings) -> Source:
@@ -110,6 +139,55 @@ def _http(endpoint: Endpoint, settings: SourceSettings) -> Source:
     method = str(endpoint.options.get("method") or "POST").upper()
     return Source(
         endpoint.xid, "http", f"http:{path}", INBOX, settings, path=path, methods=(method,), context=settings.context
+    )
+
+
+def _broker(endpoint: Endpoint, kind: Kind, settings: SourceSettings, catalog: Catalog) -> Source:
+    uris = settings.uris or endpoint.uris
+    if not uris:
+        raise ConfigError(
+            f"source {endpoint.xid}: no broker is known",
+            key="sources",
+            hint=f"set uris of the source ({kind}://host:port), or protocoloptions.endpoints in the catalog",
+        )
+    addresses = settings.addresses or addresses_of(endpoint, catalog)
+    if not addresses:
+        raise ConfigError(
+            f"source {endpoint.xid}: it is not said what to subscribe to",
+            key="sources",
+            hint="set addresses of the source, or topic, node or subject in the endpoint's protocoloptions.options",
+        )
+    return Source(
+        endpoint.xid,
+        kind,
+        f"{kind}:{endpoint.xid}",
+        INBOX,
+        settings,
+        context=settings.context,
+        protocol=endpoint.protocol or "",
+        uris=tuple(uris),
+        addresses=tuple(addresses),
+        options=endpoint.options,
+    )
+
+
+def _merged(sources: list[Source]) -> list[Source]:
+    """Give sources of one broker whose subscriptions overlap the channel of the first of them."""
+    channels = {source.channel: source.channel for source in sources}
+    for at, source in enumerate(sources):
+        for earlier in sources[:at]:
+            if source.brokered and _meet(source, earlier):
+                old, new = channels[source.channel], channels[earlier.channel]
+                channels |= {name: new for name, known in channels.items() if known == old}
+    return [replace(source, channel=channels[source.channel]) for source in sources]
+
+
+def _meet(one: Source, other: Source) -> bool:
+    """Tell whether a message may be taken for both."""
+    return (
+        (one.kind, set(one.uris)) == (other.kind, set(other.uris))
+        and (one.protocol == other.protocol)
+        and any(overlap(here, there, one.protocol) for here in one.addresses for there in other.addresses)
     )
 
 

@@ -71,6 +71,11 @@ class Status:
             since = before.since if before is not None and before.up == up else _now()
             self._gateways[name] = _Gateway(up, since, reason)
 
+    def no_gateway(self, name: str) -> None:
+        """Forget a gateway that is not run any more."""
+        with self._lock:
+            self._gateways.pop(name, None)
+
     def catalog(self, epoch: str, definitions: int) -> None:
         """Note the active catalog; whatever was refused before is settled by it."""
         with self._lock:

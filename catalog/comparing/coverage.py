@@ -14,10 +14,9 @@ from typing import Final, Literal
 from catalog.comparing.alignment import Token, aligned, opaque
 from catalog.comparing.changes import Relation
 from catalog.model import CLOUDEVENTS, Definition, Property
-from catalog.templates import Template, parse
+from catalog.templates import TEMPLATE_TYPES, Template, parse
 from catalog.values import canonical, is_any_timestamp, is_timestamp, is_valid, media_type_matches, text_of
 
-TEMPLATE_TYPES: Final = frozenset({"any", "string", "symbol", "uri", "urireference", "uritemplate", "timestamp"})
 HOP_BY_HOP: Final = frozenset({"qos", "retain", "message_expiry_interval", "partition"})
 HOP_BY_HOP_SECTIONS: Final = ("header.", "delivery-annotations.")
 _ALWAYS_THERE: Final = frozenset({"e.id", "e.source", "e.type", "e.specversion"})

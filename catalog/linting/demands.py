@@ -12,9 +12,8 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from catalog.linting.placeholders import TEMPLATE_TYPES
 from catalog.model import CLOUDEVENTS, Definition, Endpoint, Property
-from catalog.templates import tokens_of
+from catalog.templates import TEMPLATE_TYPES, tokens_of
 from catalog.values import canonical, is_any_timestamp, text_of
 
 HOP_BY_HOP: Final = frozenset({"qos", "retain", "message_expiry_interval", "partition"})

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from catalog.model import Property
-from catalog.templates import tokens_of
+from catalog.templates import TEMPLATE_TYPES, tokens_of
 from catalog.values import is_any_timestamp, text_of
 
-TEMPLATE_TYPES: Final = frozenset({"string", "symbol", "uri", "urireference", "uritemplate", "timestamp", "any"})
 _BRACES: Final = re.compile(r"\{([^{}]*)\}")
 _MEANT: Final = re.compile(r"\s*[+#./;?&|!@=,$]?[\w ,.:*%\-]*")
 """What was probably meant as a placeholder: an operator or modifier of RFC 6570, a name with spaces, nothing."""

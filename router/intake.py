@@ -1,0 +1,144 @@
+"""What takes pushed messages in: the inbox, the HTTP gateway and the gateways of brokers, as one thing to run."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from bindings.http.gateway import GatewayError, HttpGateway
+from bindings.http.gateway import HttpSettings as ServerSettings
+from bindings.http.routing import HttpRoute
+from bindings.inbox import Inbox, InboxError, InboxLimits
+from router.errors import ConfigError, RouterError, StateError
+from router.gateways import BrokerGateways
+from router.logs import get_logger
+from router.metrics import Metrics
+from router.plan import Plan
+from router.settings import Settings
+from router.state import State
+from router.status import Status
+
+IDLE_SECONDS: Final = 5.0
+"""With ``--once``: how long no message may come before the gateways of brokers are closed."""
+_STOP_SECONDS: Final = 10.0
+_log = get_logger()
+
+
+class Intake:
+    """Opened with the first plan that needs it, changed with every plan, stopped once. Not for concurrent use.
+
+    With *once* nothing listens for HTTP.
+    """
+
+    def __init__(self, settings: Settings, state: State, metrics: Metrics, status: Status, *, once: bool) -> None:
+        self._settings = settings
+        self._state = state
+        self._metrics = metrics
+        self._status = status
+        self._once = once
+        self._inbox: Inbox | None = None
+        self._http: HttpGateway | None = None
+        self._brokers: BrokerGateways | None = None
+
+    @property
+    def http_port(self) -> int | None:
+        """The port that HTTP is taken at; None when it is not."""
+        return self._http.port if self._http is not None else None
+
+    def open_inbox(self, plan: Plan) -> None:
+        """Open the inbox when a source of the plan needs it, before any query reads from it.
+
+        Raises:
+            StateError: it is damaged, of another format, or cannot be read.
+        """
+        if self._inbox is not None or not any(source.pushed for source in plan.sources):
+            return
+        chosen = self._settings.inbox
+        limits = InboxLimits(chosen.segment_bytes, chosen.max_bytes, chosen.min_free_bytes)
+        try:
+            self._inbox = Inbox(self._state.inbox, partitions=chosen.partitions, limits=limits)
+        except (InboxError, OSError) as error:
+            hint = "see the operations notes on the inbox"
+            raise StateError(f"inbox {self._state.inbox}: {error}", hint=hint) from error
+
+    def take(self, plan: Plan) -> None:
+        """Take messages for the sources of this plan from now on.
+
+        Raises:
+            ConfigError: an address is taken, or a gateway can never work as it is told.
+        """
+        self.open_inbox(plan)
+        if self._inbox is None:
+            return
+        if self._brokers is None:
+            identity = self._inbox.layout.inbox[:8]
+            self._brokers = BrokerGateways(self._inbox, self._settings, self._metrics, self._status, identity)
+        self._brokers.take(plan.sources)
+        routes = http_routes(plan)
+        if self._http is not None:
+            self._http.replace(routes)
+        elif routes and not self._once:
+            self._http = self._listen(self._inbox, routes)
+
+    def check(self) -> None:
+        """Tell the status how the gateways do.
+
+        Raises:
+            RouterError: one has ended by itself.
+        """
+        if self._http is not None and not self._http.alive:
+            self._status.gateway("http", False, "it ended by itself")
+            raise RouterError("the HTTP gateway ended by itself", hint="see the log before this line")
+        if self._brokers is not None:
+            self._brokers.check()
+
+    def until_idle(self, stop: threading.Event) -> None:
+        """Take what brokers have, until nothing has come for a while, then close their gateways; for ``--once``."""
+        if self._brokers is None or not self._brokers.count:
+            return
+        while self._brokers.idle_seconds < IDLE_SECONDS and not stop.wait(0.1):
+            self.check()
+        self._brokers.stop(_STOP_SECONDS)
+
+    def size(self) -> int:
+        """Return the bytes that the inbox takes on disk."""
+        return self._inbox.size() if self._inbox is not None else 0
+
+    def stop(self, grace: float) -> None:
+        """Take nothing more; what is in flight is stored and answered for up to *grace* seconds."""
+        deadline = time.monotonic() + grace
+        if self._http is not None:
+            self._http.stop(grace)
+        if self._brokers is not None:
+            self._brokers.stop(max(1.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        """Stop what still runs, and close the inbox."""
+        self.stop(_STOP_SECONDS)
+        if self._inbox is not None:
+            self._inbox.close()
+
+    def _listen(self, inbox: Inbox, routes: list[HttpRoute]) -> HttpGateway:
+        chosen = self._settings.http
+        settings = ServerSettings(host=chosen.host, port=chosen.port, max_body_bytes=chosen.max_body)
+        gateway = HttpGateway(routes, inbox, settings, counters=self._metrics)
+        try:
+            gateway.start()
+        except GatewayError as error:
+            hint = "choose another http.port, or 0 for a free one"
+            raise ConfigError(f"HTTP gateway: {error}", key="http.port", hint=hint) from error
+        self._status.gateway("http", True)
+        _log.info("http gateway listening", address=f"http://{chosen.host}:{gateway.port}")
+        return gateway
+
+
+def http_routes(plan: Plan) -> list[HttpRoute]:
+    """Return where the HTTP gateway listens; endpoints that share a path are one route, named by the first."""
+    routes: dict[str, HttpRoute] = {}
+    for source in plan.sources:
+        if source.kind == "http":
+            known = routes.get(source.path)
+            methods = dict.fromkeys((*(known.methods if known else ()), *source.methods))
+            routes[source.path] = HttpRoute(known.endpoint if known else source.endpoint, source.path, tuple(methods))
+    return list(routes.values())
