@@ -6,13 +6,14 @@ settle the question; columns that do are declared in ``bindings.facts`` and held
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from bindings.events import DEFAULT_CONTENT_TYPE, Event, NotAnEvent, decode_event, looks_like_event
-from bindings.parts import Part, Parts, first
+from bindings.parts import BINARY_KIND, Part, Parts, first
 from catalog.values import percent_decode
 
 Mode = Literal["native", "binary", "structured", "batch", "undecodable"]
@@ -108,7 +109,9 @@ def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str]
         seen.add(name)
         if part.value is None:
             continue
-        text = part.text
+        # AMQP's binary is the CloudEvents type Binary, whose text is base64.
+        binary = part.kind == BINARY_KIND
+        text = base64.b64encode(part.value).decode("ascii") if binary else part.text
         if text is None:
             faults.append(f"{name}: the value is no UTF-8 text")
             continue

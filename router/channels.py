@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from catalog.model import Catalog, Endpoint
+from catalog.values import is_valid
 from router.mapping import Origin
 from router.matching.targets import Target, target_of, targets_of
 
@@ -82,5 +83,9 @@ class ChannelBuilder:
 
 
 def source_of(endpoint: Endpoint) -> str:
-    """Return the default ``source`` of events mapped from an endpoint: its URI, else its xid."""
-    return endpoint.uris[0] if endpoint.uris else endpoint.xid
+    """Return the default ``source`` of events mapped from an endpoint: its URI, else its xid.
+
+    An address that is no URI, such as ``10.0.0.1:9092``, is none that a source may be.
+    """
+    address = endpoint.uris[0] if endpoint.uris else ""
+    return address if address and is_valid("urireference", address) else endpoint.xid

@@ -88,6 +88,12 @@ class PayloadChecks:
                 self._drop(facts, checked, number, look, rows)
         return checked
 
+    def verdicts(self, facts: Facts, number: int, row: int) -> dict[int, SchemaFault | None]:
+        """Return what schemas say of one row, by target, of those looked at when it matches the set of that number."""
+        look = self._look(number)
+        found = self._faults(facts, (*look.deciding, *look.others), [row]) if look is not None else {}
+        return {target: told[0] for target, told in found.items()}
+
     def _needed(self, candidates: Sequence[int]) -> bool:
         targets = [self._index.targets[number] for number in candidates]
         return any(self._has_schema(each) and (self._mode == "always" or decides(each)) for each in targets)

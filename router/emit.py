@@ -23,13 +23,13 @@ from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.model import Catalog, Definition, Endpoint, Property
 from catalog.record import Record
-from catalog.templates import Template
+from catalog.templates import TEMPLATE_TYPES, Template
 from catalog.values import is_any_timestamp, is_valid, text_of
 from router.channels import source_of
 from router.emit_parts import address_parts, attribute_part, part_of
 from router.errors import RouterError
 from router.match import RecordMatcher, to_line
-from router.matching.constraints import TEMPLATE_TYPES, template_of
+from router.matching.constraints import template_of
 from router.matching.targets import Target, target_of
 from router.payloads import PayloadMaker
 from router.valid_values import content_type_of, event_id, value_of

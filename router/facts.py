@@ -19,12 +19,16 @@ from bindings.envelope import Envelope
 from bindings.events import NotAnEvent, decode_batch
 from bindings.parts import BINARY_KIND, Part, Parts, first
 from bindings.protocols import BINDINGS, Binding, stream_id
+from catalog.values import is_timestamp
+from router.attributes import value_fault
 from router.mapping import Defaults
 from router.matching.columns import Columns, Int, SplitColumn
 
 PROTOCOL_NUMBERS: Final = {protocol: number for number, protocol in enumerate(BINDINGS)}
 NO_SOURCE: Final = -1
 """The source of a fact row that stands for nothing, because the exact codec reads its record."""
+OVERSIZED: Final = "oversized"
+"""The part by which a gateway marks a message past its limit, and the reason of the dead letter."""
 JSON: Final = "application/json"
 """What data are in a structured event that does not say."""
 EVENT_MEDIA: Final = b"application/cloudevents+json"
@@ -32,7 +36,7 @@ EVENT_MEDIA: Final = b"application/cloudevents+json"
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """One record for the exact codec. ``identity`` and ``time`` serve mapped events that lack their own.
+    """One record for the exact codec. ``identity`` and ``time`` (of arrival) serve mapped events that lack their own.
 
     ``channel`` is its number (-1: unknown); ``sniff`` tells whether that channel takes events in plain JSON bodies.
     """
@@ -185,7 +189,10 @@ class RawFacts:
         self._lines.append((raw.channel, number, int(envelope.is_event), raw.source))
         self._readings[row] = reading
         self._defaults.append(self._default(raw, reading))
-        if envelope.mode == "undecodable":
+        size = first(reading.parts, OVERSIZED)
+        if size is not None:
+            self._faults[row] = (OVERSIZED, f"{size.text} bytes of body are more than gateways.max_body")
+        elif envelope.mode == "undecodable":
             self._faults[row] = ("undecodable", envelope.detail)
         elif envelope.faults:
             self._faults[row] = ("invalid-cloudevent", "; ".join(envelope.faults))
@@ -222,11 +229,18 @@ class RawFacts:
     def _default(self, raw: RawRow, reading: Reading) -> tuple[str, str | None, str | None, str | None]:
         binding, parts = raw.binding, reading.parts
         if reading.envelope.is_event:
-            return raw.identity, raw.time, None, None
-        own = first(parts, binding.id_key) if binding.id_key else None
-        identity = (own.text if own else None) or stream_id(parts) or raw.identity
-        key = first(parts, "key") if binding.protocol == "KAFKA" else None
-        return identity, raw.time, reading.envelope.content_type, key.text if key else None
+            return raw.identity, None, None, None
+        identities = (_text(parts, binding.id_key), stream_id(parts))
+        identity = next((text for text in identities if text and not value_fault("id", (), text)), raw.identity)
+        times = (_text(parts, binding.time_key), raw.time)
+        time = next((text for text in times if text and is_timestamp(text)), None)
+        key = _text(parts, "key") if binding.protocol == "KAFKA" else None
+        return identity, time, reading.envelope.content_type, key
+
+
+def _text(parts: Parts, key: str) -> str | None:
+    part = first(parts, key) if key else None
+    return part.text if part else None
 
 
 def _texts(part: Part, binding: Binding) -> Iterable[tuple[str, str | None]]:

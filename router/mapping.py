@@ -2,13 +2,14 @@
 
 What an attribute is made of is settled once per definition and channel: literal text, placeholders and defaults,
 joined. Whether every placeholder is supplied is settled there too, so that a definition which can never be mapped
-is known before the first record.
+is known before the first record. No attribute leaves that CloudEvents forbids (:mod:`router.attributes`): a definition
+that always gives one is unmappable as such, a record that makes it give one is a dead letter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -18,10 +19,11 @@ import pyarrow.compute as pc
 from catalog.model import Definition, Property
 from catalog.schemas.contract import Family
 from catalog.schemas.formats import parse_format
-from catalog.templates import Placeholder
-from catalog.values import is_any_timestamp, percent_encode, text_of
+from catalog.templates import TEMPLATE_TYPES, Placeholder
+from catalog.values import is_any_timestamp, is_valid, percent_encode, text_of
+from router.attributes import Types, always_valid, name_fault, of_types, printable, types_of, value_fault
 from router.matching.columns import Columns, Int
-from router.matching.constraints import TEMPLATE_TYPES, template_of
+from router.matching.constraints import template_of
 from router.matching.context import Slot
 from router.matching.ragged import Ragged
 from router.matching.targets import Target
@@ -53,10 +55,34 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of a mapped event: what it is made of, and the types to hold its values against.
+
+    A ``needed`` one makes the record unmappable when its default turns out to be absent.
+    """
+
+    name: str
+    pieces: tuple[Piece, ...]
+    types: Types = ()
+    needed: bool = False
+
+    @property
+    def constant(self) -> str | None:
+        """The value, when it is the same for every record."""
+        if any(piece.name or piece.default for piece in self.pieces):
+            return None
+        return "".join(piece.text for piece in self.pieces)
+
+    def expanded(self, value: str) -> str:
+        """Return the attribute with *value* for each placeholder."""
+        return "".join(value if piece.name else piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """How one definition maps on one channel: attributes in order, or the one that makes it unmappable and why."""
 
-    attributes: tuple[tuple[str, tuple[Piece, ...]], ...] = ()
+    attributes: tuple[Attribute, ...] = ()
     content_type: str | None = None
     unmappable: str = ""
 
@@ -71,7 +97,10 @@ class Origin:
 
 @dataclass(slots=True)
 class Defaults:
-    """Per row of a batch, the values that the protocol supplies; null where it has none."""
+    """Per row of a batch, the values that the protocol supplies; null where it has none.
+
+    ``id`` and ``time`` are such as CloudEvents lets them be; of the others, what no attribute may be counts as none.
+    """
 
     id: pa.StringArray
     time: pa.StringArray
@@ -84,21 +113,40 @@ def program_of(definition: Definition, supplied: frozenset[str], origin: Origin,
 
     ``envelope`` tells whether it declares the CloudEvents envelope on this channel, by itself or by default.
     """
-    made: dict[str, tuple[Piece, ...]] = {"specversion": (Piece("1.0"),)}
+    made = {"specversion": Attribute("specversion", (Piece("1.0"),))}
     declared = {prop.name: prop for prop in definition.envelopemetadata} if envelope else {}
     for name, prop in declared.items():
         pieces, missing = _declared(prop, supplied, origin)
         if missing and name not in FALLBACKS:
             return Program(unmappable=f"{name}: nothing supplies {{{missing}}}")
         if pieces and not missing:
-            made[name] = pieces
+            made[name] = Attribute(name, pieces, types_of(name, prop.type))
     content = definition.datacontenttype or inferred_content_type(definition.dataschemaformat)
     for name, pieces in _left(definition, origin).items():
-        made.setdefault(name, pieces)
+        # Arrival has a time in every source, so that only what `match` reads may lack one.
+        needed = name in declared and declared[name].required and name != "time"
+        made.setdefault(name, Attribute(name, pieces, needed=needed))
     for name, prop in declared.items():
         if (prop.required or name in REQUIRED) and name not in made:
             return Program(unmappable=f"{name}: required, and has neither a value nor a default")
-    return Program(tuple(made.items()), content_type=content)
+    attributes = [_checked(each) for each in made.values()]
+    fault = next((each for each in attributes if isinstance(each, str)), "")
+    kept = tuple(each for each in attributes if isinstance(each, Attribute))
+    return Program(unmappable=fault) if fault else Program(kept, content_type=content)
+
+
+def _checked(attribute: Attribute) -> Attribute | str:
+    """Return the attribute without types that it cannot break, or what it always breaks."""
+    fault, constant = name_fault(attribute.name), attribute.constant
+    if not fault and constant is not None:
+        fault = value_fault(attribute.name, attribute.types or types_of(attribute.name, "any"), constant)
+    if fault:
+        return f"{attribute.name}: {fault}"
+    encoded = all(piece.encode or not piece.name for piece in attribute.pieces)
+    probes = [attribute.expanded(value) for value in ("a", "%20")]
+    if constant is not None or (encoded and always_valid(attribute.name, attribute.types, probes)):
+        return replace(attribute, types=())
+    return attribute
 
 
 def inferred_content_type(schema_format: str | None) -> str | None:
@@ -135,7 +183,7 @@ def _left(definition: Definition, origin: Origin) -> dict[str, tuple[Piece, ...]
     left: dict[str, tuple[Piece, ...]] = {name: (Piece(default=name),) for name in DEFAULTS}
     left["source"] = (Piece(origin.source),)
     left["type"] = (Piece(definition.messageid),)
-    if schema:
+    if schema and is_valid("uri", schema):
         left["dataschema"] = (Piece(schema),)
     return left
 
@@ -166,8 +214,13 @@ class Mapper:
             self._laid = None
         return known
 
-    def map(self, columns: Columns, rows: Int, programs: Int, defaults: Defaults) -> pa.ListArray:
-        """Return, for each of *rows*, its attributes in order; unmappable programs give an empty list."""
+    def map(
+        self, columns: Columns, rows: Int, programs: Int, defaults: Defaults
+    ) -> tuple[pa.ListArray, dict[int, str]]:
+        """Return, for each of *rows*, its attributes in order; unmappable programs give an empty list.
+
+        Rows whose values make no valid event are told by their place in *rows*, with the attribute and why.
+        """
         laid = self._layout()
         owners, attributes = laid.attributes.expand(programs)
         holders, pieces = laid.pieces.expand(attributes)
@@ -175,11 +228,13 @@ class Mapper:
         counts = laid.pieces.counts[attributes]
         offsets = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
         joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), "")
+        faults = laid.faults(joined, attributes, owners)
         kept = pc.is_valid(joined)
         names = laid.names.take(pa.array(attributes)).filter(kept)
         entries = pa.StructArray.from_arrays([names, joined.filter(kept).cast(pa.binary())], names=["key", "value"])
         per_row = np.bincount(owners[kept.to_numpy(zero_copy_only=False)], minlength=len(rows))
-        return pa.ListArray.from_arrays(pa.array(np.concatenate(([0], np.cumsum(per_row))).astype(np.int32)), entries)
+        starts = pa.array(np.concatenate(([0], np.cumsum(per_row))).astype(np.int32))
+        return pa.ListArray.from_arrays(starts, entries), faults
 
     def _layout(self) -> _Laid:
         if self._laid is None:
@@ -216,13 +271,17 @@ class Mapper:
 
     def _default_columns(self, laid: _Laid, rows: Int, programs: Int, defaults: Defaults) -> list[pa.StringArray]:
         at = pa.array(rows)
-        native = defaults.datacontenttype.take(at)
-        native = pc.if_else(pc.equal(native, ""), pa.scalar(None, pa.string()), native)
-        content = pc.coalesce(native, laid.content_types.take(pa.array(programs)))
-        return [defaults.id.take(at), defaults.time.take(at), content, defaults.partitionkey.take(at)]
+        content = pc.coalesce(_usable(defaults.datacontenttype.take(at)), laid.content_types.take(pa.array(programs)))
+        return [defaults.id.take(at), defaults.time.take(at), content, _usable(defaults.partitionkey.take(at))]
 
 
 _TEXT, _SLOT, _DEFAULT = 0, 1, 2
+_NULL: Final = pa.scalar(None, pa.string())
+
+
+def _usable(values: pa.StringArray) -> pa.StringArray:
+    """Return defaults without those that no attribute may be; a Kafka key of control characters is no text key."""
+    return pc.if_else(pc.and_(printable(values), pc.not_equal(values, "")), values, _NULL)
 
 
 class _Laid:
@@ -230,24 +289,45 @@ class _Laid:
 
     def __init__(self, programs: Sequence[Program], slots: Sequence[Mapping[str, Slot]], resolver: Resolver) -> None:
         lists: list[list[int]] = []
-        names: list[str] = []
+        made: list[Attribute] = []
         piece_lists: list[list[int]] = []
         texts: dict[str, int] = {}
         flat: list[tuple[int, int, bool]] = []
         for program, named in zip(programs, slots, strict=True):
-            lists.append(list(range(len(names), len(names) + len(program.attributes))))
-            for name, pieces in program.attributes:
-                names.append(name)
-                piece_lists.append(list(range(len(flat), len(flat) + len(pieces))))
-                flat.extend(_flat(piece, named, texts, resolver) for piece in pieces)
+            lists.append(list(range(len(made), len(made) + len(program.attributes))))
+            for attribute in program.attributes:
+                made.append(attribute)
+                piece_lists.append(list(range(len(flat), len(flat) + len(attribute.pieces))))
+                flat.extend(_flat(piece, named, texts, resolver) for piece in attribute.pieces)
         self.attributes = Ragged(lists)
         self.pieces = Ragged(piece_lists)
-        self.names = pa.array(names, pa.string())
+        self._made = made
+        self.names = pa.array([attribute.name for attribute in made], pa.string())
+        self._types = list(dict.fromkeys(attribute.types for attribute in made))
+        self._type_numbers = np.array([self._types.index(attribute.types) for attribute in made], np.int64)
+        self._needed = np.array([attribute.needed for attribute in made], bool)
         self.texts = pa.array(list(texts), pa.string())
         self.content_types = pa.array([program.content_type for program in programs], pa.string())
         self.kinds = np.array([kind for kind, _, _ in flat], np.int64)
         self.arguments = np.array([argument for _, argument, _ in flat], np.int64)
         self.encodes = np.array([encode for _, _, encode in flat], bool)
+
+    def faults(self, values: pa.StringArray, attributes: Int, owners: Int) -> dict[int, str]:
+        """Return per owner the first of its values that breaks a rule, and which rule."""
+        bad = pc.fill_null(pc.invert(printable(values)), False).to_numpy(zero_copy_only=False).copy()
+        bad |= self._needed[attributes] & pc.is_null(values).to_numpy(zero_copy_only=False)
+        for number, types in enumerate(self._types):
+            places = np.flatnonzero(self._type_numbers[attributes] == number) if types else ()
+            if len(places):
+                held = pc.fill_null(of_types(values.take(pa.array(places)), types), True)
+                bad[places] |= ~held.to_numpy(zero_copy_only=False)
+        found: dict[int, str] = {}
+        for place in np.flatnonzero(bad).tolist():
+            attribute, text = self._made[int(attributes[place])], values[place].as_py()
+            absent = "required, and has neither a value nor a default"
+            fault = absent if text is None else value_fault(attribute.name, attribute.types, text)
+            found.setdefault(int(owners[place]), f"{attribute.name}: {fault}")
+        return found
 
 
 def _flat(piece: Piece, named: Mapping[str, Slot], texts: dict[str, int], resolver: Resolver) -> tuple[int, int, bool]:

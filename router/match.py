@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from bindings.envelope import Envelope
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.parts import Part, first
 from bindings.protocols import BINDINGS, Binding, binding_of
@@ -17,6 +19,7 @@ from catalog.errors import RecordError
 from catalog.model import Catalog
 from catalog.record import Record, parse_record
 from catalog.schemas.validation import PayloadValidation
+from catalog.values import is_timestamp
 from router.channels import ChannelBuilder
 from router.conformance import Validation
 from router.facts import Facts, RawFacts, RawRow
@@ -26,6 +29,23 @@ from router.matcher import Matcher, Outcomes
 CHUNK: Final = 5_000
 EVERYTHING: Final = "*"
 _HEADER: Final = "headers."
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line that is a record, and its place among the lines."""
+
+    number: int
+    record: Record
+    parts: list[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Outcomes of records that were matched together; the sources of their facts number the entries."""
+
+    outcomes: Outcomes
+    entries: list[Entry]
 
 
 class RecordMatcher:
@@ -58,9 +78,9 @@ class RecordMatcher:
         else:
             self._channels[EVERYTHING] = len(builder.channels)
             builder.definitions(EVERYTHING, catalog.definitions)
-        self._matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation)
-        sniffs = any(self._matcher.sniffs(number, KAFKA) for number in range(len(builder.channels)))
-        self._selection = KafkaSelection(self._matcher.index.keys, sniffs=sniffs or self._fixed == -1, bodies=None)
+        self.matcher: Final = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation)
+        sniffs = any(self.matcher.sniffs(number, KAFKA) for number in range(len(builder.channels)))
+        self._selection = KafkaSelection(self.matcher.index.keys, sniffs=sniffs or self._fixed == -1, bodies=None)
 
     def outcomes(self, lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
         """Yield one outcome per line, in order; a line that is no record is ``undecodable``, and the next goes on."""
@@ -70,95 +90,99 @@ class RecordMatcher:
 
     def decide(self, lines: list[bytes | str]) -> list[dict[str, Any]]:
         """Return the outcomes of these lines."""
+        told, together = self.judge(lines)
+        for decided in together:
+            told.update(self.told(decided))
+        return [told[number] for number in range(len(lines))]
+
+    def judge(self, lines: list[bytes | str]) -> tuple[dict[int, dict[str, Any]], list[Decided]]:
+        """Match these lines; returns the outcomes of those that are no records by number, and what became of others."""
         told: dict[int, dict[str, Any]] = {}
-        kafka: list[tuple[int, Record, list[Part]]] = []
-        raw = RawFacts(self._matcher.index.keys)
-        taken: list[tuple[int, Record, list[Part]]] = []
+        kafka: list[Entry] = []
+        raw = RawFacts(self.matcher.index.keys)
+        taken: list[Entry] = []
         for number, line in enumerate(lines):
             try:
                 record = parse_record(line)
                 binding = _binding(record)
-                parts = binding.parts(record.native)
+                entry = Entry(number, record, binding.parts(record.native))
             except RecordError as error:
                 told[number] = _dead("undecodable", str(error))
                 continue
             if binding.protocol == KAFKA:
-                kafka.append((number, record, parts))
+                kafka.append(entry)
             else:
-                raw.add(self._raw(len(taken), record, binding, parts))
-                taken.append((number, record, parts))
-        if kafka:
-            told.update(self._told(self._kafka(kafka), kafka))
+                raw.add(self._raw(len(taken), binding, entry))
+                taken.append(entry)
+        together = [(self._kafka(kafka), kafka)] if kafka else []
         if taken:
-            told.update(self._told(raw.build(), taken))
-        return [told[number] for number in range(len(lines))]
+            together.append((raw.build(), taken))
+        return told, [Decided(self.matcher.match(facts), entries) for facts, entries in together]
 
     def _channel(self, record: Record) -> int:
         if self._fixed is not None:
             return self._fixed
         return self._channels.get(record.endpoint if record.endpoint is not None else EVERYTHING, -1)
 
-    def _raw(self, source: int, record: Record, binding: Binding, parts: list[Part]) -> RawRow:
-        channel = self._channel(record)
+    def _raw(self, source: int, binding: Binding, entry: Entry) -> RawRow:
+        record, channel = entry.record, self._channel(entry.record)
         return RawRow(
             source,
             binding,
-            parts,
+            entry.parts,
             record.body,
             channel,
-            lambda: self._matcher.sniffs(channel, binding.protocol),
+            lambda: self.matcher.sniffs(channel, binding.protocol),
             record.position or f"{source}",
-            _text(parts, binding.time_key) or record.time,
+            record.time,
         )
 
-    def _kafka(self, entries: list[tuple[int, Record, list[Part]]]) -> Facts:
-        rows = [_kafka_row(record, parts) for _, record, parts in entries]
+    def _kafka(self, entries: list[Entry]) -> Facts:
+        rows = [_kafka_row(entry) for entry in entries]
         batch = pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
-        channels = np.array([self._channel(record) for _, record, _ in entries], np.int64)
-        times = pa.array([record.time for _, record, _ in entries], pa.string())
-        return facts_of_selected(self._selection.arrow(batch), self._matcher, channels, times)
+        channels = np.array([self._channel(entry.record) for entry in entries], np.int64)
+        times = pa.array([_timestamp(entry.record.time) for entry in entries], pa.string())
+        return facts_of_selected(self._selection.arrow(batch), self.matcher, channels, times)
 
-    def _told(
-        self, facts: Facts, entries: list[tuple[int, Record, list[Part]]]
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
-        outcomes = self._matcher.match(facts)
-        mapped = {int(row): at for at, row in enumerate(outcomes.mapped)}
+    def told(self, decided: Decided) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield what :meth:`outcomes` gives for each entry, with its number."""
+        facts = decided.outcomes.facts
         batches: dict[int, list[dict[str, Any]]] = {source: [] for source in facts.batches}
         for row, source in enumerate(facts.sources.tolist()):
             if source < 0:
                 continue
-            number, record, parts = entries[source]
-            told = self._outcome(outcomes, row, record, parts, mapped)
+            told = self._outcome(decided.outcomes, row, decided.entries[source])
             if source in batches:
                 batches[source].append(told)
             else:
-                yield number, told
+                yield decided.entries[source].number, told
         for source, events in batches.items():
-            yield entries[source][0], {"outcome": "batch", "events": events}
+            yield decided.entries[source].number, {"outcome": "batch", "events": events}
 
-    def _outcome(
-        self, outcomes: Outcomes, row: int, record: Record, parts: list[Part], mapped: Mapping[int, int]
-    ) -> dict[str, Any]:
+    def _outcome(self, outcomes: Outcomes, row: int, entry: Entry) -> dict[str, Any]:
         winner = int(outcomes.winners[row])
         if winner < 0:
             return _dead(outcomes.reasons[row], outcomes.details[row], outcomes.nearest.get(row, []))
         return {
             "outcome": "routed",
-            "message": self._matcher.targets[winner].xid,
+            "message": self.matcher.targets[winner].xid,
             "context": dict(outcomes.contexts[row].as_py()),
-            "cloudevent": self._attributes(outcomes, row, record, parts, mapped),
+            "cloudevent": self._attributes(outcomes, row, entry),
         }
 
-    def _attributes(
-        self, outcomes: Outcomes, row: int, record: Record, parts: list[Part], mapped: Mapping[int, int]
-    ) -> dict[str, str]:
-        if row in mapped:
-            entries = outcomes.attributes[mapped[row]].as_py()
-            return {entry["key"]: entry["value"].decode("utf-8") for entry in entries}
-        reading = outcomes.facts.readings.get(row)
-        if reading is not None:
-            return dict(reading.envelope.attributes)
-        return dict(BINDINGS[KAFKA].envelope(parts, record.body, lambda: False).attributes)
+    def _attributes(self, outcomes: Outcomes, row: int, entry: Entry) -> dict[str, str]:
+        if not outcomes.facts.events[row]:
+            entries = outcomes.attributes[int(np.searchsorted(outcomes.mapped, row))].as_py()
+            return {each["key"]: each["value"].decode("utf-8") for each in entries}
+        return dict(envelope_of_row(outcomes.facts, row, entry).attributes)
+
+
+def envelope_of_row(facts: Facts, row: int, entry: Entry) -> Envelope:
+    """Return the envelope of a fact row; Kafka rows that columns settle are read anew."""
+    reading = facts.readings.get(row)
+    if reading is not None:
+        return reading.envelope
+    return BINDINGS[KAFKA].envelope(entry.parts, entry.record.body, lambda: False)
 
 
 def to_line(outcome: Mapping[str, Any]) -> bytes:
@@ -177,12 +201,12 @@ def _binding(record: Record) -> Binding:
     return binding
 
 
-def _text(parts: list[Part], key: str) -> str | None:
-    part = first(parts, key) if key else None
-    return part.text if part else None
+def _timestamp(text: str | None) -> str | None:
+    return text if text is not None and is_timestamp(text) else None
 
 
-def _kafka_row(record: Record, parts: list[Part]) -> dict[str, Any]:
+def _kafka_row(entry: Entry) -> dict[str, Any]:
+    record, parts = entry.record, entry.parts
     key = first(parts, "key")
     return {
         "key": key.value if key else None,

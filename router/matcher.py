@@ -8,7 +8,7 @@ Only rows that end as dead letters are looked at one by one, for their explanati
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,12 +23,14 @@ from router.facts import NO_SOURCE, Facts
 from router.mapping import Mapper
 from router.matching.columns import Int
 from router.matching.index import MatchIndex
-from router.matching.nearest import Nearest
+from router.matching.nearest import Nearest, Row
 from router.matching.targets import Target
 from router.matching.verdicts import AMBIGUOUS, Resolver
 
 EXPLANATIONS: Final = 1_000
-"""Dead letters of one batch that get ``nearest``; the rest share the explanation of an alike record, or have none."""
+"""Records of one batch that are explained; alike ones share an explanation, the rest have none."""
+LOOKED_AT: Final = 20_000
+"""Records of one batch that are held against those explained already."""
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ class Matcher:
         self.resolver = Resolver(self.index)
         self.checks = PayloadChecks(self.index, self.channels, payloads, validation)
         self.mapper = Mapper(self.resolver, self.targets, [channel.origin for channel in channels])
-        self.nearest = Nearest(self.index, list(BINDINGS))
+        self.nearest = Nearest(self.index, list(BINDINGS), [channel.candidates for channel in channels])
         self._sniffs: dict[tuple[int, str], bool] = {}
 
     def sniffs(self, channel: int, protocol: str) -> bool:
@@ -117,15 +119,25 @@ class Matcher:
         pairs, inverse = np.unique(winners[rows] * width + facts.channels[rows], return_inverse=True)
         numbers = np.array([self.mapper.program(*divmod(pair, width)) for pair in pairs.tolist()], np.int64)
         programs = numbers[inverse] if len(rows) else rows
-        for at in np.flatnonzero([bool(self.mapper.programs[int(p)].unmappable) for p in programs]).tolist():
+        made = [program.unmappable for program in self.mapper.programs]
+        never = np.flatnonzero(np.array([bool(fault) for fault in made], bool)[programs])
+        self._unmappable(outcomes, rows, {at: made[int(programs[at])] for at in never.tolist()})
+        kept = winners[rows] >= 0
+        rows = rows[kept]
+        attributes, faults = self.mapper.map(facts.columns, rows, programs[kept], facts.defaults)
+        self._unmappable(outcomes, rows, faults)
+        if faults:
+            valid = np.flatnonzero(winners[rows] >= 0)
+            rows, attributes = rows[valid], attributes.take(pa.array(valid))
+        outcomes.mapped, outcomes.attributes = rows, attributes
+
+    def _unmappable(self, outcomes: Outcomes, rows: Int, faults: Mapping[int, str]) -> None:
+        """Make dead letters of rows that map to no valid event; *faults* go by the place in *rows*."""
+        for at, fault in faults.items():
             row = int(rows[at])
             outcomes.reasons[row] = "unmappable"
-            xid = self.targets[int(winners[row])].xid
-            outcomes.details[row] = f"{xid}: {self.mapper.programs[int(programs[at])].unmappable}"
-            winners[row] = -1
-        kept = winners[rows] >= 0
-        outcomes.mapped = rows[kept]
-        outcomes.attributes = self.mapper.map(facts.columns, rows[kept], programs[kept], facts.defaults)
+            outcomes.details[row] = f"{self.targets[int(outcomes.winners[row])].xid}: {fault}"
+            outcomes.winners[row] = -1
 
     def _reject(self, outcomes: Outcomes, checked: Checked) -> None:
         """Explain the rows whose candidates were all dropped by their schemas."""
@@ -134,8 +146,19 @@ class Matcher:
             outcomes.details[row] = told(rejected)
             outcomes.nearest[row] = mismatches(rejected, self.targets)
 
+    def row(self, facts: Facts, row: int, classes: Sequence[Int]) -> Row:
+        """Return what explanations need to know of one row; ``classes`` are those of the whole batch."""
+        found = {key: facts.values(row, key) for key in self.index.keys}
+        return Row(
+            int(facts.channels[row]),
+            int(facts.protocols[row]),
+            bool(facts.events[row]),
+            tuple(int(line[row]) for line in classes),
+            lambda key: found.get(key, ()),
+        )
+
     def _explain(self, outcomes: Outcomes, chosen: Int, sets: Int) -> None:
-        explained: dict[str, list[dict[str, Any]]] = {}
+        unmatched: list[int] = []
         for row in np.flatnonzero(outcomes.winners < 0).tolist():
             if row in outcomes.reasons or outcomes.facts.sources[row] == NO_SOURCE:
                 continue
@@ -150,24 +173,27 @@ class Matcher:
                 outcomes.reasons[row] = "ambiguous"
                 outcomes.details[row] = "equally specific: " + ", ".join(self.targets[n].xid for n in best)
             else:
-                self._no_match(outcomes, row, explained)
+                unmatched.append(row)
+        self._no_match(outcomes, unmatched)
 
-    def _no_match(self, outcomes: Outcomes, row: int, explained: dict[str, list[dict[str, Any]]]) -> None:
+    def _no_match(self, outcomes: Outcomes, rows: Sequence[int]) -> None:
         facts = outcomes.facts
-        outcomes.reasons[row] = "no-match"
-        outcomes.details[row] = "no candidate matches"
-        if len(explained) >= EXPLANATIONS:
-            return
-        channel, protocol, event = int(facts.channels[row]), int(facts.protocols[row]), bool(facts.events[row])
-        found = {key: facts.values(row, key) for key in self.index.keys}
-        alike = json.dumps([channel, protocol, event, found])
-        if alike not in explained:
-            candidates = sum(1 << number for number in self.channels[channel].candidates)
-            explained[alike] = self.nearest.explain(
-                candidates, protocol, event=event, values=lambda key: found.get(key, [])
-            )
-        outcomes.nearest[row] = explained[alike]
-        outcomes.details[row] = summary(explained[alike]) or outcomes.details[row]
+        classes = self.index.classify(facts.columns) if rows else []
+        explained: dict[str, list[dict[str, Any]]] = {}
+        for number, row in enumerate(rows):
+            outcomes.reasons[row] = "no-match"
+            outcomes.details[row] = "no candidate matches"
+            if number >= LOOKED_AT:
+                continue
+            told = self.row(facts, row, classes)
+            values = [told.values(key) for key in self.index.keys]
+            alike = json.dumps([told.channel, told.protocol, told.event, values])
+            if alike not in explained:
+                if len(explained) >= EXPLANATIONS:
+                    continue
+                explained[alike] = self.nearest.explain(told)
+            outcomes.nearest[row] = explained[alike]
+            outcomes.details[row] = summary(explained[alike]) or outcomes.details[row]
 
 
 def summary(nearest: Sequence[dict[str, Any]]) -> str:

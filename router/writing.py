@@ -209,9 +209,11 @@ class BatchWriter:
     def _structured_headers(self, sink: KafkaSink) -> Column:
         from pyspark.sql import functions as F
 
+        # The attributes of a row that columns settled are in the body now, and only there.
+        rest = F.filter("headers", lambda entry: ~(entry["key"].startswith("ce_") | (entry["key"] == "content-type")))
         made = F.concat(
             F.array(header("content-type", F.lit("application/cloudevents+json"))),
-            F.coalesce(F.col("m.passed"), F.array().cast(HEADERS_TYPE)),
+            F.coalesce(F.col("m.passed"), rest, F.array().cast(HEADERS_TYPE)),
         )
         return F.concat(made, lineage_headers(self._plan.epoch)) if sink.lineage else made
 

@@ -1,4 +1,4 @@
-"""``xrouter match``: native records on standard input, one outcome a line on standard output."""
+"""``xrouter match``: native records on standard input, one outcome a line on standard output, or why, for people."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ import typer
 
 from catalog.model import Catalog
 from router.commands.arguments import CatalogOption, MorePaths, usable_catalog
+from router.commands.match_explained import Teller
 from router.conformance import Validation
 from router.errors import RouterError
+from router.explanation import BEST, Explainer
 from router.match import RecordMatcher, to_line
 
 
@@ -39,6 +41,10 @@ def match(
     validate: Annotated[
         Validate, typer.Option(help="When bodies are held against the schemas of definitions.")
     ] = Validate.ambiguous,
+    explain: Annotated[bool, typer.Option("--explain", help="Tell people why, instead of outcomes as JSON.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help=f"With --explain: all candidates, not just the best {BEST}.")
+    ] = False,
 ) -> None:
     """Say for each native record which definition takes it, or why none does.
 
@@ -46,13 +52,25 @@ def match(
     """
     if endpoint is not None and group:
         raise typer.BadParameter("--endpoint and --group exclude each other; give one of them")
+    if everything and not explain:
+        raise typer.BadParameter("--all goes with --explain")
     loaded = usable_catalog([*catalog, *(more or [])])
     if endpoint is not None:
         _require(endpoint, loaded.endpoints, "endpoint")
+    matcher = _matcher(loaded, endpoint, group or [], validate.value)
+    if explain:
+        _explain(Explainer(matcher, everything=everything))
+        return
     output = sys.stdout.buffer
-    for outcome in _matcher(loaded, endpoint, group or [], validate.value).outcomes(sys.stdin.buffer):
+    for outcome in matcher.outcomes(sys.stdin.buffer):
         output.write(to_line(outcome))
     output.flush()
+
+
+def _explain(explainer: Explainer) -> None:
+    teller = Teller()
+    for number, line in enumerate((line for line in sys.stdin.buffer if line.strip()), 1):
+        teller.tell(explainer.explain(number, line))
 
 
 def _matcher(catalog: Catalog, endpoint: str | None, groups: list[str], validation: Validation) -> RecordMatcher:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from catalog.model import Definition, Property, PropertyType
-from catalog.templates import Template, parse
+from catalog.templates import TEMPLATE_TYPES, Template, parse
 from catalog.values import canonical, is_any_timestamp, is_timestamp, is_valid, media_type_matches, text_of
 
 Kind = Literal["literal", "media", "template", "present", "optional"]
-TEMPLATE_TYPES: Final = frozenset({"any", "string", "symbol", "uri", "urireference", "uritemplate", "timestamp"})
 TYPED_LITERALS: Final = frozenset({"number", "integer", "boolean", "timestamp"})
 ANY_BYTES: Final = frozenset({"any", "binary"})
 """Types that a value which is no text satisfies as well."""

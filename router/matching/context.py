@@ -12,21 +12,18 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.templates import Placeholder
 from catalog.values import percent_decode
-from router.matching.columns import Columns, Int
+from router.matching.columns import Bool, Columns, Int
 from router.matching.constraints import Constraint
-from router.matching.segments import segments_of
+from router.matching.segments import segments_of, separator_of
 from router.matching.targets import Keyed
 
 _WHOLE: Final = -1
 _MIXED: Final = -2
-_NOWHERE: Final = -1
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +34,11 @@ class Slot:
     key: str
     constraint: Constraint
     place: int
+
+    @property
+    def location(self) -> tuple[str, str]:
+        """The property, and what parts its values; nothing does when the slot is a whole value."""
+        return self.key, separator_of(self.constraint.template) if self.place >= 0 else ""
 
 
 def slots_of(constraints: Sequence[Keyed]) -> tuple[list[Slot], list[tuple[Slot, Slot]]]:
@@ -57,7 +59,7 @@ def _template_slots(key: str, constraint: Constraint) -> list[Slot]:
     template = constraint.template
     if template.is_bare:
         return [Slot(template.names[0], key, constraint, _WHOLE)]
-    segments = None if constraint.dots else segments_of(template)
+    segments = segments_of(template)
     if segments is None:
         return [Slot(name, key, constraint, _MIXED) for name in dict.fromkeys(template.names)]
     names = iter(part.name for part in template.parts if isinstance(part, Placeholder))
@@ -66,12 +68,55 @@ def _template_slots(key: str, constraint: Constraint) -> list[Slot]:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """Slots as arrays. A location is twice the number of the key, plus one where segments are meant."""
+    """Slots as arrays. Slots of many definitions lie in few *spots*: a location and a shift from its first entry.
 
-    keys: tuple[str, ...]
+    A location is a property and what parts its values ("": nothing); what only its template can find has the one past
+    all others. That rows look into the short arrays of spots is what keeps thousands of definitions in the cache.
+    """
+
+    places: tuple[tuple[str, str], ...]
+    spots: Int
+    """Per slot its spot."""
     locations: Int
-    places: Int
+    """Per spot its location."""
+    shifts: Int
+    """Per spot the entries between the first one of a value and that of the spot."""
+    mixed: Bool
+    """Per slot, whether only its template finds its value."""
     decodes: Bool
+    """Per slot, whether its value is percent-decoded."""
+
+
+class _Pool:
+    """The arrays that hold the values of some locations, one behind the other, and where each row is in them."""
+
+    def __init__(self, tables: _Tables, columns: Columns, wanted: Bool) -> None:
+        """``wanted`` tells which spots have a value to be taken."""
+        self.pools: list[pa.StringArray] = []
+        self.size = 0
+        self.percent = self.parted = False
+        places: list[Int] = []
+        self.bases = np.zeros(len(tables.places) + 1, np.int64)
+        """Per location, where :attr:`origins` begins to tell each row's place in the pool."""
+        for location in np.unique(tables.locations[wanted]).tolist():
+            key, separator = tables.places[location] if location < len(tables.places) else ("", "")
+            column = columns.by_key.get(key)
+            self.bases[location] = columns.rows * len(places)
+            if column is None:
+                # Nothing is taken from here: such a row repeats the property, or its template is mixed.
+                places.append(np.full(columns.rows, -1, np.int64))
+                continue
+            if separator:
+                segments = column.segments(separator)
+                places.append(segments.starts + self.size)
+                self.pools.append(segments.entries)
+                self.parted = True
+            else:
+                places.append(np.arange(self.size, self.size + columns.rows))
+                self.pools.append(column.values)
+            self.size += len(self.pools[-1])
+            self.percent = self.percent or column.has_percent
+        self.origins = np.concatenate(places) if places else np.zeros(0, np.int64)
 
 
 class SlotTable:
@@ -97,72 +142,55 @@ class SlotTable:
         The rows are known to match: a mixed template that does not fit gives null.
         """
         tables = self._tables()
-        where = tables.locations[slots]
-        indices = np.full(len(rows), -1, np.int64)
-        pools: list[pa.StringArray] = []
-        size, percent = 0, False
-        for location in np.flatnonzero(np.bincount(where[where != _NOWHERE])).tolist():
-            number, parted = divmod(location, 2)
-            column = columns.by_key.get(tables.keys[number])
-            if column is None:
-                continue
-            mine = np.flatnonzero(where == location)
-            indices[mine] = size + rows[mine]
-            if parted:
-                indices[mine] = size + column.segments.starts[rows[mine]] + 2 * tables.places[slots[mine]]
-            pools.append(column.segments.entries if parted else column.values)
-            size += len(pools[-1])
-            percent = percent or column.has_percent
+        spots = tables.spots[slots]
+        wanted = np.zeros(len(tables.locations), bool)
+        wanted[spots] = True
+        found = _Pool(tables, columns, wanted)
+        indices = found.origins[found.bases[tables.locations][spots] + rows]
+        if found.parted:
+            indices += tables.shifts[spots]
         extra: list[str | None] = []
-        self._one_by_one(columns, rows, slots, tables.places[slots], indices, extra, size)
-        if extra or not pools:
-            pools.append(pa.array(extra, pa.string()))
-        pool = pools[0] if len(pools) == 1 else pa.concat_arrays(pools)
+        self._one_by_one(columns, rows, slots, indices, extra, found.size)
+        if extra or not found.pools:
+            found.pools.append(pa.array(extra, pa.string()))
+        pool = found.pools[0] if len(found.pools) == 1 else pa.concat_arrays(found.pools)
         values = pool.take(pa.array(indices))
-        return _decoded(values, tables.decodes[slots]) if percent or extra else values
+        return _decoded(values, tables.decodes[slots]) if found.percent or extra else values
 
     def equal(self, columns: Columns, rows: Int, ones: Int, others: Int) -> Bool:
         """Tell whether slots ``ones[i]`` and ``others[i]`` have the same value in ``rows[i]``; null equals nothing."""
-        tables = self._tables()
-        pairs = (tables.locations[ones] + 1) * (2 * len(tables.keys) + 1) + tables.locations[others] + 1
-        same = np.zeros(len(rows), bool)
-        for pair in np.flatnonzero(np.bincount(pairs)).tolist():
-            mine = np.flatnonzero(pairs == pair)
-            sides = [self._side(columns, rows[mine], slots[mine]) for slots in (ones, others)]
-            same[mine] = pc.fill_null(pc.equal(*sides), False).to_numpy(zero_copy_only=False)
+        sides = [self.values(columns, rows, slots) for slots in (ones, others)]
+        same: Bool = pc.fill_null(pc.equal(*sides), False).to_numpy(zero_copy_only=False)
         return same
-
-    def _side(self, columns: Columns, rows: Int, slots: Int) -> pa.StringArray:
-        """Return the values of slots of one location."""
-        tables = self._tables()
-        location = int(tables.locations[slots[0]])
-        column = columns.by_key.get(tables.keys[location // 2]) if location != _NOWHERE else None
-        if column is None or columns.repeats or column.has_percent:
-            return self.values(columns, rows, slots)
-        if location % 2 == 0:
-            return column.values.take(pa.array(rows))
-        segments = column.segments
-        return segments.entries.take(pa.array(segments.starts[rows] + 2 * tables.places[slots]))
 
     def _tables(self) -> _Tables:
         if self._laid is None:
-            keys = {key: number for number, key in enumerate(dict.fromkeys(slot.key for slot in self.slots))}
-            locations = [
-                _NOWHERE if slot.place == _MIXED else 2 * keys[slot.key] + (slot.place != _WHOLE) for slot in self.slots
+            mixed = [slot.place == _MIXED for slot in self.slots]
+            places = dict.fromkeys(slot.location for slot, alone in zip(self.slots, mixed, strict=True) if not alone)
+            numbers = {place: number for number, place in enumerate(places)}
+            where = [
+                (len(places), 0) if alone else (numbers[slot.location], 2 * max(slot.place, 0))
+                for slot, alone in zip(self.slots, mixed, strict=True)
             ]
+            spots = {spot: number for number, spot in enumerate(dict.fromkeys(where))}
             self._laid = _Tables(
-                tuple(keys),
-                np.array(locations, np.int64),
-                np.array([slot.place for slot in self.slots], np.int64),
+                tuple(places),
+                np.array([spots[spot] for spot in where], np.int64),
+                np.array([location for location, _ in spots], np.int64),
+                np.array([shift for _, shift in spots], np.int64),
+                np.array(mixed, bool),
                 np.array([slot.constraint.decodes for slot in self.slots], bool),
             )
         return self._laid
 
     def _one_by_one(
-        self, columns: Columns, rows: Int, slots: Int, place: Int, indices: Int, extra: list[str | None], start: int
+        self, columns: Columns, rows: Int, slots: Int, indices: Int, extra: list[str | None], start: int
     ) -> None:
         """Fill in what no take can: mixed templates, and rows in which the property repeats."""
-        alone = place == _MIXED
+        mixed = self._tables().mixed
+        if not columns.repeats and not mixed.any():
+            return
+        alone = mixed[slots]
         if columns.repeats:
             repeated = {row for row, _ in columns.repeats}
             alone = alone | np.isin(rows, np.fromiter(repeated, np.int64, len(repeated)))
@@ -179,7 +207,7 @@ def raw_value(slot: Slot, texts: Sequence[str | None]) -> str | None:
     for text in texts:
         if text is not None and slot.constraint.satisfied(text, present=True):
             if slot.place >= 0:
-                return text.split("/")[slot.place]
+                return text.split(slot.location[1])[slot.place]
             matched = slot.constraint.template.match(text, decode=slot.constraint.decodes)
             return matched[slot.name] if matched is not None else None
     return None

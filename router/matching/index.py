@@ -122,7 +122,7 @@ class MatchIndex:
         ``channels`` and ``protocols`` hold numbers (-1: unknown), ``events`` 1 for a CloudEvent and 0 for a native
         record, whose envelope constraints are not looked at.
         """
-        matrix = [channels, protocols, events, *self._classify(columns)]
+        matrix = [channels, protocols, events, *self.classify(columns)]
 
         def set_of(_: int, row: int) -> int:
             return self._intersect([int(line[row]) for line in matrix])
@@ -140,7 +140,10 @@ class MatchIndex:
         for line, bits, numbers in zip(matrix, self._bits, self._numbers, strict=True):
             if used + bits > _CODE_BITS:
                 codes, used = numbers.look_up(codes, self._next_number), _NUMBER_BITS
-            codes = (codes << bits) + (line + 1)
+            # In place, for these passes are over all rows and properties. One more, since -1 is a number too.
+            codes <<= bits
+            codes += line
+            codes += 1
             used += bits
         return codes
 
@@ -162,7 +165,8 @@ class MatchIndex:
         self._next += 1
         return self._next
 
-    def _classify(self, columns: Columns) -> list[Int]:
+    def classify(self, columns: Columns) -> list[Int]:
+        """Return the class of every row, for each property of :attr:`keys`."""
         absent = np.zeros(columns.rows, np.int64)
         found = {key: absent for key in self.keys}
         for key in self.keys:

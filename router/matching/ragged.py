@@ -19,7 +19,16 @@ class Ragged:
 
     def expand(self, items: Int) -> tuple[Int, Int]:
         """Return, for a list of items, the position of each value's item in the list, and the value."""
-        counts = self.counts[items]
-        owners = np.repeat(np.arange(len(items)), counts)
-        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return owners, self.values[self.starts[items][owners] + within] if len(owners) else owners
+        owners, places = spread(self.starts[items], self.counts[items])
+        return owners, self.values[places] if len(owners) else owners
+
+
+def spread(starts: Int, counts: Int) -> tuple[Int, Int]:
+    """Return the numbers ``starts[i]``, ``starts[i] + 1``, … of every stretch *i*, in order, with the *i* of each.
+
+    Stretches of one length, as rows of alike definitions give, take half the passes of mixed ones.
+    """
+    owners = np.repeat(np.arange(len(counts)), counts)
+    if len(counts) and (counts == counts[0]).all():
+        return owners, (starts[:, None] + np.arange(int(counts[0]))).ravel()
+    return owners, np.arange(len(owners)) + (starts - (np.cumsum(counts) - counts))[owners]

@@ -29,14 +29,25 @@ _WORDS: Final = 2
 """Symbols: an empty segment that no template spells, a segment that no template spells there, then the words."""
 
 
+def separator_of(template: Template) -> str:
+    """Return the character that parts the segments of a template: a dot where dots end placeholders, else a slash."""
+    return "." if template.dots else "/"
+
+
 def segments_of(template: Template) -> list[str | None] | None:
-    """Return the segments of a template, None for a placeholder; None when a placeholder is only part of one."""
+    """Return the segments of a template, None for a placeholder.
+
+    None when a placeholder is only part of one, or when both slashes and dots part them.
+    """
+    separator = separator_of(template)
+    if template.dots and "/" in template.text:
+        return None
     parted: list[list[str | Placeholder]] = [[]]
     for part in template.parts:
         if isinstance(part, Placeholder):
             parted[-1].append(part)
             continue
-        head, *rest = part.split("/")
+        head, *rest = part.split(separator)
         parted[-1].append(head)
         parted.extend([text] for text in rest)
     segments: list[str | None] = []
@@ -60,12 +71,13 @@ class TooManyStates(Exception):
 class SegmentAutomaton:
     """Which of many segment templates does each value of a column fit? See the module for the idea."""
 
-    def __init__(self, patterns: Sequence[tuple[int, Sequence[str | None]]]) -> None:
+    def __init__(self, patterns: Sequence[tuple[int, Sequence[str | None]]], separator: str = "/") -> None:
         """Build from (bit, segments) pairs; equal segments may occur under several bits.
 
         Raises:
             TooManyStates: the table would pass ``MAX_STATES`` states.
         """
+        self._separator = separator
         self._trie: list[dict[str | None, int]] = [{}]
         self._bits: list[int] = [0]
         for bit, segments in patterns:
@@ -76,26 +88,43 @@ class SegmentAutomaton:
         self._determinise(numbers)
         self._fits = np.zeros(max(len(segments) for _, segments in patterns) + 2, bool)
         self._fits[[len(segments) for _, segments in patterns]] = True
+        self._by_count = self._counted() if not words else None
         del self._trie
 
-    def accepts(self, column: SplitColumn) -> tuple[Int, list[int]]:
-        """Return a code per row and, per code, the bits of the templates that fit; code 0 fits none."""
-        segments = column.segments
-        states = np.zeros(len(segments.counts), np.int64)
-        rows = np.flatnonzero(self._fits[np.minimum(segments.counts, len(self._fits) - 1)])
+    def accepts(self, column: SplitColumn) -> Int:
+        """Return a code per row, to be looked up in :attr:`code_bits`."""
+        codes = self._walk(column.segments(self._separator))
+        if self._separator != "/" and column.has("/"):
+            # Where dots part segments slashes do as well, and no template of the automaton has one.
+            codes[pc.fill_null(pc.match_substring(column.values, "/"), False).to_numpy(zero_copy_only=False)] = 0
+        return codes
+
+    def _walk(self, segments: Segments) -> Int:
+        counts = np.minimum(segments.counts, len(self._fits) - 1)
+        if self._by_count is not None and not segments.has_empty:
+            return self._by_count[counts]
+        states = np.zeros(len(counts), np.int64)
+        rows = np.flatnonzero(self._fits[counts])
         current = np.ones(len(rows), np.int64)
-        left = segments.counts[rows]
+        left, entries = counts[rows], segments.starts[rows]
         depth = 0
         while len(rows):
-            current = self._step(current, depth, segments, segments.starts[rows] + 2 * depth)
+            current = self._step(current, depth, segments, entries)
             depth += 1
             going = (left > depth) & (current != _DEAD)
             if not going.all():
-                ended = ~going
-                states[rows[ended]] = current[ended]
-                rows, current, left = rows[going], current[going], left[going]
-        codes: Int = self._codes[states]
-        return codes, self._code_bits
+                states[rows] = np.where(going, _DEAD, current)
+                rows, current, left, entries = rows[going], current[going], left[going], entries[going]
+            entries = entries + 2
+        return self._codes[states]
+
+    def _counted(self) -> Int:
+        """Return the code per number of segments, which is all that counts for templates without words."""
+        state, codes = 1, [0]
+        for _ in self._fits[1:]:
+            state = int(self._other[state])
+            codes.append(int(self._codes[state]))
+        return np.array(codes, np.int64)
 
     def _insert(self, bit: int, segments: Sequence[str | None]) -> None:
         node = 0
@@ -163,27 +192,22 @@ class SegmentAutomaton:
             for node in nodes:
                 bits |= self._bits[node]
             self._codes[number] = codes.setdefault(bits, len(codes))
-        self._code_bits = list(codes)
+        self.code_bits = list(codes)
+        """Per code the bits of the templates that fit; code 0 fits none."""
 
     def _step(self, states: Int, depth: int, segments: Segments, entries: Int) -> Int:
         """Take the segments of one depth: the states that follow."""
-        empty = segments.lengths[entries] == 0
         following: Int = self._other[states]
         vocabulary = self._vocabularies[depth]
         if vocabulary is not None:
             words, numbers = vocabulary
             places = pc.index_in(segments.entries.take(pa.array(entries)), value_set=words)
             symbols = numbers[pc.fill_null(places, -1).to_numpy(zero_copy_only=False) + 1]
-            spelled = np.flatnonzero(symbols != _OTHER)
-            self._follow(following, states, spelled, symbols[spelled])
-        if empty.any():
-            following[empty] = _DEAD
-            if self._empty_word != _EMPTY:
-                rows = np.flatnonzero(empty)
-                self._follow(following, states, rows, np.full(len(rows), self._empty_word))
+            # A segment that no template spells has no entry either: one probe serves both kinds.
+            found, known = self._spelled.probe(states * self._width + symbols)
+            following = np.where(known, found, following)
+        if segments.has_empty:
+            empty = np.flatnonzero(segments.lengths[entries] == 0)
+            found, known = self._spelled.probe(states[empty] * self._width + self._empty_word)
+            following[empty] = np.where(known, found, _DEAD)
         return following
-
-    def _follow(self, following: Int, states: Int, rows: Int, symbols: Int) -> None:
-        """Put in the states that spelled segments lead to; those of which nothing is spelled keep theirs."""
-        found, known = self._spelled.probe(states[rows] * self._width + symbols)
-        following[rows[known]] = found[known]

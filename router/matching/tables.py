@@ -13,14 +13,15 @@ import numpy.typing as npt
 
 from router.matching.columns import Int
 
-_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLIER: Final = 0x9E3779B97F4A7C15
+_WORD: Final = (1 << 64) - 1
 _EMPTY: Final = np.iinfo(np.int64).min
 Fill = Callable[[int, int], int]
 """Gives the value of a key, and is told a row of the batch that has it."""
 
 
 class KeyTable:
-    """A hash table from any int64 but the least to int64: open addressing, linear probing, at most half full."""
+    """A hash table from any int64 but the least to int64: open addressing, linear probing, at most a quarter full."""
 
     def __init__(self, limit: int) -> None:
         """``limit`` bounds the keys that are kept; past it the table starts anew."""
@@ -40,28 +41,29 @@ class KeyTable:
         return found
 
     def _clear(self, bits: int) -> None:
-        self._shift = np.uint64(64 - bits)
+        self._shift = 64 - bits
         self._mask = (1 << bits) - 1
         self._keys = np.full(1 << bits, _EMPTY, np.int64)
         self._values = np.zeros(1 << bits, np.int64)
         self._size = 0
 
-    def _home(self, keys: Int) -> Int:
-        return ((keys.view(np.uint64) * _MULTIPLIER) >> self._shift).astype(np.int64)
-
     def probe(self, keys: Int) -> tuple[Int, npt.NDArray[np.bool_]]:
         """Return the values of the keys that are known, and which those are."""
-        places = self._home(keys)
-        met = self._keys[places]
-        known = met == keys
-        searching = np.flatnonzero(~known & (met != _EMPTY))
+        # A shift of at least one leaves no sign bit, so the homes are the same numbers as signed ones.
+        places = (keys.view(np.uint64) * np.uint64(_MULTIPLIER) >> np.uint64(self._shift)).view(np.int64)
+        found, known = self._values[places], np.ones(len(keys), np.bool_)
+        searching = np.flatnonzero(self._keys[places] != keys)
+        places, keys = places[searching], keys[searching]
         while len(searching):
-            places[searching] = (places[searching] + 1) & self._mask
-            met = self._keys[places[searching]]
-            hits = met == keys[searching]
-            known[searching[hits]] = True
-            searching = searching[~hits & (met != _EMPTY)]
-        return self._values[places], known
+            going = self._keys[places] != _EMPTY
+            if not going.all():
+                known[searching[~going]] = False
+                searching, places, keys = searching[going], places[going], keys[going]
+            places = (places + 1) & self._mask
+            hits = self._keys[places] == keys
+            found[searching[hits]] = self._values[places[hits]]
+            searching, places, keys = searching[~hits], places[~hits], keys[~hits]
+        return found, known
 
     def put(self, keys: Iterable[int], values: Iterable[int]) -> None:
         """Give new keys their values."""
@@ -69,9 +71,9 @@ class KeyTable:
             self._insert(key, value)
 
     def _insert(self, key: int, value: int) -> None:
-        if 2 * (self._size + 1) > len(self._keys):
+        if 4 * (self._size + 1) > len(self._keys):
             self._grow()
-        place = int(self._home(np.array([key], np.int64))[0])
+        place = (key * _MULTIPLIER & _WORD) >> self._shift
         while self._keys[place] != _EMPTY:
             place = (place + 1) & self._mask
         self._keys[place], self._values[place] = key, value
@@ -103,7 +105,7 @@ class NumberTable:
             grown = np.full(2 * (top + 1), _EMPTY, np.int64)
             grown[: len(self._values)] = self._values
             self._values = grown
-        found = self._values[numbers]
+        found: Int = self._values[numbers]
         new = found == _EMPTY
         if new.any():
             for number in np.unique(numbers[new]).tolist():

@@ -11,7 +11,7 @@ import pyarrow as pa
 from router.matching.columns import Columns, Int
 from router.matching.context import Slot, SlotTable, slots_of
 from router.matching.index import MatchIndex, MatchSet, members
-from router.matching.ragged import Ragged
+from router.matching.ragged import Ragged, spread
 from router.matching.tables import NumberTable
 from router.matching.targets import Target
 
@@ -37,13 +37,17 @@ class Resolver:
         self._table = SlotTable()
         targets = range(len(index.targets))
         laid = {(t, event): self._lay(index.targets[t], event=event) for t in targets for event in (False, True)}
-        self._slots = Ragged([laid[t, event][0] for t in targets for event in (False, True)])
+        # Definitions mostly share their list of slots with many others: few lists stay in the processor's cache.
+        lists: dict[tuple[int, ...], int] = {(): 0}
+        numbers = [lists.setdefault(tuple(slots), len(lists)) for slots, _ in laid.values()]
+        self._lists = np.array([*numbers, 0], np.int64)
+        self._slots = Ragged(list(lists))
         self._equal = {place: pairs for place, (_, pairs) in laid.items() if pairs}
         self._names = pa.array([slot.name for slot in self._table.slots], pa.string())
         self._winners = NumberTable(self._winner)
         self._checks = NumberTable(self._check)
         self._pairs: list[tuple[int, int, int]] = []
-        self._flat = np.zeros((0, 3), np.int64)
+        self._flat = np.zeros((3, 0), np.int64)
 
     def _lay(self, target: Target, *, event: bool) -> tuple[list[int], list[tuple[int, int]]]:
         slots, equal = slots_of(target.constraints(event=event) or ())
@@ -52,7 +56,7 @@ class Resolver:
 
     def slots(self, target: int, *, event: bool) -> list[Slot]:
         """Return the slots whose values are the context of that target."""
-        _, numbers = self._slots.expand(np.array([2 * target + int(event)]))
+        _, numbers = self._slots.expand(self._lists[[2 * target + int(event)]])
         return [self._table.slots[number] for number in numbers.tolist()]
 
     def slot_number(self, slot: Slot) -> int:
@@ -69,37 +73,36 @@ class Resolver:
 
     def contexts(self, columns: Columns, winners: Int, events: Int) -> pa.MapArray:
         """Return the context attributes of every row, an empty map where nothing won."""
-        rows = np.flatnonzero(winners >= 0)
-        owners, slots = self._slots.expand(2 * winners[rows] + events[rows])
-        values = self._table.values(columns, rows[owners], slots) if len(slots) else pa.array([], pa.string())
-        counts = np.zeros(columns.rows + 1, np.int64)
-        counts[rows + 1] = self._slots.counts[2 * winners[rows] + events[rows]]
-        offsets = np.cumsum(counts).astype(np.int32)
+        # A row without a winner takes the list behind those of all targets, which is the empty one.
+        lists = self._lists[np.where(winners >= 0, 2 * winners + events, -1)]
+        rows, slots = self._slots.expand(lists)
+        values = self._table.values(columns, rows, slots) if len(slots) else pa.array([], pa.string())
+        offsets = np.zeros(columns.rows + 1, np.int32)
+        np.cumsum(self._slots.counts[lists], out=offsets[1:])
         return pa.MapArray.from_arrays(pa.array(offsets), self._names.take(pa.array(slots)), values)
 
     def drop_unequal(self, columns: Columns, sets: Int) -> Int:
         """Return the sets without targets whose repeated placeholders differ; those of most rows stay as they are."""
         packed = self._checks.of(sets)
-        rows = np.flatnonzero(packed)
+        rows = np.flatnonzero(packed != 0)
         if not len(rows):
             return sets
-        starts, counts = packed[rows] >> _COUNT_BITS, packed[rows] & _COUNT_MASK
-        owners = np.repeat(np.arange(len(rows)), counts)
-        within = np.arange(len(owners)) - np.repeat(np.cumsum(counts) - counts, counts)
-        pairs = self._pair_array()[starts[owners] + within]
-        same = self._table.equal(columns, rows[owners], pairs[:, 1], pairs[:, 2])
+        packed = packed[rows]
+        owners, places = spread(packed >> _COUNT_BITS, packed & _COUNT_MASK)
+        targets, ones, others = self._pair_array()
+        same = self._table.equal(columns, rows[owners], ones[places], others[places])
         if same.all():
             return sets
         sets = sets.copy()
         for at in np.flatnonzero(~same).tolist():
-            row, target = int(rows[owners[at]]), int(pairs[at, 0])
+            row, target = int(rows[owners[at]]), int(targets[places[at]])
             current = self._index.sets[int(sets[row])]
             sets[row] = self._index.set_number(current.bits & ~(1 << target), event=current.event)
         return sets
 
     def _pair_array(self) -> Int:
-        if len(self._pairs) != len(self._flat):
-            self._flat = np.array(self._pairs, np.int64).reshape(-1, 3)
+        if len(self._pairs) != self._flat.shape[1]:
+            self._flat = np.array(self._pairs, np.int64).reshape(-1, 3).T.copy()
         return self._flat
 
     def _check(self, number: int) -> int:

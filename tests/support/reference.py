@@ -76,7 +76,7 @@ class Reference:
             parts = binding.parts(record.native)
         except RecordError:
             return dead("undecodable")
-        envelope = binding.envelope(parts, record.body, lambda: self._sniffs(record, binding))
+        envelope = binding.envelope(parts, record.body, lambda: self.sniffs(record, binding))
         if envelope.mode != "batch":
             return self._judge(record, binding, parts, envelope)
         try:
@@ -92,7 +92,7 @@ class Reference:
         record = parse_record(line)
         binding = binding_of(record.protocol)
         assert binding is not None
-        envelope = binding.envelope(binding.parts(record.native), record.body, lambda: self._sniffs(record, binding))
+        envelope = binding.envelope(binding.parts(record.native), record.body, lambda: self.sniffs(record, binding))
         if envelope.mode != "batch":
             return [(envelope.data, record.body)]
         try:
@@ -119,7 +119,8 @@ class Reference:
         found = [self.catalog.definitions[xid] for xid in xids if xid in self.catalog.definitions]
         return endpoint, [each for each in found if envelope_name(each, endpoint) in (None, CLOUDEVENTS)]
 
-    def _sniffs(self, record: Record, binding: Binding) -> bool:
+    def sniffs(self, record: Record, binding: Binding) -> bool:
+        """Whether a JSON body counts as an event without its media type (section 4)."""
         endpoint, candidates = self._candidates(record)
         if binding.protocol == "MQTT/3.1.1":
             return True
@@ -174,7 +175,8 @@ class Reference:
 
     def _source(self, record: Record, endpoint: Endpoint | None) -> str:
         if endpoint is not None:
-            return endpoint.uris[0] if endpoint.uris else endpoint.xid
+            address = endpoint.uris[0] if endpoint.uris else ""
+            return address if address and is_valid("urireference", address) else endpoint.xid
         return self._group or "*"
 
 
@@ -212,19 +214,9 @@ def match_one(
     has_envelope = envelope_name(definition, endpoint) is not None
     if protocol not in (None, binding.protocol):
         return None
-    declared = definition.protocol is not None and definition.protocol_declared
-    describes = protocol is not None and (declared or bool(definition.protocoloptions))
-    if not event and not describes and (has_envelope or protocol is not None):
+    if not event and not describes(definition, protocol) and (has_envelope or protocol is not None):
         return None
-    checks: list[tuple[str, Property, list[str | None]]] = []
-    if event and has_envelope:
-        for prop in definition.envelopemetadata:
-            text = envelope.attributes.get(prop.name)
-            checks.append((f"e.{prop.name}", prop, [] if text is None else [text]))
-    if protocol is not None:
-        for prop in definition.protocoloptions:
-            if hops or not (prop.name in HOPS or prop.name.startswith(HOP_SECTIONS)):
-                checks.append((f"p.{prop.name}", prop, native_values(prop.name, parts, binding)))
+    checks = checks_of(definition, protocol, binding, parts, envelope if event and has_envelope else None, hops=hops)
     content = envelope.attributes.get("datacontenttype") if event else envelope.content_type
     if (
         definition.datacontenttype
@@ -233,6 +225,34 @@ def match_one(
     ):
         return None
     return hold_all(definition, checks, nats=protocol == "NATS")
+
+
+def describes(definition: Definition, protocol: str | None) -> bool:
+    """Whether a definition says what records that are no CloudEvents look like."""
+    declared = definition.protocol is not None and definition.protocol_declared
+    return protocol is not None and (declared or bool(definition.protocoloptions))
+
+
+def checks_of(
+    definition: Definition,
+    protocol: str | None,
+    binding: Binding,
+    parts: Sequence[Part],
+    envelope: Envelope | None,
+    *,
+    hops: bool,
+) -> list[tuple[str, Property, list[str | None]]]:
+    """All properties to check, each with the values found; without *envelope* no attributes."""
+    checks: list[tuple[str, Property, list[str | None]]] = []
+    if envelope is not None:
+        for prop in definition.envelopemetadata:
+            text = envelope.attributes.get(prop.name)
+            checks.append((f"e.{prop.name}", prop, [] if text is None else [text]))
+    if protocol is not None:
+        for prop in definition.protocoloptions:
+            if hops or not (prop.name in HOPS or prop.name.startswith(HOP_SECTIONS)):
+                checks.append((f"p.{prop.name}", prop, native_values(prop.name, parts, binding)))
+    return checks
 
 
 def hold_all(

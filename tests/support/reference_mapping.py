@@ -6,18 +6,26 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
+from unicodedata import category
 
 from bindings.envelope import Envelope
 from bindings.parts import Part
 from bindings.protocols import Binding
 from catalog.model import Definition, Property
 from catalog.record import Record
-from catalog.values import is_any_timestamp, percent_encode, text_of
+from catalog.values import is_any_timestamp, is_timestamp, is_valid, percent_encode, text_of
 
 POSITION: Final = "(position)"
 """Stands for an ``id`` that the record's place in its source gives; sources number as they like."""
-TEMPLATED: Final = {"any", "string", "symbol", "uri", "urireference", "uritemplate", "timestamp"}
+TEMPLATED: Final = {"string", "symbol", "uri", "urireference", "uritemplate", "timestamp"}
 BRACES: Final = re.compile(r"\{([A-Za-z0-9_.\-]+)\}", re.ASCII)
+CORE: Final = {
+    **dict.fromkeys(("id", "type", "subject", "datacontenttype", "specversion"), "string"),
+    "source": "urireference",
+    "dataschema": "uri",
+    "time": "timestamp",
+}
+"""The attributes that CloudEvents itself names, which must not be empty, and their types."""
 FORMATS: Final = {
     "jsonschema": "application/json",
     "jsonstructure": "application/json",
@@ -39,20 +47,37 @@ def mapped(
 ) -> dict[str, str] | None:
     """Section 6 for a native record; None when it is unmappable."""
     made = {"specversion": "1.0"}
+    types: dict[str, str] = {}
     for prop in definition.envelopemetadata if enveloped else ():
         if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
-            if (prop.required or prop.name in ("id", "source", "type")) and prop.name not in left:
-                return None
-        elif not is_template(prop):
-            made[prop.name] = text_of(prop.value)
+            if prop.name != "time" and (prop.required or prop.name in ("id", "source", "type")):
+                if left.get(prop.name) is None:
+                    return None
+            continue
+        if not is_template(prop):
+            made[prop.name], types[prop.name] = text_of(prop.value), prop.type
         elif all(name in context for name in BRACES.findall(text_of(prop.value))):
-            made[prop.name] = expanded(text_of(prop.value), context, encode=prop.type == "uritemplate")
+            text = expanded(text_of(prop.value), context, encode=prop.type == "uritemplate")
+            made[prop.name], types[prop.name] = text, prop.type
         elif prop.name not in ("id", "source", "time"):
             return None
     for name, value in left.items():
-        if value is not None:
-            made.setdefault(name, value)
-    return made
+        if value is not None and name not in made:
+            made[name], types[name] = value, "string"
+    return made if all(may_leave(name, types.get(name, "string"), text) for name, text in made.items()) else None
+
+
+def may_leave(name: str, declared: str, text: str) -> bool:
+    """Whether CloudEvents 1.0.2 lets an attribute be called and be that."""
+    if not re.fullmatch("[a-z0-9]+", name) or name == "data":
+        return False
+    if not text and name in CORE:
+        return False
+    if any(category(each) == "Cc" or ord(each) & 0xFFFE == 0xFFFE or 0xFDD0 <= ord(each) <= 0xFDEF for each in text):
+        return False
+    if name == "specversion" and text != "1.0":
+        return False
+    return all(is_valid(each, text, bits32=True) for each in (declared, CORE.get(name, "string")))
 
 
 def expanded(template: str, context: Mapping[str, str], *, encode: bool) -> str:
@@ -66,6 +91,7 @@ def left_over(
     """What an attribute is when the definition does not say; None for a default that this record does not give."""
     texts = {part.key: part.text for part in reversed(parts)}
     identity = texts.get("properties.message-id") if binding.protocol == "AMQP/1.0" else None
+    identity = identity if identity and may_leave("id", "string", identity) else None
     if "stream" in texts and "sequence" in texts:
         identity = identity or f"{texts['stream']}-{texts['sequence']}"
     time = record.time
@@ -74,14 +100,19 @@ def left_over(
         stamp = record.native.get("timestamp")
         time = time if stamp is None or not 0 <= stamp < 253_402_300_800_000 else moment(stamp)
     elif binding.protocol == "AMQP/1.0":
-        time = texts.get("properties.creation-time") or time
+        created = texts.get("properties.creation-time")
+        time = created if created and is_timestamp(created) else time
     inferred = FORMATS.get((definition.dataschemaformat or "").partition("/")[0].lower())
     key = texts.get("key") if binding.protocol == "KAFKA" else None
+    key = key if key and may_leave("partitionkey", "string", key) else None
+    time = time if time and is_timestamp(time) else None
+    content = envelope.content_type
+    content = content if content and may_leave("datacontenttype", "string", content) else None
     left: dict[str, str | None] = {"id": identity or POSITION, "source": source, "time": time, "partitionkey": key}
     left["type"] = definition.xid.rsplit("/", 1)[-1]
-    left["datacontenttype"] = envelope.content_type or definition.datacontenttype or inferred
+    left["datacontenttype"] = content or definition.datacontenttype or inferred
     schema = definition.dataschemauri or definition.dataschemaxid
-    return left | ({"dataschema": schema} if schema else {})
+    return left | ({"dataschema": schema} if schema and is_valid("uri", schema) else {})
 
 
 _PLACE: Final = (("topic", ""), ("partition", 0), ("offset", 0))

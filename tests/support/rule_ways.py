@@ -1,0 +1,278 @@
+"""The three ways in which samples of rules are judged: ``match``, the plain reference matcher, and Spark's stages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.protocols import binding_of
+from catalog.model import Catalog
+from catalog.record import Record, record_of
+from catalog.schemas.validation import PayloadValidation
+from router.channels import ChannelBuilder
+from router.judging import TOPIC, Tallies
+from router.limits import SizeLimits
+from router.match import RecordMatcher
+from router.matcher import Matcher
+from router.outputs import OutputBuilder
+from router.plan import Judge
+from router.render import COLUMNS, event_column
+from router.routing import Routes
+from router.settings import settings_from_dict
+from router.sinks.forms import TIME_TEXT
+from router.stages import HEADERS_TYPE, Kind, judged, unified
+from tests.support.reference import Reference
+from tests.support.reference_mapping import POSITION as UNPLACED
+from tests.support.rule_records import POSITION, RECEIVED
+from tests.support.rules import ANY, Expected, Sample, Settings, line_of, without_prefix
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Told = list[dict[str, Any]]
+"""The outcomes of one record: one, or one for each event of a batch."""
+KAFKA_SCHEMA: Final = (
+    f"key binary, value binary, topic string, partition int, offset long, timestamp long, headers {HEADERS_TYPE}"
+)
+
+
+def groups_of(samples: Sequence[Sample]) -> Mapping[Settings, list[int]]:
+    """Return the places of the samples by the settings they need."""
+    groups: dict[Settings, list[int]] = {}
+    for number, sample in enumerate(samples):
+        groups.setdefault(sample.settings, []).append(number)
+    return groups
+
+
+def by_match(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:
+    """What ``xrouter match`` says of each sample."""
+    told: dict[int, Told] = {}
+    for settings, places in groups_of(samples).items():
+        matcher = RecordMatcher(catalog, hop_by_hop=settings.hop_by_hop, validation=settings.validate)
+        outcomes = matcher.decide([line_of(samples[place]) for place in places])
+        told.update(zip(places, map(events_of, outcomes), strict=True))
+    return [_plain(sample, told[place]) for place, sample in enumerate(samples)]
+
+
+def by_reference(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:
+    """What the reference matcher says of each sample."""
+    told: dict[int, Told] = {}
+    for settings, places in groups_of(samples).items():
+        reference = Reference(catalog, hop_by_hop=settings.hop_by_hop, validation=settings.validate)
+        told.update((place, events_of(reference.outcome(line_of(samples[place])))) for place in places)
+    return [_plain(sample, told[place]) for place, sample in enumerate(samples)]
+
+
+def events_of(outcome: dict[str, Any]) -> Told:
+    """Return the outcomes of a record one by one."""
+    return outcome["events"] if outcome["outcome"] == "batch" else [outcome]
+
+
+def _plain(sample: Sample, told: Told) -> Told:
+    return [without_prefix(sample, each) for each in told]
+
+
+def by_run(
+    spark: SparkSession, catalog: Catalog, samples: Sequence[Sample], wanted: Sequence[int], folder: Path
+) -> dict[int, Told]:
+    """What the stages of ``xrouter run`` make of the *wanted* samples, by their places: Kafka's come from Kafka rows,
+    all others from inbox rows. One plan, so one Spark job for each kind of row, has them all.
+    """
+    told: dict[int, Told] = {}
+    for settings, group in groups_of(samples).items():
+        places = [place for place in group if place in wanted]
+        if not places:
+            continue
+        judge = judge_of(catalog, settings, {endpoint_of(samples[place]) for place in places}, folder)
+        kafka = [place for place in places if samples[place].protocol == KAFKA]
+        inbox = [place for place in places if samples[place].protocol != KAFKA]
+        for turn in turns_of(samples, kafka):
+            topics = {
+                f"{TOPIC}{topic_of(samples[place])}": judge.channels[endpoint_of(samples[place])] for place in turn
+            }
+            rows = [kafka_row(samples[place]) for place in turn]
+            keys = {tuple(row[2:5]): place for row, place in zip(rows, turn, strict=True)}
+            frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
+            told.update(_ran(frame, "kafka", replace(judge, channels=topics), keys))
+        if inbox:
+            frame = spark.createDataFrame([inbox_row(place, samples[place]) for place in inbox], SPARK_SCHEMA)
+            told.update(_ran(frame, "inbox", judge, {(position_of(place),): place for place in inbox}))
+    return {place: _plain(samples[place], told.get(place, [])) for place in wanted}
+
+
+def judge_of(catalog: Catalog, settings: Settings, endpoints: Collection[str], folder: Path) -> Judge:
+    """Compile a judge with these endpoints as channels, whatever their protocols: sources come and go, rules stay."""
+    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
+    routed = {"sinks": sinks, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["dead"]}}
+    chosen = settings_from_dict(routed, {}, folder)
+    builder = ChannelBuilder(catalog, hop_by_hop=settings.hop_by_hop)
+    numbers = {xid: number for number, xid in enumerate(sorted(endpoints))}
+    for xid in numbers:
+        builder.endpoints(xid, [xid])
+    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), settings.validate)
+    return Judge(matcher, OutputBuilder(matcher, Routes(chosen), SizeLimits(chosen)), numbers)
+
+
+def turns_of(samples: Sequence[Sample], places: Sequence[int]) -> Iterator[list[int]]:
+    """Divide Kafka samples so that in each part a topic belongs to one endpoint."""
+    left = list(places)
+    while left:
+        owners: dict[str, str] = {}
+        turn = [
+            place
+            for place in left
+            if owners.setdefault(topic_of(samples[place]), endpoint_of(samples[place])) == endpoint_of(samples[place])
+        ]
+        yield turn
+        left = [place for place in left if place not in set(turn)]
+
+
+def topic_of(sample: Sample) -> str:
+    topic: str = sample.record["native"]["topic"]
+    return topic
+
+
+def endpoint_of(sample: Sample) -> str:
+    endpoint: str = sample.record["endpoint"]
+    return endpoint
+
+
+def position_of(place: int) -> str:
+    return f"inbox-{place}"
+
+
+def kafka_row(sample: Sample) -> tuple[Any, ...]:
+    """Return the sample as a row of Spark's Kafka source, timestamp in milliseconds."""
+    record, parts = _parts(sample)
+    headers = [(part.key.removeprefix("headers."), part.value) for part in parts if part.key.startswith("headers.")]
+    key = next((part.value for part in parts if part.key == "key"), None)
+    told = record.native
+    return (key, record.body, told["topic"], told["partition"], told["offset"], told["timestamp"], headers)
+
+
+def inbox_row(place: int, sample: Sample) -> tuple[Any, ...]:
+    """Return the sample as a row of the inbox."""
+    record, parts = _parts(sample)
+    received = datetime.fromisoformat(RECEIVED.replace("Z", "+00:00"))
+    listed = [(part.key, part.value, part.kind) for part in parts]
+    return (record.endpoint, record.protocol, received, listed, record.body, position_of(place))
+
+
+def _parts(sample: Sample) -> tuple[Record, Any]:
+    record = record_of(dict(sample.record))
+    binding = binding_of(record.protocol)
+    assert binding is not None, sample.place
+    return record, binding.parts(record.native)
+
+
+def _ran(frame: DataFrame, kind: Kind, judge: Judge, keys: Mapping[tuple[Any, ...], int]) -> Iterator[tuple[int, Told]]:
+    from pyspark.sql import functions as F
+
+    context = frame.sparkSession.sparkContext
+    tallies = context.accumulator([], Tallies())
+    outcomes = unified(judged(frame, kind, context.broadcast(judge), tallies), kind, "q")
+    places = ("topic", "partition", "offset") if kind == "kafka" else ("position",)
+    event = F.when(F.col("m.route") >= 0, event_column(kind)).alias("event")
+    fields = ("message", "reason", "detail", "nearest", "context", "place")
+    chosen = outcomes.select(
+        F.struct(*(F.col(f"raw.{name}") for name in places)).alias("key"),
+        *(F.col(f"m.{name}") for name in fields),
+        "body",
+        event,
+    )
+    rows = sorted(chosen.toArrow().to_pylist(), key=lambda row: row["place"] or 0)
+    told: dict[int, Told] = {}
+    for row in rows:
+        told.setdefault(keys[tuple(row["key"].values())], []).append(_form(row))
+    yield from told.items()
+
+
+def _form(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an outcome of the stages in the form of ``match``, with the body that leaves as text."""
+    body = None if row["body"] is None else row["body"].decode("latin-1")
+    if row["reason"] is not None:
+        nearest = json.loads(row["nearest"] or "[]")
+        return {"outcome": "dead-letter", "reason": row["reason"], "detail": row["detail"], "nearest": nearest} | {
+            "body": body
+        }
+    event = row["event"]
+    attributes = {name: event[name] for name in COLUMNS} | {"time": event[TIME_TEXT]} | dict(event["extensions"])
+    attributes = {name: text for name, text in attributes.items() if text is not None}
+    context = dict(row["context"])
+    return {"outcome": "routed", "message": row["message"], "context": context, "cloudevent": attributes, "body": body}
+
+
+def differences(sample: Sample, place: int, told: Told) -> str:
+    """Say what of a sample's outcomes is not what is due; empty when all is."""
+    if len(told) != len(sample.expected):
+        return f"{len(sample.expected)} outcomes are due, not {len(told)}"
+    found = [_difference(sample, place, *each) for each in zip(sample.expected, told, strict=True)]
+    return "; ".join(each for each in found if each)
+
+
+def _difference(sample: Sample, place: int, due: Expected, found: Mapping[str, Any]) -> str:
+    if due.reason is not None:
+        return _unlike_letter(sample, due, found)
+    if found["outcome"] != "routed" or not _is_message(due.message or "", found["message"]):
+        return f"due is {due.message}, found {json.dumps(found)}"
+    if found["context"] != due.context:
+        return f"due is the context {due.context}, found {found['context']}"
+    event = dict(found["cloudevent"])
+    wanted = dict(due.cloudevent)
+    if wanted.get("id") == POSITION:
+        wanted["id"] = _position(sample, place, found)
+    if event != wanted:
+        return f"due is the event {wanted}, found {event}"
+    if (
+        "body" in found
+        and due.data is not ANY
+        and found["body"] != (None if due.data is None else due.data.decode("latin-1"))
+    ):
+        return f"due is the body {due.data!r}, found {found['body']!r}"
+    return ""
+
+
+def _position(sample: Sample, place: int, found: Mapping[str, Any]) -> str:
+    """Return the id that the record's place gives; ``match`` and the reference have no place but the line's."""
+    native = sample.record["native"]
+    if sample.protocol == KAFKA:
+        topic = native["topic"].removeprefix(sample.prefix)
+        return f"{topic}-{native['partition']}-{native['offset']}"
+    own: str = found["cloudevent"].get("id", "")
+    return position_of(place) if "body" in found else own if own.isdecimal() or own == UNPLACED else POSITION
+
+
+def _unlike_letter(sample: Sample, due: Expected, found: Mapping[str, Any]) -> str:
+    if found.get("reason") != due.reason:
+        return f"due is {due.reason}, found {json.dumps(found)}"
+    if "detail" not in found:  # the reference explains nothing
+        return ""
+    unnamed = [text for text in due.names if text not in found["detail"]]
+    if unnamed:
+        return f"the detail does not name {unnamed}: {found['detail']}"
+    if "body" in found and not sample.batch and found["body"] != _arrived(sample):
+        return f"the letter's body is {found['body']!r}, not what arrived"
+    nearest = [
+        (each["message"], tuple(sorted(mismatch["property"] for mismatch in each["mismatches"])))
+        for each in found["nearest"]
+    ]
+    wanted = nearest if due.nearest is None else due.nearest
+    pairs = zip(wanted, nearest, strict=False)
+    if len(wanted) == len(nearest) and all(_is_message(a[0], b[0]) and a[1] == b[1] for a, b in pairs):
+        return ""
+    return f"due as nearest is {wanted}, found {json.dumps(found['nearest'])}"
+
+
+def _arrived(sample: Sample) -> str | None:
+    body = record_of(dict(sample.record)).body
+    return None if body is None else body.decode("latin-1")
+
+
+def _is_message(name: str, xid: str) -> bool:
+    return xid == name if name.startswith("/") else xid.rpartition("/")[2] == name

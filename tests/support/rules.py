@@ -1,0 +1,268 @@
+"""The rules of semantics.md as data: read from tests/conformance/rules, and rendered for every protocol they apply to.
+
+The words of those files are told in their README. Each case has a small catalog; for a protocol it becomes part of one
+large document, its ids prefixed so that cases do not meet, and its records become samples with the outcome due to them.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+import yaml
+
+from catalog.documents import Document
+from catalog.findings import Findings
+from catalog.load import build
+from catalog.model import PROTOCOLS, Catalog
+from router.conformance import Validation
+from tests.support.rule_records import POSITION, RECEIVED, TIME, TIMES, TIMESTAMP, RuleError, merged, options_of, render
+from tests.support.rule_records import property_of as full_name
+
+FOLDER: Final = Path(__file__).resolve().parents[1] / "conformance" / "rules"
+INPUTS: Final = frozenset(
+    {"text", "other", "event", "structured", "batch", "content", "media", "body", "body_base64", "native"}
+    | {"endpoint", "protocol", "time"}
+)
+OUTCOME: Final = frozenset({"routed", "context", "cloudevent", "exactly", "data", "dead", "nearest", "names"})
+ABOUT: Final = frozenset({"sign", "bug", "events"})
+CASE: Final = frozenset({"protocols", "catalog", "messages", "group", "endpoint", "given", "records", "settings"})
+PREFIXED: Final = ("messagegroups", "endpoints", "schemagroups")
+ANY: Final = object()
+"""A body that a case says nothing about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One sentence of semantics.md that decides something. ``inapplicable`` says why a protocol cannot have it."""
+
+    id: str
+    title: str
+    file: str
+    inapplicable: Mapping[str, str]
+    cases: Sequence[Mapping[str, Any]]
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols it applies to."""
+        return tuple(each for each in PROTOCOLS if each not in self.inapplicable)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The outcome due to one record, or to one event of a batch; ``message`` is None for a dead letter.
+
+    ``nearest`` and ``names`` (texts in the detail of a dead letter) are None and empty when a case leaves them open.
+    """
+
+    message: str | None = None
+    context: Mapping[str, str] = field(default_factory=dict)
+    cloudevent: Mapping[str, str] = field(default_factory=dict)
+    data: Any = ANY
+    reason: str | None = None
+    nearest: Sequence[tuple[str, tuple[str, ...]]] | None = None
+    names: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One record of one rule for one protocol. ``bugs`` say by way of judging what makes the outcome wrong."""
+
+    rule: str
+    protocol: str
+    place: str
+    prefix: str
+    record: Mapping[str, Any]
+    expected: Sequence[Expected]
+    batch: bool
+    positive: bool
+    settings: Settings
+    bugs: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of the settings decides outcomes."""
+
+    hop_by_hop: bool = False
+    validate: Validation = "ambiguous"
+
+
+@dataclass(slots=True)
+class Suite:
+    """All samples, and one catalog with the definitions of all of them."""
+
+    rules: Sequence[Rule]
+    samples: list[Sample] = field(default_factory=list)
+    document: dict[str, dict[str, Any]] = field(default_factory=lambda: {name: {} for name in PREFIXED})
+
+    def catalog(self) -> Catalog:
+        """Return the catalog of all cases."""
+        tree = {name: members for name, members in self.document.items() if members}
+        return build([Document("rules.json", tree)], Findings())
+
+
+def read_rules(folder: Path = FOLDER) -> list[Rule]:
+    """Read the files of rules, in the order of their names; an id that occurs twice or an unknown word is an error."""
+    rules: dict[str, Rule] = {}
+    for path in sorted(folder.glob("*.yaml")):
+        for entry in yaml.safe_load(path.read_text("utf-8")):
+            rule = _rule(entry, path.name)
+            if rule.id in rules:
+                raise RuleError(f"{path.name}: {rule.id} is already in {rules[rule.id].file}; choose another id")
+            rules[rule.id] = rule
+    return list(rules.values())
+
+
+def _rule(entry: Mapping[str, Any], file: str) -> Rule:
+    _known(entry, {"id", "title", "inapplicable", "cases"}, f"{file}: {entry.get('id')}")
+    reasons = {each: why for names, why in entry.get("inapplicable", {}).items() for each in names.split()}
+    rule = Rule(entry["id"], entry["title"], file, reasons, entry["cases"])
+    wrong = [each for each in reasons if each not in PROTOCOLS]
+    if wrong:
+        raise RuleError(f"{file}: {rule.id} names {wrong}; protocols are {', '.join(PROTOCOLS)}")
+    for number, case in enumerate(rule.cases):
+        where = f"{file}: {rule.id} case {number}"
+        _known(case, CASE, where)
+        for record in case["records"]:
+            _known(record, INPUTS | OUTCOME | ABOUT, where)
+    return rule
+
+
+def _known(entry: Mapping[str, Any], words: frozenset[str] | set[str], where: str) -> None:
+    unknown = sorted(set(entry) - words)
+    if unknown:
+        raise RuleError(f"{where}: unknown {', '.join(unknown)}; known are {', '.join(sorted(words))}")
+
+
+def suite_of(rules: Sequence[Rule]) -> Suite:
+    """Render every case for every protocol it is for."""
+    suite = Suite(rules)
+    for rule in rules:
+        for number, case in enumerate(rule.cases):
+            for protocol in case.get("protocols", rule.protocols):
+                prefix = f"c{len(suite.samples):04}."
+                try:
+                    _add_catalog(suite, case, protocol, prefix)
+                    suite.samples.extend(_samples(rule, case, number, protocol, prefix))
+                except RuleError as error:
+                    raise RuleError(f"{rule.file}: {rule.id} case {number} for {protocol}: {error}") from error
+    return suite
+
+
+def _add_catalog(suite: Suite, case: Mapping[str, Any], protocol: str, prefix: str) -> None:
+    catalog = case.get("catalog") or {
+        "messagegroups": {"g": {**case.get("group", {}), "messages": case["messages"]}},
+        "endpoints": {"e": {"usage": ["consumer"], "messagegroups": ["/messagegroups/g"], **case.get("endpoint", {})}},
+    }
+    expanded = _expanded(catalog, protocol, prefix)
+    for name in PREFIXED:
+        suite.document[name].update({f"{prefix}{key}": body for key, body in expanded.get(name, {}).items()})
+
+
+def _expanded(tree: Any, protocol: str, prefix: str) -> Any:
+    """Return a part of a catalog with ``where`` and ``$protocol`` rendered and references prefixed."""
+    if isinstance(tree, list):
+        return [_expanded(each, protocol, prefix) for each in tree]
+    if isinstance(tree, str):
+        for collection in PREFIXED:
+            tree = tree.replace(f"/{collection}/", f"/{collection}/{prefix}")
+        return tree.replace("$protocol", protocol).replace("$foreign", "KAFKA" if protocol == "HTTP" else "HTTP")
+    if not isinstance(tree, dict):
+        return tree
+    made = {name: _expanded(value, protocol, prefix) for name, value in tree.items()}
+    if "where" in made:
+        made["protocoloptions"] = merged(options_of(protocol, made.pop("where")), made.get("protocoloptions", {}))
+        made.setdefault("protocol", protocol)
+    return made
+
+
+def _samples(rule: Rule, case: Mapping[str, Any], number: int, protocol: str, prefix: str) -> Iterator[Sample]:
+    for place, written in enumerate(case["records"]):
+        words = merged(case.get("given", {}), written)
+        rendered = render(protocol, words)
+        endpoint = f"/endpoints/{prefix}{words.get('endpoint', 'e')}"
+        record: dict[str, Any] = {"endpoint": endpoint, "protocol": words.get("protocol", protocol), "time": RECEIVED}
+        record["native"] = _placed(rendered.native, protocol, prefix, place)
+        if rendered.body is not None:
+            record["body"] = rendered.body.decode()
+        if "body_base64" in words:
+            record["body_base64"] = words["body_base64"]
+        batch = "events" in words
+        attributes = rendered.events if batch else (rendered.attributes,)
+        data = base64.b64decode(words["body_base64"]) if "body_base64" in words else rendered.data
+        told = words["events"] if batch else [words]
+        if len(told) != len(attributes):
+            raise RuleError(f"record {place} has {len(attributes)} events and outcomes for {len(told)}")
+        expected = tuple(
+            _expected(each, protocol, words, own, ANY if batch else data)
+            for each, own in zip(told, attributes, strict=True)
+        )
+        positive = any(each.message for each in expected) if "sign" not in words else words["sign"] == "positive"
+        yield Sample(
+            rule.id,
+            protocol,
+            f"{rule.file}: {rule.id} case {number} record {place} for {protocol}",
+            prefix,
+            record,
+            expected,
+            batch,
+            positive,
+            Settings(**case.get("settings", {})),
+            words.get("bug", {}),
+        )
+
+
+def _placed(native: dict[str, Any], protocol: str, prefix: str, offset: int) -> dict[str, Any]:
+    """Give a Kafka record the place that a broker would."""
+    if protocol != "KAFKA":
+        return native
+    return {"topic": f"{prefix}e", "partition": 0, "offset": offset, "timestamp": TIMESTAMP, **native}
+
+
+def _expected(
+    told: Mapping[str, Any], protocol: str, words: Mapping[str, Any], attributes: Mapping[str, str] | None, data: Any
+) -> Expected:
+    if "dead" in told:
+        nearest = told.get("nearest")
+        if nearest is not None:
+            nearest = [(name, _failed(protocol, properties)) for name, properties in nearest.items()]
+        return Expected(reason=told["dead"], nearest=nearest, names=told.get("names", ()))
+    if "routed" not in told:
+        raise RuleError("a record needs routed or dead")
+    base: Mapping[str, Any] = (
+        attributes
+        if attributes is not None
+        else {
+            "specversion": "1.0",
+            "id": POSITION,
+            "source": f"/endpoints/{words.get('endpoint', 'e')}",
+            "type": told["routed"].rpartition("/")[2],
+            "time": TIME,
+            **({"datacontenttype": words["content"]} if "content" in words else {}),
+        }
+    )
+    event = {name: text for name, text in {**base, **told.get("cloudevent", {})}.items() if text is not None}
+    event = {name: TIMES.get(protocol, RECEIVED) if text == TIME else text for name, text in event.items()}
+    if "data" in told:
+        data = None if told["data"] is None else str(told["data"]).encode()
+    return Expected(told["routed"], told.get("context", {}), told.get("exactly", event), data)
+
+
+def _failed(protocol: str, properties: Any) -> tuple[str, ...]:
+    listed = properties if isinstance(properties, list) else [properties]
+    return tuple(sorted(full_name(protocol, each) for each in listed))
+
+
+def line_of(sample: Sample) -> str:
+    """Return the record as ``match`` reads it."""
+    return json.dumps(sample.record)
+
+
+def without_prefix(sample: Sample, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an outcome with the ids that the case wrote."""
+    return cast(dict[str, Any], json.loads(json.dumps(outcome).replace(sample.prefix, "")))

@@ -1,0 +1,238 @@
+"""No mapped record leaves as an invalid CloudEvent (semantics.md section 6, CloudEvents 1.0.2 section 3)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from unicodedata import category
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
+from catalog.values import is_valid
+from router.attributes import always_valid, name_fault, of_types, printable, types_of, value_fault
+from router.match import RecordMatcher
+from tests.support.generation import ENDPOINT, GROUP
+from tests.support.reference import Reference
+
+ODD = "\x00\x1f \x7e\x7f\x9f\xa0ä\ufdcf\ufdd0\ufdef\ufdf0\ufffd\ufffe\uffff\U0001fffd\U0001fffe\U0010ffff%/:?#[]2T-Z"
+TEXTS = st.lists(st.none() | st.text(st.characters(codec="utf-8") | st.sampled_from(ODD), max_size=8), max_size=8)
+URIS = st.text(st.sampled_from("aZ09-._~%20/:?#[]@!$&'()*+,;= {}ä"), max_size=10)
+TIMES = st.from_regex(
+    r"\A20[0-9]{2}-[01][0-9]-[0-3][0-9][Tt ][0-2][0-9]:[0-6]0:[0-6]0(\.[0-9]{0,10})?(Z|z|[+-]0[0-9]:00)?\Z"
+)
+CHECKED = ("uri", "urireference", "uritemplate", "timestamp", "symbol")
+ATTRIBUTES = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
+
+
+def judge(record: dict[str, Any], *attributes: Property, uris: tuple[str, ...] = (), **rest: Any) -> dict[str, Any]:
+    """Judge a record by both matchers, against one definition that takes it and maps it by these attributes."""
+    options = tuple(Property(f"headers.{name}", "string", f"{{{name}}}") for name in _names(record))
+    known: dict[str, Any] = {"envelope": CLOUDEVENTS, "protocol": "KAFKA", **rest}
+    own = options if known["protocol"] == "KAFKA" else ()
+    definition = Definition(f"{GROUP}/messages/m", GROUP, envelopemetadata=attributes, protocoloptions=own, **known)
+    endpoint = Endpoint(ENDPOINT, uris=uris, candidates=(definition.xid,))
+    catalog = Catalog({definition.xid: definition}, {GROUP: (definition.xid,)}, {ENDPOINT: endpoint})
+    line = json.dumps({"endpoint": ENDPOINT, "protocol": known["protocol"], **record})
+    (found,) = RecordMatcher(catalog).decide([line])
+    expected = Reference(catalog).outcome(line)
+    assert (expected["outcome"], expected.get("reason")) == (found["outcome"], found.get("reason")), (expected, found)
+    if found["outcome"] == "routed" and expected["cloudevent"]["id"] == "(position)":
+        expected["cloudevent"]["id"] = found["cloudevent"]["id"]
+    assert expected.get("cloudevent") == found.get("cloudevent")
+    return found
+
+
+def _names(record: dict[str, Any]) -> list[str]:
+    headers = record.get("native", {}).get("headers", ())
+    return [each["name"] for each in headers if each["name"] in ("x", "y")]
+
+
+def with_x(text: str) -> dict[str, Any]:
+    return {"native": {"topic": "t", "headers": [{"name": "x", "value": text}]}}
+
+
+def refused(found: dict[str, Any], *words: str) -> None:
+    assert found.get("reason") == "unmappable", found
+    assert found["detail"].startswith(f"{GROUP}/messages/m: ")
+    for word in words:
+        assert word in found["detail"]
+
+
+CONSTANTS: tuple[tuple[str, PropertyType, Any], ...] = (
+    ("n", "integer", "abc"),
+    ("n", "integer", 2**31),
+    ("n", "integer", "{x}"),
+    ("flag", "boolean", "yes"),
+    ("blob", "binary", "not base64"),
+    ("when", "timestamp", "yesterday"),
+    ("link", "uri", "a b"),
+    ("time", "string", "noon"),
+    ("source", "string", "a b"),
+    ("source", "uri", "10.0.0.1:80"),
+    ("dataschema", "string", "a b"),
+    ("specversion", "string", "0.3"),
+    ("subject", "string", "a\tb"),
+    ("ext", "string", "\ufdd0"),
+)
+
+
+@pytest.mark.parametrize(("name", "kind", "value"), CONSTANTS)
+def test_constants_that_break_their_type(name: str, kind: PropertyType, value: Any) -> None:
+    refused(judge(with_x("1"), Property(name, kind, value)), f"{name}: ")
+
+
+@pytest.mark.parametrize("name", ["data", "my_ext", "Ext", "a-b", "a.b", "größe", "data_base64"])
+def test_names_that_are_none(name: str) -> None:
+    refused(judge(with_x("1"), Property(name, "string", "v")), f"{name}: ")
+    assert judge(with_x("1"), Property(name, "string"))["outcome"] == "routed", "what is not made does no harm"
+
+
+TEMPLATES: tuple[tuple[str, PropertyType, str, str, bool], ...] = (
+    ("when", "timestamp", "{x}", "2026-01-02T03:04:05Z", True),
+    ("when", "timestamp", "{x}", "2026-02-29T03:04:05Z", False),
+    ("when", "timestamp", "{x}T00:00:00Z", "2026-01-02", True),
+    ("time", "string", "{x}", "2026-01-02T03:04:05.5+01:00", True),
+    ("time", "string", "{x}", "1767323045", False),
+    ("source", "urireference", "/a/{x}", "b", True),
+    ("source", "urireference", "/a/{x}", "b c", False),
+    ("source", "uritemplate", "/a/{x}", "b c", True),
+    ("source", "uritemplate", "/a b/{x}", "c", False),
+    ("source", "uritemplate", "http://h:{x}/", "80", True),
+    ("source", "uritemplate", "http://h:{x}/", "http", False),
+    ("source", "string", "{x}", "1:2", False),
+    ("subject", "string", "{x}", "ä b", True),
+    ("subject", "string", "{x}", "a\x7f", False),
+    ("subject", "string", "{x}", "a\U0001ffff", False),
+    ("ext", "symbol", "{x}", "ok", True),
+    ("ext", "symbol", "{x}", "ä", False),
+    ("specversion", "string", "{x}", "1.0", True),
+    ("specversion", "string", "{x}", "1.1", False),
+)
+
+
+@pytest.mark.parametrize(("name", "kind", "template", "text", "leaves"), TEMPLATES)
+def test_templates_that_a_record_makes_break_their_type(
+    name: str, kind: PropertyType, template: str, text: str, leaves: bool
+) -> None:
+    found = judge(with_x(text), Property(name, kind, template))
+    if leaves:
+        assert found["outcome"] == "routed" and found["cloudevent"][name]
+    else:
+        refused(found, f"{name}: ")
+
+
+def test_one_bad_record_does_not_disturb_the_next() -> None:
+    definition = Definition(
+        f"{GROUP}/messages/m",
+        GROUP,
+        envelope=CLOUDEVENTS,
+        protocol="KAFKA",
+        envelopemetadata=(Property("subject", "string", "{x}"), Property("when", "timestamp", "{y}")),
+        protocoloptions=(Property("headers.x", "string", "{x}"), Property("headers.y", "string", "{y}")),
+    )
+    catalog = Catalog({definition.xid: definition})
+    pairs = [("a", "2026-01-02T03:04:05Z"), ("b", "no"), ("c\n", "no"), ("d", "2026-01-02T03:04:06Z"), ("e\r", "no")]
+    lines: list[bytes | str] = [
+        json.dumps({"protocol": "KAFKA", "native": {"headers": [{"name": "x", "value": x}, {"name": "y", "value": y}]}})
+        for x, y in pairs
+    ]
+    found = RecordMatcher(catalog).decide(lines)
+    assert [each.get("cloudevent", {}).get("subject") for each in found] == ["a", None, None, "d", None]
+    assert [each.get("context") for each in found][::3] == [{"x": x, "y": y} for x, y in pairs[::3]]
+    told = [each.get("detail", "").removeprefix(f"{definition.xid}: ").partition(":")[0] for each in found]
+    assert told == ["", "when", "subject", "", "subject"]
+
+
+@pytest.mark.parametrize("key", ["\x00\x01", "", "a\nb"])
+def test_a_key_that_is_no_text_is_no_partitionkey(key: str) -> None:
+    assert "partitionkey" not in judge({"native": {"key": key}})["cloudevent"]
+    refused(judge({"native": {"key": key}}, Property("partitionkey", "string", None, True)), "partitionkey: required")
+    assert judge({"native": {"key": "ä"}})["cloudevent"]["partitionkey"] == "ä"
+
+
+def test_a_required_content_type_that_nothing_gives() -> None:
+    wanted = Property("datacontenttype", "string", None, True)
+    refused(judge({"native": {}}, wanted), "datacontenttype: required")
+    headers = [{"name": "content-type", "value": "a/b"}]
+    assert judge({"native": {"headers": headers}}, wanted)["cloudevent"]["datacontenttype"] == "a/b"
+    headers = [{"name": "content-type", "value": "a/\x01"}]
+    assert judge({"native": {"headers": headers}}, datacontenttype="c/d")["outcome"] == "dead-letter"
+    assert "datacontenttype" not in judge({"native": {"headers": headers}})["cloudevent"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "time", "expected"),
+    [
+        ({"creation-time": "2026-01-02T03:04:05Z"}, "2026-01-01T00:00:00Z", "2026-01-02T03:04:05Z"),
+        ({"creation-time": 1767323045000000}, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        ({"creation-time": "58015-01-02T03:04:05Z"}, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        ({"creation-time": "soon"}, "later", None),
+        ({}, None, None),
+    ],
+)
+def test_a_time_of_the_protocol_that_is_none_gives_way_to_arrival(
+    properties: dict[str, Any], time: str | None, expected: str | None
+) -> None:
+    found = judge({"native": {"properties": properties}, "time": time}, protocol="AMQP/1.0")
+    assert found["cloudevent"].get("time") == expected
+
+
+@pytest.mark.parametrize(("identity", "own"), [("m-1", True), ("", False), ("a\x00", False), ("\uffff", False)])
+def test_a_message_id_that_no_event_may_have_gives_way_to_the_position(identity: str, own: bool) -> None:
+    found = judge({"native": {"properties": {"message-id": identity}}}, protocol="AMQP/1.0")
+    assert (found["cloudevent"]["id"] == identity) is own
+
+
+@pytest.mark.parametrize(
+    ("uri", "used"), [("kafka://b:9092", True), ("10.0.0.1:9092", False), ("a b", False), ("", False)]
+)
+def test_an_address_that_is_no_uri_is_no_source(uri: str, used: bool) -> None:
+    assert judge({"native": {}}, uris=(uri,))["cloudevent"]["source"] == (uri if used else ENDPOINT)
+
+
+@pytest.mark.parametrize(
+    ("uri", "used"), [("/schemagroups/g/schemas/s", True), ("http://x/{y}", False), ("a b", False)]
+)
+def test_an_address_that_is_no_uri_is_no_dataschema(uri: str, used: bool) -> None:
+    assert judge({"native": {}}, dataschemauri=uri)["cloudevent"].get("dataschema") == (uri if used else None)
+
+
+def test_a_cloudevent_keeps_what_it_came_with() -> None:
+    values = {"specversion": "1.0", "id": "a\tb", "source": "a b", "type": "t", "time": "noon", "n": "x"}
+    headers = [{"name": f"ce_{name}", "value": text} for name, text in values.items()]
+    assert judge({"native": {"headers": headers}}, Property("n", "string"))["cloudevent"] == values
+
+
+@given(TEXTS)
+def test_printable_agrees_with_one_by_one(texts: list[str | None]) -> None:
+    expected = [None if text is None else not value_fault("ext", (), text) for text in texts]
+    assert printable(pa.array(texts, pa.string())).to_pylist() == expected
+
+
+@given(st.characters(codec="utf-8"))
+def test_what_no_string_may_hold(text: str) -> None:
+    nonchar = ord(text) & 0xFFFE == 0xFFFE or 0xFDD0 <= ord(text) <= 0xFDEF
+    assert bool(value_fault("ext", (), text)) is (category(text) == "Cc" or nonchar)
+
+
+@given(st.lists(st.none() | URIS | TIMES | st.text(max_size=3), max_size=8), st.sampled_from(CHECKED))
+def test_of_types_agrees_with_one_by_one(texts: list[str | None], kind: str) -> None:
+    expected = [None if text is None else is_valid(kind, text, bits32=True) for text in texts]
+    assert of_types(pa.array(texts, pa.string()), (kind,)).to_pylist() == expected
+
+
+@given(st.lists(URIS, min_size=2, max_size=2), st.from_regex(r"\A([A-Za-z0-9\-._~]|%[0-9A-F]{2})+\Z"))
+def test_templates_that_encode_need_no_look(pieces: list[str], value: str) -> None:
+    """What is valid with a letter and with an escape is valid with all that encoding gives."""
+    before, after = pieces
+    types = types_of("source", "uritemplate")
+    if always_valid("source", types, [before + probe + after for probe in ("a", "%20")]):
+        assert not value_fault("source", types, before + value + after)
+
+
+def test_names_of_cloudevents_are_names() -> None:
+    assert not [name for name in (*ATTRIBUTES, "partitionkey", "a1") if name_fault(name)]

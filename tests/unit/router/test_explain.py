@@ -1,0 +1,199 @@
+"""``match --explain`` tells what ``match`` decided, whatever the catalog and the record."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from catalog.model import Catalog, Definition, Endpoint, Property
+from router.cli import status_of
+from router.commands.match_explained import Teller
+from router.conformance import Validation
+from router.explanation import BEST, EventExplained, Explainer, RecordExplained
+from router.match import RecordMatcher
+from tests.support.generation import ENDPOINT, GROUP, SCHEMAS, random_catalog, random_record
+
+SAMPLE = Path(__file__).resolve().parents[3] / "catalog" / "samples" / "greenhouse.xreg.yaml"
+
+
+def explained(catalog: Catalog, line: str, *, everything: bool = False, **scope: Any) -> RecordExplained:
+    return Explainer(RecordMatcher(catalog, **scope), everything=everything).explain(1, line)
+
+
+def agree(event: EventExplained, outcome: dict[str, Any]) -> str:
+    """Hold what is told against what `match` decided; returns the outcome or reason."""
+    assert event.outcome == outcome
+    reason = str(outcome.get("reason", outcome["outcome"]))
+    matching = [each for each in event.candidates if each.matches]
+    wins = [each.message for each in event.candidates if each.wins]
+    assert wins == ([event.winner] if event.winner else [])
+    if reason == "routed":
+        assert event.winner == outcome["message"]
+    elif reason == "unmappable":
+        assert event.winner and outcome["detail"].startswith(event.winner)
+    elif reason == "ambiguous":
+        ties = {each.message for each in matching if each.verdict == "matches, and ties"}
+        assert event.winner is None
+        named = set(outcome["detail"].removeprefix("equally specific: ").split(", "))
+        assert ties == named or (ties < named and len(event.candidates) == BEST)
+    elif reason == "schema-violation":
+        assert matching and all(each.schema not in ("", "fits") for each in matching)
+    elif reason == "no-match" and not any(each.verdict.endswith("rejects the data") for each in matching):
+        assert not matching
+        nearest = [(each.message, [c.to_json() for c in each.checks if not c.holds]) for each in event.candidates]
+        assert nearest[:3] == [(each["message"], each["mismatches"]) for each in outcome["nearest"]]
+    else:
+        assert event.winner is None
+    return reason
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_winner_is_that_of_match(seed: int) -> None:
+    rng = Random(seed)
+    catalog = random_catalog(rng, rng.choice((4, 30)))
+    validation: Validation = rng.choice(("ambiguous", "always", "never"))
+    matcher = RecordMatcher(catalog, endpoint=rng.choice((None, ENDPOINT)), validation=validation)
+    lines = [json.dumps(random_record(rng, catalog)) for _ in range(60)]
+    for everything in (False, True):
+        explainer = Explainer(matcher, everything=everything)
+        for number, line in enumerate(lines):
+            (outcome,) = matcher.decide([line])
+            told = explainer.explain(number, line)
+            events = outcome.get("events", [outcome])
+            if told.error:
+                assert outcome["detail"] == told.error
+                continue
+            assert len(told.events) == len(events)
+            for event, each in zip(told.events, events, strict=True):
+                agree(event, each)
+                assert everything or len(event.candidates) <= BEST
+                assert not everything or not event.more
+
+
+def test_every_outcome_is_met() -> None:
+    met: set[str] = set()
+    for seed in range(1000, 1006):
+        rng = Random(seed)
+        catalog = random_catalog(rng, 12)
+        matcher = RecordMatcher(catalog, endpoint=ENDPOINT, validation="always" if seed % 2 else "ambiguous")
+        lines = [json.dumps(random_record(rng, catalog)) for _ in range(80)]
+        for line in lines:
+            (outcome,) = matcher.decide([line])
+            if outcome["outcome"] != "batch":
+                told = Explainer(matcher).explain(1, line)
+                met |= {agree(event, outcome) for event in told.events}
+    assert met >= {"routed", "no-match", "ambiguous", "schema-violation", "invalid-cloudevent", "undecodable"}
+
+
+def define(name: str, *options: Property, **rest: Any) -> Definition:
+    return Definition(f"{GROUP}/messages/{name}", GROUP, protocol="KAFKA", protocoloptions=options, **rest)
+
+
+BASE = define("base", Property("headers.kind", "string", "a"))
+DERIVED = define("derived", Property("headers.kind", "string", "a"), base=(BASE.xid,))
+TEMPLATE = define("template", Property("headers.kind", "string", "{x}"), Property("headers.n", "integer"))
+OTHER = define("another", Property("headers.kind", "string", "b"))
+FITTING = define("fitting", Property("headers.kind", "string", "s"), schemakey="object")
+REJECTING = define("rejecting", Property("headers.kind", "string", "s"), schemakey="text")
+
+
+def catalog_of(*definitions: Definition) -> Catalog:
+    xids = tuple(each.xid for each in definitions)
+    endpoint = Endpoint(ENDPOINT, candidates=xids)
+    return Catalog({each.xid: each for each in definitions}, {GROUP: xids}, {ENDPOINT: endpoint}, SCHEMAS)
+
+
+EVERY = catalog_of(BASE, DERIVED, TEMPLATE, OTHER, FITTING, REJECTING)
+
+
+def kafka(kind: str, body: str = "{}") -> str:
+    native = {"topic": "t", "headers": [{"name": "kind", "value": kind}]}
+    return json.dumps({"protocol": "KAFKA", "endpoint": ENDPOINT, "native": native, "body": body})
+
+
+def verdicts(line: str, validation: Validation = "ambiguous") -> dict[str, str]:
+    (event,) = explained(EVERY, line, everything=True, validation=validation).events
+    return {each.message.rsplit("/", 1)[-1]: each.verdict for each in event.candidates}
+
+
+def test_verdicts_say_what_decided() -> None:
+    found = verdicts(kafka("a"))
+    assert list(found)[:3] == ["derived", "base", "template"]
+    assert found["derived"] == "wins"
+    assert found["base"] == "matches, and is a base of the winner"
+    assert found["template"] == "matches, and is less specific"
+    assert found["another"] == "1 of 2 failed"
+
+
+def test_schemas_are_told_where_they_were_looked_at() -> None:
+    (event,) = explained(EVERY, kafka("s")).events
+    schemas = {each.message.rsplit("/", 1)[-1]: each.schema for each in event.candidates if each.matches}
+    assert schemas["fitting"] == "fits" and schemas["rejecting"] not in ("", "fits") and not schemas["template"]
+    assert event.why == "the most specific of 2 that match"
+    assert verdicts(kafka("s"), "never")["fitting"] == "matches, and ties"
+
+
+def written(line: str, encoding: str = "utf-8", **scope: Any) -> str:
+    buffer = io.BytesIO()
+    output = io.TextIOWrapper(buffer, encoding=encoding, errors="strict", write_through=True)
+    Teller(output).tell(explained(EVERY, line, **scope))
+    return buffer.getvalue().decode(encoding)
+
+
+def test_the_text_has_every_part() -> None:
+    text = written(kafka("a"))
+    for part in (
+        f"record 1: KAFKA at {ENDPOINT}",
+        "  topic 't', 2 bytes of body",
+        "  envelope: no CloudEvent",
+        f"  ✓ {DERIVED.xid}: wins (1 literal, 0 characters)",
+        "      ✓ protocol: 'KAFKA'",
+        "      ✓ protocoloptions.headers.kind: 'a', as '{x}'",
+        "      ✓ protocoloptions.headers.n: absent, and may be",
+        "      ✗ protocoloptions.headers.kind: expected 'b', found 'a'",
+        "  and 1 more candidate (--all shows all)",
+        "  why: the most specific of 3 that match",
+        f"  routed to {DERIVED.xid}",
+        "    context: none",
+        f"    cloudevent: specversion='1.0', id='t-0-0', source='{ENDPOINT}', type='derived'",
+    ):
+        assert part in text.splitlines(), f"{part}\n{text}"
+
+
+def test_ascii_where_the_encoding_shows_no_more() -> None:
+    text = written(kafka("ä"), "ascii")
+    assert "      - protocoloptions.headers.kind: expected 'a', found '\\xe4'" in text.splitlines()
+    assert "      + protocoloptions.headers.kind: '\\xe4', as '{x}'" in text.splitlines()
+
+
+def test_values_cannot_move_the_cursor() -> None:
+    text = written(kafka("\x1b[2J\u202e\n[bold]x"))
+    assert "\x1b" not in text and "\u202e" not in text
+    assert "found '\\x1b[2J\\u202e\\n[bold]x'" in text
+
+
+def test_faults_of_an_event_are_told_one_by_one() -> None:
+    native = {"headers": [{"name": "ce_specversion", "value": "1.0"}, {"name": "ce_id", "value": "1"}]}
+    text = written(json.dumps({"protocol": "KAFKA", "endpoint": ENDPOINT, "native": native}))
+    assert "    ✗ source: missing" in text and "    ✗ type: missing" in text
+    assert "dead letter, invalid-cloudevent" in text
+
+
+def test_the_command(capsysbinary: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        lines = b'{"protocol":"HTTP","native":{"path":"/"}}\n\nno record\n'
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines)))
+        status = status_of(["match", "--catalog", str(SAMPLE), *arguments])
+        return status, capsysbinary.readouterr().out.decode()
+
+    status, text = run("--explain")
+    assert status == 0
+    assert "record 1: HTTP\n" in text and "record 2: no record\n" in text and "more candidates (--all" in text
+    status, text = run("--explain", "--all")
+    assert status == 0 and "more candidate" not in text
+    assert run("--all")[0] == 2
