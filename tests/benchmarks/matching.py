@@ -2,18 +2,25 @@
 
 A mix as real catalogs have it: a third CloudEvents told by their type, a third MQTT messages told by type and topic
 template, a third AMQP messages told by type and subject; sources are a bare placeholder, others occur in two
-properties. Columns come as Arrow arrays, in batches, on one thread, warm.
+properties. Columns come as Arrow arrays, in batches, on one thread, warm. Beside it AWS event-ruler on the same rows.
+
+A figure is the median over rounds, and the rounds of all sizes take turns, so that what else the machine does meets
+all alike. *wall* is by the clock; *CPU* by the time that the process (of event-ruler: the thread that matches) was
+given, which other work disturbs less.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import random
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,18 +28,24 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pyarrow as pa
 
+from bindings.ivy import IvyError
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from router.channels import ChannelBuilder
 from router.matching.columns import Columns, Int, SplitColumn
 from router.matching.index import MatchIndex
 from router.matching.verdicts import Resolver
+from router.plan import Plan
+from router.settings import settings_from_dict
+from tests.benchmarks import event_ruler
+from tests.benchmarks.machine import machine
 
 SIZES: Final = (10, 100, 1_000, 1_500, 10_000)
 BATCH: Final = 20_000
 GROUP: Final = "/messagegroups/Bench"
 ENDPOINT: Final = "/endpoints/bench"
 KEYS: Final = ("e.type", "e.source", "e.subject", "p.topic_name", "p.properties.subject")
+PLAN_LIMIT_BYTES: Final = 50_000_000
 _PROTOCOLS: Final = (None, "MQTT/5.0", "AMQP/1.0")
 _ARRIVING: Final = ("KAFKA", "MQTT/5.0", "AMQP/1.0")
 
@@ -74,6 +87,8 @@ class Batch:
 
     texts: dict[str, pa.StringArray]
     protocols: Int
+    numbers: Int
+    """The definition that each row was made from, and has to win."""
 
     def columns(self) -> Columns:
         """Return fresh columns, so that nothing split before is used again."""
@@ -81,20 +96,22 @@ class Batch:
 
 
 def batch_of(size: int, chosen: random.Random) -> Batch:
-    """Return rows that each match one of *size* definitions, spread evenly."""
-    protocols = list(BINDINGS)
+    """Return rows that are each won by one of *size* definitions, spread evenly."""
+    names = list(BINDINGS)
     texts: dict[str, list[str | None]] = {key: [] for key in KEYS}
-    numbers: list[int] = []
-    for _ in range(BATCH):
-        family, kind = divmod(chosen.randrange(size), 3)
+    numbers = [chosen.randrange(size) for _ in range(BATCH)]
+    protocols: list[int] = []
+    for number in numbers:
+        family, kind = divmod(number, 3)
         agency, station = f"agency{chosen.randrange(60)}", f"station{chosen.randrange(5_000)}"
-        numbers.append(protocols.index(_ARRIVING[kind]))
+        protocols.append(names.index(_ARRIVING[kind]))
         texts["e.type"].append(f"com.example.area{family % 40}.Event{family}")
         texts["e.source"].append(f"https://feeds.example.com/area{family % 40}/{agency}")
         texts["e.subject"].append(f"{agency}/{station}")
         texts["p.topic_name"].append(f"area{family % 40}/{agency}/{station}/event{family}" if kind == 1 else None)
         texts["p.properties.subject"].append(f"{agency}/{station}" if kind == 2 else None)
-    return Batch({key: pa.array(values, pa.string()) for key, values in texts.items()}, np.array(numbers, np.int64))
+    arrays = {key: pa.array(values, pa.string()) for key, values in texts.items()}
+    return Batch(arrays, np.array(protocols, np.int64), np.array(numbers, np.int64))
 
 
 class Engine:
@@ -107,7 +124,7 @@ class Engine:
         self.resolver = Resolver(self.index)
 
     def match(self, batch: Batch) -> tuple[Columns, Int]:
-        """Return the winners of a batch, which must all be found."""
+        """Return the columns of a batch, split as far as matching needs, and the winners."""
         columns = batch.columns()
         zeros = np.zeros(columns.rows, np.int64)
         sets = self.index.match(columns, zeros, batch.protocols, zeros + 1)
@@ -119,38 +136,167 @@ class Engine:
         columns, winners = self.match(batch)
         self.resolver.contexts(columns, winners, np.ones(columns.rows, np.int64))
 
+    def check(self, batch: Batch) -> None:
+        """Fail unless every row is won by the definition it was made from."""
+        _, winners = self.match(batch)
+        wanted = [f"{GROUP}/messages/m{number}" for number in batch.numbers.tolist()]
+        assert [self.index.targets[winner].xid for winner in winners.tolist()] == wanted
 
-def rate(action: Callable[[Batch], object], batches: list[Batch], rounds: int) -> float:
-    """Return rows a second, the median over rounds, after one round to warm up."""
-    found = []
-    for _ in range(rounds + 1):
-        start = time.perf_counter()
+
+@dataclass
+class Clock:
+    """Rows a second over several rounds, by the clock and by the CPU time of this process."""
+
+    walls: list[float] = field(default_factory=list)
+    cpus: list[float] = field(default_factory=list)
+
+    def run(self, action: Callable[[Batch], object], batches: Sequence[Batch]) -> None:
+        """Time one round over all batches."""
+        wall, cpu = time.perf_counter(), time.process_time()
         for batch in batches:
             action(batch)
-        found.append(len(batches) * BATCH / (time.perf_counter() - start))
-    return statistics.median(found[1:])
+        rows = len(batches) * BATCH
+        self.cpus.append(rows / (time.process_time() - cpu))
+        self.walls.append(rows / (time.perf_counter() - wall))
+
+    @property
+    def wall(self) -> float:
+        """The median by the clock."""
+        return statistics.median(self.walls)
+
+    @property
+    def cpu(self) -> float:
+        """The median by CPU time."""
+        return statistics.median(self.cpus)
+
+
+class Bench:
+    """One number of definitions: its engine, its batches, and what was measured."""
+
+    def __init__(self, size: int, batches: int) -> None:
+        self.size = size
+        catalog = catalog_of(size)
+        self.definitions = tuple(catalog.definitions.values())
+        start = time.perf_counter()
+        self.engine = Engine(catalog)
+        self.compile_seconds = time.perf_counter() - start
+        self.pickled = len(pickle.dumps((self.engine.index, self.engine.resolver)))
+        chosen = random.Random(7)
+        self.batches = [batch_of(size, chosen) for _ in range(batches)]
+        self.match, self.both = Clock(), Clock()
+        self.ruler: event_ruler.Timing | None = None
+
+    def warm(self) -> None:
+        """Meet every row once, and see that the right definitions win."""
+        for batch in self.batches:
+            self.engine.check(batch)
+            self.engine.match_and_extract(batch)
+
+    def round(self) -> None:
+        """Time one round of each kind."""
+        self.match.run(self.engine.match, self.batches)
+        self.both.run(self.engine.match_and_extract, self.batches)
+
+    def events(self, most: int) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Yield the first rows as event-ruler takes them, each with the definition that it matches."""
+        batch, names = self.batches[0], list(BINDINGS)
+        columns = {event_ruler.field(key): values.to_pylist() for key, values in batch.texts.items()}
+        for row in range(min(most, BATCH)):
+            event = {name: values[row] for name, values in columns.items() if values[row] is not None}
+            event["protocol"] = names[int(batch.protocols[row])]
+            yield self.definitions[int(batch.numbers[row])].xid, event
+
+    def line(self) -> str:
+        """Return the line of the table."""
+        cells = [f"{self.size:11,d}", f"{self.compile_seconds:9.2f}"]
+        cells += [f"{rate:11,.0f}" for rate in (self.match.cpu, self.match.wall, self.both.cpu, self.both.wall)]
+        if self.ruler is not None:
+            cells += [f"{self.ruler.cpu:9,.0f}", f"{self.ruler.wall:9,.0f}"]
+            cells += [f"{rate / self.ruler.cpu:7.0f}" for rate in (self.match.cpu, self.both.cpu)]
+        return " ".join(cells)
+
+
+def judge_bytes(size: int) -> int:
+    """Return the pickled size of what workers are sent for that many definitions: all that a plan compiles into."""
+    catalog = catalog_of(size)
+    endpoint = Endpoint(
+        ENDPOINT,
+        usage=("consumer",),
+        protocol="KAFKA",
+        uris=("kafka://localhost:9092",),
+        options={"topic": "bench"},
+        candidates=tuple(catalog.definitions),
+    )
+    sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
+    settings = settings_from_dict(
+        {
+            "catalog": {"source": "bench.json"},
+            "sources": [{"endpoint": ENDPOINT}],
+            "sinks": {"bus": sink},
+            "routes": [{"to": ["bus"]}],
+            "dead_letters": {"sinks": ["bus"]},
+        },
+        {},
+        Path(),
+    )
+    return len(pickle.dumps(Plan(Catalog(catalog.definitions, catalog.groups, {ENDPOINT: endpoint}), settings).judge))
+
+
+def time_event_ruler(benches: Sequence[Bench], rounds: int, rows: int) -> None:
+    """Put event-ruler's figures beside ours."""
+    for bench in benches:
+        with tempfile.TemporaryDirectory(prefix="xrouter-bench-") as folder:
+            bench.ruler = event_ruler.measure(Path(folder), bench.definitions, bench.events(rows), rounds=rounds)
+
+
+def report(benches: Sequence[Bench], rounds: int, rows: int) -> str:
+    """Return the table and what follows from it."""
+    heads = "                            match rows/s          with context rows/s"
+    names = "definitions compile s        CPU        wall         CPU        wall"
+    if benches[0].ruler is not None:
+        heads += "    event-ruler rows/s   x its CPU rate"
+        names += "       CPU      wall   match context"
+    lines = [machine(), f"medians of {rounds} rounds over {len(benches[0].batches)} batches of {BATCH:,d} rows"]
+    lines += ["", heads, names, "-" * len(names), *(bench.line() for bench in benches), ""]
+    few, many = min(benches, key=lambda each: each.size), max(benches, key=lambda each: each.size)
+    match, both = few.match.cpu / many.match.cpu, few.both.cpu / many.both.cpu
+    sizes = f"{many.size:,d} : {few.size:,d} definitions"
+    lines.append(f"CPU time a row, {sizes}   match {match:.2f}, with context {both:.2f}")
+    judge = judge_bytes(many.size)
+    told = "under" if judge < PLAN_LIMIT_BYTES else "OVER"
+    lines.append(
+        f"pickled, {many.size:,d} definitions   index and resolver {many.pickled:,d} bytes, "
+        f"the whole plan as workers get it {judge:,d}: {told} {PLAN_LIMIT_BYTES:,d}"
+    )
+    if benches[0].ruler is not None:
+        version = event_ruler.EVENT_RULER.wanted[0].revision
+        lines.append(f"event-ruler {version} got {rows:,d} of the rows as JSON texts made before. {event_ruler.ASKED}")
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Run the benchmark and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    """Run the benchmark and print its figures."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
-    arguments = parser.parse_args()
+    parser.add_argument("--ruler-rounds", type=int, default=5)
+    parser.add_argument("--ruler-rows", type=int, default=4_000)
+    parser.add_argument("--no-ruler", action="store_true", help="leave event-ruler out, which needs a JDK")
+    chosen = parser.parse_args()
     pa.set_cpu_count(1)
-    lines = ["definitions   compile s   match rows/s   with context rows/s", "-" * 60]
-    for size in arguments.sizes:
-        chosen = random.Random(7)
-        start = time.perf_counter()
-        engine = Engine(catalog_of(size))
-        compiled = time.perf_counter() - start
-        batches = [batch_of(size, chosen) for _ in range(arguments.batches)]
-        assert all((engine.match(batch)[1] >= 0).all() for batch in batches)
-        match = rate(engine.match, batches, arguments.rounds)
-        both = rate(engine.match_and_extract, batches, arguments.rounds)
-        lines.append(f"{size:11,d} {compiled:11.2f} {match:14,.0f} {both:21,.0f}")
-    print("\n".join(lines))  # noqa: T201
+    benches = [Bench(size, chosen.batches) for size in chosen.sizes]
+    for bench in benches:
+        bench.warm()
+    for _ in range(chosen.rounds):
+        for bench in benches:
+            bench.round()
+    if not chosen.no_ruler:
+        try:
+            time_event_ruler(benches, chosen.ruler_rounds, chosen.ruler_rows)
+        except (IvyError, event_ruler.EventRulerFailed) as error:
+            raise SystemExit(str(error)) from error
+    print(report(benches, chosen.rounds, min(chosen.ruler_rows, BATCH)))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -1,0 +1,38 @@
+"""What a benchmark ran on, in one line: figures mean nothing without it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from bindings.ivy import JavaMissing, find_java
+
+
+def machine() -> str:
+    """Return processor, cores, and the versions that matter to the matcher; nothing that names the machine."""
+    versions = [f"Python {platform.python_version()}", f"pyarrow {pa.__version__}", f"numpy {np.__version__}"]
+    return ", ".join([processor(), f"{os.cpu_count()} cores", *versions, java()])
+
+
+def processor() -> str:
+    """Return the model of the processor, else its architecture."""
+    known = Path("/proc/cpuinfo")
+    text = known.read_text(encoding="utf-8", errors="replace") if known.exists() else ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return " ".join(found[1].split()) if found else platform.machine()
+
+
+def java() -> str:
+    """Return the version of the java command that would be run."""
+    try:
+        done = subprocess.run([str(find_java()), "-version"], capture_output=True, text=True, timeout=60)
+    except JavaMissing:
+        return "no Java"
+    found = re.search(r'version "([^"]+)"', done.stderr)
+    return f"Java {found[1]}" if found else "an unknown Java"
