@@ -22,6 +22,7 @@ from router.commands.check import check
 from router.commands.demo import demo
 from router.commands.doctor import doctor
 from router.commands.emit import emit
+from router.commands.gateway import gateway
 from router.commands.match import match
 from router.commands.run import run
 from router.errors import BrokerUnreachable, CatalogUnavailable, RouterError
@@ -62,7 +63,7 @@ def _root(
         typer.echo(context.get_help())
 
 
-for _command in (run, check, match, emit, doctor, demo):
+for _command in (run, gateway, check, match, emit, doctor, demo):
     app.command()(_command)
 app.add_typer(catalog_app, name="catalog")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from router.errors import BrokerUnreachable
 from router.settings import KafkaSink, Settings, SourceSettings, revealed
+from router.settings.model import KafkaInboxSettings
 from router.settings.values import Options
 from router.sources import Source
 
@@ -19,7 +20,12 @@ def sink_client(sink: KafkaSink) -> KafkaClient:
     return _client(sink.bootstrap_servers, sink, sink.options)
 
 
-def _client(servers: str, settings: SourceSettings | KafkaSink, options: Options) -> KafkaClient:
+def inbox_client(inbox: KafkaInboxSettings) -> KafkaClient:
+    """Return how to reach the cluster of an inbox topic."""
+    return _client(inbox.bootstrap_servers, inbox, inbox.options)
+
+
+def _client(servers: str, settings: SourceSettings | KafkaSink | KafkaInboxSettings, options: Options) -> KafkaClient:
     tls = settings.tls
     return KafkaClient(
         servers,
@@ -43,6 +49,8 @@ def check_reachable(sources: tuple[Source, ...], settings: Settings) -> None:
     clients += [
         (f"sink {name}", sink_client(sink)) for name, sink in settings.sinks.items() if isinstance(sink, KafkaSink)
     ]
+    if settings.inbox.kafka is not None:
+        clients.append(("inbox", inbox_client(settings.inbox.kafka)))
     answered: set[str] = set()
     for name, client in clients:
         if repr(client) in answered:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import socket
 import threading
 import time
-from typing import Final
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from bindings.http.gateway import GatewayError, HttpGateway
 from bindings.http.gateway import HttpSettings as ServerSettings
 from bindings.http.routing import HttpRoute
-from bindings.inbox import Inbox, InboxError, InboxLimits
+from bindings.inbox import Inbox, InboxError, InboxLimits, InboxRow
+from bindings.kafka.store import KafkaStore
+from router.clusters import inbox_client
 from router.errors import ConfigError, RouterError, StateError
 from router.gateways import BrokerGateways
 from router.logs import get_logger
 from router.metrics import Metrics
 from router.plan import Plan
 from router.settings import Settings
+from router.settings.model import KafkaInboxSettings
 from router.state import State
 from router.status import Status
 
@@ -25,19 +33,72 @@ _STOP_SECONDS: Final = 10.0
 _log = get_logger()
 
 
+class Rows(Protocol):
+    """What gateways of every kind append to."""
+
+    def append(self, row: InboxRow) -> Future[None]:
+        """Store one row."""
+        ...
+
+    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
+        """Store rows."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Where rows go. ``identity`` tells this store's gateways from others, in names that brokers remember."""
+
+    rows: Rows
+    identity: str
+    size: Callable[[], int]
+    close: Callable[[], None]
+
+
+def local_store(settings: Settings, state: State) -> Store:
+    """Open the inbox in the state folder.
+
+    Raises:
+        StateError: it is damaged, of another format, or cannot be read.
+    """
+    chosen = settings.inbox
+    limits = InboxLimits(chosen.segment_bytes, chosen.max_bytes, chosen.min_free_bytes)
+    try:
+        inbox = Inbox(state.inbox, partitions=chosen.partitions, limits=limits)
+    except (InboxError, OSError) as error:
+        raise StateError(f"inbox {state.inbox}: {error}", hint="see the operations notes on the inbox") from error
+    return Store(inbox, inbox.layout.inbox[:8], inbox.size, inbox.close)
+
+
+def topic_store(chosen: KafkaInboxSettings) -> Store:
+    """Open a Kafka topic as the inbox; the host's name tells gateways apart."""
+    store = KafkaStore(inbox_client(chosen), chosen.topic, max_message_bytes=chosen.max_message_bytes)
+    identity = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+    return Store(store, identity, lambda: 0, store.close)
+
+
 class Intake:
     """Opened with the first plan that needs it, changed with every plan, stopped once. Not for concurrent use.
 
-    With *once* nothing listens for HTTP.
+    ``open_store`` is asked once, when a source first needs it; without one nothing is taken in here, because gateways
+    run apart. With *once* nothing listens for HTTP.
     """
 
-    def __init__(self, settings: Settings, state: State, metrics: Metrics, status: Status, *, once: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: Metrics,
+        status: Status,
+        open_store: Callable[[], Store] | None,
+        *,
+        once: bool = False,
+    ) -> None:
         self._settings = settings
-        self._state = state
         self._metrics = metrics
         self._status = status
+        self._open_store = open_store
         self._once = once
-        self._inbox: Inbox | None = None
+        self._store: Store | None = None
         self._http: HttpGateway | None = None
         self._brokers: BrokerGateways | None = None
 
@@ -50,17 +111,11 @@ class Intake:
         """Open the inbox when a source of the plan needs it, before any query reads from it.
 
         Raises:
-            StateError: it is damaged, of another format, or cannot be read.
+            StateError: it cannot be opened.
         """
-        if self._inbox is not None or not any(source.pushed for source in plan.sources):
-            return
-        chosen = self._settings.inbox
-        limits = InboxLimits(chosen.segment_bytes, chosen.max_bytes, chosen.min_free_bytes)
-        try:
-            self._inbox = Inbox(self._state.inbox, partitions=chosen.partitions, limits=limits)
-        except (InboxError, OSError) as error:
-            hint = "see the operations notes on the inbox"
-            raise StateError(f"inbox {self._state.inbox}: {error}", hint=hint) from error
+        needed = self._store is None and any(source.pushed for source in plan.sources)
+        if needed and self._open_store is not None:
+            self._store = self._open_store()
 
     def take(self, plan: Plan) -> None:
         """Take messages for the sources of this plan from now on.
@@ -69,17 +124,17 @@ class Intake:
             ConfigError: an address is taken, or a gateway can never work as it is told.
         """
         self.open_inbox(plan)
-        if self._inbox is None:
+        store = self._store
+        if store is None:
             return
         if self._brokers is None:
-            identity = self._inbox.layout.inbox[:8]
-            self._brokers = BrokerGateways(self._inbox, self._settings, self._metrics, self._status, identity)
+            self._brokers = BrokerGateways(store.rows, self._settings, self._metrics, self._status, store.identity)
         self._brokers.take(plan.sources)
         routes = http_routes(plan)
         if self._http is not None:
             self._http.replace(routes)
         elif routes and not self._once:
-            self._http = self._listen(self._inbox, routes)
+            self._http = self._listen(store.rows, routes)
 
     def check(self) -> None:
         """Tell the status how the gateways do.
@@ -103,7 +158,7 @@ class Intake:
 
     def size(self) -> int:
         """Return the bytes that the inbox takes on disk."""
-        return self._inbox.size() if self._inbox is not None else 0
+        return self._store.size() if self._store is not None else 0
 
     def stop(self, grace: float) -> None:
         """Take nothing more; what is in flight is stored and answered for up to *grace* seconds."""
@@ -116,10 +171,10 @@ class Intake:
     def close(self) -> None:
         """Stop what still runs, and close the inbox."""
         self.stop(_STOP_SECONDS)
-        if self._inbox is not None:
-            self._inbox.close()
+        if self._store is not None:
+            self._store.close()
 
-    def _listen(self, inbox: Inbox, routes: list[HttpRoute]) -> HttpGateway:
+    def _listen(self, inbox: Rows, routes: list[HttpRoute]) -> HttpGateway:
         chosen = self._settings.http
         settings = ServerSettings(host=chosen.host, port=chosen.port, max_body_bytes=chosen.max_body)
         gateway = HttpGateway(routes, inbox, settings, counters=self._metrics)

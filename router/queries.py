@@ -17,8 +17,9 @@ from bindings.inbox.offsets import places_of
 from bindings.inbox.stream import NAME as INBOX_FORMAT
 from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaUnreachable
+from bindings.kafka.store import inbox_columns
 from router import generations
-from router.clusters import source_client
+from router.clusters import inbox_client, source_client
 from router.errors import BrokerUnreachable, StateError
 from router.generations import Generation
 from router.logs import get_logger
@@ -137,6 +138,9 @@ class Queries:
         for running in self._running.values():
             progress = running.query.lastProgress if running.query is not None else None
             if progress is None:
+                continue
+            if running.name == INBOX and self._plans.active.settings.inbox.kafka is not None:
+                backlog = sum(lag_by_topic(progress).values())
                 continue
             if running.name == INBOX:
                 backlog = inbox_backlog(self._state.inbox, progress["sources"][0].get("endOffset"))
@@ -296,6 +300,14 @@ class Queries:
 
     def _inbox_rows(self) -> DataFrame:
         settings = self._plans.active.settings
+        topic = settings.inbox.kafka
+        if topic is not None:
+            rows = self._spark.readStream.format("kafka").options(**inbox_client(topic).jvm())
+            rows = rows.option("subscribe", topic.topic).option("includeHeaders", "true")
+            rows = rows.option("startingOffsets", "earliest")
+            rows = rows.option("maxOffsetsPerTrigger", settings.max_records_per_batch)
+            rows = rows.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower())
+            return inbox_columns(rows.load())
         reader = self._spark.readStream.format(INBOX_FORMAT).option("path", str(self._state.inbox))
         return reader.option("max_records", settings.max_records_per_batch).load()
 

@@ -22,7 +22,7 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.clusters import check_reachable
 from router.errors import CatalogUnavailable, ConfigError
-from router.intake import Intake
+from router.intake import Intake, Store, local_store
 from router.logs import configure_logs, get_logger
 from router.metrics import Metrics
 from router.monitor import MonitorServer
@@ -62,7 +62,7 @@ def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], N
     settings = load_settings(settings_path)
     configure_logs(settings.log)
     stop = threading.Event()
-    with _signals(stop):
+    with signals(stop):
         catalog = whole_catalog(settings, stop)
         if catalog is None:
             return
@@ -156,7 +156,8 @@ class Service:
             )
             monitor.start()
             stack.callback(monitor.stop)
-            intake = Intake(self._settings, self._state, self._metrics, self._status, once=once)
+            store = self._local_store if self._settings.inbox.kafka is None else None
+            intake = Intake(self._settings, self._metrics, self._status, store, once=once)
             stack.callback(intake.close)
             intake.open_inbox(self._first)
             spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
@@ -213,12 +214,15 @@ class Service:
         intake.stop(min(10.0, grace / 2))
         queries.drain(max(1.0, deadline - time.monotonic()))
 
+    def _local_store(self) -> Store:
+        return local_store(self._settings, self._state)
+
     def _restore(self, document: bytes) -> Plan:
         return plan_of(document, environ=os.environ, base=self._base)
 
 
 @contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
+def signals(stop: threading.Event) -> Iterator[None]:
     """Let SIGTERM and SIGINT ask for a drain; a second one ends the process at once."""
 
     def asked(number: int, _: object) -> None:

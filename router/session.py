@@ -56,8 +56,10 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         ConnectorError: the Kafka connector is not there and cannot be fetched.
         StateError: the JVM of a router that ended still holds the state folder.
     """
-    needs_kafka = any(source.kind == "kafka" for source in sources) or any(
-        isinstance(sink, KafkaSink) for sink in settings.sinks.values()
+    needs_kafka = (
+        settings.inbox.kafka is not None
+        or any(source.kind == "kafka" for source in sources)
+        or any(isinstance(sink, KafkaSink) for sink in settings.sinks.values())
     )
     jars = kafka_jars() if needs_kafka else []
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

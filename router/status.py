@@ -39,8 +39,16 @@ class _Gateway:
 class Status:
     """The state of one router, as its parts report it. ``clock`` gives seconds that never go back."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic, stale_seconds: float = STALE_SECONDS) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        stale_seconds: float = STALE_SECONDS,
+        routes: bool = True,
+    ) -> None:
+        """``routes`` False is for a process that only takes messages in, and has no query."""
         self._clock = clock
+        self._routes = routes
         self._stale_seconds = stale_seconds
         self._lock = threading.Lock()
         self._queries: dict[str, _Query] = {}
@@ -113,8 +121,8 @@ class Status:
     def ready(self) -> tuple[bool, dict[str, Any]]:
         """Return whether records are taken and written right now, and the whole state as a JSON object.
 
-        Ready means: a catalog is active, there are queries and all run with no batch held, all gateways are up, and
-        the router is not draining. ``reasons`` has one line for each thing that is not so.
+        Ready means: a catalog is active, there are queries (but in a process of gateways alone) and all run with no
+        batch held, all gateways are up, and the router is not draining. ``reasons`` has one line for each thing that is not so.
         """
         with self._lock:
             reasons = self._reasons()
@@ -131,7 +139,7 @@ class Status:
         reasons = ["the router is draining"] if self._draining else []
         if self._catalog is None:
             reasons.append("no catalog is active")
-        if not self._queries:
+        if not self._queries and self._routes:
             reasons.append("no query has been started")
         for name, query in sorted(self._queries.items()):
             if query.state != "running":

@@ -23,10 +23,11 @@ STOP_SECONDS: Final = 60.0
 
 
 class RouterProcess:
-    """``xrouter run`` on a settings file in *folder*; logs go to ``router.log`` there."""
+    """``xrouter run`` (or another service) on a settings file in *folder*; logs go to ``router.log`` there."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any], *, command: str = "run") -> None:
         self.folder = folder
+        self.command = command
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_ports(1)[0]
         self.config = folder / "router.yaml"
@@ -54,7 +55,7 @@ class RouterProcess:
         """Start it and do not wait."""
         with (self.folder / "router.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "router", "run", str(self.config), *arguments],
+                [sys.executable, "-m", "router", self.command, str(self.config), *arguments],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

@@ -1,0 +1,173 @@
+"""A Kafka topic as the inbox: rows as Kafka messages, for gateways that run as processes of their own.
+
+The body is the value, so that Spark reads it as it is; everything else of a row travels in headers. Rows of one
+endpoint and topic, subject or path have one key, and so keep their order. A row counts as stored when all replicas in
+sync have it (``acks=all``, idempotent producer).
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from bindings.inbox.errors import InboxClosed, InboxError, InboxFull, InboxRowError
+from bindings.inbox.frames import InboxRow
+from bindings.inbox.inbox import ORDER_KEYS
+from bindings.kafka.client import KafkaClient
+from bindings.selectors import FirstBytes
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+ENDPOINT: Final = "xrouter-in-endpoint"
+PROTOCOL: Final = "xrouter-in-protocol"
+RECEIVED: Final = "xrouter-in-received"
+PART: Final = "xrouter-in:"
+"""Begins the name of a header that is a part of the record: ``xrouter-in:KIND:KEY``."""
+_CLOSE_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.1
+
+
+class KafkaStore:
+    """The writing side of an inbox topic; a ``RowStore`` of gateways. Methods may be called from any thread."""
+
+    def __init__(self, client: KafkaClient, topic: str, *, max_message_bytes: int) -> None:
+        """Prepare to write to *topic*, which must exist and keep its messages until they are routed."""
+        self._topic = topic
+        self._producer = Producer(
+            {
+                **client.librdkafka(),
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 2,
+                "log_level": 0,
+                "message.max.bytes": max_message_bytes,
+                "message.timeout.ms": 30_000,
+            }
+        )
+        self._closed = threading.Event()
+        self._poller = threading.Thread(target=self._poll, name="kafka-inbox", daemon=True)
+        self._poller.start()
+
+    def append(self, row: InboxRow) -> Future[None]:
+        """Store one row; see :meth:`append_many`."""
+        return self.append_many((row,))
+
+    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
+        """Store rows; the future is done once the brokers have them all.
+
+        It fails with ``InboxFull`` when they do not take them now, and ``InboxRowError`` for what they never take. It
+        is no transaction: rows of a failed call may be there, and are there twice after another try.
+        """
+        together = _Together(len(rows))
+        if self._closed.is_set():
+            together.failed(InboxClosed("the inbox topic is closed"))
+            return together.future
+        for row in rows:
+            try:
+                self._producer.produce(
+                    self._topic,
+                    value=row.body,
+                    key=_key(row),
+                    headers=headers_of(row),
+                    timestamp=row.received // 1000,
+                    on_delivery=together.delivered,
+                )
+            except BufferError:
+                together.failed(InboxFull("too many messages wait for the brokers of the inbox topic"))
+                break
+            except KafkaException as error:
+                together.failed(_failure(error.args[0]))
+                break
+        if not rows:
+            together.future.set_result(None)
+        return together.future
+
+    def close(self) -> None:
+        """Wait for what was handed over, up to ten seconds, and let go."""
+        if not self._closed.is_set():
+            self._producer.flush(_CLOSE_SECONDS)
+            self._closed.set()
+            self._poller.join(_CLOSE_SECONDS)
+
+    def _poll(self) -> None:
+        while not self._closed.is_set():
+            self._producer.poll(_POLL_SECONDS)
+
+
+class _Together:
+    """One future for several deliveries, which are told on the producer's thread."""
+
+    def __init__(self, count: int) -> None:
+        self.future: Future[None] = Future()
+        self._left = count
+        self._lock = threading.Lock()
+
+    def delivered(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self.failed(_failure(error))
+            return
+        with self._lock:
+            self._left -= 1
+            done = self._left == 0 and not self.future.done()
+        if done:
+            self.future.set_result(None)
+
+    def failed(self, error: InboxError) -> None:
+        with self._lock:
+            if self.future.done():
+                return
+            self.future.set_exception(error)
+
+
+def inbox_columns(rows: DataFrame) -> DataFrame:
+    """Return messages of an inbox topic, read by Spark's Kafka source with headers, as rows of the inbox."""
+    from pyspark.sql import functions as F
+
+    def text(name: str) -> Column:
+        return FirstBytes("headers", name).column().cast("string")
+
+    parts = F.filter("headers", lambda entry: entry["key"].startswith(PART))
+    properties = F.transform(
+        parts,
+        lambda entry: F.struct(
+            F.split(entry["key"], ":", 3)[2].alias("key"),
+            entry["value"].alias("value"),
+            F.nullif(F.split(entry["key"], ":", 3)[1], F.lit("")).alias("type"),
+        ),
+    )
+    return rows.select(
+        text(ENDPOINT).alias("endpoint"),
+        text(PROTOCOL).alias("protocol"),
+        F.timestamp_micros(text(RECEIVED).cast("long")).alias("received"),
+        properties.alias("properties"),
+        F.col("value").alias("body"),
+        F.concat_ws("-", "topic", "partition", "offset").alias("position"),
+    )
+
+
+def headers_of(row: InboxRow) -> list[tuple[str, str | bytes | None]]:
+    """Return the headers of a row's message, parts in their order."""
+    headers: list[tuple[str, str | bytes | None]] = [
+        (ENDPOINT, row.endpoint.encode()),
+        (PROTOCOL, row.protocol.encode()),
+        (RECEIVED, str(row.received).encode()),
+    ]
+    headers += [(f"{PART}{part.kind or ''}:{part.key}", part.value) for part in row.properties]
+    return headers
+
+
+def _key(row: InboxRow) -> bytes:
+    place = next((part.value or b"" for part in row.properties if part.key in ORDER_KEYS), b"")
+    return f"{zlib.crc32(row.endpoint.encode() + bytes(1) + place):08x}".encode()
+
+
+def _failure(error: Any) -> InboxError:
+    if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG):
+        return InboxRowError(f"the inbox topic never takes this row: {error.str()}")
+    return InboxFull(f"the inbox topic does not take rows now: {error.str()}")

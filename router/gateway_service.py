@@ -1,0 +1,73 @@
+"""``xrouter gateway``: the gateways of the settings in a process of their own, with a Kafka topic as their inbox.
+
+Any number of these run side by side and with one ``run``, which reads the topic. A message is acknowledged once the
+topic has it. MQTT delivers to every process that subscribes, unless the endpoint's subscription is a shared one; queues
+of AMQP, queue groups and durable consumers of NATS share by themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from router.errors import ConfigError
+from router.intake import Intake, topic_store
+from router.logs import configure_logs, get_logger
+from router.metrics import Metrics
+from router.monitor import MonitorServer
+from router.plan import Plan
+from router.reload import Reloader
+from router.service import TICK, signals, whole_catalog
+from router.settings import Settings, load_settings
+from router.status import Status
+
+_log = get_logger()
+
+
+def serve(settings_path: Path) -> None:
+    """Run the gateways until SIGTERM or SIGINT; what is in flight is stored and acknowledged first.
+
+    Raises:
+        RouterError: the settings have no inbox topic, no source needs a gateway, or a gateway can never work.
+    """
+    settings = load_settings(settings_path)
+    configure_logs(settings.log)
+    if settings.inbox.kafka is None:
+        hint = "set inbox.kafka, or use `xrouter run`, which has its gateways and inbox in one process"
+        raise ConfigError("gateways of their own need a Kafka topic as their inbox", key="inbox.kafka", hint=hint)
+    stop = threading.Event()
+    with signals(stop):
+        catalog = whole_catalog(settings, stop)
+        if catalog is not None:
+            _run(settings, Plan(catalog, settings), stop)
+
+
+def _run(settings: Settings, plan: Plan, stop: threading.Event) -> None:
+    chosen = settings.inbox.kafka
+    assert chosen is not None
+    pushed = [source.endpoint for source in plan.sources if source.pushed]
+    if not pushed:
+        raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
+    metrics, status = Metrics(settings.sinks, pushed), Status(routes=False)
+    with ExitStack() as stack:
+        monitor = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status)
+        monitor.start()
+        stack.callback(monitor.stop)
+        intake = Intake(settings, metrics, status, lambda: topic_store(chosen))
+        stack.callback(intake.close)
+        intake.take(plan)
+        status.catalog(plan.epoch, len(plan.catalog.definitions))
+        reloader = Reloader(settings, plan, metrics, status)
+        _log.info("gateways running", topic=chosen.topic, endpoints=pushed)
+        while not stop.wait(TICK):
+            status.beat()
+            intake.check()
+            changed = reloader.poll()
+            if changed is not None:
+                status.catalog(changed.epoch, len(changed.catalog.definitions))
+                metrics.expect(endpoints=[source.endpoint for source in changed.sources])
+                intake.take(changed)
+        status.draining()
+        intake.stop(settings.drain_grace.total_seconds())
+    _log.info("stopped")
