@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from catalog.abroad import Abroad
+from catalog.collection import building
 from catalog.declared import Declarations, DeclaredEndpoint, Place
 from catalog.dialects import Dialect, cereg, detect, messagecatalog, xregistry
 from catalog.documents import Document, read_documents
@@ -34,6 +35,7 @@ _READERS: Final[Mapping[Dialect, Callable[[Document, Declarations, Findings], No
 }
 
 
+@building()
 def load(
     sources: Sequence[str | Path],
     *,

@@ -15,6 +15,7 @@ from bindings.envelope import Envelope
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.parts import Part, first
 from bindings.protocols import BINDINGS, Binding, binding_of
+from catalog.collection import building
 from catalog.errors import RecordError
 from catalog.model import Catalog
 from catalog.record import Record, parse_record
@@ -55,6 +56,7 @@ class RecordMatcher:
     and a record without one has every definition as candidate.
     """
 
+    @building()
     def __init__(
         self,
         catalog: Catalog,

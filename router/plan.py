@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.collection import building
 from catalog.listing import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
 from catalog.schemas.validation import PayloadValidation
@@ -60,6 +61,7 @@ class Plan:
         return Routes(self.settings)
 
     @cached_property
+    @building()
     def judge(self) -> Judge:
         """What judges batches; it is sent to the workers once per plan."""
         builder = ChannelBuilder(self.catalog, hop_by_hop=self.settings.match.hop_by_hop)

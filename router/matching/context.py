@@ -7,6 +7,7 @@ and definitions. A name that occurs more than once gives pairs of slots whose va
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -55,15 +56,16 @@ def slots_of(constraints: Sequence[Keyed]) -> tuple[list[Slot], list[tuple[Slot,
     return list(first.values()), equal
 
 
-def _template_slots(key: str, constraint: Constraint) -> list[Slot]:
+@functools.lru_cache(maxsize=65536)
+def _template_slots(key: str, constraint: Constraint) -> tuple[Slot, ...]:
     template = constraint.template
     if template.is_bare:
-        return [Slot(template.names[0], key, constraint, _WHOLE)]
+        return (Slot(template.names[0], key, constraint, _WHOLE),)
     segments = segments_of(template)
     if segments is None:
-        return [Slot(name, key, constraint, _MIXED) for name in dict.fromkeys(template.names)]
+        return tuple(Slot(name, key, constraint, _MIXED) for name in dict.fromkeys(template.names))
     names = iter(part.name for part in template.parts if isinstance(part, Placeholder))
-    return [Slot(next(names), key, constraint, number) for number, text in enumerate(segments) if text is None]
+    return tuple(Slot(next(names), key, constraint, number) for number, text in enumerate(segments) if text is None)
 
 
 @dataclass(frozen=True, slots=True)
