@@ -71,6 +71,7 @@ bench-catalog: install ## catalogs of 10 to 10,000 definitions, from file to pla
 connectors: install ## fill the jar cache, for starts and tests without a network
 	$(BIN)/python -m router.connectors
 	$(BIN)/python -m tests.support.brokers
+	$(BIN)/python -m tests.support.qpid
 
 lock: install ## write the lock files anew; LOCK_FLAGS=--upgrade takes new versions
 	$(COMPILE) pyproject.toml -o $(LOCK)

@@ -47,7 +47,9 @@ def check_reachable(sources: tuple[Source, ...], settings: Settings) -> None:
     """
     clients = [(f"source {source.endpoint}", source_client(source)) for source in sources if source.kind == "kafka"]
     clients += [
-        (f"sink {name}", sink_client(sink)) for name, sink in settings.sinks.items() if isinstance(sink, KafkaSink)
+        (f"sink {name}", sink_client(sink))
+        for name, sink in settings.sinks.items()
+        if isinstance(sink, KafkaSink) and sink.bootstrap_servers
     ]
     if settings.inbox.kafka is not None:
         clients.append(("inbox", inbox_client(settings.inbox.kafka)))

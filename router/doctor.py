@@ -148,7 +148,7 @@ def _brokers(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
         if source.kind == "kafka":
             yield _broker(f"source {source.endpoint}", source_client(source), source.topic)
     for name, sink in settings.sinks.items():
-        if isinstance(sink, KafkaSink):
+        if isinstance(sink, KafkaSink) and sink.bootstrap_servers:
             yield _broker(f"sink {name}", sink_client(sink))
 
 

@@ -29,6 +29,8 @@ NO_SOURCE: Final = -1
 """The source of a fact row that stands for nothing, because the exact codec reads its record."""
 OVERSIZED: Final = "oversized"
 """The part by which a gateway marks a message past its limit, and the reason of the dead letter."""
+UNDECODABLE: Final = "undecodable"
+"""The same for bytes that are no message of the protocol; they are the body, and the part's text says why."""
 JSON: Final = "application/json"
 """What data are in a structured event that does not say."""
 EVENT_MEDIA: Final = b"application/cloudevents+json"
@@ -189,9 +191,11 @@ class RawFacts:
         self._lines.append((raw.channel, number, int(envelope.is_event), raw.source))
         self._readings[row] = reading
         self._defaults.append(self._default(raw, reading))
-        size = first(reading.parts, OVERSIZED)
-        if size is not None:
-            self._faults[row] = (OVERSIZED, f"{size.text} bytes of body are more than gateways.max_body")
+        marked = first(reading.parts, OVERSIZED), first(reading.parts, UNDECODABLE)
+        if marked[0] is not None:
+            self._faults[row] = (OVERSIZED, f"{marked[0].text} bytes of body are more than gateways.max_body")
+        elif marked[1] is not None:
+            self._faults[row] = (UNDECODABLE, marked[1].text or "the message cannot be decoded")
         elif envelope.mode == "undecodable":
             self._faults[row] = ("undecodable", envelope.detail)
         elif envelope.faults:

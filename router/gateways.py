@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from bindings.gateways import (
     Connection,
@@ -103,7 +103,7 @@ def open_gateway(link: Link, store: RowStore, limits: Limits, counters: GatewayC
     if link.kind == "mqtt":
         from bindings.mqtt.gateway import MqttGateway
 
-        protocol = "MQTT/5.0" if link.protocol == "MQTT/5.0" else "MQTT/3.1.1"
+        protocol: Literal["MQTT/5.0", "MQTT/3.1.1"] = "MQTT/5.0" if link.protocol == "MQTT/5.0" else "MQTT/3.1.1"
         return MqttGateway(
             link.connection,
             link.subscriptions,

@@ -29,6 +29,8 @@ from router.status import Status
 
 IDLE_SECONDS: Final = 5.0
 """With ``--once``: how long no message may come before the gateways of brokers are closed."""
+STARTING: Final = "gateways"
+"""What the status calls all gateways together before they are open."""
 _STOP_SECONDS: Final = 10.0
 _log = get_logger()
 
@@ -116,6 +118,8 @@ class Intake:
         needed = self._store is None and any(source.pushed for source in plan.sources)
         if needed and self._open_store is not None:
             self._store = self._open_store()
+            # Nobody is told that the router is ready before the gateways are.
+            self._status.gateway(STARTING, False, "not yet open")
 
     def take(self, plan: Plan) -> None:
         """Take messages for the sources of this plan from now on.
@@ -135,6 +139,7 @@ class Intake:
             self._http.replace(routes)
         elif routes and not self._once:
             self._http = self._listen(store.rows, routes)
+        self._status.no_gateway(STARTING)
 
     def check(self) -> None:
         """Tell the status how the gateways do.

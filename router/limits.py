@@ -27,7 +27,7 @@ class SizeLimits:
 
     def __init__(self, settings: Settings) -> None:
         self._routes = np.array([_least(settings, route.to) for route in settings.routes], np.int64)
-        self._letters = _least(settings, settings.dead_letters.sinks)
+        self._letters = letter_limit(settings)
 
     def reject(self, outcomes: Outcomes, sizes: Int, routes: np.ndarray[Any, np.dtype[np.int32]]) -> None:
         """Turn routed rows that their sinks will never take into dead letters."""
@@ -42,6 +42,11 @@ class SizeLimits:
     def spilled(self, outcomes: Outcomes, sizes: Int) -> list[int]:
         """Return the dead letters that their own sink will never take whole."""
         return [row for row in outcomes.reasons if sizes[row] > self._letters]
+
+
+def letter_limit(settings: Settings) -> int:
+    """Return the bytes of key and body above which a dead letter is spilled."""
+    return _least(settings, settings.dead_letters.sinks)
 
 
 def sizes_of(facts: Facts, sizes: Int) -> Int:

@@ -29,9 +29,9 @@ LATENCY_BUCKETS: Final = (
 INFINITE: Final = float("inf")
 BATCH_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
-SinkResult = Literal["ok", "error"]
+SinkResult = Literal["ok", "error", "rejected"]
 ReloadResult = Literal["accepted", "refused", "unchanged"]
-_SINK_RESULTS: Final = ("ok", "error")
+_SINK_RESULTS: Final = ("ok", "error", "rejected")
 _RELOAD_RESULTS: Final = ("accepted", "refused")
 
 
@@ -131,7 +131,7 @@ class Metrics:
         self._latency.add((max(0, committed_at_ms - at) / 1000, count) for at, count in tally.arrivals.items())
 
     def sink_write(self, sink: str, result: str) -> None:
-        """Count a write to a sink, ``ok`` or ``error``.
+        """Count a write to a sink, ``ok`` or ``error``; and ``rejected`` besides, if the sink refused records of it.
 
         One write may serve several sinks of a cluster and then names them all, with commas.
         """

@@ -21,6 +21,7 @@ from router.generations import Generation
 from router.judging import Tallies
 from router.logs import get_logger
 from router.plan import Plan
+from router.refusals import REASON
 from router.render import spilled_records
 from router.stages import Kind, judged, prepared, unified
 from router.state import State
@@ -212,12 +213,12 @@ class Pipeline:
         batch = Batch(
             self.kind, self.name, self.generation.id, number, datetime.now(UTC).isoformat(timespec="microseconds")
         )
-        made = unified(outcomes, self.kind, self.name)
+        made = unified(outcomes, self.kind, self.name, arrived=loaded.writer.may_refuse)
         if loaded.writer.one_pass:
             self._state.pin(self.name, number, loaded.plan.id)
             loaded.writer.write(made, batch)
             tally = loaded.learn(collect(tallies.value))
-            self._spill(made, tally)
+            self._spill(made, tally.spilled)
             return tally
         kept = made.persist()
         try:
@@ -226,15 +227,18 @@ class Pipeline:
             if not pinned:
                 check_ratio(tally, loaded.plan.settings.dead_letters.max_ratio)
                 self._state.pin(self.name, number, loaded.plan.id)
-            self._spill(kept, tally)
-            loaded.writer.write(kept, batch)
+            self._spill(kept, tally.spilled)
+            refused = loaded.writer.write(kept, batch)
+            if refused.letters is not None:
+                tally.refuse(refused.counts, REASON)
+                self._spill(refused.letters, loaded.writer.may_spill)
             return tally
         finally:
             kept.unpersist()
 
-    def _spill(self, rows: DataFrame, tally: Tally) -> None:
+    def _spill(self, rows: DataFrame, any_spilled: bool | int) -> None:
         """Keep dead letters that no topic takes in files, before Spark commits the batch that refers to them."""
-        if not tally.spilled:
+        if not any_spilled:
             return
         for letter, line in spilled_records(rows, self.kind):
             self._state.spill(letter, line)

@@ -77,7 +77,11 @@ class Routes:
 
 def _templates(settings: Settings, names: Iterable[str], variables: tuple[str, ...]) -> dict[str, NameTemplate]:
     kafka = ((name, settings.sinks[name]) for name in sorted(names))
-    return {name: parse_name(sink.topic, variables) for name, sink in kafka if isinstance(sink, KafkaSink)}
+    return {
+        name: parse_name(sink.topic, variables)
+        for name, sink in kafka
+        if isinstance(sink, KafkaSink) and not sink.endpoint
+    }
 
 
 def _any(globs: Sequence[str], value: str) -> bool:

@@ -32,6 +32,7 @@ from router.queries import Queries
 from router.reload import Reloader
 from router.session import spark_session
 from router.settings import Settings, load_settings
+from router.sinks import check_endpoints, close_targets
 from router.sources import missing_sources
 from router.state import State
 from router.status import Status
@@ -150,6 +151,7 @@ class Service:
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> None:
         """Start all parts, supervise them, and take them down in order; see :func:`run`."""
         check_reachable(self._first.sources, self._settings)
+        check_endpoints(self._settings, self._first.catalog)
         with ExitStack() as stack:
             monitor = MonitorServer(
                 self._settings.metrics.host, self._settings.metrics.port, self._metrics, self._status
@@ -157,6 +159,7 @@ class Service:
             monitor.start()
             stack.callback(monitor.stop)
             store = self._local_store if self._settings.inbox.kafka is None else None
+            stack.callback(close_targets)
             intake = Intake(self._settings, self._metrics, self._status, store, once=once)
             stack.callback(intake.close)
             intake.open_inbox(self._first)

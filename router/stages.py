@@ -25,6 +25,8 @@ RAW_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {
     "inbox": ("endpoint", "protocol", "received", "properties", "body", "position"),
 }
 MATCHED: Final = "m"
+ARRIVED: Final = "arrived"
+"""The body as it arrived, for rows whose ``body`` is the event's data instead; only where a sink may refuse records."""
 
 
 def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
@@ -66,11 +68,12 @@ def judged(
     return rows.select(*raw, F.explode(outcomes).alias(MATCHED))
 
 
-def unified(rows: DataFrame, kind: Kind, query: str) -> DataFrame:
+def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -> DataFrame:
     """Return the outcomes with the same columns for every source, the raw ones in a struct.
 
     ``body`` is the event's data for a routed record, and what arrived for a dead letter; an event of a batch stands
-    for itself. ``letter`` is the id of the dead letter it would be, the same for every retry.
+    for itself. ``letter`` is the id of the dead letter it would be, the same for every retry. With *arrived* there is
+    the column ``ARRIVED`` as well.
     """
     from pyspark.sql import functions as F
 
@@ -87,6 +90,7 @@ def unified(rows: DataFrame, kind: Kind, query: str) -> DataFrame:
         protocol = F.col("protocol")
         received = F.col("received")
     whole = F.concat(position, F.coalesce(place, F.lit("")))
+    extra = [F.when(F.col("m.replaced"), body).alias(ARRIVED)] if arrived else []
     return rows.select(
         F.struct(*(name for name in RAW_COLUMNS[kind] if name not in ("value", "body"))).alias("raw"),
         F.col(MATCHED),
@@ -97,6 +101,7 @@ def unified(rows: DataFrame, kind: Kind, query: str) -> DataFrame:
         headers.alias("headers"),
         key.alias("key"),
         F.substring(F.sha2(F.concat(F.lit(f"{query}|"), whole), 256), 1, 32).alias("letter"),
+        *extra,
     )
 
 

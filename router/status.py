@@ -122,7 +122,8 @@ class Status:
         """Return whether records are taken and written right now, and the whole state as a JSON object.
 
         Ready means: a catalog is active, there are queries (but in a process of gateways alone) and all run with no
-        batch held, all gateways are up, and the router is not draining. ``reasons`` has one line for each thing that is not so.
+        batch held, all gateways are up, and the router is not draining. ``reasons`` has one line for each thing that
+        is not so.
         """
         with self._lock:
             reasons = self._reasons()

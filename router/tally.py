@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -47,6 +47,13 @@ class Tally:
     def dead(self) -> int:
         """Dead letters in the batch."""
         return sum(count for (_, outcome, _), count in self.records.items() if outcome == DEAD_LETTER)
+
+    def refuse(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
+        """Move records of (endpoint, definition) from routed to dead letters: a sink refused them at write time."""
+        for (endpoint, message), count in counts.items():
+            self.records[(endpoint, ROUTED, "")] -= count
+            self.records[(endpoint, DEAD_LETTER, reason)] += count
+            self.definitions[message] -= count
 
 
 def tally(

@@ -1,8 +1,9 @@
 """Writing one judged batch to its sinks.
 
 When all destinations are topics of one Kafka cluster, events and dead letters leave in one pass and one write.
-Otherwise the batch is kept in memory while each sink takes its share. Kafka gets a batch at least once; tables and
-files exactly once, by the batch's commit. Nothing is committed to the source before every sink has it.
+Otherwise the batch is kept in memory while each sink takes its share. Kafka and other message targets get a batch at
+least once; tables and files exactly once, by the batch's commit. Records that a target refuses become dead letters of
+the same batch (:mod:`router.refusals`). Nothing is committed to the source before every sink has it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import pyarrow as pa
 
 from router.clusters import sink_client
 from router.errors import SinkError
+from router.limits import letter_limit
 from router.plan import Plan
+from router.refusals import Refused
 from router.render import event_column, native_column, structured_column
-from router.settings import JsonLinesSink, KafkaSink, revealed
-from router.sinks import ArrowSink, Commit, open_sink
+from router.settings import KafkaSink, MessageSink, TableSink, revealed
+from router.sinks import ArrowSink, Commit, Rejected, open_sink
+from router.sinks.events import MESSAGE
 from router.sinks.forms import DEAD_LETTER, TIME_TEXT, WIDE
 from router.stages import HEADERS_TYPE, Kind, event_headers, header, lineage_headers, partition_key
 
@@ -61,23 +65,39 @@ class BatchWriter:
         clusters = {repr((s.bootstrap_servers, s.username, s.tls, sorted(revealed(s.options).items()))) for s in kafka}
         single = len(self._letters) == 1 and all(len(route.to) == 1 for route in self._plan.settings.routes)
         binary = all(sink.mode == "binary" for sink in kafka)
-        unchecked = self._plan.settings.dead_letters.max_ratio is None
+        unchecked = self._plan.settings.dead_letters.max_ratio is None and not self.may_refuse
         return unchecked and len(kafka) == len(used) and len(clusters) == 1 and single and binary
 
-    def write(self, rows: DataFrame, batch: Batch) -> None:
-        """Write all outcomes of a batch; see the module for the guarantees.
+    @property
+    def may_refuse(self) -> bool:
+        """Whether a sink of a route may refuse single records; their rows must then have the column ``ARRIVED``."""
+        sinks = (self._plan.settings.sinks[name] for route in self._plan.settings.routes for name in route.to)
+        return any(isinstance(sink, MessageSink) or (isinstance(sink, KafkaSink) and sink.endpoint) for sink in sinks)
+
+    @property
+    def may_spill(self) -> bool:
+        """Whether dead letters go to Kafka, which takes no record of any size."""
+        return any(isinstance(self._plan.settings.sinks[name], KafkaSink) for name in self._letters)
+
+    def write(self, rows: DataFrame, batch: Batch) -> Refused:
+        """Write all outcomes of a batch, and return what single sinks refused of it; see the module for guarantees.
 
         Raises:
             SinkError: a sink cannot take its share now. Other sinks may have theirs; writing again is safe.
         """
+        refused = Refused(self._plan.routes.letter_topics, letter_limit(self._plan.settings))
         if self.one_pass:
             self._write_once(rows, batch)
-            return
+            return refused
         for name, numbers in self._routed_to().items():
-            self._write_events(name, rows.where(_route_in(numbers)), batch)
+            refused.add(name, self._write_events(name, rows.where(_route_in(numbers)), batch))
         dead = rows.where("m.route = -1")
+        if refused:
+            # One write: a table drops a second one with the batch's commit.
+            dead = dead.unionByName(refused.as_letters(rows))
         for name in self._letters:
             self._write_letters(name, dead, batch)
+        return refused
 
     def _routed_to(self) -> dict[str, list[int]]:
         """Return per sink the routes that lead there, sinks in the order of the routes."""
@@ -108,11 +128,11 @@ class BatchWriter:
         names = [*self._routed_to(), letters]
         self._save(out, sink, ",".join(dict.fromkeys(names)), names)
 
-    def _write_events(self, name: str, rows: DataFrame, batch: Batch) -> None:
+    def _write_events(self, name: str, rows: DataFrame, batch: Batch) -> tuple[Rejected, ...]:
         from pyspark.sql import functions as F
 
         sink = self._plan.settings.sinks[name]
-        if isinstance(sink, KafkaSink):
+        if isinstance(sink, KafkaSink) and not sink.endpoint:
             structured = sink.mode == "structured"
             value = structured_column(batch.kind) if structured else F.col("body")
             headers = self._structured_headers(sink) if structured else self._event_headers(sink)
@@ -120,7 +140,7 @@ class BatchWriter:
                 F.col(f"m.topic_{name}").alias("topic"), self._key(sink).alias("key"), value.alias("value"), headers
             ).toDF("topic", "key", "value", "headers")
             self._save(out, sink, name, [name])
-            return
+            return ()
         rendered = rows.withColumn("e", event_column(batch.kind))
         columns: dict[str, Column] = {field: F.col(f"e.{field}") for field in (*WIDE.names, TIME_TEXT)}
         columns |= {
@@ -133,10 +153,10 @@ class BatchWriter:
             "context": F.col("m.context"),
             "received": F.col("received"),
         }
-        # JSON lines also need the time as it was written, which a table's instant cannot give back.
-        schema = pa.schema([*WIDE, (TIME_TEXT, pa.string())]) if isinstance(sink, JsonLinesSink) else WIDE
+        # All but tables also need the time as it was written, which a table's instant cannot give back.
+        schema = WIDE if isinstance(sink, TableSink) else MESSAGE
         made = rendered.select(*(columns[field].alias(field) for field in schema.names))
-        self._commit(name, made, schema, batch, letters=False)
+        return self._commit(name, made, schema, batch, letters=False)
 
     def _write_letters(self, name: str, rows: DataFrame, batch: Batch) -> None:
         from pyspark.sql import functions as F
@@ -166,16 +186,21 @@ class BatchWriter:
         made = rows.select(*(columns[field].alias(field) for field in DEAD_LETTER.names))
         self._commit(name, made, DEAD_LETTER, batch, letters=True)
 
-    def _commit(self, name: str, rows: DataFrame, schema: pa.Schema, batch: Batch, *, letters: bool) -> None:
+    def _commit(
+        self, name: str, rows: DataFrame, schema: pa.Schema, batch: Batch, *, letters: bool
+    ) -> tuple[Rejected, ...]:
         sink = self._arrow.get((name, letters))
-        settings = self._plan.settings.sinks[name]
-        assert not isinstance(settings, KafkaSink)
         if sink is None:
-            sink = self._arrow[(name, letters)] = open_sink(name, settings, "dead-letters" if letters else "events")
+            plan = self._plan
+            settings = plan.settings.sinks[name]
+            sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog)
+            self._arrow[(name, letters)] = sink
         commit = Commit(f"{batch.generation}-{name}{'-letters' if letters else ''}", batch.number)
-        if not sink.already(commit):
-            sink.write(_table(rows, schema), commit)
+        refused = () if sink.already(commit) else sink.write(_table(rows, schema), commit).refused
         self._counted(name, "ok")
+        if refused:
+            self._counted(name, "rejected")
+        return refused
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str, names: Sequence[str]) -> None:
         from py4j.protocol import Py4JJavaError

@@ -23,7 +23,8 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-KEPT_VARIABLES = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY", GIVEN_VARIABLE})
+GIVEN_BROKERS = frozenset({GIVEN_VARIABLE, "XROUTER_TEST_MQTT", "XROUTER_TEST_AMQP", "XROUTER_TEST_NATS"})
+KEPT_VARIABLES = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY"}) | GIVEN_BROKERS
 TOPIC_LIMIT_SECONDS = 30.0
 
 # A time limit per example would fail for a busy machine, not for a fault; pytest's limit catches what hangs.

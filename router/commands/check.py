@@ -23,9 +23,10 @@ from catalog.load import load
 from catalog.model import Catalog, Finding
 from catalog.rules import explanation, rules
 from router.commands.arguments import Sources
-from router.errors import ConfigError, RouterError
+from router.errors import ConfigError, RouterError, SinkError
 from router.sarif import sarif
 from router.settings import load_settings
+from router.sinks import check_endpoints
 from router.sources import missing_sources, sources_of
 
 CLEAN: Final = 0
@@ -128,6 +129,10 @@ def _settings_findings(config: Path, catalog: Catalog) -> Iterable[Finding]:
     except ConfigError as error:
         yield Finding(str(config), f"/{error.key}", "error", "source", error.message, error.hint)
         return
+    try:
+        check_endpoints(settings, catalog)
+    except SinkError as error:
+        yield Finding(str(config), "/sinks", "error", "sink", error.message, error.hint)
     if not sources:
         hint = "name endpoints under sources, or give endpoints of the catalog the usage consumer"
         yield Finding(str(config), "/sources", "warning", "no-source", "nothing would be received", hint)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from router.settings.load import load_settings, settings_from_dict
 from router.settings.model import (
+    AmqpSink,
     CatalogSettings,
     DeadLetterSettings,
     HttpSettings,
+    HttpSink,
     InboxSettings,
     JsonLinesSink,
     KafkaSink,
     LogSettings,
     MatchSettings,
+    MessageSink,
     MetricsSettings,
+    MqttSink,
+    NatsSink,
     RouteSettings,
     Settings,
     Sink,
@@ -26,15 +31,20 @@ from router.settings.schema import settings_reference
 from router.settings.values import revealed
 
 __all__ = [
+    "AmqpSink",
     "CatalogSettings",
     "DeadLetterSettings",
     "HttpSettings",
+    "HttpSink",
     "InboxSettings",
     "JsonLinesSink",
     "KafkaSink",
     "LogSettings",
     "MatchSettings",
+    "MessageSink",
     "MetricsSettings",
+    "MqttSink",
+    "NatsSink",
     "RouteSettings",
     "Settings",
     "Sink",

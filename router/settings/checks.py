@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from router.names import DEAD_LETTER_VARIABLES, NameTemplateError, parse_name
-from router.settings.model import JsonLinesSink, KafkaSink, Settings, TableSink
+from router.settings.model import JsonLinesSink, KafkaSink, MessageSink, Settings, TableSink
 from router.settings.places import is_url
+from router.settings.targets import kafka_faults, target_faults
 
 _OURS = ("bootstrap.servers", "group.id", "enable.auto.commit", "client.id")
 """Kafka options that the router itself must set for its promises to hold."""
@@ -45,7 +46,9 @@ def _dead_letters(settings: Settings) -> Iterator[tuple[str, str]]:
                 "dead_letters.sinks",
                 f"table {name} also takes events, whose columns differ; give dead letters their own",
             )
-        if isinstance(sink, KafkaSink):
+        if isinstance(sink, MessageSink) or (isinstance(sink, KafkaSink) and sink.endpoint):
+            yield "dead_letters.sinks", f"{name} sends events only; name a table, JSON lines or Kafka topic instead"
+        elif isinstance(sink, KafkaSink):
             yield from _template(f"sinks.{name}.topic", sink.topic, DEAD_LETTER_VARIABLES)
 
 
@@ -62,8 +65,12 @@ def _sinks(settings: Settings) -> Iterator[tuple[str, str]]:
     dead = set(settings.dead_letters.sinks) - {name for route in settings.routes for name in route.to}
     for name, sink in settings.sinks.items():
         key = f"sinks.{name}"
+        if isinstance(sink, MessageSink):
+            yield from target_faults(key, sink)
+            continue
         if isinstance(sink, KafkaSink):
-            if name not in dead:
+            yield from kafka_faults(key, sink)
+            if sink.topic and name not in dead:
                 yield from _template(f"{key}.topic", sink.topic, None)
             yield from _options(f"{key}.options", sink.options)
             continue
@@ -91,7 +98,7 @@ def _sources(settings: Settings) -> Iterator[tuple[str, str]]:
         yield from _login(key, source.username, source.password is not None)
         yield from _options(f"{key}.kafka", source.kafka)
     for name, sink in settings.sinks.items():
-        if isinstance(sink, KafkaSink):
+        if isinstance(sink, KafkaSink | MessageSink):
             yield from _login(f"sinks.{name}", sink.username, sink.password is not None)
 
 

@@ -26,6 +26,7 @@ from router.settings.schema import ROOT, Shape
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
 _LETTERS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/dead_letters"}
 _EVENTS_NAME: Final = "events"
+_SINK_TYPES: Final = "table, kafka, jsonl, mqtt, amqp, nats, http"
 _LETTERS_NAME: Final = "dead_letters"
 
 
@@ -143,9 +144,9 @@ def _problem(detail: ErrorDetails, values: Any) -> tuple[str, str]:
     if kind == "missing":
         return key, "is required; add it"
     if kind == "union_tag_not_found":
-        return key, "needs a type: table, kafka or jsonl"
+        return key, f"needs a type: {_SINK_TYPES}"
     if kind == "union_tag_invalid":
-        return key, "unknown type; known are table, kafka and jsonl"
+        return key, f"unknown type; known are {_SINK_TYPES}"
     message = detail["msg"].removeprefix("Value error, ")
     return key, message[:1].lower() + message[1:]
 

@@ -7,12 +7,15 @@ file and the environment become these models is in :mod:`router.settings.load`.
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from router.settings.values import Duration, Options, Size, Text, Texts
+from router.settings.values import Duration, Options, Size, Text, Texts, as_text
+
+_ENDPOINT: Final = "A `producer` endpoint of the catalog; its address, options and definitions then shape what is sent."
+_ENDPOINT_XID: Final = r"^/endpoints/[^/]+$"
 
 
 class Section(BaseModel):
@@ -49,6 +52,14 @@ class SourceSettings(Section):
     )
     context: dict[str, Text] = Field({}, description="Context attributes added to each record of this source.")
     bootstrap_servers: str | None = Field(None, description="Kafka brokers, instead of the endpoint's own addresses.")
+    uris: Texts = Field((), description="MQTT, AMQP, NATS: addresses of the broker, instead of the endpoint's own.")
+    addresses: Texts = Field(
+        (), description="MQTT, AMQP, NATS: topic filters, nodes or subjects, instead of what the catalog says."
+    )
+    client_id: str | None = Field(None, description="MQTT, AMQP, NATS: our name there; unset makes a lasting one.")
+    token: SecretStr | None = Field(None, description="NATS: token, by reference.")
+    credentials: str | None = Field(None, description="NATS: file of credentials.")
+    seed: str | None = Field(None, description="NATS: file with the seed of an nkey.")
     username: str | None = Field(None, description="User name at the broker.")
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
     tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
@@ -72,9 +83,16 @@ class KafkaSink(Section):
     """Topics of a Kafka cluster, at least once."""
 
     type: Literal["kafka"] = Field(description="`kafka`.")
-    bootstrap_servers: str = Field(description="Kafka brokers, HOST:PORT with commas.", min_length=1)
-    topic: str = Field(description="Topic, or a template such as events.{messagegroup}.", min_length=1)
-    mode: Literal["binary", "structured"] = Field("binary", description="CloudEvents content mode.")
+    endpoint: str | None = Field(None, description=_ENDPOINT, pattern=_ENDPOINT_XID)
+    bootstrap_servers: str = Field(
+        "", description="Kafka brokers, HOST:PORT with commas; required unless `endpoint` has them.", min_length=1
+    )
+    topic: str = Field(
+        "", description="Topic, or a template such as events.{messagegroup}; required without `endpoint`.", min_length=1
+    )
+    mode: Literal["binary", "structured"] = Field(
+        "binary", description="CloudEvents content mode; with `endpoint` its definitions tell."
+    )
     key: str | None = Field(None, description="Template of the record key when neither event nor source gives one.")
     lineage: bool = Field(True, description="Whether the `xrouter-*` headers are added.")
     max_message_bytes: Size = Field(
@@ -93,7 +111,82 @@ class JsonLinesSink(Section):
     path: str = Field("-", description="Folder of the files; `-` is standard output.", min_length=1)
 
 
-Sink = Annotated[TableSink | KafkaSink | JsonLinesSink, Field(discriminator="type")]
+class MessageSink(Section):
+    """What the sinks of all message protocols but Kafka have in common: at least once, each message confirmed."""
+
+    endpoint: str | None = Field(None, description=_ENDPOINT, pattern=_ENDPOINT_XID)
+    mode: Literal["binary", "structured"] | None = Field(
+        None, description="CloudEvents content mode; unset is what definition and endpoint ask for, else binary."
+    )
+    lineage: bool = Field(True, description="Whether `xrouter-*` properties are added where the mode has properties.")
+    username: str | None = Field(None, description="User name at the target.")
+    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
+    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
+    timeout: Duration = Field(timedelta(seconds=30), gt=timedelta(0), description="Longest wait for a confirmation.")
+    max_body: Size | None = Field(
+        None,
+        ge=1,
+        description="Largest body sent, for targets that cannot say theirs; a larger one is `sink-rejected`.",
+    )
+
+
+class MqttSink(MessageSink):
+    """Topics of an MQTT broker, each message acknowledged by it."""
+
+    type: Literal["mqtt"] = Field(description="`mqtt`.")
+    uri: Texts = Field((), description="Address such as mqtt://host:1883 or mqtts://host, or several tried in turn.")
+    topic: str | None = Field(None, description="Topic, or a template such as events/{messagegroup}/{type}.")
+    qos: int = Field(1, ge=0, le=1, description="Quality of service; 0 is not confirmed by the broker.")
+    retain: bool = Field(False, description="Whether the broker keeps the last message of each topic.")
+    version: Annotated[Literal["5.0", "3.1.1"], BeforeValidator(as_text)] | None = Field(
+        None, description="Protocol version; unset is the endpoint's, else 5.0. 3.1.1 has structured mode only."
+    )
+
+
+class AmqpSink(MessageSink):
+    """Nodes of an AMQP 1.0 broker, each message accepted by it."""
+
+    type: Literal["amqp"] = Field(description="`amqp`.")
+    uri: Texts = Field((), description="Address such as amqp://host:5672 or amqps://host, or several tried in turn.")
+    node: str | None = Field(None, description="Node (queue, topic), or a template such as events/{messagegroup}.")
+
+
+class NatsSink(MessageSink):
+    """Subjects of a NATS server; with JetStream each message is stored by a stream."""
+
+    type: Literal["nats"] = Field(description="`nats`.")
+    uri: Texts = Field((), description="Address such as nats://host:4222 or tls://host, or several tried in turn.")
+    subject: str | None = Field(None, description="Subject, or a template such as events.{messagegroup}.{type}.")
+    jetstream: bool = Field(
+        True, description="Whether a stream must confirm each message; false is core NATS, which may lose some."
+    )
+    token: SecretStr | None = Field(None, description="Token, by reference.")
+    credentials: str | None = Field(None, description="File with a user's JWT and seed (`.creds`).")
+    seed: str | None = Field(None, description="File with an nkey seed.")
+
+
+class HttpSink(MessageSink):
+    """HTTP targets, each message confirmed by a 2xx answer."""
+
+    type: Literal["http"] = Field(description="`http`.")
+    url: str | None = Field(None, description="URL, or a template such as https://host/events/{messagegroup}/{type}.")
+    method: str = Field("POST", description="Method, unless the endpoint or a definition has one.", pattern="^[A-Z]+$")
+    headers: Options = Field({}, description="More headers, by name; those that are secret only by reference.")
+    bearer: SecretStr | None = Field(None, description="Bearer token, by reference.")
+    api_key: SecretStr | None = Field(None, description="API key, by reference, sent in the header `api_key_header`.")
+    api_key_header: str = Field("X-API-Key", description="Header of `api_key`.", pattern="^[A-Za-z0-9-]+$")
+    version: Annotated[Literal["1.1", "2"], BeforeValidator(as_text)] | None = Field(
+        None, description="HTTP version; unset takes HTTP/2 where TLS offers it; 2 without TLS is prior knowledge."
+    )
+    in_flight: int = Field(8, ge=1, le=256, description="Most requests at a time; those of one partition keep order.")
+    webhook_origin: str | None = Field(
+        None, description="Our name in the validation handshake of webhooks; unset sends none."
+    )
+
+
+Sink = Annotated[
+    TableSink | KafkaSink | JsonLinesSink | MqttSink | AmqpSink | NatsSink | HttpSink, Field(discriminator="type")
+]
 
 
 class When(Section):
@@ -150,8 +243,29 @@ class HttpSettings(Section):
     max_body: Size = Field(2**20, gt=0, description="Largest request body; more is answered 413.")
 
 
+class GatewaySettings(Section):
+    """The gateways of MQTT, AMQP and NATS."""
+
+    max_body: Size = Field(2**20, gt=0, description="Largest body; a record with more is dead-lettered `oversized`.")
+    max_in_flight: int = Field(1000, ge=1, description="Messages that one connection holds before they are on disk.")
+
+
+class KafkaInboxSettings(Section):
+    """A Kafka topic as the inbox, written by processes of `xrouter gateway`."""
+
+    bootstrap_servers: str = Field(description="Kafka brokers, HOST:PORT with commas.", min_length=1)
+    topic: str = Field(description="The topic; it must exist and keep messages until they are routed.", min_length=1)
+    max_message_bytes: Size = Field(1_000_000, ge=65_536, description="Largest message the brokers take.")
+    username: str | None = Field(None, description="User name at the broker.")
+    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
+    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
+    options: Options = Field({}, description="More options of the Kafka client, by their own names.")
+
+
 class InboxSettings(Section):
-    """The durable inbox of the push protocols."""
+    """The durable inbox of the push protocols: a folder of the state, or a Kafka topic."""
+
+    kafka: KafkaInboxSettings | None = Field(None, description="A Kafka topic as the inbox; gateways run apart then.")
 
     partitions: int = Field(4, ge=1, description="Partitions; order holds inside each.")
     segment_bytes: Size = Field(64 * 2**20, gt=0, description="Size at which a segment closes.")
@@ -199,6 +313,7 @@ class Settings(BaseSettings):
     match: MatchSettings = Field(MatchSettings(), description="Matching.")
     metrics: MetricsSettings = Field(MetricsSettings(), description="Metrics and health.")
     http: HttpSettings = Field(HttpSettings(), description="The HTTP gateway.")
+    gateways: GatewaySettings = Field(GatewaySettings(), description="The gateways of brokers.")
     inbox: InboxSettings = Field(InboxSettings(), description="The inbox.")
     drain_grace: Duration = Field(timedelta(seconds=30), description="Longest wait for a batch when stopping.")
     log: LogSettings = Field(LogSettings(), description="Logging.")

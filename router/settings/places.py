@@ -20,10 +20,16 @@ _FILE_PLACES: Final = (
     "sinks.*.path",
     "sources.*.tls.*",
     "sinks.*.tls.*",
+    "sources.*.credentials",
+    "sources.*.seed",
+    "sinks.*.credentials",
+    "sinks.*.seed",
 )
-_OPTION_PLACES: Final = ("sources.*.kafka.*", "sinks.*.options.*", "spark.conf.*")
+_SECRET_NAMES: Final = ("bearer", "api_key", "token")
+_OPTION_PLACES: Final = ("sources.*.kafka.*", "sinks.*.options.*", "sinks.*.headers.*", "spark.conf.*")
 _SECRET_OPTION: Final = re.compile(
-    r"password|passwd|secret|jaas|token$|credential|(access|account|private|api)[._-]?key", re.IGNORECASE
+    r"password|passwd|secret|jaas|token$|credential|authorization|cookie|(access|account|private|api)[._-]?key",
+    re.IGNORECASE,
 )
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
@@ -40,7 +46,7 @@ def holds_file(place: Place) -> bool:
 
 def holds_secret(place: Place) -> bool:
     """Tell whether the value there is a secret: a password, or a client option whose name says so."""
-    if place[-1] == "password":
+    if place[-1] == "password" or (len(place) == 3 and place[-1] in _SECRET_NAMES):
         return True
     at_option = len(place) >= 3 and _one_of((*place[:-1], "x"), _OPTION_PLACES)
     return at_option and _SECRET_OPTION.search(place[-1]) is not None

@@ -1,11 +1,12 @@
-"""Sinks for tables and files: whole batches as Arrow, idempotent by app and version."""
+"""Sinks for tables, files and message targets: whole batches as Arrow, tables and files idempotent by commit."""
 
 from __future__ import annotations
 
-from router.sinks.contract import ArrowSink, Commit, WriteResult
+from router.sinks.connecting import close_targets
+from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
 from router.sinks.delta import DeltaSink
 from router.sinks.jsonlines import JsonLinesSink, StandardOutputSink
-from router.sinks.opening import open_sink
+from router.sinks.opening import check_endpoints, open_sink
 from router.sinks.parquet import ParquetSink
 
 __all__ = [
@@ -14,7 +15,10 @@ __all__ = [
     "DeltaSink",
     "JsonLinesSink",
     "ParquetSink",
+    "Rejected",
     "StandardOutputSink",
     "WriteResult",
+    "check_endpoints",
+    "close_targets",
     "open_sink",
 ]

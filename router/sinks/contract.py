@@ -1,4 +1,4 @@
-"""What a table or file sink promises.
+"""What a sink for whole batches promises: tables, files, and message targets.
 
 A batch arrives as one Arrow table on the driver, under a commit: the sink's *app* (which must be new for every
 checkpoint generation, and differ between what a sink gets as events and as dead letters) and the batch's *version*.
@@ -21,11 +21,26 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that a sink will never take, by its position; ``endpoint`` and ``message`` are those of the row."""
+
+    position: str
+    reason: str
+    endpoint: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What a write did: ``rows`` written now, ``repeated`` when the batch had been written before and was left out."""
+    """What a write did: ``rows`` written now, ``repeated`` when the batch had been written before and was left out.
+
+    ``refused`` are the rows that the destination will never take. They are settled as far as the sink goes; whoever
+    called makes dead letters of them.
+    """
 
     rows: int
     repeated: bool = False
+    refused: tuple[Rejected, ...] = ()
 
 
 class ArrowSink(Protocol):
@@ -36,7 +51,8 @@ class ArrowSink(Protocol):
 
         When it returns, the batch is there and stays through a crash of the process. When the process dies inside, the
         batch is there wholly or not at all, and the next call with the same commit settles it. Order of rows is
-        kept inside the batch. An empty batch writes nothing. Not for concurrent use.
+        kept inside the batch. An empty batch writes nothing. Not for concurrent use. A message target cannot take
+        a batch as one: it has taken some when the process dies or the call fails, and may get them again.
 
         Raises:
             SinkError: the destination cannot take it now; nothing of the batch is visible.

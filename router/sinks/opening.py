@@ -1,28 +1,132 @@
-"""From the settings of a table or file sink to the sink."""
+"""From the settings of a sink to the sink."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Literal
 
+from bindings.parts import JSON_KIND, Part
+from bindings.protocols import BINDINGS, Binding
+from catalog.model import Catalog, Endpoint
+from router.addresses import parse_address
+from router.clusters import sink_client
+from router.errors import SinkError
+from router.settings.model import AmqpSink, HttpSink, KafkaSink, MessageSink, MqttSink, NatsSink, Settings, Sink
 from router.settings.model import JsonLinesSink as JsonLinesSettings
 from router.settings.model import TableSink as TableSettings
+from router.settings.targets import address_of, kind_of
+from router.sinks.connecting import connection_of, endpoint_of, kept
 from router.sinks.contract import ArrowSink
+from router.sinks.definitions import EndpointShape
 from router.sinks.delta import DeltaSink
 from router.sinks.forms import DEAD_LETTER, WIDE, dead_letter_to_json_line, wide_to_json_line
 from router.sinks.jsonlines import JsonLinesSink, StandardOutputSink
+from router.sinks.messages import ConfirmedSink, Shape, Target, TemplateShape
 from router.sinks.parquet import ParquetSink
+from router.sources import servers_of
 
 Kind = Literal["events", "dead-letters"]
+_KAFKA_SECONDS = 30.0
 
 
-def open_sink(name: str, settings: TableSettings | JsonLinesSettings, kind: Kind) -> ArrowSink:
-    """Make the sink called *name* for events or dead letters. Touches neither disk nor network."""
+def open_sink(name: str, settings: Sink, kind: Kind, catalog: Catalog | None = None) -> ArrowSink:
+    """Make the sink called *name* for events or dead letters. Touches neither disk nor network.
+
+    *catalog* is for sinks that name an endpoint of it.
+
+    Raises:
+        SinkError: the endpoint is not in the catalog, or cannot be sent to as the settings say.
+    """
+    if isinstance(settings, MessageSink | KafkaSink):
+        return _message_sink(name, settings, catalog or Catalog())
     if isinstance(settings, JsonLinesSettings):
         form = wide_to_json_line if kind == "events" else dead_letter_to_json_line
         if settings.path == "-":
             return StandardOutputSink(name, form)
         return JsonLinesSink(name, Path(settings.path), form)
+    assert isinstance(settings, TableSettings)
     if settings.format == "parquet":
         return ParquetSink(name, Path(settings.path))
     return DeltaSink(name, settings.path, WIDE if kind == "events" else DEAD_LETTER)
+
+
+def check_endpoints(settings: Settings, catalog: Catalog) -> None:
+    """Make sure that every sink which names an endpoint can send to it, as far as the catalog tells.
+
+    Raises:
+        SinkError: one cannot; names sink and endpoint.
+    """
+    for name, sink in settings.sinks.items():
+        if isinstance(sink, MessageSink | KafkaSink) and sink.endpoint is not None:
+            open_sink(name, sink, "events", catalog)
+
+
+def shape_of(name: str, settings: MessageSink | KafkaSink, endpoint: Endpoint | None, catalog: Catalog) -> Shape:
+    """Return what makes messages of events: the endpoint's definitions, or the template of the settings."""
+    binding = binding_of_sink(settings, endpoint)
+    kind = "kafka" if isinstance(settings, KafkaSink) else kind_of(settings)
+    if endpoint is not None:
+        mode = None if isinstance(settings, KafkaSink) else settings.mode
+        return EndpointShape(catalog, endpoint, binding, kind, mode=mode, lineage=settings.lineage)
+    assert isinstance(settings, MessageSink)
+    _, template = address_of(settings)
+    mode = settings.mode or ("binary" if binding.binary else "structured")
+    given: tuple[Part, ...] = ()
+    if isinstance(settings, MqttSink):
+        flags = {"qos": b"%d" % settings.qos, "retain": b"true" if settings.retain else b"false"}
+        given = tuple(Part(member, text, JSON_KIND) for member, text in flags.items())
+    return TemplateShape(parse_address(template or "", kind), binding, mode, lineage=settings.lineage, given=given)
+
+
+def binding_of_sink(settings: MessageSink | KafkaSink, endpoint: Endpoint | None) -> Binding:
+    """Return the binding that a sink speaks; for MQTT the settings, the endpoint, else version 5 decide."""
+    if isinstance(settings, MqttSink):
+        named = f"MQTT/{settings.version}" if settings.version else endpoint.protocol if endpoint else None
+        return BINDINGS[named or "MQTT/5.0"]
+    if isinstance(settings, KafkaSink):
+        return BINDINGS["KAFKA"]
+    return BINDINGS[{"amqp": "AMQP/1.0", "nats": "NATS", "http": "HTTP"}[kind_of(settings)]]
+
+
+def _message_sink(name: str, settings: MessageSink | KafkaSink, catalog: Catalog) -> ArrowSink:
+    kind = "kafka" if isinstance(settings, KafkaSink) else kind_of(settings)
+    endpoint = endpoint_of(name, settings, kind, catalog)
+    shape = shape_of(name, settings, endpoint, catalog)
+    target = kept(name, settings, endpoint, lambda: _target(name, settings, endpoint))
+    return ConfirmedSink(name, shape, target, None if isinstance(settings, KafkaSink) else settings.max_body)
+
+
+def _target(name: str, settings: MessageSink | KafkaSink, endpoint: Endpoint | None) -> Target:
+    """Make the client of a sink. Its library is imported here: a router without such a sink needs none."""
+    if isinstance(settings, KafkaSink):
+        return _kafka(name, settings, endpoint)
+    seconds = settings.timeout.total_seconds()
+    if isinstance(settings, HttpSink):
+        from router.sinks.http import HttpTarget
+
+        return HttpTarget(name, settings)
+    if isinstance(settings, NatsSink):
+        from router.sinks.nats import NatsTarget
+
+        connection = connection_of(name, settings, endpoint)
+        return NatsTarget(name, connection, jetstream=settings.jetstream, timeout=seconds)
+    if isinstance(settings, MqttSink):
+        from router.sinks.mqtt import MqttTarget
+
+        old = binding_of_sink(settings, endpoint).protocol == "MQTT/3.1.1"
+        connection = connection_of(name, settings, endpoint)
+        return MqttTarget(name, connection, "MQTT/3.1.1" if old else "MQTT/5.0", timeout=seconds)
+    from router.sinks.amqp import AmqpTarget
+
+    assert isinstance(settings, AmqpSink)
+    return AmqpTarget(name, connection_of(name, settings, endpoint), timeout=seconds)
+
+
+def _kafka(name: str, settings: KafkaSink, endpoint: Endpoint | None) -> Target:
+    from router.sinks.kafka import KafkaTarget
+
+    servers = settings.bootstrap_servers or servers_of(endpoint.uris if endpoint else ())
+    if not servers:
+        raise SinkError(name, "no Kafka brokers are known", hint="set bootstrap_servers of the sink")
+    client = sink_client(settings.model_copy(update={"bootstrap_servers": servers}))
+    return KafkaTarget(client, max_message_bytes=settings.max_message_bytes, timeout=_KAFKA_SECONDS)

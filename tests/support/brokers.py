@@ -123,7 +123,7 @@ class KafkaBroker:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._guard = _guard(self._process.pid)
+        self._guard = guard(self._process.pid)
         try:
             wait_until(self._answers, READY_LIMIT_SECONDS, lambda: f"Kafka on {self.bootstrap}\n{self._tail()}")
         except (TimeoutError, BrokerFailed) as error:
@@ -231,7 +231,7 @@ def _docker_answers() -> bool:
     return done.returncode == 0
 
 
-def _guard(pid: int) -> subprocess.Popen[bytes]:
+def guard(pid: int) -> subprocess.Popen[bytes]:
     """Start a process that kills *pid* as soon as ours is gone: it reads a pipe whose other end only we hold.
 
     Not PR_SET_PDEATHSIG: it fires when the thread that started the child ends, and setting it takes a

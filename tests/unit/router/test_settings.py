@@ -118,12 +118,13 @@ def test_references(tmp_path: Path) -> None:
     [
         ("triger: 1s", "triger: unknown key 'triger'; did you mean trigger?"),
         ("match: {validat: never}", "match.validat: unknown key 'validat'; did you mean validate?"),
-        ("sinks: {bus: {type: kafka, bootstrap_servers: k, topik: t}}", "sinks.bus.topic: is required; add it"),
+        ("sinks: {bus: {type: kafka, bootstrap_servers: k, topik: t}}", "unknown key 'topik'; did you mean topic?"),
+        ("sinks: {bus: {type: kafka, bootstrap_servers: k}}", "sinks.bus.topic: is required; add it"),
         (
             "sinks: {l: {type: table, path: d, formt: delta}}",
             "sinks.l.formt: unknown key 'formt'; did you mean format?",
         ),
-        ("sinks: {l: {type: tabel}}", "sinks.l: unknown type; known are table, kafka and jsonl"),
+        ("sinks: {l: {type: tabel}}", "sinks.l: unknown type; known are table, kafka, jsonl, mqtt, amqp, nats, http"),
         ("sinks: {l: {path: x}}", "sinks.l: needs a type"),
         ("sinks: {l: {type: table, path: x}}", "routes: records would have nowhere to go; add `- {to: [...]}`"),
         ("trigger: 5", "trigger: '5' is no duration; write a number with a unit"),

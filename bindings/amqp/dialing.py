@@ -1,0 +1,185 @@
+"""How to reach a broker: addresses, TLS, SASL, and the waits between attempts."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import proton
+from proton import SSLDomain, SSLException, symbol
+from proton.reactor import Container
+
+from bindings.gateways import Connection, GatewayError, Tls
+
+PORTS: Final = {"amqp": 5672, "amqps": 5671}
+HEARTBEAT_SECONDS: Final = 30.0
+"""A peer that is silent for so long is gone; both sides send empty frames in between."""
+FIRST_WAIT_SECONDS: Final = 0.2
+LONGEST_WAIT_SECONDS: Final = 15.0
+MAX_REASON: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One broker address, and who we are there."""
+
+    scheme: str
+    host: str
+    port: int
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def url(self) -> str:
+        """The address without credentials."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+
+class Backoff:
+    """Waits that double up to a limit, each shortened at random so that many clients do not come back at once."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def reset(self) -> None:
+        """Begin with short waits again."""
+        self._failures = 0
+
+    def wait(self) -> float:
+        """Return the seconds to wait before the next attempt."""
+        longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(self._failures, 16))
+        self._failures += 1
+        return longest * random.uniform(0.5, 1.0)
+
+
+class Dialer:
+    """Opens connections to the addresses of one :class:`Connection` in turn.
+
+    SASL: PLAIN with a user name, and without TLS only because the URI says ``amqp``; else EXTERNAL with a client
+    certificate; else ANONYMOUS. TLS always checks the chain and the host name.
+
+    Raises:
+        GatewayError: an address of no form, a certificate that cannot be read, properties that are no map.
+    """
+
+    def __init__(self, connection: Connection, container_id: str) -> None:
+        if not connection.uris:
+            raise GatewayError("an AMQP connection needs a URI, such as amqps://host; name one in the endpoint")
+        login = connection.login
+        self.addresses = tuple(_address(uri, login.username, login.password) for uri in connection.uris)
+        self._container_id = container_id
+        self._properties = option_map(connection.options, "connectionproperties")
+        self._certified = connection.tls is not None and connection.tls.certificate is not None
+        secure = any(address.scheme == "amqps" for address in self.addresses)
+        self._domain = _domain(connection.tls or Tls()) if secure else None
+        self._attempts = 0
+        self.last = ""
+        """The address that was dialled last, without credentials."""
+
+    def dial(self, container: Container) -> proton.Connection:
+        """Begin to connect to the next address; called on the container's thread.
+
+        Raises:
+            OSError: its name cannot be resolved.
+        """
+        address = self.addresses[self._attempts % len(self.addresses)]
+        self._attempts += 1
+        self.last = address.url
+        # proton resolves it again, and would die of a failure
+        socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        mechanism = "PLAIN" if address.username else "ANONYMOUS"
+        if not address.username and self._certified and address.scheme == "amqps":
+            mechanism = "EXTERNAL"
+        return container.connect(
+            url=address.url,
+            reconnect=False,
+            heartbeat=HEARTBEAT_SECONDS,
+            ssl_domain=self._domain,
+            container_id=self._container_id,
+            user=address.username,
+            password=address.password,
+            allowed_mechs=mechanism,
+            allow_insecure_mechs=address.scheme == "amqp",
+            properties={symbol(name): value for name, value in self._properties.items()} or None,
+        )
+
+
+def hang_up(container: Container, connection: proton.Connection | None) -> None:
+    """End a container's run without waiting for the broker, and close the socket."""
+    transport = connection.transport if connection is not None else None
+    if transport is not None:
+        transport.close_tail()
+        transport.close_head()
+    container.stop()
+
+
+def option(options: Mapping[str, Any], name: str) -> Any:
+    """Return an endpoint option under any of its spellings (``distributionmode``, ``distribution-mode``)."""
+    for key, value in options.items():
+        if key.replace("-", "").replace("_", "").lower() == name:
+            return value
+    return None
+
+
+def option_map(options: Mapping[str, Any], name: str) -> dict[str, str]:
+    """Return an option that is a map of texts.
+
+    Raises:
+        GatewayError: it is no such map.
+    """
+    value = option(options, name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for pair in value.items() for each in pair):
+        raise GatewayError(f"the option {name} is no map of texts to texts; write it as {{name: value}}")
+    return dict(value)
+
+
+def reason_of(*conditions: proton.Condition | None) -> str:
+    """Return the first of these conditions as one line, or an empty text."""
+    for condition in conditions:
+        if condition is not None:
+            text = ": ".join(filter(None, (condition.name, condition.description)))
+            return " ".join(text.split())[:MAX_REASON]
+    return ""
+
+
+def _address(uri: str, username: str | None, password: str | None) -> Address:
+    try:
+        split = urlsplit(uri)
+        host, port, scheme = split.hostname, split.port, split.scheme.lower()
+    except ValueError:
+        host, port, scheme = None, None, ""
+    if not host or scheme not in PORTS:
+        # not quoted: a URI that cannot be read may have a password anywhere
+        raise GatewayError("a URI of an AMQP broker has no form of one; write amqp://host:5672 or amqps://host:5671")
+    if username is None and split.username:
+        username = unquote(split.username)
+        password = password if password is not None else unquote(split.password or "")
+    return Address(scheme, host, port or PORTS[scheme], username or None, password)
+
+
+def _domain(tls: Tls) -> SSLDomain:
+    domain = SSLDomain(SSLDomain.MODE_CLIENT)
+    try:
+        if tls.ca is not None:
+            domain.set_trusted_ca_db(str(tls.ca))
+        domain.set_peer_authentication(SSLDomain.VERIFY_PEER_NAME)
+    except SSLException as error:
+        raise GatewayError(f"the certificates {tls.ca} cannot be read; name a PEM file as ca") from error
+    if tls.certificate is None and tls.key is None:
+        return domain
+    if tls.certificate is None or tls.key is None:
+        raise GatewayError("a client certificate needs its key, and the key its certificate; give both, or neither")
+    try:
+        domain.set_credentials(str(tls.certificate), str(tls.key), None)
+    except SSLException as error:
+        raise GatewayError(
+            f"the client certificate {tls.certificate} with the key {tls.key} cannot be used; both are PEM files"
+        ) from error
+    return domain

@@ -1,0 +1,136 @@
+"""How AMQP values look in a native record: as parts, and as JSON where they are made of others.
+
+What JSON loses is written beside them, as ``native.types``: a path (``application-properties.count``, and below it with
+slashes: ``application-properties.list/0``) and the name of the AMQP type. Left out is what the JSON form says by itself
+(string, boolean, binary, a whole number that is a long, another that is a double) and the type that the specification
+fixes for a field.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from bindings.amqp.values import Typed
+from bindings.parts import BINARY_KIND, JSON_KIND, Part
+
+OBVIOUS: Final = frozenset(("string", "boolean", "binary", "long", "double"))
+"""Types that the JSON form of a value tells by itself."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+_LAST: Final = (datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def part(key: str, typed: Typed, types: dict[str, str], usual: str | None = None) -> Part | None:
+    """Return a value as a part, and add to *types* what its form does not tell; ``null`` is no part.
+
+    ``usual`` is the type that the specification gives to the field.
+    """
+    if typed.kind == (usual or "string") and isinstance(typed.value, str):  # most values of most messages
+        return Part(key, typed.value.encode("utf-8"))
+    form = json_form(typed, key, types, usual)
+    if form is None:
+        return None
+    if isinstance(form, bytes):
+        return Part(key, form, BINARY_KIND)
+    if isinstance(form, str):
+        return Part(key, form.encode("utf-8"))
+    return Part(key, msgspec.json.encode(_encodable(form)), JSON_KIND)
+
+
+def json_text(typed: Typed, path: str, types: dict[str, str]) -> bytes:
+    """Return the JSON text of any value; bytes within it are ``{"base64": …}``."""
+    return msgspec.json.encode(_encodable(json_form(typed, path, types)))
+
+
+def name(typed: Typed) -> str:
+    """Return the key of a map as the name of a member."""
+    kind, value = typed
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return msgspec.json.encode(_encodable(json_form(typed, kind, {}))).decode("utf-8")
+
+
+def json_form(typed: Typed, path: str, types: dict[str, str], usual: str | None = None) -> Any:
+    """Return text, bytes, a number, a boolean, None, or lists and maps of those."""
+    kind, value = typed
+    if kind not in OBVIOUS if usual is None else kind != usual:
+        types[path] = kind
+    if kind == "string" or kind == "symbol":
+        if isinstance(value, bytes):
+            types[path] = kind
+        return value
+    if kind in _COMPOUND:
+        return _COMPOUND[kind](value, path, types)
+    if kind == "timestamp":
+        return moment(value)
+    if kind in ("float", "double") and not math.isfinite(value):
+        types[path] = kind  # JSON has no such number
+        return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}Infinity"
+    if kind == "char" and value <= 0x10FFFF and not 0xD800 <= value <= 0xDFFF:
+        return chr(value)
+    return value
+
+
+def moment(milliseconds: int) -> str | int:
+    """Return RFC 3339 text; a number that no such text can stand for is kept as it came."""
+    if not _FIRST <= milliseconds <= _LAST:
+        return milliseconds
+    at = _EPOCH + timedelta(milliseconds=milliseconds)
+    text = at.replace(tzinfo=None).isoformat(timespec="milliseconds" if milliseconds % 1000 else "seconds")
+    return f"{text}Z"
+
+
+def _list(items: list[Typed], path: str, types: dict[str, str]) -> list[Any]:
+    return [json_form(item, f"{path}/{index}", types) for index, item in enumerate(items)]
+
+
+def _array(items: list[Typed], path: str, types: dict[str, str]) -> list[Any]:
+    inner: dict[str, str] = {}
+    forms = _list(items, path, inner)
+    kind = items[0].kind if items else ""
+    types[path] = f"array of {kind}" if kind else "array"
+    types.update((place, each) for place, each in inner.items() if each != kind)
+    return forms
+
+
+def _map(pairs: list[tuple[Typed, Typed]], path: str, types: dict[str, str]) -> dict[str, Any]:
+    form: dict[str, Any] = {}
+    for key, value in pairs:
+        member = name(key)
+        if member not in form:  # a repeated key is a fault of the sender; the first counts, as everywhere
+            form[member] = json_form(value, f"{path}/{member}", types)
+    return form
+
+
+def _described(pair: tuple[Typed, Typed], path: str, types: dict[str, str]) -> dict[str, Any]:
+    return {
+        "descriptor": json_form(pair[0], f"{path}/descriptor", types),
+        "value": json_form(pair[1], f"{path}/value", types),
+    }
+
+
+def _encodable(form: Any) -> Any:
+    """Write bytes as the native form does; :func:`msgspec.json.encode` would make bare base64 of them."""
+    if isinstance(form, bytes):
+        return {"base64": base64.b64encode(form).decode("ascii")}
+    if isinstance(form, list):
+        return [_encodable(each) for each in form]
+    if isinstance(form, dict):
+        return {member: _encodable(each) for member, each in form.items()}
+    return form
+
+
+_COMPOUND: Final[Mapping[str, Callable[[Any, str, dict[str, str]], Any]]] = {
+    "list": _list,
+    "array": _array,
+    "map": _map,
+    "described": _described,
+}

@@ -1,0 +1,141 @@
+"""The AMQP 1.0 gateway: receives from nodes of one broker, stores in the inbox, and then accepts (bindings.gateways).
+
+What a broker may rely on: a message is settled as ``accepted`` only after the store said that it survives a crash. A
+message is ``released`` when the store has no room or the gateway stops; whatever is not settled when the connection is
+lost is the broker's to deliver again. A sender that settled before (at most once) is served as well as can be: what it
+sent is kept in memory while the store takes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+from bindings.amqp.dialing import Backoff, Dialer
+from bindings.amqp.inlet import check
+from bindings.amqp.intake import Intake, Replace, Shared, Stop
+from bindings.gateways import Connection, GatewayCounters, Limits, RowStore, Subscription
+
+_JOIN_SECONDS: Final = 10.0
+
+_logger = logging.getLogger(__name__)
+
+
+class AmqpGateway:
+    """Takes the messages of some nodes; started once, stopped once. A ``bindings.gateways.Gateway``.
+
+    ``container_id`` is our name at the broker; durable subscriptions belong to it, so it has to stay the same from run
+    to run and differ between gateways that run side by side.
+
+    Raises:
+        GatewayError: the connection or a subscription has something that no waiting mends.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        subscriptions: Sequence[Subscription],
+        store: RowStore,
+        *,
+        container_id: str,
+        limits: Limits,
+        counters: GatewayCounters,
+    ) -> None:
+        self._connection = connection
+        self._subscriptions = tuple(subscriptions)
+        self._store = store
+        self._container_id = container_id
+        self._limits = limits
+        self._counters = counters
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._grace = 0.0
+        self._intake: Intake | None = None
+        self._shared: Shared | None = None
+        self._thread: threading.Thread | None = None
+        self._failure = ""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the broker serves all subscriptions now."""
+        return self._shared is not None and self._shared.connected
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs; False before the start, after the stop, and after a fault of its own."""
+        return self._thread is not None and self._thread.is_alive() and not self._failure
+
+    @property
+    def trouble(self) -> str:
+        """What keeps it from taking messages, in one line; empty when nothing does."""
+        return self._failure or (self._shared.trouble if self._shared is not None else "")
+
+    def start(self) -> None:
+        """Begin to connect, and return at once.
+
+        Raises:
+            GatewayError: an address, certificate, node or option that no waiting mends.
+        """
+        for subscription in self._subscriptions:
+            check(subscription)
+        dialer = Dialer(self._connection, self._container_id)
+        self._shared = Shared(dialer, self._store, self._container_id, self._limits, self._counters)
+        self._thread = threading.Thread(target=self._run, args=(self._shared,), name="amqp-gateway", daemon=True)
+        self._thread.start()
+
+    def replace(self, subscriptions: Sequence[Subscription]) -> None:
+        """Take other subscriptions from now on; what is in flight is finished.
+
+        Raises:
+            GatewayError: one of them can never work; the old ones stay.
+        """
+        for subscription in subscriptions:
+            check(subscription)
+        with self._lock:
+            self._subscriptions = tuple(subscriptions)
+            if self._intake is not None:
+                self._intake.mailbox.post(Replace(self._subscriptions))
+
+    def stop(self, grace: float) -> None:
+        """Take nothing more, finish what is in flight for up to *grace* seconds, and disconnect.
+
+        What is not stored by then is released to the broker. Does nothing when not running.
+        """
+        thread = self._thread
+        if thread is None:
+            return
+        with self._lock:
+            self._grace = grace
+            self._stopped.set()
+            if self._intake is not None:
+                self._intake.mailbox.post(Stop(grace))
+        thread.join(grace + _JOIN_SECONDS)
+        if thread.is_alive():
+            _logger.warning("the AMQP gateway did not end within %s s; its broker takes back what it holds", grace)
+
+    def _run(self, shared: Shared) -> None:
+        backoff = Backoff()
+        try:
+            while not self._stopped.is_set():
+                with self._lock:
+                    intake = self._intake = Intake(shared, self._subscriptions)
+                    if self._stopped.is_set():
+                        break
+                intake.live()
+                if self._stopped.is_set():
+                    break
+                if shared.opened:
+                    backoff.reset()
+                wait = backoff.wait()
+                _logger.warning("AMQP connection: %s; trying again in %.1f s", shared.trouble, wait)
+                self._stopped.wait(wait)
+        except Exception as error:
+            # A fault of this module; whoever watches `alive` and `trouble` decides.
+            self._failure = f"the AMQP gateway ended by a fault of its own: {type(error).__name__}: {error}"
+            _logger.exception("the AMQP gateway ended")
+        finally:
+            shared.connected = False
+            if shared.kept:
+                _logger.error("%s messages that their sender had settled are lost", len(shared.kept))

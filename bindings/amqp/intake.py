@@ -1,0 +1,310 @@
+"""The life of one connection of the gateway: links are attached, what arrives is stored, and only then accepted.
+
+An intake belongs to one connection and one run of a proton container, on one thread. Deliveries are settled by the
+intake that got them, or by none: when the connection is lost, the broker takes back what was not settled.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import proton
+from proton import Delivery, Handler, ProtonException
+from proton.reactor import Container
+
+from bindings.amqp.dialing import Backoff, Dialer, hang_up, reason_of
+from bindings.amqp.holding import Arrival, Holding, Stored
+from bindings.amqp.inlet import Inlet
+from bindings.amqp.mailbox import Mailbox
+from bindings.amqp.sections import row_of
+from bindings.gateways import GatewayCounters, Limits, RowStore, Subscription
+from bindings.inbox import InboxRow
+
+OPEN_LIMIT_SECONDS: Final = 30.0
+CLOSE_LIMIT_SECONDS: Final = 2.0
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What the intakes of one gateway have in common, one after the other.
+
+    ``kept`` are rows whose sender had settled them before they arrived, and that the store refused: nobody would send
+    them again. ``trouble`` is what the gateway says; ``opened`` whether the last connection came about.
+    """
+
+    dialer: Dialer
+    store: RowStore
+    container_id: str
+    limits: Limits
+    counters: GatewayCounters
+    kept: list[InboxRow] = field(default_factory=list)
+    trouble: str = ""
+    connected: bool = False
+    opened: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Take these subscriptions from now on."""
+
+    subscriptions: Sequence[Subscription]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End, after at most ``grace`` seconds."""
+
+    grace: float
+
+
+# Events are Any below: proton types all that an event may have as optional, whatever its kind.
+
+
+class _Later(Handler):
+    """Calls a function when a timer of the container fires."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def on_timer_task(self, event: Any) -> None:
+        self._call()
+
+
+class Intake(Handler):
+    """See the module. :meth:`live` is called once; everything else happens on its thread, but for the mailbox."""
+
+    def __init__(self, shared: Shared, subscriptions: Sequence[Subscription]) -> None:
+        self.mailbox = Mailbox()
+        self._shared = shared
+        self._inlets = [Inlet(each, shared.container_id) for each in subscriptions]
+        self._by_name: dict[str, Inlet] = {}
+        self._holding = Holding(shared.store, shared.counters, self.mailbox.post, shared.kept)
+        self._patience = Backoff()
+        self._reason = ""
+        self._refusal = ""
+        self._probing = False
+        self._open = self._stopping = self._ended = False
+        self._container: Container | None = None
+        self._connection: proton.Connection | None = None
+
+    def live(self) -> None:
+        """Connect, serve, and return when the connection has ended, for whatever reason."""
+        shared = self._shared
+        shared.opened = False
+        self._container = Container(self, container_id=shared.container_id)
+        try:
+            self._container.run()
+        except (ProtonException, OSError) as error:
+            # From the socket, or from a name that does not resolve; the gateway tries again.
+            self._reason = self._reason or " ".join(str(error).split())
+        finally:
+            self._ended = True
+            self.mailbox.close()
+            shared.connected = False
+            reason = self._reason or "the broker closed the connection"
+            shared.trouble = "" if self._stopping else f"{shared.dialer.last}: {reason}"
+            for inlet in self._inlets:
+                inlet.receiver = None  # nothing of this connection is settled any more
+            self._holding.release()
+
+    # --- the connection
+
+    def on_reactor_init(self, event: Any) -> None:
+        container = event.container
+        self.mailbox.attach(container)
+        self._connection = self._shared.dialer.dial(container)
+        self._later(OPEN_LIMIT_SECONDS, self._give_up)
+
+    def on_connection_remote_open(self, event: Any) -> None:
+        self._open = True
+        self._attach(self._inlets)
+        self._holding.retry()
+        self._tell()
+
+    def on_connection_remote_close(self, event: Any) -> None:
+        self._reason = self._reason or reason_of(event.connection.remote_condition)
+        event.connection.close()
+
+    def on_transport_error(self, event: Any) -> None:
+        self._reason = self._reason or reason_of(event.transport.condition)
+
+    def on_transport_closed(self, event: Any) -> None:
+        self._ended = True
+        event.container.stop()
+
+    # --- links
+
+    def on_link_remote_open(self, event: Any) -> None:
+        inlet = self._by_name.get(event.link.name)
+        if inlet is None or inlet.receiver is None or event.link.remote_source.address is None:
+            return  # refused: the detach that says why comes next
+        inlet.attached, inlet.problem = True, ""
+        self._shared.opened = True
+        inlet.backoff.reset()
+        self._grant(inlet)
+        self._tell()
+
+    def on_link_remote_close(self, event: Any) -> None:
+        inlet = self._by_name.pop(event.link.name, None)
+        if inlet is None or inlet.receiver is None:
+            event.link.close()
+            return
+        reason = reason_of(event.link.remote_condition) or "the broker ended the link"
+        inlet.lose(f"{inlet.subscription.endpoint}, node {inlet.subscription.address}: {reason}")
+        _logger.warning("%s; trying again", inlet.problem)
+        self._later(inlet.backoff.wait(), lambda: self._attach([inlet]))
+        self._tell()
+
+    def on_link_remote_detach(self, event: Any) -> None:
+        self.on_link_remote_close(event)
+
+    # --- messages
+
+    def on_delivery(self, event: Any) -> None:
+        delivery, link = event.delivery, event.link
+        if delivery.aborted:
+            delivery.settle()
+            return
+        if not delivery.readable or delivery.partial:
+            return
+        received = time.time_ns() // 1000
+        data = link.recv(delivery.pending) or b""
+        link.advance()
+        inlet = self._by_name.get(link.name)
+        if inlet is None or inlet.receiver is None:
+            return
+        endpoint = inlet.subscription.endpoint
+        self._shared.counters.received(endpoint)
+        settled = delivery.settled
+        if not settled and (self._stopping or self._refusal or inlet.leaving):
+            delivery.update(Delivery.RELEASED)
+        else:
+            row = row_of(data, endpoint, received, self._shared.limits.max_body_bytes)
+            self._holding.add(Arrival(row, inlet, inlet.receiver, None if settled else delivery))
+            if not settled:
+                return
+        delivery.settle()
+
+    def on_reactor_quiesced(self, event: Any) -> None:
+        """Store together what one reading of the socket brought."""
+        self._holding.flush()
+
+    def on_mail(self, event: Any) -> None:
+        for item in self.mailbox.take():
+            if isinstance(item, Stored):
+                self._answered(item)
+            elif isinstance(item, Replace):
+                self._replace(item.subscriptions)
+            elif isinstance(item, Stop):
+                self._stop(item.grace)
+        for inlet in self._inlets:
+            self._grant(inlet)
+        self._depart()
+
+    def _answered(self, stored: Stored) -> None:
+        error = self._holding.answered(stored)
+        if error is None:
+            if self._probing and not self._refusal:
+                self._probing = False
+                self._patience.reset()
+                self._tell()
+        elif not self._refusal:
+            self._refusal = f"the inbox takes nothing: {error}"
+            _logger.warning("%s; messages stay with the broker", self._refusal)
+            for inlet in self._inlets:
+                inlet.shut()
+            self._later(self._patience.wait(), self._probe)
+            self._tell()
+
+    def _probe(self) -> None:
+        """See with one message a link whether the store takes some again."""
+        self._refusal, self._probing = "", True
+        self._holding.retry()
+        for inlet in self._inlets:
+            self._grant(inlet)
+
+    def _grant(self, inlet: Inlet) -> None:
+        if not self._stopping and not self._refusal:
+            inlet.grant(1 if self._probing else inlet.window)
+
+    # --- changes
+
+    def _attach(self, inlets: Sequence[Inlet]) -> None:
+        if self._ended or self._stopping or self._container is None or self._connection is None:
+            return
+        self._share()
+        for inlet in inlets:
+            if not inlet.leaving and inlet.receiver is None:
+                inlet.attach(self._container, self._connection)
+                if inlet.receiver is not None:
+                    self._by_name[inlet.receiver.name] = inlet
+
+    def _share(self) -> None:
+        """Divide what may be in flight among the links."""
+        for inlet in self._inlets:
+            inlet.window = max(1, self._shared.limits.max_in_flight // len(self._inlets))
+
+    def _replace(self, subscriptions: Sequence[Subscription]) -> None:
+        wanted = list(subscriptions)
+        kept = [inlet for inlet in self._inlets if not inlet.leaving and inlet.subscription in wanted]
+        for inlet in self._inlets:
+            if inlet not in kept:
+                inlet.shut()
+                inlet.leaving = True
+        known = [inlet.subscription for inlet in kept]
+        new = [Inlet(each, self._shared.container_id) for each in wanted if each not in known]
+        self._inlets += new
+        if self._open:
+            self._attach(new)
+
+    def _stop(self, grace: float) -> None:
+        self._stopping = True
+        for inlet in self._inlets:
+            inlet.shut()
+            inlet.leaving = True
+        self._later(grace, self._release)
+
+    def _release(self) -> None:
+        self._holding.release()
+        self._depart()
+
+    def _depart(self) -> None:
+        """End the links that nobody wants and that hold nothing; the connection with the last when stopping."""
+        gone = [inlet for inlet in self._inlets if inlet.leaving and inlet.held <= 0]
+        for inlet in gone:
+            inlet.leave()
+            self._inlets.remove(inlet)
+        if gone:
+            self._share()
+            self._tell()
+        if self._stopping and not self._inlets and self._holding.idle and not self._ended:
+            self._ended = True
+            if self._connection is not None:
+                self._connection.close()
+            self._later(CLOSE_LIMIT_SECONDS if self._open else 0.0, self._give_up)
+
+    def _tell(self) -> None:
+        shared = self._shared
+        problems = [inlet.problem for inlet in self._inlets if inlet.problem]
+        shared.connected = self._open and all(inlet.attached for inlet in self._inlets if not inlet.leaving)
+        shared.trouble = "; ".join([*problems, self._refusal] if self._refusal else problems)
+
+    # --- time
+
+    def _later(self, delay: float, call: Callable[[], None]) -> None:
+        if self._container is not None:
+            self._container.schedule(delay, _Later(call))
+
+    def _give_up(self) -> None:
+        """End the run of the container, unless the broker has answered in time."""
+        if self._open and not self._ended:
+            return
+        self._reason = self._reason or f"no answer within {OPEN_LIMIT_SECONDS:g} s"
+        if self._container is not None:
+            hang_up(self._container, self._connection)

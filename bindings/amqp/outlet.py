@@ -1,0 +1,271 @@
+"""The life of one connection of the sender: links to nodes, and one job of messages at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import proton
+from proton import Delivery, Handler, ProtonException
+from proton.reactor import Container, SenderOption
+
+from bindings.amqp.dialing import Dialer, hang_up, reason_of
+from bindings.amqp.mailbox import Mailbox
+
+TOO_LARGE: Final = "amqp:link:message-size-exceeded"
+OUTCOMES: Final = frozenset((Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED, Delivery.MODIFIED))
+CLOSE_LIMIT_SECONDS: Final = 2.0
+MAX_LINKS: Final = 200
+"""Links kept open between two jobs; with more they are closed, since templates may name any number of nodes."""
+
+Refused = tuple[int, str, str]
+
+
+class _Terms(SenderOption):
+    """At least once; and every outcome is understood: a broker not told so would end the link to refuse a message."""
+
+    def apply(self, sender: proton.Link) -> None:
+        sender.snd_settle_mode = proton.Link.SND_UNSETTLED
+        sender.rcv_settle_mode = proton.Link.RCV_FIRST
+        outcomes = sender.source.outcomes
+        outcomes.put_array(False, proton.Data.SYMBOL)
+        outcomes.enter()
+        for name in ("accepted", "rejected", "released", "modified"):
+            outcomes.put_symbol(f"amqp:{name}:list")
+        outcomes.exit()
+
+
+class LinkLost(Exception):
+    """A job that did not come to its end; the text says why. All of its messages are to be sent again."""
+
+
+@dataclass(slots=True)
+class Job:
+    """Messages (place, node, bytes) to send, and the future of those that the broker refused.
+
+    The future fails with LinkLost when something happened after which nothing is known of a message.
+    """
+
+    messages: list[tuple[int, str, bytes]]
+    done: Future[list[Refused]]
+    refused: list[Refused] = field(default_factory=list)
+    released: int = 0
+    left: int = 0
+
+
+@dataclass(slots=True)
+class _Node:
+    link: proton.Sender
+    waiting: deque[tuple[int, bytes]] = field(default_factory=deque)
+    open: bool = False
+
+
+# Events are Any below: proton types all that an event may have as optional, whatever its kind.
+
+
+class Outlet(Handler):
+    """See the module. :meth:`live` is its thread; :meth:`submit` and :meth:`close` are for others."""
+
+    def __init__(self, dialer: Dialer, container_id: str, max_in_flight: int) -> None:
+        self.usable = True
+        self._dialer = dialer
+        self._container_id = container_id
+        self._max_in_flight = max_in_flight
+        self._mailbox = Mailbox()
+        self._nodes: dict[str, _Node] = {}
+        self._flying: dict[str, int] = {}
+        self._tags = itertools.count()
+        self._jobs: deque[Job] = deque()
+        self._open = False
+        self._reason = ""
+        self._container: Container | None = None
+        self._connection: proton.Connection | None = None
+
+    def submit(self, job: Job) -> None:
+        """Send a job; its future always ends, at the latest with the connection."""
+        self._mailbox.post(job)
+        if not self.usable:
+            _fail(job, self._reason)
+
+    def close(self) -> None:
+        """End the connection; the job fails."""
+        self.usable = False
+        self._mailbox.post(None)
+
+    def live(self) -> None:
+        """Connect, serve, and return when the connection has ended, for whatever reason."""
+        self._container = Container(self, container_id=self._container_id)
+        try:
+            self._container.run()
+        except (ProtonException, OSError) as error:
+            self._reason = self._reason or " ".join(str(error).split())
+        finally:
+            self._reason = f"{self._dialer.last}: {self._reason or 'the connection was closed'}"
+            self.usable = False
+            waiting = [item for item in self._mailbox.take() if item is not None]
+            self._mailbox.close()
+            for job in (*self._jobs, *waiting):
+                _fail(job, self._reason)
+
+    def on_reactor_init(self, event: Any) -> None:
+        self._mailbox.attach(event.container)
+        self._connection = self._dialer.dial(event.container)
+
+    def on_connection_remote_open(self, event: Any) -> None:
+        self._open = True
+        self._begin()
+
+    def on_connection_remote_close(self, event: Any) -> None:
+        self._end(reason_of(event.connection.remote_condition) or "the broker closed the connection")
+        event.connection.close()
+
+    def on_transport_error(self, event: Any) -> None:
+        self._reason = self._reason or reason_of(event.transport.condition)
+
+    def on_transport_closed(self, event: Any) -> None:
+        self.usable = False
+        event.container.stop()
+
+    def on_mail(self, event: Any) -> None:
+        for item in self._mailbox.take():
+            if item is None:
+                self._end("the sender was closed")
+                self._wait_for_close()
+            else:
+                self._jobs.append(item)
+                self._begin()
+
+    def on_timer_task(self, event: Any) -> None:
+        """Wait no longer for the broker to close its side."""
+        if self._container is not None:
+            hang_up(self._container, self._connection)
+
+    def on_link_remote_open(self, event: Any) -> None:
+        node = self._node_of(event.link)
+        if node is not None and event.link.remote_target.address is not None:
+            node.open = True
+            self._pump(node)
+
+    def on_link_flow(self, event: Any) -> None:
+        node = self._node_of(event.link)
+        if node is not None:
+            self._pump(node)
+
+    def on_link_remote_close(self, event: Any) -> None:
+        reason = reason_of(event.link.remote_condition) or "the broker ended the link"
+        node = self._node_of(event.link)
+        event.link.close()
+        if node is not None:
+            address = event.link.target.address
+            self._nodes.pop(address, None)
+            self._end(f"node {address}: {reason}")
+
+    def on_link_remote_detach(self, event: Any) -> None:
+        self.on_link_remote_close(event)
+
+    def on_delivery(self, event: Any) -> None:
+        delivery = event.delivery
+        if not delivery.updated:
+            return
+        state = delivery.remote_state
+        if not delivery.settled and state not in OUTCOMES:
+            return
+        place = self._flying.pop(delivery.tag, None)
+        if place is not None and self._jobs:
+            job = self._jobs[0]
+            job.left -= 1
+            if state == Delivery.REJECTED:
+                condition = delivery.remote.condition
+                name = condition.name if condition is not None else "amqp:rejected"
+                job.refused.append((place, name or "amqp:rejected", (condition and condition.description) or ""))
+            elif state != Delivery.ACCEPTED:
+                job.released += 1
+        delivery.settle()
+        self._advance()
+
+    def _begin(self) -> None:
+        """Give the first job's messages to their nodes, unless that was done."""
+        if not self._open or not self._jobs or self._jobs[0].left or self._container is None:
+            return
+        job = self._jobs[0]
+        job.left = len(job.messages)
+        if len(self._nodes) > MAX_LINKS:
+            for node in self._nodes.values():
+                node.link.close()
+            self._nodes.clear()
+        for place, address, data in job.messages:
+            node = self._nodes.get(address) or self._attach(address)
+            node.waiting.append((place, data))
+        for node in list(self._nodes.values()):
+            self._pump(node)
+
+    def _attach(self, address: str) -> _Node:
+        assert self._container is not None and self._connection is not None
+        name = f"{self._container_id}|{address}|{next(self._tags)}"
+        link = self._container.create_sender(self._connection, address, name=name, options=_Terms())
+        node = self._nodes[address] = _Node(link)
+        return node
+
+    def _pump(self, node: _Node) -> None:
+        while node.open and node.waiting and node.link.credit > 0 and len(self._flying) < self._max_in_flight:
+            place, data = node.waiting.popleft()
+            largest = node.link.remote_max_message_size
+            if largest and len(data) > largest and self._jobs:
+                # sent all the same, the broker would detach the link, for ever
+                job = self._jobs[0]
+                job.left -= 1
+                job.refused.append((place, TOO_LARGE, f"{len(data)} bytes, and the node takes {largest}"))
+                continue
+            tag = str(next(self._tags))
+            node.link.delivery(tag)
+            self._flying[tag] = place
+            node.link.stream(data)
+            node.link.advance()
+        if self._jobs and self._jobs[0].left == 0:
+            self._advance()
+
+    def _advance(self) -> None:
+        """End the first job when all of it is answered, else send what has become possible."""
+        if not self._jobs:
+            return
+        job = self._jobs[0]
+        if job.left:
+            if len(self._flying) < self._max_in_flight:
+                for node in [each for each in self._nodes.values() if each.waiting]:
+                    self._pump(node)
+            return
+        self._jobs.popleft()
+        if job.released:
+            _fail(job, f"the broker released {job.released} of {len(job.messages)} messages")
+        elif not job.done.done():
+            job.done.set_result(job.refused)
+        self._begin()
+
+    def _end(self, reason: str) -> None:
+        """Give the jobs up, and the connection with them: late answers must not be taken for those of another job."""
+        self._reason = self._reason or reason
+        self.usable = False
+        for job in self._jobs:
+            _fail(job, reason)
+        self._jobs.clear()
+        if self._connection is not None:
+            self._connection.close()
+
+    def _wait_for_close(self) -> None:
+        if self._container is not None:
+            self._container.schedule(CLOSE_LIMIT_SECONDS if self._open else 0.0, self)
+
+    def _node_of(self, link: Any) -> _Node | None:
+        node = self._nodes.get(link.target.address)
+        return node if node is not None and node.link.name == link.name else None
+
+
+def _fail(job: Job, reason: str) -> None:
+    try:
+        job.done.set_exception(LinkLost(reason))
+    except InvalidStateError:
+        # It has ended already: the connection was lost while it was being submitted.
+        return

@@ -1,0 +1,207 @@
+"""An AMQP 1.0 message, section by section: bytes of a delivery in, parts and body out (part 3, section 3.2).
+
+``proton.Message`` would drop the footer, all but the last data section, and most types. No network and no client here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from bindings.amqp.forms import json_text, name, part
+from bindings.amqp.values import MalformedValue, Typed, read_value
+from bindings.inbox import InboxRow
+from bindings.parts import JSON_KIND, Part
+
+PROTOCOL: Final = "AMQP/1.0"
+UNDECODABLE: Final = "undecodable"
+"""The part by which the gateway marks a message that is none: its value says why, the body has all its bytes."""
+OVERSIZED: Final = "oversized"
+"""The part by which every gateway marks a body past its limit; its value is the number of bytes."""
+TYPES: Final = "types"
+
+Fields = tuple[tuple[str, str | None], ...]
+
+HEADER_FIELDS: Final[Fields] = (
+    ("durable", "boolean"),
+    ("priority", "ubyte"),
+    ("ttl", "uint"),
+    ("first-acquirer", "boolean"),
+    ("delivery-count", "uint"),
+)
+PROPERTY_FIELDS: Final[Fields] = (
+    ("message-id", None),
+    ("user-id", "binary"),
+    ("to", "string"),
+    ("subject", "string"),
+    ("reply-to", "string"),
+    ("correlation-id", None),
+    ("content-type", "symbol"),
+    ("content-encoding", "symbol"),
+    ("absolute-expiry-time", "timestamp"),
+    ("creation-time", "timestamp"),
+    ("group-id", "string"),
+    ("group-sequence", "uint"),
+    ("reply-to-group-id", "string"),
+)
+DESCRIPTORS: Final = {
+    "header": 0x70,
+    "delivery-annotations": 0x71,
+    "message-annotations": 0x72,
+    "properties": 0x73,
+    "application-properties": 0x74,
+    "data": 0x75,
+    "amqp-sequence": 0x76,
+    "amqp-value": 0x77,
+    "footer": 0x78,
+}
+_FORMS: Final = {"header": "list", "properties": "list", "data": "binary", "amqp-sequence": "list"}
+_BY_CODE: Final = {code: section for section, code in DESCRIPTORS.items()}
+_BY_NAME: Final = {
+    f"amqp:{section}:{'*' if section == 'amqp-value' else _FORMS.get(section, 'map')}": section
+    for section in DESCRIPTORS
+}
+
+
+class MalformedMessage(Exception):
+    """Bytes that are no AMQP message; the text says what is wrong and at which byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A message as a native record has it: all sections but the body's as parts, in order, and the body's bytes."""
+
+    parts: list[Part]
+    body: bytes | None
+
+
+@dataclass(slots=True)
+class _Draft:
+    parts: list[Part] = field(default_factory=list)
+    types: dict[str, str] = field(default_factory=dict)
+    data: list[bytes] = field(default_factory=list)
+    sequences: list[Typed] = field(default_factory=list)
+    values: list[Typed] = field(default_factory=list)
+
+
+def decode(data: bytes) -> Decoded:
+    """Take a message apart.
+
+    Data sections are joined. An ``amqp-value`` of binary or string is the body itself; any other value, and the
+    ``amqp-sequence`` sections joined to one list, are the body as JSON, with ``body`` in the types; null is no body.
+    Values of a type or size that nobody expects are kept as they came.
+
+    Raises:
+        MalformedMessage: these bytes are no message.
+    """
+    draft = _Draft()
+    at, end = 0, len(data)
+    try:
+        while at < end:
+            section, at = _descriptor(data, at, end)
+            value, at = read_value(data, at, end)
+            _take(draft, section, value)
+        body = _body(draft)
+    except MalformedValue as error:
+        raise MalformedMessage(str(error)) from error
+    if draft.types:
+        draft.parts.append(Part(TYPES, msgspec.json.encode(draft.types), JSON_KIND))
+    return Decoded(draft.parts, body)
+
+
+def row_of(data: bytes, endpoint: str, received: int, max_body_bytes: int) -> InboxRow:
+    """Return the inbox row of a message.
+
+    Bytes that are no message become a row with the part ``undecodable``, which says why, and all of them as its body. A
+    body of more than *max_body_bytes* is stored whole, with the part ``oversized``.
+    """
+    try:
+        message = decode(data)
+    except MalformedMessage as error:
+        return InboxRow(endpoint, PROTOCOL, received, [Part(UNDECODABLE, str(error).encode("utf-8"))], data)
+    parts, body = message.parts, message.body
+    if body is not None and len(body) > max_body_bytes:
+        parts.append(Part(OVERSIZED, str(len(body)).encode("ascii")))
+    return InboxRow(endpoint, PROTOCOL, received, parts, body)
+
+
+def _descriptor(data: bytes, at: int, end: int) -> tuple[str, int]:
+    if data[at] != 0:
+        raise MalformedValue(f"no section begins at byte {at}")
+    if data[at + 1 : at + 2] == b"\x53" and (section := _BY_CODE.get(int.from_bytes(data[at + 2 : at + 3], "big"))):
+        return section, at + 3
+    descriptor, behind = read_value(data, at + 1, end)
+    known: dict[Any, str] = _BY_CODE if descriptor.kind == "ulong" else _BY_NAME
+    found = known.get(descriptor.value) if descriptor.kind in ("ulong", "symbol") else None
+    if found is None:
+        raise MalformedValue(f"the section at byte {at} is none of a message: {str(descriptor.value)[:40]!r}")
+    return found, behind
+
+
+def _take(draft: _Draft, section: str, value: Typed) -> None:
+    wanted = None if section == "amqp-value" else _FORMS.get(section, "map")
+    if wanted is not None and value.kind != wanted:
+        if value.kind == "null" and wanted != "binary":
+            return  # an empty section, as some clients write it
+        raise MalformedValue(f"the section {section} is a {value.kind}, not a {wanted}")
+    if section == "data":
+        draft.data.append(value.value)
+    elif section == "amqp-sequence":
+        draft.sequences.append(value)
+    elif section == "amqp-value":
+        draft.values.append(value)
+    elif section == "header":
+        _listed(draft, section, value.value, HEADER_FIELDS)
+    elif section == "properties":
+        _listed(draft, section, value.value, PROPERTY_FIELDS)
+    else:
+        _mapped(draft, section, value.value)
+
+
+def _listed(draft: _Draft, section: str, values: list[Typed], fields: Fields) -> None:
+    """Take a section that is a list of fields; null is a field that is not there."""
+    if len(values) > len(fields):
+        raise MalformedValue(f"the section {section} has {len(values)} fields, and there are {len(fields)}")
+    for (member, usual), value in zip(fields, values, strict=False):
+        if value.kind != "null":
+            found = part(f"{section}.{member}", value, draft.types, usual)
+            if found is not None:
+                draft.parts.append(found)
+
+
+def _mapped(draft: _Draft, section: str, pairs: list[tuple[Typed, Typed]]) -> None:
+    seen = set()
+    for key, value in pairs:
+        path = f"{section}.{key.value if type(key.value) is str else name(key)}"
+        if path in seen:  # a repeated key is a fault of the sender; the first counts
+            continue
+        seen.add(path)
+        found = part(path, value, draft.types)
+        if found is not None:
+            draft.parts.append(found)
+
+
+def _body(draft: _Draft) -> bytes | None:
+    if len(draft.values) + bool(draft.data) + bool(draft.sequences) > 1:
+        raise MalformedValue("the message has bodies of several kinds, or several values")
+    if draft.data:
+        return b"".join(draft.data)
+    if draft.sequences:
+        value = Typed("list", [item for each in draft.sequences for item in each.value])
+        text = json_text(value, "body", draft.types)
+        draft.types["body"] = "amqp-sequence"
+        return text
+    if not draft.values:
+        return None
+    kind, content = draft.values[0]
+    if kind == "binary" or (kind == "string" and isinstance(content, bytes)):
+        draft.types["body"] = kind
+        return bytes(content)
+    if kind == "string":
+        draft.types["body"] = kind
+        return str(content).encode("utf-8")
+    text = json_text(draft.values[0], "body", draft.types)
+    draft.types.setdefault("body", kind)
+    return None if kind == "null" else text

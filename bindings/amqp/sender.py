@@ -1,0 +1,108 @@
+"""The AMQP 1.0 sender of sinks: blocks until the broker has said of every message what became of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final
+
+from bindings.amqp.dialing import Dialer
+from bindings.amqp.outgoing import EncodingError, OutMessage, encode
+from bindings.amqp.outlet import Job, LinkLost, Outlet
+from bindings.gateways import Connection
+
+__all__ = ["AmqpSender", "OutMessage", "Refusal", "SendError"]
+
+ENCODING: Final = "amqp:encode-error"
+_JOIN_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A message that the broker will never take: the AMQP condition, and what the broker says about it."""
+
+    condition: str
+    description: str = ""
+
+
+class SendError(Exception):
+    """Nothing is known of some messages, or the broker wants them again later: send all of them again."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """One connection and its thread."""
+
+    outlet: Outlet
+    thread: threading.Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(target=self.outlet.live, name="amqp-sender", daemon=True)
+        self.thread.start()
+
+
+class AmqpSender:
+    """Sends to any nodes of one broker. It connects when it is first needed, and anew after a connection was lost.
+
+    ``timeout`` seconds bound one :meth:`send`, connecting included. At most ``max_in_flight`` messages are without an
+    answer at any time. Delivery is at least once: after a SendError messages may arrive twice.
+
+    Raises:
+        GatewayError: the connection has something that no waiting mends.
+    """
+
+    def __init__(
+        self, connection: Connection, *, container_id: str, timeout: float = 30.0, max_in_flight: int = 1000
+    ) -> None:
+        self._dialer = Dialer(connection, container_id)
+        self._container_id = container_id
+        self._timeout = timeout
+        self._max_in_flight = max_in_flight
+        self._lock = threading.Lock()
+        self._run: _Run | None = None
+        self._closed = False
+
+    def send(self, messages: Sequence[OutMessage]) -> list[Refusal | None]:
+        """Send messages, in order for each node, and wait: None for one that was accepted, else why it never will be.
+
+        Raises:
+            SendError: the broker cannot be reached, does not answer in time, or released a message.
+        """
+        answers: list[Refusal | None] = [None] * len(messages)
+        encoded: list[tuple[int, str, bytes]] = []
+        for place, message in enumerate(messages):
+            try:
+                encoded.append((place, message.address, encode(message)))
+            except EncodingError as error:
+                answers[place] = Refusal(ENCODING, str(error))
+        if encoded:
+            with self._lock:
+                for place, condition, description in self._sent(encoded):
+                    answers[place] = Refusal(condition, description)
+        return answers
+
+    def close(self) -> None:
+        """Close the connection; what is being sent fails with SendError."""
+        self._closed = True
+        run = self._run
+        if run is not None:
+            run.outlet.close()
+            run.thread.join(_JOIN_SECONDS)
+
+    def _sent(self, encoded: list[tuple[int, str, bytes]]) -> list[tuple[int, str, str]]:
+        if self._closed:
+            raise SendError("the sender is closed")
+        if self._run is None or not self._run.outlet.usable:
+            self._run = _Run(Outlet(self._dialer, self._container_id, self._max_in_flight))
+        outlet = self._run.outlet
+        done: Future[list[tuple[int, str, str]]] = Future()
+        outlet.submit(Job(encoded, done))
+        try:
+            return done.result(self._timeout)
+        except TimeoutError:
+            outlet.close()
+            raise SendError(f"no answer from the broker within {self._timeout:g} s; send again") from None
+        except LinkLost as error:
+            raise SendError(f"{error}; send again") from error

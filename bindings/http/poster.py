@@ -1,0 +1,267 @@
+"""Sending over HTTP: each message is one request, and a 2xx answer confirms it (RFC 9110, CloudEvents HTTP binding).
+
+What the answer means for the message: 2xx is taken. 408, 425, 429, any 5xx, and no answer at all mean *try again*, and
+so do 401, 407 and redirects, which speak of our settings and not of the message. Every other 4xx means that the target
+will never take it. Redirects are not followed: they would carry credentials elsewhere.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+import httpx
+
+from bindings.gateways import Tls
+from bindings.http.handshake import NotPermitted, Permissions
+
+TRY_AGAIN: Final = frozenset({401, 407, 408, 425, 429})
+TRIES: Final = 3
+"""Requests for one message before :meth:`HttpPoster.send` gives up for now."""
+FIRST_PAUSE: Final = 0.2
+PATIENCE: Final = 2.0
+"""Longest pause in seconds inside :meth:`HttpPoster.send`; a target that asks for more ends the call."""
+LONGEST_PAUSE: Final = 300.0
+"""Seconds of ``Retry-After`` that are believed."""
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[!-~\x80-\xff \t]*[!-~\x80-\xff])?)?")
+_SHOWN: Final = 200
+_SHOWN_BYTES: Final = 1024
+
+Version = Literal["1.1", "2"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutRequest:
+    """One message. ``headers`` keep order and repeats. Requests of one ``lane`` are sent one after the other."""
+
+    url: str
+    headers: tuple[tuple[str, bytes], ...] = ()
+    body: bytes | None = None
+    method: str = "POST"
+    lane: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The target will never take this message; ``reason`` says why, without our credentials."""
+
+    reason: str
+
+
+Settled = Refusal | None
+"""What became of a message: None is taken."""
+
+
+class PostError(Exception):
+    """The target takes nothing now; try again. ``settled`` has what became of those that were answered, by place."""
+
+    def __init__(self, message: str, settled: Mapping[int, Settled] | None = None) -> None:
+        super().__init__(message)
+        self.settled = dict(settled or {})
+
+
+class HttpPoster:
+    """Sends requests over kept connections, up to ``in_flight`` at a time; safe for use by several threads.
+
+    ``headers`` go with every request and may hold credentials; they are in no error. ``version`` None speaks HTTP/2
+    where TLS offers it, else HTTP/1.1; "2" without TLS is prior knowledge. Certificates and host names are always
+    checked. ``origin`` asks each target for permission first (:mod:`bindings.http.handshake`).
+
+    Raises:
+        OSError, ssl.SSLError: a certificate file that cannot be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        headers: Iterable[tuple[str, str]] = (),
+        basic: tuple[str, str] | None = None,
+        tls: Tls | None = None,
+        timeout: float = 30.0,
+        in_flight: int = 8,
+        version: Version | None = None,
+        origin: str | None = None,
+    ) -> None:
+        self._client = httpx.Client(
+            headers=[("user-agent", "xrouter"), *headers],
+            auth=basic,
+            verify=_context(tls),
+            timeout=timeout,
+            http1=version != "2",
+            http2=version != "1.1",
+            limits=httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight),
+            follow_redirects=False,
+            trust_env=False,
+        )
+        self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="http-poster")
+        self._pauses = _Pauses()
+        self._permissions = Permissions(self._client, origin) if origin else None
+
+    def send(self, messages: Sequence[OutRequest]) -> list[Settled]:
+        """Send messages and wait for all answers; the results are in their order.
+
+        A request is sent up to three times, with growing pauses, so a target may get it more than once.
+
+        Raises:
+            PostError: at least one was not settled. Of its lane nothing after it was sent; what was is in ``settled``.
+        """
+        lanes: dict[str, list[int]] = {}
+        for place, message in enumerate(messages):
+            lanes.setdefault(message.lane, []).append(place)
+        run = _Run(messages)
+        for done in [self._pool.submit(self._lane, run, places) for places in lanes.values()]:
+            done.result()
+        if run.trouble:
+            raise PostError(run.trouble, run.settled)
+        return [run.settled[place] for place in range(len(messages))]
+
+    def close(self) -> None:
+        """Close all connections; requests under way are finished."""
+        self._pool.shutdown()
+        self._client.close()
+
+    def _lane(self, run: _Run, places: list[int]) -> None:
+        for place in places:
+            if run.trouble:
+                return
+            try:
+                settled = self._settle(run, run.messages[place])
+            except PostError as error:
+                run.failed(str(error))
+                return
+            run.done(place, settled)
+
+    def _settle(self, run: _Run, message: OutRequest) -> Settled:
+        fault = fault_of(message)
+        if fault:
+            return Refusal(fault)
+        for attempt in range(TRIES):
+            self._pauses.check(_target(message.url))
+            try:
+                if self._permissions is not None:
+                    self._permissions.ensure(message.url)
+                status, told, after = self._request(message)
+            except httpx.TransportError as error:
+                trouble, after = f"{_target(message.url)} does not answer: {type(error).__name__}: {error}", None
+                late = isinstance(error, httpx.TimeoutException)  # it had its time, and others wait
+            except httpx.InvalidURL as error:
+                return Refusal(f"cannot be sent: {error}")
+            except NotPermitted as error:
+                raise PostError(str(error)) from error
+            else:
+                if 200 <= status < 300:
+                    return None
+                if 400 <= status < 500 and status not in TRY_AGAIN:
+                    return Refusal(f"{_target(message.url)} answers {status}{told}")
+                trouble, late = f"{_target(message.url)} answers {status}{told}", False
+                if status in (401, 407) or status < 400:
+                    raise PostError(f"{trouble}; correct its address or our credentials")
+            if after is not None and after > PATIENCE:
+                self._pauses.put(_target(message.url), after)
+                break
+            if attempt == TRIES - 1 or late or run.trouble:
+                break
+            # Jitter is for other routers' sake and changes nothing that is sent.
+            time.sleep(after if after is not None else FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.0))
+        raise PostError(trouble)
+
+    def _request(self, message: OutRequest) -> tuple[int, str, float | None]:
+        """Return status, what the target says about it, and the seconds after which to try again if it tells."""
+        headers = [(name.encode("ascii"), value) for name, value in message.headers]
+        with self._client.stream(message.method, message.url, headers=headers, content=message.body or b"") as answer:
+            said = b""
+            for chunk in answer.iter_raw(_SHOWN_BYTES):
+                said += chunk
+                if len(said) >= _SHOWN_BYTES:
+                    break  # The connection is closed rather than read to an end that nobody has promised.
+            return answer.status_code, _told(answer.reason_phrase, said), retry_after(answer.headers.get("retry-after"))
+
+
+@dataclass(slots=True)
+class _Run:
+    """One call of ``send``, shared by its lanes."""
+
+    messages: Sequence[OutRequest]
+    settled: dict[int, Settled] = field(default_factory=dict)
+    trouble: str = ""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def done(self, place: int, settled: Settled) -> None:
+        with self._lock:
+            self.settled[place] = settled
+
+    def failed(self, trouble: str) -> None:
+        with self._lock:
+            self.trouble = self.trouble or trouble
+
+
+class _Pauses:
+    """Targets that asked to be left alone, and until when; thread-safe."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def put(self, target: str, seconds: float | None) -> None:
+        if seconds is not None:
+            with self._lock:
+                self._until[target] = time.monotonic() + min(seconds, LONGEST_PAUSE)
+
+    def check(self, target: str) -> None:
+        left = self._until.get(target, 0.0) - time.monotonic()
+        if left > 0:
+            raise PostError(f"{target} asked to be left alone for {left:.0f} s more")
+
+
+def fault_of(message: OutRequest) -> str:
+    """Return what makes a message one that HTTP cannot carry (RFC 9110 section 5); empty when nothing does."""
+    for name, value in message.headers:
+        if not _NAME.fullmatch(name):
+            return f"{name[:40]!r} is no name of an HTTP header"
+        if not _VALUE.fullmatch(value):
+            return f"the value of header {name} has characters that no HTTP header can"
+    return ""
+
+
+def retry_after(value: str | None) -> float | None:
+    """Return the seconds that a ``Retry-After`` header asks for (RFC 9110 section 10.2.3); None if it has no form."""
+    if value is None:
+        return None
+    if value.strip().isdecimal() and len(value) < 12:
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def _target(url: str) -> str:
+    """Return the address without query and user, since both may hold secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _told(phrase: str, said: bytes) -> str:
+    text = " ".join(said.decode("utf-8", "replace").split())[:_SHOWN]
+    shown = "".join(char if char.isprintable() else "?" for char in text)
+    return f"{' ' if phrase else ''}{phrase}{': ' if shown else ''}{shown}"
+
+
+def _context(tls: Tls | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(tls.ca) if tls and tls.ca else None)
+    if tls and tls.certificate:
+        context.load_cert_chain(tls.certificate, tls.key)
+    return context

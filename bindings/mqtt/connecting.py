@@ -1,0 +1,78 @@
+"""Making links: which address is tried when, on what terms, and how long to wait after a failure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import uniform
+
+from bindings.gateways import Connection, GatewayError
+from bindings.mqtt.addresses import Address, addresses_of, session_options
+from bindings.mqtt.client import MAX_RECEIVE, VERSIONS, Terms
+from bindings.mqtt.link import Link, LinkOwner
+from bindings.mqtt.messages import Version
+
+
+class LinkError(Exception):
+    """A connection that could not be made, for now; the message has no secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """Makes links, to one address after the other."""
+
+    addresses: tuple[Address, ...]
+    terms: Terms
+
+    def open(self, turn: int, owner: LinkOwner) -> Link:
+        """Connect to the address whose turn it is, counted from 0 for ever; blocks for the network's time limits.
+
+        Raises:
+            LinkError: nothing answers there, or it is not who it should be.
+        """
+        address = self.addresses[turn % len(self.addresses)]
+        link = Link(self.terms, address, owner)
+        try:
+            link.connect()
+        except (OSError, ValueError) as error:
+            link.close("not connected")
+            # The text of a system error alone: an exception's other arguments may hold what was sent.
+            checked = getattr(error, "verify_message", "")
+            said = f"its certificate does not hold: {checked}" if checked else getattr(error, "strerror", None)
+            said = said or type(error).__name__
+            raise LinkError(f"cannot connect to {address}: {said}") from None
+        return link
+
+
+def connector_of(
+    connection: Connection, version: str, client_id: str, *, clean: bool, receive: int = MAX_RECEIVE
+) -> Connector:
+    """Return what makes the links of a connection.
+
+    Raises:
+        GatewayError: an address, a certificate, an option, the version or the client id cannot be used.
+    """
+    if version not in VERSIONS:
+        raise GatewayError(f"{version!r:.40} is no protocol of this gateway; it speaks MQTT/5.0 and MQTT/3.1.1")
+    if not client_id or "\0" in client_id or len(client_id.encode("utf-8", "replace")) > MAX_RECEIVE:
+        raise GatewayError("an MQTT connection needs a client id, by which the broker knows its session again")
+    known: Version = "MQTT/5.0" if version == "MQTT/5.0" else "MQTT/3.1.1"
+    receive = max(1, min(receive, MAX_RECEIVE))
+    terms = Terms(known, client_id, session_options(connection.options), clean, receive)
+    return Connector(addresses_of(connection), terms)
+
+
+class Backoff:
+    """Pauses that double from *first* to *most* seconds, each shortened by chance, so that clients spread out."""
+
+    def __init__(self, first: float = 0.25, most: float = 30.0) -> None:
+        self._first, self._most = first, most
+        self._next = first
+
+    def reset(self) -> None:
+        """Begin with the first pause again."""
+        self._next = self._first
+
+    def pause(self) -> float:
+        """Return the next pause in seconds."""
+        pause, self._next = self._next, min(self._next * 2, self._most)
+        return pause * uniform(0.5, 1.0)

@@ -1,0 +1,169 @@
+"""Topic filters: made from templates, checked, and held against topics (MQTT 5.0 section 4.7 and 4.8.2).
+
+A filter may be shared, ``$share/<group>/<filter>``: what it takes is then dealt out among the group's members.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from catalog.protocol_properties import squash
+
+MAX_BYTES: Final = 65_535
+SHARE: Final = "$share/"
+SHARE_OPTIONS: Final = ("sharename", "sharedgroup", "consumergroup", "group")
+"""Names, squashed, of the endpoint option that asks for a shared subscription; its value is the group."""
+_TOPIC_OPTIONS: Final = ("topicfilter", "topic", "topicname")
+_PLACEHOLDER: Final = re.compile(r"\{[A-Za-z0-9_.\-]+\}", re.ASCII)
+
+
+class FilterError(ValueError):
+    """A text that is no topic filter; the message names it and says what is wrong."""
+
+
+def filter_of_template(template: str) -> str:
+    """Return the narrowest filter that takes every topic which fits a template (semantics.md section 5, rule 2).
+
+    A level with a placeholder becomes ``+``, since a placeholder never takes a ``/``; a template that is one
+    placeholder takes anything and becomes ``#``. Wildcards that stand in the template already are kept.
+
+    Raises:
+        FilterError: the outcome is no topic filter.
+    """
+    if _PLACEHOLDER.fullmatch(template):
+        return "#"
+    levels = ("+" if _PLACEHOLDER.search(level) else level for level in template.split("/"))
+    return checked("/".join(levels))
+
+
+def filters_of_templates(templates: Iterable[str]) -> list[str]:
+    """Return the filters of several definitions' topics, each once, without those that another one covers.
+
+    Raises:
+        FilterError: a template gives no topic filter.
+    """
+    return uncovered(filter_of_template(template) for template in templates)
+
+
+def filter_of_options(options: Mapping[str, Any]) -> str | None:
+    """Return the filter that an endpoint's options name (``topicfilter``, else ``topic``), shared when they ask so.
+
+    None when they name none; then the endpoint's definitions say what to subscribe to.
+
+    Raises:
+        FilterError: the option is no text, or no topic filter.
+    """
+    known = {squash(name): value for name, value in options.items()}
+    for name in _TOPIC_OPTIONS:
+        value = known.get(name)
+        if value is None or value == "":
+            continue
+        if not isinstance(value, str):
+            raise FilterError(f"option {name} must be a topic filter as text, not {value!r:.80}")
+        return shared(filter_of_template(value), options)
+    return None
+
+
+def shared(address: str, options: Mapping[str, Any]) -> str:
+    """Return the filter *address*, shared when the options name a group and it is not shared already.
+
+    Raises:
+        FilterError: the address is no topic filter, or the group is no name for one.
+    """
+    known = {squash(name): value for name, value in options.items()}
+    group = next((known[name] for name in SHARE_OPTIONS if known.get(name)), None)
+    if group is None or address.startswith(SHARE):
+        return checked(address)
+    if not isinstance(group, str) or any(sign in group for sign in "/+#"):
+        raise FilterError(f"{group!r:.80} is no group for a shared subscription; it is a text without / + and #")
+    return checked(f"{SHARE}{group}/{address}")
+
+
+def checked(text: str) -> str:
+    """Return *text* when it is a topic filter.
+
+    Raises:
+        FilterError: it is empty, too long, holds U+0000 or half a surrogate pair, or has a wildcard out of place.
+    """
+    plain = unshared(text)
+    if text.startswith(SHARE) and (plain == text or not plain):
+        raise FilterError(f"{text!r:.80} is no shared subscription; write $share/<group>/<filter>")
+    fault = _text_fault(plain)
+    if fault:
+        raise FilterError(f"{text!r:.80} is no topic filter: {fault}")
+    levels = plain.split("/")
+    for place, level in enumerate(levels):
+        if level == "#" and place == len(levels) - 1:
+            continue
+        if "#" in level or ("+" in level and level != "+"):
+            raise FilterError(f"{text!r:.80} is no topic filter: + stands alone in its level, # alone in the last one")
+    return text
+
+
+def topic_fault(topic: str) -> str:
+    """Return what makes *topic* no name that a message can be published to; empty when nothing does."""
+    if "+" in topic or "#" in topic:
+        return "a topic has no wildcards (+ or #)"
+    return _text_fault(topic)
+
+
+def unshared(text: str) -> str:
+    """Return the filter within a shared subscription; any other text as it is."""
+    if not text.startswith(SHARE):
+        return text
+    group, slash, plain = text[len(SHARE) :].partition("/")
+    return plain if slash and group and "+" not in group and "#" not in group else text
+
+
+def matches(text: str, topic: str) -> bool:
+    """Tell whether a filter, shared or not, takes a topic.
+
+    A wildcard in the first level takes no topic that begins with ``$``.
+    """
+    wanted = unshared(text).split("/")
+    levels = topic.split("/")
+    if topic.startswith("$") and wanted[0] in ("+", "#"):
+        return False
+    for place, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if place >= len(levels) or (level not in ("+", levels[place])):
+            return False
+    return len(wanted) == len(levels)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Tell whether whatever *narrow* takes, *wide* takes as well. A shared filter covers itself only."""
+    if wide == narrow:
+        return True
+    if wide.startswith(SHARE) or narrow.startswith(SHARE):
+        return False
+    outer, inner = wide.split("/"), narrow.split("/")
+    if inner[0].startswith("$") and outer[0] in ("+", "#"):
+        return False
+    for place, level in enumerate(outer):
+        if level == "#":
+            return True
+        if place >= len(inner) or inner[place] == "#" or (level != "+" and level != inner[place]):
+            return False
+    return len(outer) == len(inner)
+
+
+def uncovered(filters: Iterable[str]) -> list[str]:
+    """Return the filters that no other one covers, each once, in order."""
+    distinct = list(dict.fromkeys(filters))
+    return [each for each in distinct if not any(other != each and covers(other, each) for other in distinct)]
+
+
+def _text_fault(text: str) -> str:
+    if not text:
+        return "it is empty"
+    if "\0" in text:
+        return "it holds U+0000"
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "it holds half a surrogate pair"
+    return f"it has {size} bytes, {MAX_BYTES} are the most" if size > MAX_BYTES else ""

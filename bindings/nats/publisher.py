@@ -1,0 +1,250 @@
+"""Sending to NATS for sinks: every message is confirmed, refused for good, or the whole is to be tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import threading
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from nats import errors
+
+from bindings.gateways import Connection
+from bindings.nats.connection import CONNECT_SECONDS, ConnectFault, Dialling, RawClient, connect, dialling_of
+from bindings.nats.headers import block_of, status_of
+from bindings.nats.options import is_subject
+from bindings.nats.records import Arrival
+
+MESSAGE_ID: Final = "Nats-Msg-Id"
+"""The header by which JetStream tells a repeat, within the duplicate window of the stream."""
+CHUNK: Final = 1000
+CHUNK_BYTES: Final = 4 * 2**20
+"""Most messages, and most bytes, that are sent before their confirmations are waited for."""
+_CONTROL_LINE: Final = 4096
+_NEVER: Final = frozenset((10054, 10097))
+"""JetStream's errors that trying again does not mend: message or headers larger than the stream takes."""
+_NO_RESPONDERS: Final = 503
+_JOIN_SECONDS: Final = 10.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class OutMessage:
+    """One message to send. ``headers`` keep order and repeats; ``id`` is the same for every attempt to send it and
+    becomes ``Nats-Msg-Id`` where JetStream takes the message.
+    """
+
+    subject: str
+    data: bytes = b""
+    headers: Sequence[tuple[str, bytes]] = ()
+    reply: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a message will never be taken, however often it is sent."""
+
+    reason: str
+
+
+class PublishError(Exception):
+    """Messages that may not have been taken, for a reason that can pass; send all of them again."""
+
+
+class NatsPublisher:
+    """Sends over one connection, which is made when first needed and again after it broke.
+
+    Used from one thread at a time; *timeout* seconds bound each chunk of messages. With *stream* a message counts as
+    sent when JetStream acknowledged that it stored it, which takes the place of the message's ``reply``; without, when
+    the server has it, which is all that core NATS can tell: whether anybody received it stays unknown.
+    """
+
+    def __init__(self, connection: Connection, *, name: str, timeout: float, stream: bool) -> None:
+        self._connection = connection
+        self._name = name
+        self._timeout = timeout
+        self._stream = stream
+        self._dialling: Dialling | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._client: RawClient | None = None
+        self._inbox = ""
+        self._numbers = itertools.count()
+        self._waiting: dict[bytes, asyncio.Future[Refusal | None]] = {}
+
+    def send(self, messages: Sequence[OutMessage]) -> list[Refusal | None]:
+        """Send messages in order and wait until each is confirmed; return a refusal, or None, for each.
+
+        Raises:
+            PublishError: the server is away, no stream takes a subject, or a confirmation did not come in time. Some of
+                the messages may have been taken; sent again with the same ids, JetStream drops the repeats.
+            GatewayError: an address, certificate or credentials file that no waiting mends.
+        """
+        return self._run(self._send(messages))
+
+    def close(self) -> None:
+        """Disconnect; a later send connects again."""
+        if self._loop is None or self._thread is None:
+            return
+        try:
+            self._run(self._disconnect())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_JOIN_SECONDS)
+            if not self._thread.is_alive():
+                self._loop.close()
+            self._loop = self._thread = None
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name=f"nats-{self._name}", daemon=True)
+            self._thread.start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _send(self, messages: Sequence[OutMessage]) -> list[Refusal | None]:
+        try:
+            client = await self._connected()
+            verdicts: list[Refusal | None] = []
+            for chunk in _chunks(messages):
+                async with asyncio.timeout(self._timeout):
+                    verdicts += await self._chunk(client, chunk)
+        except ConnectFault as error:
+            raise PublishError(str(error)) from error
+        except (errors.Error, OSError, TimeoutError) as error:
+            fault = self._client.fault if self._client is not None else ""
+            await self._disconnect()  # what is still under way must not be taken for an answer to the next attempt
+            raise PublishError(f"{self._name}: {fault or str(error) or 'no confirmation in time'}") from error
+        return verdicts
+
+    async def _chunk(self, client: RawClient, chunk: Sequence[OutMessage]) -> list[Refusal | None]:
+        commands: list[bytes] = []
+        answers: list[Refusal | asyncio.Future[Refusal | None] | None] = []
+        for message in chunk:
+            reply = f"{self._inbox}.{next(self._numbers)}" if self._stream else message.reply
+            try:
+                commands.append(_publish(message, reply, client.max_payload, with_id=self._stream))
+            except ValueError as error:
+                answers.append(Refusal(f"{message.subject[:200]}: {error}"))
+            else:
+                answers.append(self._expect(reply) if self._stream else None)
+        client.denied = ""
+        try:
+            await client.command(b"".join(commands))
+            await client.flush()  # after this, whatever the server forbids has been said
+            if client.denied:
+                raise PublishError(f"{self._name}: {client.denied}; permit it on the server")
+            return [await answer if isinstance(answer, asyncio.Future) else answer for answer in answers]
+        finally:
+            self._forget()
+
+    def _expect(self, reply: str) -> asyncio.Future[Refusal | None]:
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[reply.encode()] = future
+        return future
+
+    def _forget(self) -> None:
+        for future in self._waiting.values():
+            if future.done() and not future.cancelled():
+                future.exception()  # looked at, so that nobody complains of it
+            future.cancel()
+        self._waiting.clear()
+
+    def _answered(self, arrival: Arrival) -> None:
+        future = self._waiting.get(arrival.subject)
+        if future is None or future.done():
+            return
+        try:
+            future.set_result(_verdict(arrival))
+        except PublishError as error:
+            future.set_exception(error)
+
+    async def _connected(self) -> RawClient:
+        if self._client is not None and not self._client.ended.is_set():
+            return self._client
+        if self._dialling is None:
+            self._dialling = dialling_of(self._connection, self._name)
+        for last, place in enumerate(self._dialling.places, 1 - len(self._dialling.places)):
+            try:
+                async with asyncio.timeout(max(self._timeout, CONNECT_SECONDS)):
+                    client = await connect(self._dialling, place)
+                break
+            except (ConnectFault, TimeoutError) as error:
+                if last == 0:
+                    raise ConnectFault(str(error) or f"{place}: no answer in time") from error
+        self._client = client
+        self._inbox = client.new_inbox()
+        if self._stream:
+            await client.take(f"{self._inbox}.*", "", self._answered)
+        return client
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.end()
+
+
+def _chunks(messages: Sequence[OutMessage]) -> list[list[OutMessage]]:
+    chunks: list[list[OutMessage]] = []
+    size = 0
+    for message in messages:
+        size += len(message.data)
+        if not chunks or len(chunks[-1]) >= CHUNK or size > CHUNK_BYTES:
+            chunks.append([])
+            size = len(message.data)
+        chunks[-1].append(message)
+    return chunks
+
+
+def _publish(message: OutMessage, reply: str, max_payload: int, *, with_id: bool) -> bytes:
+    """Return the command that publishes a message.
+
+    Raises:
+        ValueError: no server takes it; the text says why.
+    """
+    if not is_subject(message.subject, wildcards=False):
+        raise ValueError("not a subject to publish to: tokens between dots, without blanks and wildcards")
+    if reply and not is_subject(reply, wildcards=False):
+        raise ValueError(f"{reply[:200]!r} is not a subject to reply to")
+    headers = list(message.headers)
+    if with_id and message.id and all(name != MESSAGE_ID for name, _ in headers):
+        headers.append((MESSAGE_ID, message.id.encode()))
+    block = block_of(headers) if headers else b""
+    size = len(block) + len(message.data)
+    if size > max_payload:
+        raise ValueError(f"{size} bytes with headers are more than the server takes ({max_payload})")
+    address = " ".join(filter(None, (message.subject, reply)))
+    line = f"HPUB {address} {len(block)} {size}" if block else f"PUB {address} {size}"
+    encoded = line.encode()
+    if len(encoded) > _CONTROL_LINE:
+        raise ValueError(f"subject and reply subject are longer than servers take ({_CONTROL_LINE} bytes)")
+    return b"".join((encoded, b"\r\n", block, message.data, b"\r\n"))
+
+
+def _verdict(arrival: Arrival) -> Refusal | None:
+    """Return what JetStream says about a message.
+
+    Raises:
+        PublishError: it was not stored, and may be later.
+    """
+    status = status_of(arrival.headers) if arrival.headers else None
+    if status is not None and status.code == _NO_RESPONDERS:
+        raise PublishError("no stream takes the subject; create one, or correct the subject")
+    try:
+        answer = json.loads(arrival.data)
+        error = answer.get("error")
+        if error is None:
+            if "stream" in answer and "seq" in answer:
+                return None
+            raise PublishError("something that is no stream answered on the subject; give it a stream")
+        description, code = str(error.get("description"))[:300], error.get("err_code")
+    except (ValueError, AttributeError) as fault:
+        raise PublishError("something that is no stream answered on the subject; give it a stream") from fault
+    if code in _NEVER:
+        return Refusal(f"JetStream refuses it: {description}")
+    raise PublishError(f"JetStream did not store a message: {description}")

@@ -1,0 +1,99 @@
+"""Messages to Kafka where a producer endpoint shapes them; topics of templates are written by Spark instead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from bindings.kafka.client import KafkaClient
+from router.sinks.events import Outbound
+from router.sinks.messages import TargetDown
+
+_HEADERS: Final = "headers."
+_NEVER: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.INVALID_RECORD,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+    }
+)
+"""What no repetition mends: the record is too large, its topic has no possible name, or the broker calls it invalid."""
+_SERVED: Final = 0.1
+
+
+class KafkaTarget:
+    """Keeps :class:`~router.sinks.messages.Target`: all replicas in sync confirm; order holds per partition."""
+
+    def __init__(self, client: KafkaClient, *, max_message_bytes: int, timeout: float) -> None:
+        self._servers = client.servers
+        self._timeout = timeout
+        self._config = {
+            **client.librdkafka(),
+            "acks": "all",
+            "enable.idempotence": True,
+            "message.max.bytes": max_message_bytes,
+            "message.timeout.ms": int(timeout * 1000),
+            "linger.ms": 5,
+            "log_level": 0,
+        }
+        self._producer: Producer | None = None
+
+    def send(self, messages: Sequence[Outbound]) -> list[str | None]:
+        """Send messages and wait until each is confirmed.
+
+        Raises:
+            TargetDown: some are not, in time.
+        """
+        settled: dict[int, str | None] = {}
+        troubles: list[str] = []
+        producer = self._producer = self._producer or Producer(self._config)
+        for place, message in enumerate(messages):
+            self._produce(producer, place, message, settled, troubles)
+        left = producer.flush(self._timeout)
+        if left or troubles:
+            # A new producer: what this one still holds must not arrive behind what comes next.
+            producer.purge()
+            self._producer = None
+            reason = troubles[0] if troubles else f"no answer in {self._timeout:g} s"
+            raise TargetDown(f"Kafka at {self._servers} did not take {len(messages) - len(settled)}: {reason}", settled)
+        return [settled[place] for place in range(len(messages))]
+
+    def close(self) -> None:
+        """Disconnect; nothing is under way between two calls."""
+        self._producer = None
+
+    def _produce(
+        self, producer: Producer, place: int, message: Outbound, settled: dict[int, str | None], troubles: list[str]
+    ) -> None:
+        def told(error: KafkaError | None, _: object) -> None:
+            if error is None or error.code() in _NEVER:
+                settled[place] = None if error is None else error.str()
+            else:
+                troubles.append(error.str())
+
+        while not troubles:
+            try:
+                producer.produce(message.address, message.body, on_delivery=told, **record_of(message))
+                producer.poll(0)
+                return
+            except BufferError:
+                producer.poll(_SERVED)
+            except KafkaException as error:
+                told(error.args[0], None)
+                return
+
+
+def record_of(message: Outbound) -> dict[str, Any]:
+    """Return key, headers and partition of the record for a message."""
+    made: dict[str, Any] = {"headers": []}
+    for part in message.parts:
+        if part.key.startswith(_HEADERS):
+            made["headers"].append((part.key.removeprefix(_HEADERS), part.value))
+        elif part.key == "key":
+            made["key"] = part.value
+        elif part.key == "partition" and part.text is not None:
+            made["partition"] = int(part.text)
+    return made

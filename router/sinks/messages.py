@@ -1,0 +1,172 @@
+"""A sink that sends each row as a message and returns when all are confirmed.
+
+At least once: a batch that is repeated after a crash is sent again. While the router lives it is not: what a target has
+settled of a batch is remembered until the next batch, so that an outage in mid-batch costs no duplicates.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from bindings.parts import Part
+from bindings.protocols import Binding
+from router.addresses import AddressError, AddressTemplate
+from router.errors import SinkError
+from router.names import event_values
+from router.sinks.contract import Commit, Rejected, WriteResult
+from router.sinks.events import Event, Mode, NotTaken, Outbound, event_of, outbound
+
+CHUNK: Final = 500
+"""Messages handed over at a time: what is confirmed is known at this grain when a client cannot say more."""
+_UNUSED: Final = ("time", "received")
+"""Instants, which may lie outside Python's calendar and are sent as the event wrote them."""
+REASON_CAP: Final = 500
+
+
+Settled = dict[str, Rejected | None]
+"""What became of the records of a batch, by position; None is taken."""
+
+
+class TargetDown(Exception):
+    """The target takes nothing now. ``settled`` has what became of messages of this call that it did answer, by place.
+
+    The message says what is wrong, in one line without secrets.
+    """
+
+    def __init__(self, message: str, settled: Mapping[int, str | None] | None = None) -> None:
+        super().__init__(message)
+        self.settled = dict(settled or {})
+
+
+class Target(Protocol):
+    """A connected client of one protocol. It reconnects by itself."""
+
+    def send(self, messages: Sequence[Outbound]) -> list[str | None]:
+        """Send messages and wait until each is confirmed; a text is why the target will never take that one.
+
+        Raises:
+            TargetDown: it takes nothing now; to be tried again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+class Shape(Protocol):
+    """What makes a message of an event."""
+
+    def shape(self, event: Event) -> Outbound:
+        """Return the message.
+
+        Raises:
+            NotTaken: there can be none for this target.
+        """
+        ...
+
+
+class TemplateShape:
+    """Makes messages for the address that a template of the settings gives; ``given`` parts are on every one."""
+
+    def __init__(
+        self,
+        template: AddressTemplate,
+        binding: Binding,
+        mode: Mode,
+        *,
+        lineage: bool = True,
+        given: Sequence[Part] = (),
+    ) -> None:
+        self._template = template
+        self._binding = binding
+        self._mode = mode
+        self._lineage = lineage
+        self._given = tuple(given)
+
+    def shape(self, event: Event) -> Outbound:
+        """Return the message.
+
+        Raises:
+            NotTaken: the address would be longer than the protocol allows.
+        """
+        values = event_values(event.message, event.endpoint, event.attributes["type"], event.context)
+        try:
+            address = self._template.expand(values)
+        except AddressError as error:
+            raise NotTaken(str(error)) from error
+        return outbound(event, self._binding, self._mode, address, self._given, lineage=self._lineage)
+
+
+class ConfirmedSink:
+    """Keeps :class:`~router.sinks.contract.ArrowSink` for rows of :data:`router.sinks.events.MESSAGE`.
+
+    Safe for use by several queries; their batches go one after the other. ``max_body`` is in bytes.
+    """
+
+    def __init__(self, name: str, shape: Shape, target: Target, max_body: int | None = None) -> None:
+        self._name = name
+        self._max_body = max_body
+        self._shape = shape
+        self._target = target
+        self._lock = threading.Lock()
+        self._settled: dict[str, tuple[int, Settled]] = {}
+
+    def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
+        """Send what of the batch is not settled yet. Rows that the target will never take are ``refused``.
+
+        Raises:
+            SinkError: the target takes nothing now. Calling again with the same commit goes on where this ended.
+        """
+        kept = rows.drop_columns([name for name in _UNUSED if name in rows.column_names])
+        with self._lock:
+            settled = self._known(commit)
+            for batch in kept.to_batches(max_chunksize=CHUNK):
+                self._send([row for row in map(event_of, batch.to_pylist()) if row.position not in settled], settled)
+        refused = tuple(record for record in settled.values() if record is not None)
+        return WriteResult(rows.num_rows - len(refused), refused=refused)
+
+    def already(self, commit: Commit) -> bool:
+        """Always False: no target remembers batches."""
+        return False
+
+    def _known(self, commit: Commit) -> Settled:
+        version, settled = self._settled.get(commit.app, (-1, {}))
+        if version != commit.version:
+            settled = {}
+            self._settled[commit.app] = (commit.version, settled)
+        return settled
+
+    def _send(self, events: list[Event], settled: Settled) -> None:
+        messages: list[Outbound] = []
+        sent: list[Event] = []
+        for event in events:
+            try:
+                messages.append(self._within(self._shape.shape(event)))
+                sent.append(event)
+            except NotTaken as error:
+                settled[event.position] = _rejected(event, str(error))
+        if not messages:
+            return
+        try:
+            answers: Mapping[int, str | None] = dict(enumerate(self._target.send(messages)))
+        except TargetDown as error:
+            settled.update((sent[at].position, _rejected(sent[at], told)) for at, told in error.settled.items())
+            raise SinkError(self._name, str(error)) from error
+        settled.update((sent[at].position, _rejected(sent[at], told)) for at, told in answers.items())
+
+    def _within(self, message: Outbound) -> Outbound:
+        size = len(message.body or b"")
+        if self._max_body is not None and size > self._max_body:
+            raise NotTaken(f"a body of {size} bytes is more than max_body of the sink, {self._max_body}")
+        return message
+
+
+def _rejected(event: Event, reason: str | None) -> Rejected | None:
+    if reason is None:
+        return None
+    return Rejected(event.position, reason[:REASON_CAP], event.endpoint, event.message)

@@ -1,0 +1,89 @@
+"""The AMQP sender with a real broker: what became of each message, and what arrives of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bindings.amqp import codec
+from bindings.amqp.sender import AmqpSender, OutMessage, Refusal, SendError
+from bindings.amqp.values import Typed
+from bindings.gateways import Connection
+from bindings.inbox import Inbox
+from tests.support.amqp_client import (
+    create_queue,
+    queue_name,
+    receive_all,
+)
+from tests.support.amqp_gateway import ENDPOINT, SECONDS, running, stored
+from tests.support.qpid import amqp_for_tests
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with amqp_for_tests(tmp_path_factory.mktemp("qpid")) as uri:
+        yield uri
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Iterator[Inbox]:
+    opened = Inbox(tmp_path / "inbox")
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def test_the_sender_tells_what_became_of_each_message(broker: str) -> None:
+    queue, small = queue_name(), queue_name()
+    create_queue(broker, small, maximumQueueDepthMessages=2, overflowPolicy="REJECT")
+    sender = AmqpSender(Connection((broker,)), container_id="s", timeout=SECONDS, max_in_flight=50)
+    try:
+        many = [OutMessage(queue, str(each).encode(), properties={"message-id": str(each)}) for each in range(500)]
+        assert sender.send(many) == [None] * 500
+        assert [int(str(message.id)) for message in receive_all(broker, queue, 500)] == list(range(500))
+        answers = sender.send([OutMessage(small, b"x"), OutMessage(queue, b"y"), *[OutMessage(small, b"x")] * 3])
+        refused = [answer for answer in answers if answer is not None]
+        assert len(refused) == 2 and answers[:2] == [None, None]
+        assert {answer.condition for answer in refused} == {"amqp:resource-limit-exceeded"}
+        assert all(answer.description for answer in refused)
+        bad = OutMessage(queue, b"x", properties={"colour": "red"})
+        assert sender.send([bad, OutMessage(queue, b"z")]) == [
+            Refusal("amqp:encode-error", "AMQP messages have no property colour"),
+            None,
+        ]
+        with pytest.raises(SendError, match="node nowhere: amqp:not-found"):
+            sender.send([OutMessage("nowhere", b"x"), OutMessage(queue, b"x")])
+        assert sender.send([OutMessage(queue, b"x"), OutMessage(queue, None)]) == [None, None]
+        assert sender.send([]) == []
+    finally:
+        sender.close()
+    with pytest.raises(SendError, match="closed"):
+        sender.send([OutMessage(queue, b"x")])
+
+
+def test_what_the_sender_sends_is_what_the_gateway_takes(broker: str, inbox: Inbox) -> None:
+    queue = queue_name()
+    message = OutMessage(
+        queue,
+        b"\xffbody",
+        "text/plain",
+        {"message-id": Typed("ulong", 7), "subject": "s", "to": "/x"},
+        {"cloudEvents:id": "1", "n": Typed("int", 5), "t": Typed("timestamp", 0)},
+        {"x-opt": "a"},
+    )
+    sender = AmqpSender(Connection((broker,)), container_id="s", timeout=SECONDS)
+    assert sender.send([message]) == [None]
+    sender.close()
+    with running(broker, queue, inbox) as (_, counts):
+        wait_until(lambda: counts.stored[ENDPOINT] == 1, SECONDS, "the row")
+    (row,) = stored(inbox.path)
+    native = codec.native(list(row.properties))
+    assert row.body == b"\xffbody"
+    assert native["properties"] == {"message-id": 7, "to": "/x", "subject": "s", "content-type": "text/plain"}
+    assert native["application-properties"] == {"cloudEvents:id": "1", "n": 5, "t": "1970-01-01T00:00:00Z"}
+    assert native["message-annotations"]["x-opt"] == "a"
+    assert native["header"]["durable"] is True

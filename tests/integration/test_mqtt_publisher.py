@@ -1,0 +1,162 @@
+"""The MQTT publisher against a real broker, seen by a client that is not ours."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bindings.gateways import Connection, Login, Tls
+from bindings.mqtt.outgoing import OutMessage
+from bindings.mqtt.publisher import MqttPublisher, PublishError
+from tests.support.authority import Authority
+from tests.support.mosquitto import Mosquitto, Security, access_rules
+from tests.support.mqtt_sender import Client
+from tests.support.waiting import wait_until
+
+LIMIT_SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
+    with Mosquitto(tmp_path_factory.mktemp("mosquitto")) as each:
+        yield each
+
+
+def publisher(uri: str, *, timeout: float = LIMIT_SECONDS) -> MqttPublisher:
+    return MqttPublisher(Connection((uri,)), protocol="MQTT/5.0", client_id="publisher", timeout=timeout)
+
+
+def test_every_property_is_sent(broker: Mosquitto) -> None:
+    users = (("b", "1"), ("a", "ä"), ("b", ""))
+    message = OutMessage(
+        "out/x",
+        b"\xff",
+        content_type="application/x-any",
+        user_properties=users,
+        response_topic="answers",
+        correlation_data=b"\x00\xff",
+        message_expiry_interval=1000,
+        payload_format=0,
+    )
+    with Client(broker.uri) as client, publisher(broker.uri) as out:
+        client.subscribe("out/#")
+        assert out.send([message, OutMessage("out/y", b"", qos=0), OutMessage("out/z", b"2", qos=2)]) == [None] * 3
+        wait_until(lambda: len(client.messages) == 3, LIMIT_SECONDS, "the messages")
+    first = client.messages[0]
+    assert first.properties is not None
+    told = first.properties.json()  # type: ignore[no-untyped-call]
+    assert 1000 - LIMIT_SECONDS <= told.pop("MessageExpiryInterval") <= 1000
+    assert told == {
+        "PayloadFormatIndicator": 0,
+        "ContentType": "application/x-any",
+        "ResponseTopic": "answers",
+        "CorrelationData": "00ff",
+        "UserProperty": list(users),
+    }
+    assert [(each.topic, each.payload, each.qos) for each in client.messages] == [
+        ("out/x", b"\xff", 1),
+        ("out/y", b"", 0),
+        ("out/z", b"2", 1),
+    ]
+
+
+def test_a_retained_message_and_an_old_client(broker: Mosquitto) -> None:
+    with MqttPublisher(Connection((broker.uri,)), protocol="MQTT/3.1.1", client_id="old") as out:
+        assert out.send([OutMessage("kept", b"1", retain=True, user_properties=(("a", "b"),))]) == [None]
+    with Client(broker.uri) as client:
+        client.subscribe("kept")
+        wait_until(lambda: client.messages, LIMIT_SECONDS, "the retained message")
+        client.send("kept", b"", retain=True)
+    assert (client.messages[0].payload, client.messages[0].retain) == (b"1", True)
+
+
+def test_many_messages_keep_their_order(broker: Mosquitto) -> None:
+    with Client(broker.uri) as client, publisher(broker.uri) as out:
+        client.subscribe("many")
+        for _ in range(2):
+            assert out.send([OutMessage("many", b"%d" % number) for number in range(2_000)]) == [None] * 2_000
+        wait_until(lambda: len(client.messages) == 4_000, LIMIT_SECONDS, "the messages")
+    assert [int(each.payload) for each in client.messages] == [*range(2_000), *range(2_000)]
+
+
+def test_what_no_broker_takes_is_refused_and_the_rest_sent(tmp_path: Path) -> None:
+    with (
+        Mosquitto(tmp_path, extra="max_packet_size 5000\nretain_available false\n") as broker,
+        publisher(broker.uri) as out,
+    ):
+        sent = [
+            OutMessage("a/+", b""),
+            OutMessage("", b""),
+            OutMessage("a\0", b""),
+            OutMessage("a", b"x" * 5_000),
+            OutMessage("a", b"", retain=True),
+            OutMessage("a", b"", content_type="x\0"),
+            OutMessage("a", b"", user_properties=(("x" * 70_000, ""),)),
+            OutMessage("a", b"", correlation_data=b"x" * 70_000),
+            OutMessage("a", b"", message_expiry_interval=2**32),
+            OutMessage("a", b"", payload_format=7),
+            OutMessage("a", b"", response_topic="\ud800"),
+            OutMessage("a", b"good"),
+        ]
+        results = out.send(sent)
+    *refused, good = results
+    assert good is None
+    assert all(each is not None and each.reason for each in refused)
+
+
+def test_a_topic_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
+    # This broker sometimes stops listening to a client that it refused a message, hence the shorter limit.
+    with Mosquitto(tmp_path / "m", extra=access_rules(tmp_path)) as broker, publisher(broker.uri, timeout=6) as out:
+        closed, opened = out.send([OutMessage("closed/x", b""), OutMessage("open/x", b"")])
+    assert closed is not None
+    assert "Not authorized" in closed.reason
+    assert opened is None
+
+
+def test_a_broker_that_is_away_is_waited_for_and_then_told_of(tmp_path: Path) -> None:
+    broker = Mosquitto(tmp_path)
+    with publisher(broker.uri, timeout=0.5) as out:
+        with pytest.raises(PublishError, match=r"1 of 1 .* cannot connect"):
+            out.send([OutMessage("a", b"1")])
+        with broker:
+            assert out.send([OutMessage("a", b"1")]) == [None]
+            broker.restart()
+            assert out.send([OutMessage("a", b"2")]) == [None]
+
+
+def test_a_broker_that_restarts_meanwhile_loses_nothing(tmp_path: Path) -> None:
+    with Mosquitto(tmp_path) as broker, publisher(broker.uri) as out:
+        results: list[object] = []
+        with Client(broker.uri) as before:
+            before.subscribe("a")
+            work = [OutMessage("a", b"%d" % number, retain=False) for number in range(10_000)]
+            sender = threading.Thread(target=lambda: results.extend(out.send(work)))
+            sender.start()
+            wait_until(lambda: before.messages, LIMIT_SECONDS, "the first messages")
+            broker.restart()
+            sender.join(LIMIT_SECONDS)
+    assert results == [None] * 10_000
+
+
+def test_tls_and_a_login(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "ca")
+    server = authority.sign("server", alternatives="IP:127.0.0.1")
+    with Mosquitto(tmp_path / "m", Security(server=server, username="u", password="right")) as broker:
+        for password, trusted, expected in (
+            ("right", authority.certificate, ""),
+            ("wrong", authority.certificate, "refuses"),
+            ("right", None, "certificate"),
+        ):
+            connection = Connection((broker.uri,), Login("u", password), Tls(trusted))
+            with MqttPublisher(
+                connection, protocol="MQTT/5.0", client_id="c", timeout=0.5 if expected else 30.0
+            ) as out:
+                if not expected:
+                    assert out.send([OutMessage("a", b"")]) == [None]
+                    continue
+                with pytest.raises(PublishError, match=expected) as caught:
+                    out.send([OutMessage("a", b"")])
+                assert password not in str(caught.value)

@@ -1,0 +1,85 @@
+"""Sending to a real NATS server: what is confirmed, what is refused for good, and what is to be tried again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bindings.gateways import Connection, Login, Subscription
+from bindings.nats.publisher import NatsPublisher, OutMessage, PublishError
+from tests.support.natsgateway import SECONDS, STREAM, Kept, make_stream, natives, running, stream, with_client
+from tests.support.natsserver import NatsServer
+from tests.support.waiting import wait_until
+
+
+def arrived(store: Kept, count: int) -> None:
+    wait_until(lambda: len(store.rows) >= count, SECONDS, lambda: f"{count} rows, there are {len(store.rows)}")
+
+
+def test_publisher_refuses_what_no_server_takes_and_sends_the_rest(tmp_path: Path) -> None:
+    with NatsServer(tmp_path / "nats", max_payload=1000) as server:
+        make_stream(server, max_msg_size=500)
+        store = Kept()
+        publisher = NatsPublisher(Connection((server.uri,)), name="test", timeout=10, stream=True)
+        messages = [
+            OutMessage("js.a", b"1", [("X", b"\xff"), ("x", b"2"), ("X", b"3")], id="first"),
+            OutMessage("js.a", b"x" * 1001),
+            OutMessage("js.a", b"x" * 600),
+            OutMessage("js.*", b""),
+            OutMessage("js.a b", b""),
+            OutMessage("js.a", b"", [("X", b"a\r\nb")]),
+            OutMessage("js.a", b"x" * 990, [("X", b"y" * 10)]),
+            OutMessage("js.a", b"2", id="first"),
+            OutMessage("js.a", b"3", id="second"),
+        ]
+        verdicts = publisher.send(messages)
+        assert [verdict is None for verdict in verdicts] == [
+            True, False, False, False, False, False, False, True, True,
+        ]  # fmt: skip
+        assert verdicts[1] is not None
+        assert "1001 bytes" in verdicts[1].reason
+        publisher.close()
+        with running(server, store, stream()):
+            arrived(store, 2)
+    assert [row.body for row in store.rows] == [b"1", b"3"]  # the repeated id was dropped by JetStream
+    headers = natives(store.rows)[0]["headers"]
+    assert [(each["name"], each.get("value", each.get("value_base64"))) for each in headers] == [
+        ("X", "/w=="), ("x", "2"), ("X", "3"), ("Nats-Msg-Id", "first"),
+    ]  # fmt: skip
+
+
+def test_publisher_asks_to_try_again_what_can_pass(tmp_path: Path) -> None:
+    server = NatsServer(tmp_path / "nats")
+    publisher = NatsPublisher(Connection((server.uri,)), name="test", timeout=5, stream=True)
+    with pytest.raises(PublishError, match=str(server.port)):
+        publisher.send([OutMessage("js.a")])
+    with server:
+        with pytest.raises(PublishError, match="no stream"):
+            publisher.send([OutMessage("js.a")])
+        make_stream(server, max_msgs=1, discard="new")
+        assert publisher.send([OutMessage("js.a")]) == [None]
+        with pytest.raises(PublishError, match="maximum messages"):
+            publisher.send([OutMessage("js.a")])
+        server.kill()
+        with pytest.raises(PublishError):
+            publisher.send([OutMessage("js.a")])
+        server.start()
+        with_client(server, lambda client: client.jetstream().purge_stream(STREAM))
+        assert publisher.send([OutMessage("js.a")]) == [None]
+    publisher.close()
+
+
+def test_core_publisher_is_told_of_a_forbidden_subject_and_keeps_replies(tmp_path: Path) -> None:
+    user = {"user": "u", "password": "p", "permissions": {"subscribe": [">"], "publish": ["open"]}}
+    with NatsServer(tmp_path / "nats", authorization={"users": [user]}) as server:
+        connection = Connection((server.uri,), Login(username="u", password="p"))
+        publisher = NatsPublisher(connection, name="test", timeout=10, stream=False)
+        store = Kept()
+        with running(connection, store, Subscription("/endpoints/core", "open")):
+            with pytest.raises(PublishError, match="shut"):
+                publisher.send([OutMessage("open", b"1"), OutMessage("shut", b"2")])
+            assert publisher.send([OutMessage("open", b"3", reply="answers")]) == [None]
+            arrived(store, 2)
+        publisher.close()
+    assert natives(store.rows)[-1] == {"subject": "open", "reply-to": "answers"}

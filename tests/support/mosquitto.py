@@ -1,0 +1,223 @@
+"""Real MQTT brokers for tests: mosquitto, in a process of its own. Never a mock, and never a skip."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from tests.support.authority import Pair
+from tests.support.brokers import BrokerFailed, guard
+from tests.support.ports import LOOPBACK, free_ports
+from tests.support.waiting import wait_until
+
+GIVEN_VARIABLE: Final = "XROUTER_TEST_MQTT"
+# Read at import: the tests' environment is cleaned of our variables before each of them.
+_GIVEN: Final = os.environ.get(GIVEN_VARIABLE)
+DEBIAN: Final = "/usr/sbin/mosquitto"
+READY_SECONDS: Final = 30.0
+STOP_SECONDS: Final = 30.0
+LOG_TAIL_BYTES: Final = 4000
+
+# Nothing is dropped for a client that is away, and persistence is written when asked for (SIGUSR1) and at the end.
+_SETTINGS: Final = """\
+user {user}
+listener {port} {host}
+persistence true
+persistence_location {folder}/
+autosave_interval 86400
+max_queued_messages 0
+max_inflight_messages {in_flight}
+set_tcp_nodelay true
+log_dest stderr
+log_type error
+log_type warning
+log_type notice
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What a broker asks of its clients: TLS when it has a *server* certificate, their own certificate when there are
+    *clients* (an authority), and a *username* with its *password*.
+    """
+
+    server: Pair | None = None
+    clients: Path | None = None
+    username: str = ""
+    password: str = ""
+
+
+def mosquitto_program() -> str:
+    """Return the program: the one that is given, else the one on the path, else Debian's.
+
+    Raises:
+        BrokerFailed: there is none.
+    """
+    found = _GIVEN or shutil.which("mosquitto") or DEBIAN
+    if not os.access(found, os.X_OK):
+        raise BrokerFailed(f"{found} cannot be run: install the Debian package mosquitto, or set {GIVEN_VARIABLE}")
+    return found
+
+
+class Mosquitto:
+    """A broker that keeps its port and its data through :meth:`stop`, :meth:`kill` and :meth:`restart`.
+
+    Should the process of the tests die, even by SIGKILL, a guard kills the broker. ``extra`` are further lines of its
+    configuration, ``in_flight`` the messages that it sends a client without an answer.
+    """
+
+    def __init__(
+        self, folder: Path, security: Security | None = None, *, extra: str = "", in_flight: int = 1000
+    ) -> None:
+        self._folder = folder
+        self._security = security or Security()
+        self._extra = extra
+        self._in_flight = in_flight
+        (self.port,) = free_ports(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Mosquitto:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def uri(self) -> str:
+        """Where it listens; the same for the life of this object."""
+        return f"{'mqtts' if self._security.server else 'mqtt'}://{LOOPBACK}:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """The file that everything the broker writes goes to, through all its starts."""
+        return self._folder / "broker.log"
+
+    def start(self) -> None:
+        """Start the broker and return when it listens.
+
+        Raises:
+            BrokerFailed: it ended, or does not listen within the limit.
+        """
+        if self._process is not None:
+            raise BrokerFailed(f"the broker on port {self.port} runs already; stop or kill it first")
+        (self._folder / "mosquitto.conf").write_text(self._configuration())
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [mosquitto_program(), "-c", str(self._folder / "mosquitto.conf")],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._guard = guard(self._process.pid)
+        try:
+            wait_until(self._listens, READY_SECONDS, lambda: f"mosquitto on port {self.port}\n{self._tail()}")
+        except (TimeoutError, BrokerFailed) as error:
+            self.kill()
+            raise BrokerFailed(str(error)) from error
+
+    def stop(self) -> None:
+        """End the broker as an operator would: it saves what it has. Does nothing when it does not run."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the broker at once, as a crash would: what was not saved is gone."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start again on the same port and data, stopping first what still runs."""
+        self.stop()
+        self.start()
+
+    def save(self) -> None:
+        """Have the broker write all it holds to its disk, and return when it did."""
+        if self._process is None:
+            raise BrokerFailed("the broker does not run")
+        database = self._folder / "mosquitto.db"
+        before = database.stat().st_ino if database.exists() else 0
+        self._process.send_signal(signal.SIGUSR1)
+        # It writes another file and renames it, so a new number means a whole one.
+        wait_until(lambda: database.exists() and database.stat().st_ino != before, READY_SECONDS, "the broker to save")
+
+    def _configuration(self) -> str:
+        user = pwd.getpwuid(os.getuid()).pw_name
+        lines = _SETTINGS.format(
+            user=user, port=self.port, host=LOOPBACK, folder=self._folder, in_flight=self._in_flight
+        )
+        security = self._security
+        if security.server is not None:
+            lines += f"certfile {security.server.certificate}\nkeyfile {security.server.key}\n"
+        if security.clients is not None:
+            lines += f"cafile {security.clients}\nrequire_certificate true\n"
+        if security.username:
+            lines += f"allow_anonymous false\npassword_file {self._passwords()}\n"
+        else:
+            lines += "allow_anonymous true\n"
+        return lines + self._extra
+
+    def _passwords(self) -> Path:
+        file = self._folder / "passwords"
+        program = shutil.which("mosquitto_passwd") or "/usr/bin/mosquitto_passwd"
+        command = [program, "-b", "-c", str(file), self._security.username, self._security.password]
+        subprocess.run(command, check=True, capture_output=True, timeout=STOP_SECONDS)
+        return file
+
+    def _listens(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            raise BrokerFailed(f"mosquitto ended with {self._process.returncode}\n{self._tail()}")
+        try:
+            socket.create_connection((LOOPBACK, self.port), 1.0).close()
+        except OSError:
+            return False
+        return True
+
+    def _end(self, by: signal.Signals) -> None:
+        process, self._process = self._process, None
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            # The guard goes first: once the broker is reaped, its process id may belong to somebody else.
+            guard.kill()
+            guard.communicate()
+        if process is None:
+            return
+        process.send_signal(by)
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_SECONDS)
+
+    def _tail(self) -> str:
+        return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace") or "(its log is empty)"
+
+
+def access_rules(folder: Path) -> str:
+    """Return configuration that lets everybody subscribe to ``open/#``, and publish there only."""
+    kinds = ("subscribePattern", "publishClientSend", "publishClientReceive")
+    role = {"rolename": "open", "acls": [{"acltype": kind, "topic": "open/#", "allow": True} for kind in kinds]}
+    default = {"publishClientSend": False, "publishClientReceive": False, "subscribe": False, "unsubscribe": True}
+    everybody = {"groupname": "all", "roles": [{"rolename": "open"}], "clients": []}
+    rules = {
+        "defaultACLAccess": default,
+        "anonymousGroup": "all",
+        "groups": [everybody],
+        "roles": [role],
+        "clients": [],
+    }
+    (folder / "rules.json").write_text(json.dumps(rules))
+    (plugin,) = Path("/usr/lib").glob("*/mosquitto_dynamic_security.so")
+    return f"plugin {plugin}\nplugin_opt_config_file {folder / 'rules.json'}\n"

@@ -1,0 +1,259 @@
+"""Real AMQP 1.0 brokers for tests: Apache Qpid Broker-J as a local process, or one that is given.
+
+Never a mock, and never a skip: when no broker can be had, the run fails and says why. Queues come into being when a
+link names them, durable, and keep durable messages through :meth:`QpidBroker.kill`. Run as a module it fetches what
+the local process needs, so that later runs work offline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from proton import ProtonException
+from proton.utils import BlockingConnection
+
+from bindings.ivy import Coordinate, Request, find_java, resolve
+from tests.support.brokers import BrokerFailed, guard
+from tests.support.ports import LOOPBACK, free_ports
+from tests.support.waiting import wait_until
+
+GIVEN_VARIABLE: Final = "XROUTER_TEST_AMQP"
+READY_LIMIT_SECONDS: Final = 90.0
+STOP_LIMIT_SECONDS: Final = 30.0
+LOG_TAIL_BYTES: Final = 4000
+READY_MARK: Final = b"BRK-1004"
+QPID_SERVER: Final = Request(
+    wanted=(Coordinate("org.apache.qpid", "qpid-broker", "9.2.1"),),
+    excludes=("com.sleepycat",),
+)
+
+_LOGGING: Final = """\
+<configuration>
+  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %p %c{1}: %m%n</pattern></encoder>
+  </appender>
+  <root level="warn"><appender-ref ref="out"/></root>
+</configuration>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """PEM files of a server for ``localhost``, its authority, and one authority that signed nothing here."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+    other_ca: Path
+
+
+class QpidBroker:
+    """A broker on loopback in a process of its own; see the module.
+
+    Without *users* it lets anybody in (SASL ANONYMOUS), else only those, by SASL PLAIN; the first may manage it. With
+    *certificates* it listens with TLS. It keeps port and data through :meth:`stop`, :meth:`kill` and :meth:`restart`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        users: Mapping[str, str] | None = None,
+        certificates: Certificates | None = None,
+        heap: str = "512m",
+    ) -> None:
+        self._folder = folder
+        self._users = dict(users or {})
+        self._certificates = certificates
+        self._heap = heap
+        (self.port,) = free_ports(1)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._started_at = 0
+
+    @property
+    def uri(self) -> str:
+        """Where it listens, without credentials; ``localhost``, since that is the name in the certificate."""
+        return f"{'amqps' if self._certificates else 'amqp'}://localhost:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        """The file that everything the broker writes goes to, through all its starts."""
+        return self._folder / "broker.log"
+
+    def start(self) -> None:
+        """Start the broker and return when it answers.
+
+        Raises:
+            BrokerFailed: it ended, or does not answer within the limit.
+        """
+        if self._process is not None:
+            raise BrokerFailed(f"the broker on port {self.port} runs already; stop or kill it first")
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._write_configuration()
+        with self.log.open("ab") as log:
+            self._started_at = log.tell()
+            self._process = subprocess.Popen(
+                self._java(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        self._guard = guard(self._process.pid)
+        try:
+            wait_until(self._answers, READY_LIMIT_SECONDS, lambda: f"Qpid on port {self.port}\n{self._tail()}")
+        except (TimeoutError, BrokerFailed) as error:
+            self.kill()
+            raise BrokerFailed(str(error)) from error
+
+    def stop(self) -> None:
+        """End the broker as an operator would, with SIGTERM; kills it when it takes too long."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the broker at once with SIGKILL, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Start again on the same port and data, stopping first what still runs."""
+        self.stop()
+        self.start()
+
+    def _end(self, by: signal.Signals) -> None:
+        process, self._process = self._process, None
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            # The guard goes first: once the broker is reaped, its process id may belong to somebody else.
+            guard.kill()
+            guard.communicate()
+        if process is None:
+            return
+        process.send_signal(by)
+        try:
+            process.wait(STOP_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_LIMIT_SECONDS)
+
+    def _java(self) -> list[str]:
+        classpath = os.pathsep.join(map(str, resolve(QPID_SERVER)))
+        work = self._folder / "work"
+        options = [f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=256m"]
+        options += ["-Djava.awt.headless=true", f"-Dlogback.configurationFile={self._folder / 'logback.xml'}"]
+        options += [f"-Dderby.stream.error.file={self._folder / 'derby.log'}"]
+        arguments = ["--initial-config-path", str(self._folder / "initial.json")]
+        arguments += ["-prop", f"qpid.work_dir={work}"]
+        return [str(find_java()), *options, "-cp", classpath, "org.apache.qpid.server.Main", *arguments]
+
+    def _write_configuration(self) -> None:
+        (self._folder / "logback.xml").write_text(_LOGGING)
+        (self._folder / "initial.json").write_text(json.dumps(self._configuration(), indent=1))
+
+    def _configuration(self) -> dict[str, Any]:
+        queue = {"pattern": "q\\..*", "nodeType": "queue", "createdOnPublish": True, "createdOnConsume": True}
+        host = {
+            "type": "DERBY",
+            "name": "default",
+            "nodeAutoCreationPolicies": [{**queue, "attributes": {"durable": True}}],
+        }
+        users = [{"name": name, "type": "managed", "password": secret} for name, secret in self._users.items()]
+        port: dict[str, Any] = {
+            "name": "amqp",
+            "port": self.port,
+            "bindingAddress": LOOPBACK,
+            "protocols": ["AMQP_1_0"],
+            "authenticationProvider": "who",
+            "virtualhostaliases": [{"name": kind, "type": kind} for kind in ("defaultAlias", "hostnameAlias")],
+        }
+        configuration: dict[str, Any] = {
+            "name": "tests",
+            "modelVersion": "9.0",
+            "authenticationproviders": [
+                {"name": "who", "type": "Plain", "users": users, "secureOnlyMechanisms": []}
+                if users
+                else {"name": "who", "type": "Anonymous"}
+            ],
+            "ports": [port],
+            "virtualhostnodes": [
+                {
+                    "name": "default",
+                    "type": "JSON",
+                    "defaultVirtualHostNode": True,
+                    "virtualHostInitialConfiguration": json.dumps(host),
+                }
+            ],
+        }
+        if self._certificates is not None:
+            store = {"name": "keys", "type": "NonJavaKeyStore"}
+            store["certificateUrl"] = str(self._certificates.certificate)
+            store["privateKeyUrl"] = str(self._certificates.key)
+            configuration["keystores"] = [store]
+            port |= {"keyStore": "keys", "transports": ["SSL"]}
+        return configuration
+
+    def _answers(self) -> bool:
+        if self._process is not None and self._process.poll() is not None:
+            raise BrokerFailed(f"Qpid on port {self.port} ended with {self._process.returncode}\n{self._tail()}")
+        # The port listens before the virtual host has recovered its messages; only the log says when it has.
+        return READY_MARK in self.log.read_bytes()[self._started_at :]
+
+    def _tail(self) -> str:
+        return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace") or "(its log is empty)"
+
+
+def make_certificates(folder: Path) -> Certificates:
+    """Make an authority, a server certificate for ``localhost``, and another authority."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("ca", "other"):
+        _openssl(
+            folder, f"req -x509 -newkey rsa:2048 -nodes -keyout {name}.key -out {name}.pem -days 2 -subj /CN={name}"
+        )
+    (folder / "names").write_text("subjectAltName=DNS:localhost\n")
+    _openssl(folder, "req -newkey rsa:2048 -nodes -keyout server.key -out server.csr -subj /CN=broker")
+    signing = "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 2 -extfile names"
+    _openssl(folder, signing)
+    return Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "other.pem")
+
+
+def _openssl(folder: Path, arguments: str) -> None:
+    done = subprocess.run(["openssl", *arguments.split()], cwd=folder, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise BrokerFailed(f"openssl {arguments}: {done.stderr}")
+
+
+@contextmanager
+def amqp_for_tests(folder: Path) -> Iterator[str]:
+    """Yield the URI of a broker to share: the given one, which makes queues ``q.*`` when they are used, else our own.
+
+    Raises:
+        BrokerFailed: the given one does not answer, or ours does not start.
+    """
+    if given := os.environ.get(GIVEN_VARIABLE):
+        try:
+            BlockingConnection(given, timeout=READY_LIMIT_SECONDS).close()
+        except (ProtonException, OSError) as error:
+            raise BrokerFailed(f"no AMQP broker answers as {GIVEN_VARIABLE} says; correct or unset it") from error
+        yield given
+        return
+    broker = QpidBroker(folder)
+    broker.start()
+    try:
+        yield broker.uri
+    finally:
+        broker.stop()
+
+
+def main() -> int:
+    """Fetch what a local broker needs and say where it is."""
+    sys.stdout.writelines(f"{jar}\n" for jar in resolve(QPID_SERVER))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

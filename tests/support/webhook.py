@@ -1,0 +1,115 @@
+"""A real webhook: an HTTP server that takes messages, answers what a test says, and can be away for a while."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+from bindings.parts import Part
+from bindings.protocols import BINDINGS
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One request: ``headers`` in order, names as they came."""
+
+    method: str
+    target: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    def header(self, name: str) -> str | None:
+        """Return the first header of that name, in any letter case."""
+        return next((value for key, value in self.headers if key.lower() == name.lower()), None)
+
+    def attributes(self) -> dict[str, str]:
+        """Return the attributes of the event it carries, as our own codec reads them."""
+        return dict(self.envelope().attributes)
+
+    def envelope(self) -> Any:
+        """Return the envelope, as our own codec reads it."""
+        parts = [Part(f"headers.{name.lower()}", value.encode("latin-1")) for name, value in self.headers]
+        return BINDINGS["HTTP"].envelope(parts, self.body, lambda: False)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the webhook says."""
+
+    status: int = 202
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class Webhook:
+    """``answer`` decides about each request; ``taken`` are those answered 2xx, ``seen`` all. It keeps its port.
+
+    It serves from the start of the block, or of ``open``, until ``close`` or the end of the block.
+    """
+
+    def __init__(self, answer: Callable[[Taken], Answer] = lambda request: Answer()) -> None:
+        self.answer = answer
+        self.seen: list[Taken] = []
+        self.taken: list[Taken] = []
+        self.lock = threading.Lock()
+        self._server: ThreadingHTTPServer | None = None
+        self._thread: threading.Thread | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def open(self) -> None:
+        """Begin to serve, on the same port as before."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), _handler(self))
+        self._server.daemon_threads = True
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._thread.start()
+
+    def close(self) -> None:
+        """Be away: connections are refused."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+            self._server = None
+
+    def __enter__(self) -> Webhook:
+        self.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _handler(hook: Webhook) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            request = Taken(self.command, self.path, tuple(self.headers.items()), body)
+            answer = hook.answer(request)
+            with hook.lock:
+                hook.seen.append(request)
+                if 200 <= answer.status < 300 and self.command != "OPTIONS":
+                    hook.taken.append(request)
+            self.send_response(answer.status)
+            for name, value in {"Content-Length": str(len(answer.body)), **answer.headers}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        do_PUT = do_OPTIONS = do_POST
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    return Handler

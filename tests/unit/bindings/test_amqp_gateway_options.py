@@ -1,0 +1,100 @@
+"""What an AMQP gateway refuses at its start, what it never shows, and how its waits grow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bindings.amqp.dialing import LONGEST_WAIT_SECONDS, Backoff, Dialer, option
+from bindings.amqp.gateway import AmqpGateway
+from bindings.gateways import Connection, GatewayError, Limits, Login, Subscription, Tls
+from bindings.inbox import InboxRow
+
+GOOD = Subscription("/endpoints/e", "q.a")
+
+
+class Store:
+    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
+        raise AssertionError("nothing arrives here")
+
+
+class NoCounters:
+    def received(self, endpoint: str) -> None: ...
+
+    def acknowledged(self, endpoint: str) -> None: ...
+
+
+def gateway(connection: Connection, *subscriptions: Subscription) -> AmqpGateway:
+    return AmqpGateway(connection, subscriptions, Store(), container_id="c", limits=Limits(), counters=NoCounters())
+
+
+@pytest.mark.parametrize(
+    ("connection", "says"),
+    [
+        (Connection(()), "needs a URI"),
+        (Connection(("localhost:5672",)), "write amqp://host"),
+        (Connection(("http://localhost",)), "write amqp://host"),
+        (Connection(("amqp://u:secret@:99999",)), "write amqp://host"),
+        (Connection(("amqps://h",), tls=Tls(ca=Path("/nowhere/ca.pem"))), "/nowhere/ca.pem cannot be read"),
+        (Connection(("amqps://h",), tls=Tls(certificate=Path("/nowhere/c.pem"))), "give both"),
+        (
+            Connection(("amqps://h",), tls=Tls(certificate=Path("/nowhere/c.pem"), key=Path("/nowhere/k.pem"))),
+            "/nowhere/c.pem with the key /nowhere/k.pem cannot be used",
+        ),
+        (Connection(("amqp://h",), options={"connection-properties": {"a": 1}}), "connectionproperties"),
+    ],
+)
+def test_what_no_waiting_mends_is_said_at_the_start(connection: Connection, says: str) -> None:
+    with pytest.raises(GatewayError, match=says) as caught:
+        gateway(connection, GOOD).start()
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("subscription", "says"),
+    [
+        (Subscription("/endpoints/e", ""), "/endpoints/e has no AMQP node"),
+        (Subscription("/endpoints/e", "q", {"distribution-mode": "share"}), "move or copy"),
+        (Subscription("/endpoints/e", "q", {"link-properties": ["a"]}), "linkproperties"),
+    ],
+)
+def test_subscriptions_are_checked_at_the_start_and_when_replaced(subscription: Subscription, says: str) -> None:
+    with pytest.raises(GatewayError, match=says):
+        gateway(Connection(("amqp://h",)), subscription).start()
+    with pytest.raises(GatewayError, match=says):
+        gateway(Connection(("amqp://h",)), GOOD).replace([subscription])
+
+
+def test_credentials_come_from_the_login_else_from_the_uri_and_are_not_shown() -> None:
+    uris = ("amqp://uri%40user:s%3Acret@one:1234", "amqps://two", "amqp://[::1]")
+    by_uri, second, third = Dialer(Connection(uris), "c").addresses
+    assert (by_uri.username, by_uri.password, by_uri.url) == ("uri@user", "s:cret", "amqp://one:1234")
+    assert (second.username, second.url, third.url) == (None, "amqps://two:5671", "amqp://[::1]:5672")
+    by_login = Dialer(Connection(uris, Login("me", "hidden")), "c").addresses
+    assert {(each.username, each.password) for each in by_login} == {("me", "hidden")}
+    assert "cret" not in repr(by_uri) and "hidden" not in repr(by_login)
+
+
+@pytest.mark.parametrize("name", ["distributionmode", "distribution-mode", "distribution_mode", "DistributionMode"])
+def test_options_are_found_in_any_spelling(name: str) -> None:
+    options: dict[str, Any] = {"node": "x", name: "copy"}
+    assert option(options, "distributionmode") == "copy"
+
+
+def test_waits_grow_to_a_limit_and_begin_anew() -> None:
+    backoff = Backoff()
+    waits = [backoff.wait() for _ in range(40)]
+    assert waits[0] < 0.3
+    assert LONGEST_WAIT_SECONDS / 2 <= min(waits[20:]) <= max(waits) <= LONGEST_WAIT_SECONDS
+    backoff.reset()
+    assert backoff.wait() < 0.3
+
+
+def test_a_gateway_that_never_ran_stops_at_once() -> None:
+    idle = gateway(Connection(("amqp://h",)), GOOD)
+    idle.stop(5.0)
+    assert (idle.alive, idle.connected, idle.trouble) == (False, False, "")

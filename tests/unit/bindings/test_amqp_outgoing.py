@@ -1,0 +1,102 @@
+"""What a sink sends, read by proton and by our own decoder."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import proton
+import pytest
+
+from bindings.amqp import codec
+from bindings.amqp.outgoing import EncodingError, OutMessage, encode
+from bindings.amqp.sections import decode
+from bindings.amqp.values import Typed
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
+A_UUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
+
+
+def test_proton_reads_what_we_encode() -> None:
+    message = proton.Message()
+    message.decode(
+        encode(
+            OutMessage(
+                "node",
+                b"\xffbody",
+                "application/json",
+                {"message-id": A_UUID, "user-id": b"me", "to": "there", "creation-time": AT, "group-sequence": 7},
+                {"s": "t", "i": 5, "f": 1.5, "b": True, "n": None, "y": Typed("symbol", "x"), "when": AT},
+                {"x-opt-a": 1},
+            )
+        )
+    )
+    assert message.durable and message.inferred
+    assert (message.id, message.user_id, message.address) == (A_UUID, b"me", "there")
+    assert (message.content_type, message.body, message.group_sequence) == ("application/json", b"\xffbody", 7)
+    assert message.creation_time == AT.timestamp()
+    found: Any = message.properties
+    assert found == {"s": "t", "i": 5, "f": 1.5, "b": True, "n": None, "y": "x", "when": AT.timestamp() * 1000}
+    assert type(found["y"]) is proton.symbol and type(found["when"]) is proton.timestamp
+    assert message.annotations == {"x-opt-a": 1}
+
+
+@pytest.mark.parametrize(
+    ("typed", "form"),
+    [
+        (Typed("boolean", True), True),
+        (Typed("ubyte", 255), 255),
+        (Typed("ushort", 65535), 65535),
+        (Typed("uint", 2**32 - 1), 2**32 - 1),
+        (Typed("ulong", 2**64 - 1), 2**64 - 1),
+        (Typed("byte", -128), -128),
+        (Typed("short", -32768), -32768),
+        (Typed("int", -(2**31)), -(2**31)),
+        (Typed("long", -(2**63)), -(2**63)),
+        (Typed("float", 0.5), 0.5),
+        (Typed("double", 0.1), 0.1),
+        (Typed("timestamp", 0), "1970-01-01T00:00:00Z"),
+        (Typed("char", 0x20AC), "€"),
+        (Typed("uuid", str(A_UUID)), str(A_UUID)),
+        (Typed("binary", b"\xff"), {"base64": "/w=="}),
+        (Typed("string", "s"), "s"),
+        (Typed("symbol", "s"), "s"),
+        (Typed("decimal32", b"\0\0\0\1"), {"base64": "AAAAAQ=="}),
+        (Typed("decimal64", b"\0" * 7 + b"\1"), {"base64": "AAAAAAAAAAE="}),
+        (Typed("decimal128", b"\1" * 16), {"base64": "AQEBAQEBAQEBAQEBAQEBAQ=="}),
+    ],
+)
+def test_every_type_goes_out_and_comes_back(typed: Typed, form: Any) -> None:
+    message = decode(encode(OutMessage("node", b"", application_properties={"p": typed})))
+    native = codec.native(message.parts)
+    assert native["application-properties"]["p"] == form
+    obvious = ("boolean", "long", "double", "binary", "string")
+    assert native.get("types", {}).get("application-properties.p", typed.kind) == typed.kind
+    assert ("types" in native) == (typed.kind not in obvious)
+
+
+def test_no_body_and_no_properties() -> None:
+    message = decode(encode(OutMessage("node", durable=False)))
+    assert message.body is None
+    assert codec.native(message.parts) == {"header": {"durable": False}, "types": {"body": "null"}}
+
+
+@pytest.mark.parametrize(
+    ("message", "says"),
+    [
+        (OutMessage("n", properties={"colour": "red"}), "no property colour"),
+        (OutMessage("n", application_properties={"p": 2**63}), "no long"),
+        (OutMessage("n", application_properties={"p": Typed("ubyte", 256)}), "p: '256' is no ubyte"),
+        (OutMessage("n", application_properties={"p": Typed("uint", "x")}), "is no uint"),
+        (OutMessage("n", application_properties={"p": Typed("symbol", "ä")}), "a symbol is ASCII"),
+        (OutMessage("n", application_properties={"p": Typed("colour", "x")}), "no value of type colour"),
+        (OutMessage("n", application_properties={"p": Typed("uuid", "x")}), "is no uuid"),
+        (OutMessage("n", application_properties={"p": object()}), "no type for a object"),
+        (OutMessage("n", content_type="tëxt"), "properties.content-type: a symbol is ASCII"),
+        (OutMessage("n", application_properties={"p": "\ud800"}), "cannot be encoded"),
+    ],
+)
+def test_what_cannot_be_sent_says_where(message: OutMessage, says: str) -> None:
+    with pytest.raises(EncodingError, match=says):
+        encode(message)

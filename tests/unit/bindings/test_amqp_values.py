@@ -1,0 +1,191 @@
+"""The decoder of AMQP values against proton's encoder, and against bytes that are no values."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from typing import Any
+
+import proton
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from proton import Array, Data, Described, symbol, ulong
+
+from bindings.amqp.values import MAX_DEPTH, MAX_EMPTY_ELEMENTS, MalformedValue, Typed, read_value
+
+ASCII = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=300)
+SCALARS: dict[str, st.SearchStrategy[Any]] = {
+    "null": st.none(),
+    "boolean": st.booleans(),
+    "ubyte": st.integers(0, 2**8 - 1).map(proton.ubyte),
+    "ushort": st.integers(0, 2**16 - 1).map(proton.ushort),
+    "uint": st.integers(0, 2**32 - 1).map(proton.uint),
+    "ulong": st.integers(0, 2**64 - 1).map(ulong),
+    "byte": st.integers(-(2**7), 2**7 - 1).map(proton.byte),
+    "short": st.integers(-(2**15), 2**15 - 1).map(proton.short),
+    "int": st.integers(-(2**31), 2**31 - 1).map(proton.int32),
+    "long": st.integers(-(2**63), 2**63 - 1),
+    "double": st.floats(allow_nan=False),
+    "timestamp": st.integers(-(2**63), 2**63 - 1).map(proton.timestamp),
+    "uuid": st.uuids(),
+    "binary": st.binary(max_size=300),
+    "string": st.text(max_size=300),
+    "symbol": ASCII.map(symbol),
+}
+
+
+def encoded(value: Any) -> bytes:
+    data = Data()
+    data.put_object(value)
+    return bytes(data.encode())
+
+
+def expected(kind: str, value: Any) -> Typed:
+    return Typed(kind, str(value) if kind == "uuid" else value)
+
+
+@st.composite
+def scalars(draw: st.DrawFn) -> tuple[Any, Typed]:
+    kind = draw(st.sampled_from(sorted(SCALARS)))
+    value = draw(SCALARS[kind])
+    return value, expected(kind, value)
+
+
+def compounds(inner: st.SearchStrategy[tuple[Any, Typed]]) -> st.SearchStrategy[tuple[Any, Typed]]:
+    def listed(items: list[tuple[Any, Typed]]) -> tuple[Any, Typed]:
+        return [value for value, _ in items], Typed("list", [typed for _, typed in items])
+
+    def mapped(items: dict[str, tuple[Any, Typed]]) -> tuple[Any, Typed]:
+        pairs = [(Typed("string", key), typed) for key, (_, typed) in items.items()]
+        return {key: value for key, (value, _) in items.items()}, Typed("map", pairs)
+
+    def described(item: tuple[Any, Typed]) -> tuple[Any, Typed]:
+        return Described(ulong(300), item[0]), Typed("described", (Typed("ulong", 300), item[1]))
+
+    return st.one_of(
+        st.lists(inner, max_size=5).map(listed),
+        st.dictionaries(st.text(max_size=5), inner, max_size=5).map(mapped),
+        inner.map(described),
+    )
+
+
+@given(st.recursive(scalars(), compounds, max_leaves=20))
+def test_what_proton_encodes_is_read_as_it_was(pair: tuple[Any, Typed]) -> None:
+    value, typed = pair
+    data = encoded(value)
+    assert read_value(b"\xff" + data + b"\xff", 1, len(data) + 1) == (typed, len(data) + 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "typed"),
+    [
+        (proton.float32(0.1), Typed("float", 0.1)),
+        (proton.float32(21.5), Typed("float", 21.5)),
+        (proton.float32(3.4028235e38), Typed("float", 3.4028235e38)),
+        (proton.char("€"), Typed("char", 0x20AC)),
+        (proton.decimal32(7), Typed("decimal32", b"\0\0\0\7")),
+        (proton.decimal64(7), Typed("decimal64", b"\0" * 7 + b"\7")),
+        (proton.decimal128(b"\1" * 16), Typed("decimal128", b"\1" * 16)),
+        (
+            Array(None, Data.UINT, proton.uint(1), proton.uint(70000)),
+            Typed("array", [Typed("uint", 1), Typed("uint", 70000)]),
+        ),
+    ],
+)
+def test_the_types_that_need_care(value: Any, typed: Typed) -> None:
+    data = Data()
+    if isinstance(value, Array):
+        data.put_array(False, Data.UINT)
+        data.enter()
+        for element in value.elements:
+            data.put_uint(element)
+        data.exit()
+    else:
+        data.put_object(value)
+    raw = bytes(data.encode())
+    found, behind = read_value(raw, 0, len(raw))
+    assert behind == len(raw)
+    assert found.kind == typed.kind
+    assert found.value == pytest.approx(typed.value) if typed.kind == "float" else found == typed
+
+
+def test_floats_are_the_shortest_that_their_sender_may_have_written() -> None:
+    assert read_value(b"\x72\x3d\xcc\xcc\xcd", 0, 5)[0].value == 0.1
+    assert math.isnan(read_value(b"\x72\x7f\xc0\x00\x00", 0, 5)[0].value)
+    assert read_value(b"\x72\xff\x80\x00\x00", 0, 5)[0].value == -math.inf
+
+
+def test_maps_keep_repeated_and_odd_keys() -> None:
+    raw = b"\xc1\x0a\x06\xa1\x01a\x54\x01\xa1\x01a\x40" + b"\x45\x41"
+    raw = bytes([0xC1, len(raw) - 2]) + raw[2:]
+    a = Typed("string", "a")
+    assert read_value(raw, 0, len(raw))[0].value == [
+        (a, Typed("int", 1)),
+        (a, Typed("null", None)),
+        (Typed("list", []), Typed("boolean", True)),
+    ]
+
+
+def test_text_that_is_no_utf8_stays_bytes() -> None:
+    assert read_value(b"\xa1\x02\xff\xfe", 0, 4)[0] == Typed("string", b"\xff\xfe")
+
+
+def test_arrays_of_described_values_carry_the_descriptor() -> None:
+    raw = b"\xe0\x07\x02\x00\xa3\x01x\x50\x01\x02"
+    raw = bytes([0xE0, len(raw) - 2]) + raw[2:]
+    descriptor = Typed("symbol", "x")
+    values = [Typed("described", (descriptor, Typed("ubyte", each))) for each in (1, 2)]
+    assert read_value(raw, 0, len(raw))[0] == Typed("array", values)
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        (b"", "missing"),
+        (b"\x3f", "no type 0x3f"),
+        (b"\x70\x00", "cut off"),
+        (b"\x98\x00", "cut off"),
+        (b"\xa1\x05ab", "cut off"),
+        (b"\xb1\x00\x00", "cut off"),
+        (b"\xc0\x03\x01\x40\x40", "left over"),
+        (b"\xc0\x01\x01", "missing"),
+        (b"\xc1\x02\x01\x40", "without a value"),
+        (b"\xd0\x00\x00", "cut off"),
+        (b"\xe0\x01\x01", "no constructor"),
+        (b"\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x40", "4294967295 elements"),
+        (b"\xc0\x01" * 1, "cut off"),
+        (b"\x00" * 1000, "deep"),
+    ],
+)
+def test_bytes_that_are_no_value_say_where(raw: bytes, says: str) -> None:
+    with pytest.raises(MalformedValue, match=says):
+        read_value(raw, 0, len(raw))
+
+
+def test_depth_and_empty_elements_are_bounded() -> None:
+    deep = b"\x45"
+    for _ in range(MAX_DEPTH):
+        deep = b"\xd0" + (len(deep) + 4).to_bytes(4, "big") + b"\0\0\0\1" + deep
+    assert read_value(deep, 0, len(deep))[1] == len(deep)
+    deeper = b"\xd0" + (len(deep) + 4).to_bytes(4, "big") + b"\0\0\0\1" + deep
+    deeper = b"\xd0" + (len(deeper) + 4).to_bytes(4, "big") + b"\0\0\0\1" + deeper
+    with pytest.raises(MalformedValue, match="deep"):
+        read_value(deeper, 0, len(deeper))
+    many = b"\xf0\x00\x00\x00\x05" + MAX_EMPTY_ELEMENTS.to_bytes(4, "big") + b"\x43"
+    assert len(read_value(many, 0, len(many))[0].value) == MAX_EMPTY_ELEMENTS
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_do_worse_than_be_malformed(raw: bytes) -> None:
+    try:
+        _, behind = read_value(raw, 0, len(raw))
+    except MalformedValue:
+        return
+    assert behind <= len(raw)
+
+
+def test_a_uuid_is_its_text() -> None:
+    value = uuid.uuid4()
+    raw = encoded(value)
+    assert read_value(raw, 0, len(raw))[0] == Typed("uuid", str(value))

@@ -1,0 +1,150 @@
+"""Sending over HTTP to a real server: what each answer means, order, pauses, and what is never told."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from bindings.http.poster import HttpPoster, OutRequest, PostError, Refusal, fault_of, retry_after
+from tests.support.ports import free_ports
+from tests.support.webhook import Answer, Taken, Webhook
+
+
+def requests(hook: Webhook, count: int, lane: str = "") -> list[OutRequest]:
+    return [OutRequest(f"{hook.url}/in?n={n}", (("x-n", b"%d" % n),), b"%d" % n, lane=lane) for n in range(count)]
+
+
+def number(request: Taken) -> int:
+    return int(request.body)
+
+
+def test_a_2xx_answer_confirms_and_a_4xx_refuses() -> None:
+    def answer(request: Taken) -> Answer:
+        return Answer(422, body=b"no\x07such thing") if number(request) % 3 == 0 else Answer(200 + number(request))
+
+    with Webhook(answer) as hook:
+        poster = HttpPoster(headers=[("Authorization", "Bearer hush")])
+        results = poster.send(requests(hook, 7))
+        poster.close()
+    assert [isinstance(result, Refusal) for result in results] == [n % 3 == 0 for n in range(7)]
+    refusal = results[0]
+    assert refusal is not None and "422 Unprocessable" in refusal.reason and "no?such thing" in refusal.reason
+    assert "n=0" not in refusal.reason and "hush" not in refusal.reason
+    assert {request.header("authorization") for request in hook.seen} == {"Bearer hush"}
+    assert {request.header("user-agent") for request in hook.seen} == {"xrouter"}
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
+def test_what_may_pass_is_tried_again(status: int) -> None:
+    failed: list[int] = []
+
+    def answer(request: Taken) -> Answer:
+        if len(failed) < 2:
+            failed.append(number(request))
+            return Answer(status)
+        return Answer(204)
+
+    with Webhook(answer) as hook:
+        assert HttpPoster().send(requests(hook, 2)) == [None, None]
+    assert [number(request) for request in hook.seen] == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("status", [301, 401, 407])
+def test_what_speaks_of_our_settings_refuses_no_message(status: int) -> None:
+    with (
+        Webhook(lambda request: Answer(status, {"Location": "/elsewhere"})) as hook,
+        pytest.raises(PostError, match=f"answers {status} .*; correct its address or our credentials"),
+    ):
+        HttpPoster().send(requests(hook, 1))
+    assert len(hook.seen) == 1
+
+
+def test_an_error_tells_what_was_settled() -> None:
+    def answer(request: Taken) -> Answer:
+        return [Answer(), Answer(400), Answer(503), Answer()][number(request)]
+
+    with Webhook(answer) as hook, pytest.raises(PostError) as caught:
+        HttpPoster().send(requests(hook, 4))
+    assert caught.value.settled[0] is None
+    assert isinstance(caught.value.settled[1], Refusal)
+    assert set(caught.value.settled) == {0, 1}
+    assert 3 not in [number(request) for request in hook.seen]
+
+
+def test_a_lane_keeps_its_order_and_lanes_go_side_by_side() -> None:
+    together = threading.Barrier(3, timeout=20)
+
+    def answer(request: Taken) -> Answer:
+        if number(request) == 0:
+            together.wait()
+        return Answer()
+
+    with Webhook(answer) as hook:
+        messages = [message for lane in "abc" for message in requests(hook, 20, lane)]
+        assert HttpPoster(in_flight=3).send(messages) == [None] * 60
+    assert sorted(map(number, hook.seen)) == sorted(list(range(20)) * 3)
+
+
+def test_nobody_there() -> None:
+    port = free_ports(1)[0]
+    with pytest.raises(PostError, match=f"http://127.0.0.1:{port}/in does not answer: ConnectError"):
+        HttpPoster(timeout=2).send([OutRequest(f"http://user:hush@127.0.0.1:{port}/in?secret=x")])
+
+
+def test_a_target_that_never_answers_is_not_waited_for_again() -> None:
+    gone = threading.Event()
+
+    def answer(request: Taken) -> Answer:
+        gone.wait(20)
+        return Answer()
+
+    with Webhook(answer) as hook:
+        with pytest.raises(PostError, match="does not answer: ReadTimeout"):
+            HttpPoster(timeout=0.3).send(requests(hook, 2))
+        gone.set()
+    assert {number(request) for request in hook.seen} <= {0}
+
+
+def test_a_target_that_wants_to_be_left_alone_is() -> None:
+    with Webhook(lambda request: Answer(429, {"Retry-After": "60"})) as hook:
+        poster = HttpPoster()
+        with pytest.raises(PostError, match="answers 429"):
+            poster.send(requests(hook, 1))
+        with pytest.raises(PostError, match=r"left alone for [56][0-9] s more"):
+            poster.send(requests(hook, 1))
+    assert len(hook.seen) == 1
+
+
+def test_the_handshake_of_webhooks() -> None:
+    allowed = ["other.example"]
+
+    def answer(request: Taken) -> Answer:
+        return Answer(200, {"WebHook-Allowed-Origin": ",".join(allowed)}) if request.method == "OPTIONS" else Answer()
+
+    with Webhook(answer) as hook:
+        poster = HttpPoster(origin="router.example")
+        with pytest.raises(PostError, match=r"does not allow router.example; allow it there"):
+            poster.send(requests(hook, 1))
+        allowed.append("router.example")
+        assert poster.send(requests(hook, 3)) == [None] * 3
+    assert [request.method for request in hook.seen] == ["OPTIONS", "OPTIONS", "POST", "POST", "POST"]
+    assert hook.seen[0].header("webhook-request-origin") == "router.example"
+
+
+def test_headers_that_http_cannot_carry_are_refused() -> None:
+    assert fault_of(OutRequest("u", (("a b", b"x"),)))
+    for value in (b"a\nb", b" a", b"\x00"):
+        assert "header ce-x" in fault_of(OutRequest("u", (("ce-x", value),)))
+    assert not fault_of(OutRequest("u", (("ce-x", b""), ("ce-y", b"a b\xe9"))))
+
+
+def test_retry_after() -> None:
+    assert retry_after(None) is None
+    assert retry_after("soon") is None
+    assert retry_after("7") == 7.0
+    later = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
+    assert later is not None and 90 < later <= 100
+    assert retry_after("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0

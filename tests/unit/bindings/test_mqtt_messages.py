@@ -1,0 +1,107 @@
+"""PUBLISH packets, built with paho, read by ours."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paho.mqtt.packettypes import PacketTypes
+
+from bindings.mqtt.client import properties_for
+from bindings.mqtt.messages import MalformedPublish, read_publish, row_of
+from bindings.protocols import BINDINGS
+
+TEXTS = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=20)
+
+
+def packet(topic: str, payload: bytes, mid: int | None = None, **values: Any) -> bytes:
+    name = topic.encode()
+    identifier = b"" if mid is None else struct.pack("!H", mid)
+    packed: bytes = properties_for(PacketTypes.PUBLISH, **values).pack()  # type: ignore[no-untyped-call]
+    return struct.pack("!H", len(name)) + name + identifier + packed + payload
+
+
+def native_of(data: bytes, header: int = 0x32) -> dict[str, Any]:
+    row = row_of(read_publish(header, data, "MQTT/5.0"), "/endpoints/e", "MQTT/5.0", 1, 1000)
+    return BINDINGS["MQTT/5.0"].native(list(row.properties))
+
+
+def test_every_member_of_a_native_record() -> None:
+    data = packet(
+        "plant/7",
+        b"\xff\0",
+        9,
+        PayloadFormatIndicator=1,
+        MessageExpiryInterval=4_000_000_000,
+        ContentType="text/plain",
+        ResponseTopic="answers/7",
+        CorrelationData=b"\x00\xff",
+        UserProperty=[("b", "1"), ("a", "2"), ("b", "\ufeff3"), ("", "")],
+    )
+    assert native_of(data, 0x33) == {
+        "topic_name": "plant/7",
+        "qos": 1,
+        "retain": True,
+        "payload_format": 1,
+        "message_expiry_interval": 4_000_000_000,
+        "response_topic": "answers/7",
+        "correlation_data": "AP8=",
+        "content_type": "text/plain",
+        "user_properties": [
+            {"name": "b", "value": "1"},
+            {"name": "a", "value": "2"},
+            {"name": "b", "value": "\ufeff3"},
+            {"name": "", "value": ""},
+        ],
+    }
+
+
+def test_an_old_client_has_no_properties() -> None:
+    delivery = read_publish(0x30, b"\x00\x01a{}", "MQTT/3.1.1")
+    assert (delivery.topic, delivery.payload, delivery.qos, delivery.mid) == ("a", b"{}", 0, 0)
+    assert row_of(delivery, "e", "MQTT/3.1.1", 5, 10).body == b"{}"
+
+
+def test_an_empty_payload_is_a_body_and_a_large_one_is_marked() -> None:
+    empty = row_of(read_publish(0x32, packet("a", b"", 1), "MQTT/5.0"), "e", "MQTT/5.0", 1, 3)
+    assert empty.body == b""
+    assert "oversized" not in {part.key for part in empty.properties}
+    large = row_of(read_publish(0x32, packet("a", b"1234", 1), "MQTT/5.0"), "e", "MQTT/5.0", 1, 3)
+    assert large.body == b"1234"
+    assert [part.value for part in large.properties if part.key == "oversized"] == [b"4"]
+
+
+@given(
+    TEXTS, st.binary(max_size=300), st.lists(st.tuples(TEXTS, TEXTS), max_size=5), st.lists(st.integers(1, 2**28 - 1))
+)
+def test_what_paho_writes_is_read(
+    topic: str, payload: bytes, users: list[tuple[str, str]], subscriptions: list[int]
+) -> None:
+    data = packet(topic, payload, 7, UserProperty=users, SubscriptionIdentifier=subscriptions)
+    delivery = read_publish(0x32, bytearray(data), "MQTT/5.0")
+    assert (delivery.topic, delivery.payload, delivery.mid) == (topic, payload, 7)
+    assert [(part.key, (part.value or b"").decode()) for part in delivery.properties] == [
+        (f"user_properties.{name}", value) for name, value in users
+    ]
+    assert delivery.subscriptions == tuple(subscriptions)
+
+
+@given(st.integers(0, 255), st.binary(max_size=60))
+def test_noise_is_malformed_or_a_message(header: int, data: bytes) -> None:
+    try:
+        delivery = read_publish(header, data, "MQTT/5.0")
+    except MalformedPublish:
+        return
+    assert len(delivery.payload) <= len(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\x00", b"\x00\x05a", b"\x00\x01a\x00", b"\x00\x01a\x00\x01\x05\x26", b"\x00\x01a\x00\x01\x03\x23\x00\x01"],
+)
+def test_what_is_cut_off_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedPublish):
+        read_publish(0x32, data, "MQTT/5.0")

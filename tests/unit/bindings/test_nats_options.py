@@ -1,0 +1,79 @@
+"""What endpoint options make of a NATS subscription."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bindings.gateways import GatewayError, Subscription
+from bindings.nats.options import CorePlan, StreamPlan, is_subject, plans_of
+
+
+def one(address: str = "a.>", **options: Any) -> Subscription:
+    return Subscription("/endpoints/e", address, options)
+
+
+def test_without_options_it_is_core() -> None:
+    assert plans_of([one()], {}) == (CorePlan("/endpoints/e", "a.>"),)
+
+
+def test_own_options_come_before_those_of_the_connection() -> None:
+    assert plans_of([one(queue="mine")], {"queue": "all"}) == (CorePlan("/endpoints/e", "a.>", "mine"),)
+    assert plans_of([one()], {"queue": "all"}) == (CorePlan("/endpoints/e", "a.>", "all"),)
+
+
+def test_stream_makes_a_durable_consumer() -> None:
+    options: dict[str, Any] = {"stream": "S", "durable": "d", "ack-wait": 5, "deliver": "new"}
+    assert plans_of([one(**options)], {}) == (StreamPlan("/endpoints/e", "a.>", "S", "d", 5.0, from_first=False),)
+
+
+def test_durable_has_a_name_that_stays_and_differs_by_subject() -> None:
+    first, second = plans_of([one("a"), one("b")], {"stream": "S"})
+    assert isinstance(first, StreamPlan)
+    assert isinstance(second, StreamPlan)
+    assert first.durable != second.durable
+    assert plans_of([one("a")], {"stream": "S"}) == (first,)
+    assert first.durable.startswith("xrouter-e-")
+
+
+@pytest.mark.parametrize(
+    "subscriptions",
+    [
+        [one("")],
+        [one("a b")],
+        [one("a..b")],
+        [one("a.>.b")],
+        [one("a\r\nPUB x 0")],
+        [one(queue="a b")],
+        [one(queue=1)],
+        [one(stream="a.b")],
+        [one(stream="S", durable="a*")],
+        [one(stream="S", deliver="last")],
+        [one(stream="S", ackwait=0)],
+        [one(stream="S", ackwait="5")],
+        [one("a", stream="S", durable="d"), one("b", stream="S", durable="d")],
+    ],
+    ids=str,
+)
+def test_what_no_server_takes_is_refused_with_the_endpoint(subscriptions: list[Subscription]) -> None:
+    with pytest.raises(GatewayError, match="/endpoints/e"):
+        plans_of(subscriptions, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "filter_", "published"),
+    [
+        ("a.b", True, True),
+        ("a.*", True, False),
+        (">", True, False),
+        ("a*", True, True),
+        (".a", False, False),
+        ("", False, False),
+        ("\ud800", False, False),
+        ("a" * 1025, False, False),
+    ],
+)
+def test_subjects(text: str, filter_: bool, published: bool) -> None:
+    assert is_subject(text, wildcards=True) is filter_
+    assert is_subject(text, wildcards=False) is published

@@ -1,0 +1,209 @@
+"""Messages shaped by the definitions of a producer endpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bindings.protocols import BINDINGS
+from catalog.load import load
+from catalog.model import Catalog
+from router.addresses import TargetKind
+from router.errors import SinkError
+from router.settings import load_settings
+from router.sinks.definitions import EndpointShape
+from router.sinks.events import Event, NotTaken, Outbound
+from router.sinks.opening import check_endpoints
+
+KINDS: dict[str, TargetKind] = {"MQTT": "mqtt", "AMQP": "amqp", "NATS": "nats", "HTTP": "http", "KAFKA": "kafka"}
+NAMED = {"specversion": "1.0", "id": "1", "source": "/plants/p1", "type": "T"}
+
+
+def catalog(tmp_path: Path, endpoint: dict[str, Any], **messages: Any) -> Catalog:
+    for message in messages.values():
+        message.setdefault("envelope", "CloudEvents/1.0")
+    document = {
+        "messagegroups": {"G": {"messages": messages}},
+        "endpoints": {"out": {"usage": "producer", "messagegroups": ["/messagegroups/G"], **endpoint}},
+    }
+    (tmp_path / "c.json").write_text(json.dumps(document))
+    return load([tmp_path / "c.json"])
+
+
+def shape(found: Catalog, **options: Any) -> EndpointShape:
+    endpoint = found.endpoints["/endpoints/out"]
+    protocol = endpoint.protocol or ""
+    return EndpointShape(found, endpoint, BINDINGS[protocol], KINDS[protocol.partition("/")[0]], **options)
+
+
+def event(context: dict[str, str] | None = None, message: str = "/m", **attributes: str) -> Event:
+    return Event({**NAMED, **attributes}, b"{}", message, "/endpoints/in", "e", "t-0-1", context or {})
+
+
+def parts(made: Outbound) -> dict[str, str | None]:
+    return {part.key: part.text for part in made.parts}
+
+
+def test_mqtt_topics_properties_and_options(tmp_path: Path) -> None:
+    found = catalog(
+        tmp_path,
+        {
+            "protocol": "MQTT/5.0",
+            "protocoloptions": {
+                "endpoints": [{"uri": "mqtt://broker"}],
+                "options": {"topic": "unused", "qos": 1, "retain": True},
+            },
+        },
+        T={
+            "envelopemetadata": {"type": {"value": "T"}, "source": {"value": "/plants/{plant}", "type": "uritemplate"}},
+            "protocol": "MQTT/5.0",
+            "protocoloptions": {
+                "topic_name": {"value": "plants/{plant}/{line}", "type": "uritemplate"},
+                "user_properties": [{"name": "line", "value": "{line}"}],
+            },
+        },
+    )
+    made = shape(found).shape(event({"line": "a/b+"}))
+    assert made.address == "plants/p1/a%2Fb%2B"
+    told = parts(made)
+    assert (told["user_properties.line"], told["qos"], told["retain"]) == ("a/b+", "1", "true")
+    assert told["user_properties.type"] == "T"
+    with pytest.raises(NotTaken, match="lacks a value for line"):
+        shape(found).shape(event())
+
+
+def test_the_definition_of_the_record_goes_first_then_one_whose_attributes_hold(tmp_path: Path) -> None:
+    def message(source: str, topic: str) -> dict[str, Any]:
+        return {
+            "envelopemetadata": {"type": {"value": "T"}, "source": {"value": source}},
+            "protocoloptions": {"topic_name": {"value": topic}},
+        }
+
+    found = catalog(
+        tmp_path, {"protocol": "MQTT/5.0"}, A=message("/a", "a"), B=message("/b", "b"), C=message("/c", "c")
+    )
+    shaping = shape(found)
+    assert shaping.shape(event(message="/messagegroups/G/messages/C", source="/b")).address == "c"
+    assert shaping.shape(event(source="/b")).address == "b"
+    assert shaping.shape(event(source="/other")).address == "a"
+    with pytest.raises(NotTaken, match="/endpoints/out has no definition of type 'other'"):
+        shaping.shape(event(type="other"))
+
+
+def test_http_path_query_headers_and_method(tmp_path: Path) -> None:
+    options = {"method": "PUT", "headers": [{"name": "X-Fixed", "value": "yes"}]}
+    found = catalog(
+        tmp_path,
+        {"protocol": "HTTP", "protocoloptions": {"endpoints": [{"uri": "https://h:8443/base"}], "options": options}},
+        T={
+            "protocol": "HTTP",
+            "protocoloptions": {
+                "path": {"value": "/plants/{plant}", "type": "uritemplate"},
+                "query": [{"name": "q", "value": "{plant}"}],
+                "headers": [{"name": "X-Plant", "value": "{plant}"}],
+            },
+        },
+        U={},
+    )
+    made = shape(found).shape(event({"plant": "a b/é"}))
+    assert made.address == "https://h:8443/plants/a%20b%2F%C3%A9?q=a%20b%2F%C3%A9"
+    told = parts(made)
+    assert (told["method"], told["headers.x-fixed"], told["headers.x-plant"]) == ("PUT", "yes", "a b/é")
+    assert shape(found).shape(event(type="U")).address == "https://h:8443/base"
+
+
+def test_templates_in_the_address_of_an_endpoint(tmp_path: Path) -> None:
+    uri = {"protocoloptions": {"endpoints": [{"uri": "https://h/p/{plant}/x?k=v"}]}}
+    made = shape(catalog(tmp_path, {"protocol": "HTTP", **uri}, T={})).shape(event({"plant": "a/b"}))
+    assert made.address == "https://h/p/a%2Fb/x?k=v"
+    plain = {"protocoloptions": {"endpoints": [{"uri": "https://h"}], "options": {"path": "/o/{plant}"}}}
+    made = shape(catalog(tmp_path, {"protocol": "HTTP", **plain}, T={})).shape(event({"plant": "7"}))
+    assert made.address == "https://h/o/7"
+    topic = {"protocoloptions": {"endpoints": [{"uri": "mqtt://h/plants/out"}]}}
+    assert shape(catalog(tmp_path, {"protocol": "MQTT/5.0", **topic}, T={})).shape(event()).address == "plants/out"
+    assert shape(catalog(tmp_path, {"protocol": "MQTT/5.0"}, T={})).shape(event()).address == "T"
+
+
+def test_nats_subjects_cannot_be_widened(tmp_path: Path) -> None:
+    found = catalog(
+        tmp_path,
+        {"protocol": "NATS", "protocoloptions": {"options": {"subject": "out.{type}.{place}"}}},
+        T={},
+        U={"protocol": "NATS", "protocoloptions": {"subject": {"value": "u.{place}", "type": "uritemplate"}}},
+    )
+    shaping = shape(found)
+    assert shaping.shape(event({"place": "a.b>"})).address == "out.T.a%2Eb%3E"
+    assert shaping.shape(event({"place": "a"}, type="U")).address == "u.a"
+    with pytest.raises(NotTaken, match="a value does not fit subject"):
+        shaping.shape(event({"place": "a.b"}, type="U"))
+
+
+def test_amqp_node_and_typed_properties(tmp_path: Path) -> None:
+    found = catalog(
+        tmp_path,
+        {"protocol": "AMQP/1.0", "protocoloptions": {"endpoints": [{"uri": "amqps://h/queue"}]}},
+        T={
+            "protocol": "AMQP/1.0",
+            "protocoloptions": {
+                "properties": {"subject": {"value": "{plant}"}, "message-id": {"required": True}},
+                "application-properties": {"count": {"value": 7, "type": "integer"}},
+            },
+        },
+    )
+    made = shape(found).shape(event({"plant": "7"}))
+    assert made.address == "queue"
+    told = parts(made)
+    assert (told["properties.subject"], told["properties.message-id"]) == ("7", "1")
+    assert told["application-properties.count"] == "7"
+
+
+def test_kafka_keys(tmp_path: Path) -> None:
+    protocol = {"protocol": "KAFKA", "protocoloptions": {"options": {"topic": "out", "key": "{plant}"}}}
+    found = catalog(tmp_path, protocol, T={}, U={"protocoloptions": {"key": {"value": "k-{plant}"}}})
+    assert parts(shape(found).shape(event({"plant": "7"})))["key"] == "7"
+    assert parts(shape(found).shape(event({"plant": "7"}, type="U")))["key"] == "k-7"
+    protocol["protocoloptions"] = {"options": {"topic": "out"}}
+    found = catalog(tmp_path, protocol, T={})
+    assert "key" not in parts(shape(found).shape(event()))
+    assert parts(shape(found).shape(event(partitionkey="p")))["key"] == "p"
+    source = Event(dict(NAMED), None, "/m", "/e", "e", "t-0-1", {}, "KAFKA", '{"key_base64": "a2V5"}')
+    assert parts(shape(found).shape(source))["key"] == "key"
+
+
+def test_modes(tmp_path: Path) -> None:
+    structured = {"envelopeoptions": {"mode": "structured"}}
+    native = {"envelope": None, "protocol": "HTTP", "protocoloptions": {"method": {"value": "PUT"}}}
+    found = catalog(
+        tmp_path,
+        {"protocol": "HTTP", "protocoloptions": {"endpoints": [{"uri": "http://h/x"}]}},
+        T={},
+        S=structured,
+        N=native,
+    )
+    shaping = shape(found)
+    assert parts(shaping.shape(event()))["headers.ce-type"] == "T"
+    assert parts(shaping.shape(event(type="S")))["headers.content-type"] == "application/cloudevents+json"
+    told = parts(shaping.shape(event(type="N", datacontenttype="text/plain")))
+    assert "headers.ce-type" not in told
+    assert (told["method"], told["headers.content-type"]) == ("PUT", "text/plain")
+    forced = shape(found, mode="structured").shape(event())
+    assert json.loads(forced.body or b"")["type"] == "T"
+
+
+@pytest.mark.parametrize(
+    ("sink", "fault"),
+    [
+        ("{type: http, endpoint: /endpoints/none}", "the catalog has no endpoint /endpoints/none"),
+        ("{type: nats, endpoint: /endpoints/out}", "/endpoints/out has HTTP, the sink is nats"),
+        ("{type: http, endpoint: /endpoints/in}", "/endpoints/in is for consumer"),
+    ],
+)
+def test_endpoints_that_cannot_be_sent_to(tmp_path: Path, sink: str, fault: str) -> None:
+    endpoints = {"out": {"usage": "producer", "protocol": "HTTP"}, "in": {"usage": "consumer", "protocol": "HTTP"}}
+    (tmp_path / "c.json").write_text(json.dumps({"endpoints": endpoints}))
+    (tmp_path / "r.yaml").write_text(f"sinks: {{s: {sink}}}\nroutes: [{{to: s}}]")
+    with pytest.raises(SinkError, match=fault):
+        check_endpoints(load_settings(tmp_path / "r.yaml", {}), load([tmp_path / "c.json"]))

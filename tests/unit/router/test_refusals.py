@@ -1,0 +1,36 @@
+"""Records that sinks refused: one outcome each, whatever the number of sinks, and sums that stay what they were."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from router.names import DEAD_LETTER_VARIABLES, parse_name
+from router.refusals import REASON, Refused
+from router.sinks import Rejected
+from router.tally import DEAD_LETTER, ROUTED, Tally
+
+M, E = "/messagegroups/G/messages/M", "/endpoints/E"
+
+
+def test_a_record_refused_by_two_sinks_counts_once_and_names_both() -> None:
+    refused = Refused({"dead": parse_name("d.{endpointid}.{reason}", DEAD_LETTER_VARIABLES)}, 1000)
+    assert not refused
+    refused.add("a", [Rejected("t-0-1", "too odd", E, M), Rejected("t-0-2", "too large", E, M)])
+    refused.add("b", [Rejected("t-0-1", "no", E, M)])
+    refused.add("c", [])
+    assert refused
+    assert refused.counts == Counter({(E, M): 2})
+    assert refused._table().to_pydict() == {
+        "at": ["t-0-1", "t-0-2"],
+        "detail": ["sink a: too odd; sink b: no", "sink a: too large"],
+        "letters_dead": ["d.E.sink-rejected"] * 2,
+    }
+
+
+def test_a_tally_keeps_its_sum() -> None:
+    tally = Tally(Counter({(E, ROUTED, ""): 5, (E, DEAD_LETTER, "no-match"): 1}), Counter({M: 5}))
+    tally.refuse(Counter({(E, M): 2}), REASON)
+    assert (tally.total, tally.dead) == (6, 3)
+    assert tally.records[(E, ROUTED, "")] == 3
+    assert tally.records[(E, DEAD_LETTER, "sink-rejected")] == 2
+    assert tally.definitions[M] == 3
