@@ -15,7 +15,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full demo bench bench-catalog bench-match lock connectors clean
+.PHONY: help prerequisites install check format test test-full demo bench bench-catalog bench-match bench-gateways lock connectors clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench: bench-catalog ## Kafka to Kafka against a bare pass-through of Spark, aft
 
 bench-match: install ## the matcher on one core at 10 to 10,000 definitions, beside AWS event-ruler (needs a JDK)
 	$(BIN)/python -m tests.benchmarks.matching
+
+bench-gateways: install ## messages acknowledged by gateway and inbox, beside the same client dropping them
+	$(BIN)/python -m tests.benchmarks.gateways
 
 bench-catalog: install ## catalogs of 10 to 10,000 definitions, from file to plan
 	$(BIN)/python -m tests.benchmarks.catalog_load

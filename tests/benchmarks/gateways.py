@@ -1,0 +1,333 @@
+"""What does it cost to store before acknowledging? ``make bench-gateways``
+
+Per protocol: messages a second that the gateway acknowledges, with the inbox on disk, against the same client library
+receiving, acknowledging and dropping the same backlog. Both take turns within one run; medians and their ratio count.
+HTTP has no client of the router's: there the same server answers 202 without storing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import nats
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from proton.handlers import MessagingHandler
+from proton.reactor import Container
+
+from bindings.amqp.gateway import AmqpGateway
+from bindings.amqp.outgoing import OutMessage as AmqpMessage
+from bindings.amqp.sender import AmqpSender
+from bindings.gateways import Connection, Gateway, Limits, RowStore, Subscription
+from bindings.http.gateway import HttpGateway, HttpSettings
+from bindings.http.routing import HttpRoute
+from bindings.inbox import Inbox, InboxLimits, InboxRow
+from bindings.mqtt.gateway import MqttGateway
+from bindings.nats.gateway import NatsGateway
+from bindings.nats.publisher import NatsPublisher
+from bindings.nats.publisher import OutMessage as NatsMessage
+from tests.benchmarks.machine import machine
+from tests.support.amqp_client import queue_name
+from tests.support.mosquitto import Mosquitto
+from tests.support.natsserver import NatsServer
+from tests.support.qpid import amqp_for_tests
+from tests.support.waiting import wait_until
+
+BODY: Final = b"x" * 200
+ATTRIBUTES: Final = {"specversion": "1.0", "type": "com.example.measured", "source": "/plants/7/lines/3", "id": "1"}
+ENDPOINT: Final = "/endpoints/bench"
+SECONDS: Final = 120.0
+MOST: Final = Limits(max_in_flight=2000)
+
+
+class Counts:
+    """Counts acknowledged messages, and when the first and the last came."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = self.last = 0.0
+
+    def received(self, endpoint: str) -> None:
+        """Note the first."""
+        self.first = self.first or time.perf_counter()
+
+    def acknowledged(self, endpoint: str) -> None:
+        """Count one."""
+        self.count += 1
+        self.last = time.perf_counter()
+
+    def rate(self) -> float:
+        """Return messages a second between the first and the last."""
+        return self.count / (self.last - self.first)
+
+
+def stored(folder: Path, count: int, make: Callable[[RowStore, Counts], Gateway]) -> float:
+    """Return the rate of a gateway that stores *count* messages in an inbox of its own."""
+    inbox, counts = Inbox(folder, limits=InboxLimits(min_free_bytes=0)), Counts()
+    gateway = make(inbox, counts)
+    gateway.start()
+    wait_until(lambda: counts.count >= count, SECONDS, lambda: f"{count} messages; {counts.count} so far")
+    gateway.stop(5.0)
+    inbox.close()
+    return counts.rate()
+
+
+class Mqtt:
+    """MQTT 5: a persistent session collects the backlog while nobody is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._broker = Mosquitto(folder, extra="\nmax_queued_messages 0\n", in_flight=2000)
+        self._broker.start()
+        self._session = 0
+
+    def prepare(self, count: int) -> None:
+        """Leave a session behind, and publish to it."""
+        self._session += 1
+        client = self._client()
+        done = threading.Event()
+        client.on_subscribe = lambda *_: done.set()
+        client.subscribe("bench", qos=1)
+        assert done.wait(20)
+        client.disconnect()
+        client.loop_stop()
+        sender = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        sender.max_inflight_messages_set(500)
+        sender.connect("127.0.0.1", self._broker.port)
+        sender.loop_start()
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        properties.UserProperty = list(ATTRIBUTES.items())
+        sent = [sender.publish("bench", BODY, qos=1, properties=properties) for _ in range(count)]
+        for each in sent:
+            each.wait_for_publish(SECONDS)
+        sender.disconnect()
+        sender.loop_stop()
+
+    def drop(self, count: int) -> float:
+        """Receive and drop."""
+        counts = Counts()
+
+        def taken(*_: Any) -> None:
+            counts.received("")
+            counts.acknowledged("")
+
+        client = self._client(taken)
+        wait_until(lambda: counts.count >= count, SECONDS, "paho to receive")
+        client.disconnect()
+        client.loop_stop()
+        return counts.rate()
+
+    def gateway(self, store: RowStore, counts: Counts) -> Gateway:
+        """Return the gateway on the session that was prepared."""
+        return MqttGateway(
+            Connection((self._broker.uri,)),
+            [Subscription(ENDPOINT, "bench")],
+            store,
+            protocol="MQTT/5.0",
+            client_id=f"bench{self._session}",
+            limits=MOST,
+            counters=counts,
+        )
+
+    def close(self) -> None:
+        """Stop the broker."""
+        self._broker.stop()
+
+    def _client(self, taken: Callable[..., None] | None = None) -> paho.Client:
+        client = paho.Client(CallbackAPIVersion.VERSION2, client_id=f"bench{self._session}", protocol=paho.MQTTv5)
+        client.on_message = taken
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties.SessionExpiryInterval = 3600
+        properties.ReceiveMaximum = 2000
+        client.connect("127.0.0.1", self._broker.port, clean_start=False, properties=properties)
+        client.loop_start()
+        wait_until(client.is_connected, 20, "paho to connect")
+        return client
+
+
+class Amqp:
+    """AMQP 1.0: a queue collects the backlog."""
+
+    def __init__(self, folder: Path) -> None:
+        self._context = amqp_for_tests(folder)
+        self._uri = self._context.__enter__()
+        self._queue = ""
+
+    def prepare(self, count: int) -> None:
+        """Fill a fresh queue."""
+        self._queue = queue_name()
+        sender = AmqpSender(Connection((self._uri,)), container_id="bench-sender")
+        attributes = {f"cloudEvents:{name}": text for name, text in ATTRIBUTES.items()}
+        message = AmqpMessage(self._queue, BODY, application_properties=attributes, durable=False)
+        sender.send([message] * count)
+        sender.close()
+
+    def drop(self, count: int) -> float:
+        """Receive and drop."""
+        counts = Counts()
+        uri, queue = self._uri, self._queue
+
+        class Dropper(MessagingHandler):
+            def __init__(self) -> None:
+                super().__init__(prefetch=MOST.max_in_flight)
+
+            def on_start(self, event: Any) -> None:
+                event.container.create_receiver(event.container.connect(uri), queue)
+
+            def on_message(self, event: Any) -> None:
+                counts.received("")
+                counts.acknowledged("")
+                if counts.count == count:
+                    event.connection.close()
+
+        Container(Dropper()).run()
+        return counts.rate()
+
+    def gateway(self, store: RowStore, counts: Counts) -> Gateway:
+        """Return the gateway on that queue."""
+        subscriptions = [Subscription(ENDPOINT, self._queue)]
+        return AmqpGateway(
+            Connection((self._uri,)), subscriptions, store, container_id="bench", limits=MOST, counters=counts
+        )
+
+    def close(self) -> None:
+        """Stop the broker."""
+        self._context.__exit__(None, None, None)
+
+
+class Nats:
+    """NATS JetStream: a stream collects the backlog, a durable consumer for each round takes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._server = NatsServer(folder).start()
+        self._round = 0
+
+    def prepare(self, count: int) -> None:
+        """Fill a fresh stream."""
+        self._round += 1
+
+        async def made() -> None:
+            client = await nats.connect(self._server.uri)
+            await client.jetstream().add_stream(name=f"S{self._round}", subjects=[f"bench{self._round}"])
+            await client.close()
+
+        asyncio.run(made())
+        headers = [(f"ce-{name}", text.encode()) for name, text in ATTRIBUTES.items()]
+        publisher = NatsPublisher(Connection((self._server.uri,)), name="bench-sender", timeout=30, stream=True)
+        publisher.send([NatsMessage(f"bench{self._round}", BODY, headers, id=str(n)) for n in range(count)])
+        publisher.close()
+
+    def drop(self, count: int) -> float:
+        """Receive and drop."""
+        counts = Counts()
+
+        async def taken() -> None:
+            client = await nats.connect(self._server.uri)
+            pull = await client.jetstream().pull_subscribe(
+                f"bench{self._round}", durable="drop", stream=f"S{self._round}"
+            )
+            while counts.count < count:
+                for message in await pull.fetch(min(1000, count - counts.count), timeout=10):
+                    counts.received("")
+                    await message.ack()
+                    counts.acknowledged("")
+            await client.close()
+
+        asyncio.run(taken())
+        return counts.rate()
+
+    def gateway(self, store: RowStore, counts: Counts) -> Gateway:
+        """Return the gateway on that stream."""
+        options = {"stream": f"S{self._round}", "durable": "gateway"}
+        subscriptions = [Subscription(ENDPOINT, f"bench{self._round}", options)]
+        return NatsGateway(
+            Connection((self._server.uri,)), subscriptions, store, name="bench", limits=MOST, counters=counts
+        )
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._server.stop()
+
+
+class _Nowhere:
+    """A store that keeps nothing."""
+
+    def append(self, row: InboxRow) -> Future[None]:
+        """Say that it is done."""
+        return self.append_many((row,))
+
+    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
+        """Say that it is done."""
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
+def http(folder: Path, count: int, *, keep: bool) -> float:
+    """Return requests a second that the HTTP gateway answers, from 16 clients, with an inbox or nothing behind it."""
+    inbox = Inbox(folder, limits=InboxLimits(min_free_bytes=0)) if keep else None
+    gateway = HttpGateway([HttpRoute(ENDPOINT, "/bench")], inbox or _Nowhere(), HttpSettings(port=0))
+    gateway.start()
+    headers = {f"ce-{name}": text for name, text in ATTRIBUTES.items()}
+
+    def client(_: int) -> None:
+        with httpx.Client() as session:
+            for _ in range(count // 16):
+                answer = session.post(f"http://127.0.0.1:{gateway.port}/bench", content=BODY, headers=headers)
+                assert answer.status_code == 202
+
+    start = time.perf_counter()
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(client, range(16)))
+    rate = count / (time.perf_counter() - start)
+    gateway.stop()
+    if inbox is not None:
+        inbox.close()
+    return rate
+
+
+def main() -> None:
+    """Run the benchmark and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    chosen = parser.parse_args()
+    lines = [machine(), "protocol    gateway /s    dropping /s    ratio", "-" * 48]
+    with tempfile.TemporaryDirectory(prefix="xrouter-bench-") as name:
+        folder = Path(name)
+        for kind in (Mqtt, Amqp, Nats):
+            side = kind(folder / kind.__name__)
+            found: dict[bool, list[float]] = {True: [], False: []}
+            for number in range(chosen.rounds):
+                side.prepare(chosen.messages)
+                found[False].append(side.drop(chosen.messages))
+                side.prepare(chosen.messages)
+                inbox = folder / f"{kind.__name__}-inbox{number}"
+                found[True].append(stored(inbox, chosen.messages, side.gateway))
+            side.close()
+            lines.append(_line(kind.__name__.upper(), found))
+        requests = max(16, chosen.messages // 5)
+        rounds = range(chosen.rounds)
+        found = {keep: [http(folder / f"http{keep}{n}", requests, keep=keep) for n in rounds] for keep in (False, True)}
+        lines.append(_line("HTTP", found))
+    print("\n".join(lines))  # noqa: T201
+
+
+def _line(protocol: str, found: dict[bool, list[float]]) -> str:
+    kept, dropped = statistics.median(found[True]), statistics.median(found[False])
+    return f"{protocol:8s} {kept:13,.0f} {dropped:14,.0f} {kept / dropped:8.2f}"
+
+
+if __name__ == "__main__":
+    main()
