@@ -123,12 +123,15 @@ class RawClient(Client):
         """
         try:
             await self._taken.pop(number).unsubscribe()
+            await self._flush_pending(force_flush=True)
             await self.flush()
         finally:
             self._sinks.pop(number, None)
 
     async def command(self, commands: bytes) -> None:
-        """Send protocol commands as they are.
+        """Send protocol commands as they are; when it returns, they are on their way, ahead of any later PING.
+
+        A PING does not go through nats-py's buffer, so one that is sent at once would overtake them.
 
         Raises:
             nats.errors.Error: the connection is closed.
@@ -136,7 +139,7 @@ class RawClient(Client):
         if not self.is_connected:
             raise errors.ConnectionClosedError
         await self._send_command(commands)
-        await self._flush_pending()
+        await self._flush_pending(force_flush=True)
 
     async def end(self, limit: float = CLOSE_SECONDS) -> None:
         """Close the connection, within *limit* seconds."""

@@ -6,7 +6,7 @@ is called wider or narrower when that is sure, and different otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
@@ -130,7 +130,20 @@ def covers(big: Definition, small: Definition) -> bool:
                 shared = len(asks) == len(given.get(key, ())) == 1
                 for name, token in zip(mine.template.names, _tokens(mine, its, shared=shared), strict=True):
                     tokens.setdefault(name, []).append(token)
-    return all(len(set(found)) == 1 for found in tokens.values())
+    return all(len(set(found)) == 1 for found in tokens.values()) and _same_readings(wanted, given)
+
+
+def _same_readings(wanted: Mapping[str, Sequence[Asked]], given: Mapping[str, Sequence[Asked]]) -> bool:
+    """Tell whether placeholders that are taken once as written and once decoded are so in both.
+
+    Their values must be equal in both readings, which no comparison of constraints one by one can promise.
+    """
+    readings: dict[str, set[Asked]] = {}
+    for each in (each for asks in wanted.values() for each in asks if each.form == "template"):
+        for name in each.template.names:
+            readings.setdefault(name, set()).add(each)
+    known = {each for asks in given.values() for each in asks}
+    return all(found <= known for found in readings.values() if len({each.decodes for each in found}) > 1)
 
 
 def _relation(wider: bool, narrower: bool) -> Relation:

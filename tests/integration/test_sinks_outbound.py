@@ -152,6 +152,7 @@ def check_letters(letters: list[dict[str, Any]]) -> None:
         assert letter["endpoint"] == "/endpoints/in"
 
 
+@pytest.mark.full
 def test_refused_records_of_kafka_become_letters_in_kafka_as_they_came(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:

@@ -54,6 +54,16 @@ def routed_more(router: RouterProcess, count: float) -> bool:
     return router.total("xrouter_records_total") > count
 
 
+def batches(router: RouterProcess) -> float:
+    """How many batches are done."""
+    return router.total("xrouter_batch_seconds_count")
+
+
+def two_more(router: RouterProcess, done: float) -> bool:
+    """Whether two more batches are done: the second began after whatever was active at *done*."""
+    return batches(router) >= done + 2
+
+
 def changed(router: RouterProcess, before: str) -> bool:
     """Whether another epoch than *before* is active."""
     return epoch(router) not in ("", before)
@@ -70,6 +80,7 @@ def test_five_changes_under_load_one_of_them_invalid(
     feeder = Feeder(kafka.bootstrap, source)
     feeder.start()
     for change in range(1, CHANGES + 1):
+        wait_until(partial(two_more, router, batches(router)), LIMIT, router_said(router))
         seen = router.total("xrouter_records_total")
         wait_until(partial(routed_more, router, seen + 1_000), LIMIT, router_said(router))
         if change == BROKEN:
@@ -83,6 +94,7 @@ def test_five_changes_under_load_one_of_them_invalid(
         load.write_catalog(path, load.catalog(STEP * (change + 1), topic=source))
         wait_until(partial(changed, router, before), LIMIT, router_said(router))
         sizes[epoch(router)] = STEP * (change + 1)
+    wait_until(partial(two_more, router, batches(router)), LIMIT, router_said(router))
     count = feeder.finish()
     wait_until(lambda: router.total("xrouter_records_total") >= count, LIMIT, router_said(router))
     assert router.total("xrouter_catalog_reloads_total", result="accepted") == CHANGES - 1
