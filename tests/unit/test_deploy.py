@@ -165,7 +165,9 @@ def test_compose_mounts_what_exists_and_publishes_on_loopback_only(compose: dict
 
 def test_compose_pins_images_and_checks_health(compose: dict[str, Any]) -> None:
     for name, service in compose["services"].items():
-        assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+\.\d+(-alpine)?", service["image"]), f"{name}: {service['image']} is not pinned"
+        assert re.fullmatch(r"[a-z/-]+:v?\d+\.\d+\.\d+(-alpine)?", service["image"]), (
+            f"{name}: {service['image']} is not pinned"
+        )
         assert "healthcheck" in service or service["restart"] == "no", f"{name} has no health check"
     for service in compose["services"].values():
         for needed, how in service.get("depends_on", {}).items():
