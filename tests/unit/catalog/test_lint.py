@@ -32,7 +32,7 @@ SAMPLES = Path(__file__).parents[3] / "catalog" / "samples"
 ELSEWHERE = {
     *("unresolvable-schema", "schema-unreachable", "network-off", "unknown-schema-format", "schema-format-conflict"),
     *("invalid-schema", "unreachable-reference", "too-many", "too-many-findings"),
-    *("settings", "unknown-endpoint", "source", "no-source", "no-definitions", "unusable-source"),
+    *("settings", "sink", "unknown-endpoint", "source", "no-source", "no-definitions", "unusable-source"),
 }
 """Rules of linking schemas, of fetching, of limits and of the router; their cases are with the tests of those."""
 
