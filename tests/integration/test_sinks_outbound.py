@@ -205,6 +205,7 @@ def records() -> list[tuple[bytes | None, bytes, list[tuple[str, bytes]]]]:
     ]
 
 
+@pytest.mark.full
 def test_a_target_that_is_away_holds_the_batch_and_nothing_is_lost(router: RouterProcess) -> None:
     with Webhook() as hook:
         sinks = {"hook": {"type": "http", "url": hook.url, "timeout": "5s"}}
