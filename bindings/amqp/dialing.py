@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ import proton
 from proton import SSLDomain, SSLException, symbol
 from proton.reactor import Container
 
+from bindings.backoff import Backoff
 from bindings.gateways import Connection, GatewayError, Tls
 
 PORTS: Final = {"amqp": 5672, "amqps": 5671}
@@ -40,21 +40,9 @@ class Address:
         return f"{self.scheme}://{host}:{self.port}"
 
 
-class Backoff:
-    """Waits that double up to a limit, each shortened at random so that many clients do not come back at once."""
-
-    def __init__(self) -> None:
-        self._failures = 0
-
-    def reset(self) -> None:
-        """Begin with short waits again."""
-        self._failures = 0
-
-    def wait(self) -> float:
-        """Return the seconds to wait before the next attempt."""
-        longest = min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** min(self._failures, 16))
-        self._failures += 1
-        return longest * random.uniform(0.5, 1.0)
+def reconnecting() -> Backoff:
+    """Return the pauses between attempts to connect or attach."""
+    return Backoff(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS)
 
 
 class Dialer:

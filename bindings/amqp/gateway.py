@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-from bindings.amqp.dialing import Backoff, Dialer
+from bindings.amqp.dialing import Dialer, reconnecting
 from bindings.amqp.inlet import check
 from bindings.amqp.intake import Intake, Replace, Shared, Stop
 from bindings.gateways import Connection, GatewayCounters, Limits, RowStore, Subscription
@@ -116,7 +116,7 @@ class AmqpGateway:
             _logger.warning("the AMQP gateway did not end within %s s; its broker takes back what it holds", grace)
 
     def _run(self, shared: Shared) -> None:
-        backoff = Backoff()
+        backoff = reconnecting()
         try:
             while not self._stopped.is_set():
                 with self._lock:
@@ -128,7 +128,7 @@ class AmqpGateway:
                     break
                 if shared.opened:
                     backoff.reset()
-                wait = backoff.wait()
+                wait = backoff.pause()
                 _logger.warning("AMQP connection: %s; trying again in %.1f s", shared.trouble, wait)
                 self._stopped.wait(wait)
         except Exception as error:

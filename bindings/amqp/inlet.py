@@ -8,7 +8,7 @@ import proton
 from proton import Link, Terminus, symbol
 from proton.reactor import Container, ReceiverOption
 
-from bindings.amqp.dialing import Backoff, option, option_map
+from bindings.amqp.dialing import option, option_map, reconnecting
 from bindings.gateways import GatewayError, Subscription
 
 MODES: Final = {"move": Terminus.DIST_MODE_MOVE, "copy": Terminus.DIST_MODE_COPY}
@@ -60,7 +60,7 @@ class Inlet:
 
     def __init__(self, subscription: Subscription, container_id: str) -> None:
         self.subscription = subscription
-        self.backoff = Backoff()
+        self.backoff = reconnecting()
         self.window = 1
         self.held = 0
         self.attached = False

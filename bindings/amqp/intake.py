@@ -16,7 +16,7 @@ import proton
 from proton import Delivery, Handler, ProtonException
 from proton.reactor import Container
 
-from bindings.amqp.dialing import Backoff, Dialer, hang_up, reason_of
+from bindings.amqp.dialing import Dialer, hang_up, reason_of, reconnecting
 from bindings.amqp.holding import Arrival, Holding, Stored
 from bindings.amqp.inlet import Inlet
 from bindings.amqp.mailbox import Mailbox
@@ -85,7 +85,7 @@ class Intake(Handler):
         self._inlets = [Inlet(each, shared.container_id) for each in subscriptions]
         self._by_name: dict[str, Inlet] = {}
         self._holding = Holding(shared.store, shared.counters, self.mailbox.post, shared.kept)
-        self._patience = Backoff()
+        self._patience = reconnecting()
         self._reason = ""
         self._refusal = ""
         self._probing = False
@@ -158,7 +158,7 @@ class Intake(Handler):
         reason = reason_of(event.link.remote_condition) or "the broker ended the link"
         inlet.lose(f"{inlet.subscription.endpoint}, node {inlet.subscription.address}: {reason}")
         _logger.warning("%s; trying again", inlet.problem)
-        self._later(inlet.backoff.wait(), lambda: self._attach([inlet]))
+        self._later(inlet.backoff.pause(), lambda: self._attach([inlet]))
         self._tell()
 
     def on_link_remote_detach(self, event: Any) -> None:
@@ -219,7 +219,7 @@ class Intake(Handler):
             _logger.warning("%s; messages stay with the broker", self._refusal)
             for inlet in self._inlets:
                 inlet.shut()
-            self._later(self._patience.wait(), self._probe)
+            self._later(self._patience.pause(), self._probe)
             self._tell()
 
     def _probe(self) -> None:

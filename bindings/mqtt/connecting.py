@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import uniform
 
 from bindings.gateways import Connection, GatewayError
 from bindings.mqtt.addresses import Address, addresses_of, session_options
@@ -59,20 +58,3 @@ def connector_of(
     receive = max(1, min(receive, MAX_RECEIVE))
     terms = Terms(known, client_id, session_options(connection.options), clean, receive)
     return Connector(addresses_of(connection), terms)
-
-
-class Backoff:
-    """Pauses that double from *first* to *most* seconds, each shortened by chance, so that clients spread out."""
-
-    def __init__(self, first: float = 0.25, most: float = 30.0) -> None:
-        self._first, self._most = first, most
-        self._next = first
-
-    def reset(self) -> None:
-        """Begin with the first pause again."""
-        self._next = self._first
-
-    def pause(self) -> float:
-        """Return the next pause in seconds."""
-        pause, self._next = self._next, min(self._next * 2, self._most)
-        return pause * uniform(0.5, 1.0)

@@ -15,9 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from bindings.backoff import Backoff
 from bindings.gateways import Connection, GatewayCounters, Limits, RowStore, Subscription
 from bindings.mqtt.alarm import Alarm
-from bindings.mqtt.connecting import Backoff, Connector, LinkError, connector_of
+from bindings.mqtt.connecting import Connector, LinkError, connector_of
 from bindings.mqtt.intake import Held, Intake
 from bindings.mqtt.link import Link
 from bindings.mqtt.messages import Delivery, Version, row_of

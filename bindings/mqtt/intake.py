@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final
 
+from bindings.backoff import Backoff
 from bindings.gateways import GatewayCounters, RowStore
 from bindings.inbox import InboxRow, InboxRowError
-from bindings.mqtt.connecting import Backoff
 from bindings.mqtt.link import Link
 
 GROUP_ROWS: Final = 2_000

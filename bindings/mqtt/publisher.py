@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
+from bindings.backoff import Backoff
 from bindings.gateways import Connection
-from bindings.mqtt.connecting import Backoff, LinkError, connector_of
+from bindings.mqtt.connecting import LinkError, connector_of
 from bindings.mqtt.link import Link
 from bindings.mqtt.messages import Delivery, Version
 from bindings.mqtt.outgoing import OutMessage, Refusal, fault_of, properties_of

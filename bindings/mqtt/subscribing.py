@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from bindings.backoff import Backoff
 from bindings.gateways import GatewayError, Subscription
-from bindings.mqtt.connecting import Backoff
 from bindings.mqtt.filters import FilterError, matches, shared, uncovered
 from bindings.mqtt.link import Link
 from bindings.mqtt.messages import Delivery

@@ -9,9 +9,9 @@ from typing import Final
 from nats import errors
 
 from bindings.gateways import GatewayCounters
-from bindings.nats.backoff import within
 from bindings.nats.connection import RawClient
 from bindings.nats.storing import Item
+from bindings.nats.waiting import within
 
 _ACK: Final = b"+ACK"
 _PROGRESS: Final = b"+WPI"

@@ -24,12 +24,13 @@ from typing import Final
 
 from nats import errors
 
+from bindings.backoff import Backoff
 from bindings.gateways import Connection, GatewayCounters, GatewayError, Limits, RowStore, Subscription
-from bindings.nats.backoff import Backoff, within
 from bindings.nats.connection import ConnectFault, Dialling, Place, RawClient, connect, dialling_of
 from bindings.nats.options import Plan, plans_of
 from bindings.nats.session import CoreIntake, Session
 from bindings.nats.storing import Storing
+from bindings.nats.waiting import within
 
 _LOWEST_SECONDS: Final = 0.25
 _HIGHEST_SECONDS: Final = 15.0
@@ -167,7 +168,7 @@ class NatsGateway:
                 session = Session(client, self._core, storing, self._limits, self._counters)
                 if await self._serve(session, str(place)):
                     backoff.reset()
-            if await within(self._stop, backoff.next()):
+            if await within(self._stop, backoff.pause()):
                 break
         await self._drained(storing.settled())
 

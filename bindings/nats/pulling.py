@@ -18,14 +18,15 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
+from bindings.backoff import Backoff
 from bindings.gateways import GatewayCounters, Limits
 from bindings.nats.answers import Answers
-from bindings.nats.backoff import Backoff, within
 from bindings.nats.connection import RawClient
 from bindings.nats.headers import Status, headers_of, status_of
 from bindings.nats.options import StreamPlan
 from bindings.nats.records import Arrival, row_of, stored_at
 from bindings.nats.storing import Item, Storing
+from bindings.nats.waiting import within
 
 EXPIRES_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 5.0
@@ -72,7 +73,7 @@ class Puller:
                     await self._pull()
                 except (errors.Error, TimeoutError, ValueError) as error:
                     self.ready, self.trouble = False, self._told(error)
-                    await within(self._closing, self._backoff.next())
+                    await within(self._closing, self._backoff.pause())
             await self._finish()
         finally:
             answering.cancel()

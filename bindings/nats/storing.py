@@ -14,10 +14,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from bindings.backoff import Backoff
 from bindings.gateways import RowStore
 from bindings.inbox.errors import InboxError, InboxRowError
 from bindings.inbox.frames import InboxRow
-from bindings.nats.backoff import Backoff
 
 GROUP_ROWS: Final = 5000
 _LOWEST_SECONDS: Final = 0.1
@@ -117,7 +117,7 @@ class Storing:
             self.trouble = f"messages are held, the store failed: {error!r}"
             _logger.error("the store failed, and is tried again", exc_info=error)
         self._waiting.extendleft(reversed(group))
-        self._loop.call_later(self._backoff.next(), self._next)
+        self._loop.call_later(self._backoff.pause(), self._next)
 
     def _sort_out(self, group: list[Item], error: InboxRowError) -> None:
         """Find the row that cannot be stored, so that its neighbours are."""

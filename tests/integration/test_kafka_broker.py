@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support.brokers import BrokerFailed, KafkaBroker, answers, kafka_for_tests
+from tests.support.brokers import KafkaBroker, answers, kafka_for_tests
+from tests.support.processes import BrokerFailed
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker

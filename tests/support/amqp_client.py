@@ -11,7 +11,7 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 from proton.utils import BlockingConnection
 
-from tests.support.brokers import BrokerFailed
+from tests.support.processes import BrokerFailed
 
 CODES = {
     "header": 0x70,

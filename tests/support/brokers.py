@@ -7,11 +7,9 @@ Run as a module it fetches what the local process needs, so that later runs work
 from __future__ import annotations
 
 import os
-import shlex
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -21,12 +19,10 @@ from confluent_kafka.admin import AdminClient
 
 from bindings.ivy import Coordinate, Request, find_java, resolve
 from tests.support.ports import LOOPBACK, free_ports
-from tests.support.waiting import wait_until
+from tests.support.processes import LOG_TAIL_BYTES, BrokerFailed, BrokerProcess
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_KAFKA"
 READY_LIMIT_SECONDS: Final = 90.0
-STOP_LIMIT_SECONDS: Final = 30.0
-LOG_TAIL_BYTES: Final = 4000
 CLUSTER_ID: Final = "eHJvdXRlci10ZXN0cy0wMQ"
 
 KAFKA_SERVER: Final = Request(
@@ -76,24 +72,16 @@ appender.err.layout.pattern=%d %p %c{1}: %m%n
 """
 
 
-class BrokerFailed(Exception):
-    """A broker that did not start, or stopped by itself; the message ends with the end of its log."""
+class KafkaBroker(BrokerProcess):
+    """A single-node KRaft broker on loopback, in a process of its own."""
 
-
-class KafkaBroker:
-    """A single-node KRaft broker on loopback, in a process of its own.
-
-    It keeps its ports and its data through :meth:`stop`, :meth:`kill` and :meth:`restart`. Should the process of the
-    tests die, even by SIGKILL, a guard kills the broker. Start it from any thread.
-    """
+    ready_seconds = READY_LIMIT_SECONDS
 
     def __init__(self, folder: Path, *, heap: str = "384m") -> None:
         """Prepare a broker whose data, settings and log are in *folder*; nothing runs before :meth:`start`."""
-        self._folder = folder
+        super().__init__(folder)
         self._heap = heap
         self._port, self._controller_port = free_ports(2)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -101,9 +89,8 @@ class KafkaBroker:
         return f"{LOOPBACK}:{self._port}"
 
     @property
-    def log(self) -> Path:
-        """The file that everything the broker writes goes to, through all its starts."""
-        return self._folder / "broker.log"
+    def title(self) -> str:
+        return f"Kafka on {self.bootstrap}"
 
     def start(self) -> None:
         """Start the broker and return when it answers; formats its storage the first time.
@@ -111,53 +98,15 @@ class KafkaBroker:
         Raises:
             BrokerFailed: it ended, or does not answer within the limit.
         """
-        if self._process is not None:
-            raise BrokerFailed(f"the broker on {self.bootstrap} runs already; stop or kill it first")
+        self.launch()
+
+    def _command(self) -> Sequence[str]:
         if not (self._folder / "server.properties").exists():
             self._format()
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._java("kafka.Kafka", str(self._folder / "server.properties")),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._guard = guard(self._process.pid)
-        try:
-            wait_until(self._answers, READY_LIMIT_SECONDS, lambda: f"Kafka on {self.bootstrap}\n{self._tail()}")
-        except (TimeoutError, BrokerFailed) as error:
-            self.kill()
-            raise BrokerFailed(str(error)) from error
+        return self._java("kafka.Kafka", str(self._folder / "server.properties"))
 
-    def stop(self) -> None:
-        """End the broker as an operator would, with SIGTERM; kills it when it takes too long."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End the broker at once with SIGKILL, as a crash would."""
-        self._end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Start again on the same ports and data, stopping first what still runs."""
-        self.stop()
-        self.start()
-
-    def _end(self, by: signal.Signals) -> None:
-        process, self._process = self._process, None
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            # The guard goes first: once the broker is reaped, its process id may belong to somebody else.
-            guard.kill()
-            guard.communicate()
-        if process is None:
-            return
-        process.send_signal(by)
-        try:
-            process.wait(STOP_LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_LIMIT_SECONDS)
+    def _ready(self) -> bool:
+        return answers(self.bootstrap)
 
     def _format(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -177,14 +126,6 @@ class KafkaBroker:
         options = [f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseSerialGC", "-Djava.awt.headless=true"]
         options.append(f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}")
         return [str(find_java()), *options, "-cp", classpath, main, *arguments]
-
-    def _answers(self) -> bool:
-        if self._process is not None and self._process.poll() is not None:
-            raise BrokerFailed(f"Kafka on {self.bootstrap} ended with {self._process.returncode}\n{self._tail()}")
-        return answers(self.bootstrap)
-
-    def _tail(self) -> str:
-        return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace") or "(its log is empty)"
 
 
 def answers(bootstrap: str, limit: float = 2.0) -> bool:
@@ -229,22 +170,6 @@ def _docker_answers() -> bool:
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
-
-
-def guard(pid: int) -> subprocess.Popen[bytes]:
-    """Start a process that kills *pid* as soon as ours is gone: it reads a pipe whose other end only we hold.
-
-    Not PR_SET_PDEATHSIG: it fires when the thread that started the child ends, and setting it takes a
-    ``preexec_fn``, which may deadlock in a process with threads, such as one with Spark.
-    """
-    script = f"cat >/dev/null; kill -KILL {shlex.quote(str(pid))} 2>/dev/null"
-    return subprocess.Popen(
-        ["/bin/sh", "-c", script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
 
 
 def main() -> int:

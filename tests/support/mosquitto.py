@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Final
 
 from tests.support.authority import Pair
-from tests.support.brokers import BrokerFailed, guard
 from tests.support.ports import LOOPBACK, free_ports
+from tests.support.processes import BrokerFailed, BrokerProcess
 from tests.support.waiting import wait_until
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_MQTT"
@@ -25,7 +25,6 @@ _GIVEN: Final = os.environ.get(GIVEN_VARIABLE)
 DEBIAN: Final = "/usr/sbin/mosquitto"
 READY_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 30.0
-LOG_TAIL_BYTES: Final = 4000
 
 # Nothing is dropped for a client that is away, and persistence is written when asked for (SIGUSR1) and at the end.
 _SETTINGS: Final = """\
@@ -68,7 +67,7 @@ def mosquitto_program() -> str:
     return found
 
 
-class Mosquitto:
+class Mosquitto(BrokerProcess):
     """A broker that keeps its port and its data through :meth:`stop`, :meth:`kill` and :meth:`restart`.
 
     Should the process of the tests die, even by SIGKILL, a guard kills the broker. ``extra`` are further lines of its
@@ -78,13 +77,11 @@ class Mosquitto:
     def __init__(
         self, folder: Path, security: Security | None = None, *, extra: str = "", in_flight: int = 1000
     ) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._security = security or Security()
         self._extra = extra
         self._in_flight = in_flight
         (self.port,) = free_ports(1)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Mosquitto:
@@ -102,9 +99,8 @@ class Mosquitto:
         return f"{'mqtts' if self._security.server else 'mqtt'}://{LOOPBACK}:{self.port}"
 
     @property
-    def log(self) -> Path:
-        """The file that everything the broker writes goes to, through all its starts."""
-        return self._folder / "broker.log"
+    def title(self) -> str:
+        return f"mosquitto on port {self.port}"
 
     def start(self) -> None:
         """Start the broker and return when it listens.
@@ -112,36 +108,18 @@ class Mosquitto:
         Raises:
             BrokerFailed: it ended, or does not listen within the limit.
         """
-        if self._process is not None:
-            raise BrokerFailed(f"the broker on port {self.port} runs already; stop or kill it first")
+        self.launch()
+
+    def _command(self) -> list[str]:
         (self._folder / "mosquitto.conf").write_text(self._configuration())
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [mosquitto_program(), "-c", str(self._folder / "mosquitto.conf")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._guard = guard(self._process.pid)
+        return [mosquitto_program(), "-c", str(self._folder / "mosquitto.conf")]
+
+    def _ready(self) -> bool:
         try:
-            wait_until(self._listens, READY_SECONDS, lambda: f"mosquitto on port {self.port}\n{self._tail()}")
-        except (TimeoutError, BrokerFailed) as error:
-            self.kill()
-            raise BrokerFailed(str(error)) from error
-
-    def stop(self) -> None:
-        """End the broker as an operator would: it saves what it has. Does nothing when it does not run."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End the broker at once, as a crash would: what was not saved is gone."""
-        self._end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Start again on the same port and data, stopping first what still runs."""
-        self.stop()
-        self.start()
+            socket.create_connection((LOOPBACK, self.port), 1.0).close()
+        except OSError:
+            return False
+        return True
 
     def save(self) -> None:
         """Have the broker write all it holds to its disk, and return when it did."""
@@ -175,34 +153,6 @@ class Mosquitto:
         command = [program, "-b", "-c", str(file), self._security.username, self._security.password]
         subprocess.run(command, check=True, capture_output=True, timeout=STOP_SECONDS)
         return file
-
-    def _listens(self) -> bool:
-        if self._process is not None and self._process.poll() is not None:
-            raise BrokerFailed(f"mosquitto ended with {self._process.returncode}\n{self._tail()}")
-        try:
-            socket.create_connection((LOOPBACK, self.port), 1.0).close()
-        except OSError:
-            return False
-        return True
-
-    def _end(self, by: signal.Signals) -> None:
-        process, self._process = self._process, None
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            # The guard goes first: once the broker is reaped, its process id may belong to somebody else.
-            guard.kill()
-            guard.communicate()
-        if process is None:
-            return
-        process.send_signal(by)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_SECONDS)
-
-    def _tail(self) -> str:
-        return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace") or "(its log is empty)"
 
 
 def access_rules(folder: Path) -> str:

@@ -5,51 +5,43 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
-import subprocess
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 from tests.support.ports import LOOPBACK, free_ports
-from tests.support.waiting import wait_until
+from tests.support.processes import BrokerFailed, BrokerProcess
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_NATS"
 DEBIAN: Final = "/usr/sbin/nats-server"
 READY_SECONDS: Final = 30.0
-STOP_SECONDS: Final = 10.0
-LOG_TAIL_BYTES: Final = 4000
-
-
-class NatsServerFailed(Exception):
-    """A server that did not start; the message ends with the end of its log."""
 
 
 def nats_server() -> str:
     """Return the program: the one that is given, else the one on the path, else Debian's.
 
     Raises:
-        NatsServerFailed: there is none.
+        BrokerFailed: there is none.
     """
     found = os.environ.get(GIVEN_VARIABLE) or shutil.which("nats-server") or DEBIAN
     if not os.access(found, os.X_OK):
-        raise NatsServerFailed(f"{found} cannot be run: install the package nats-server, or set {GIVEN_VARIABLE}")
+        raise BrokerFailed(f"{found} cannot be run: install the package nats-server, or set {GIVEN_VARIABLE}")
     return found
 
 
-class NatsServer:
+class NatsServer(BrokerProcess):
     """A server that keeps its port and its JetStream data through :meth:`kill` and :meth:`start`.
 
     *settings* is written to its configuration file, where JSON is valid: ``authorization``, ``tls``, ``max_payload`` …
     Should the process of the tests die, even by SIGKILL, a guard kills the server.
     """
 
+    stop_seconds = 10.0
+
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self._folder = folder
+        super().__init__(folder)
         (self.port,) = free_ports(1)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self.configure(**settings)
 
@@ -68,71 +60,30 @@ class NatsServer:
         """Start it, and return when it answers.
 
         Raises:
-            NatsServerFailed: it ended, or does not answer within the limit.
+            BrokerFailed: it ended, or does not answer within the limit.
         """
-        with (self._folder / "server.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [nats_server(), "-c", str(self._folder / "server.conf")],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", f"cat >/dev/null; kill -KILL {self._process.pid} 2>/dev/null"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            wait_until(self._answers, READY_SECONDS, lambda: f"nats-server on {self.uri}\n{self._tail()}")
-        except (TimeoutError, NatsServerFailed) as error:
-            self.kill()
-            raise NatsServerFailed(str(error)) from error
+        self.launch()
         return self
 
-    def stop(self) -> None:
-        """End it as an operator would."""
-        self._end(signal.SIGTERM)
+    @property
+    def title(self) -> str:
+        return f"nats-server on {self.uri}"
 
-    def kill(self) -> None:
-        """End it at once, as a crash would."""
-        self._end(signal.SIGKILL)
+    def _command(self) -> list[str]:
+        return [nats_server(), "-c", str(self._folder / "server.conf")]
 
-    def __enter__(self) -> NatsServer:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.kill()
-
-    def _end(self, by: signal.Signals) -> None:
-        process, self._process = self._process, None
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            # The guard goes first: once the server is reaped, its process id may belong to somebody else.
-            guard.kill()
-            guard.communicate()
-        if process is None:
-            return
-        process.send_signal(by)
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_SECONDS)
-
-    def _answers(self) -> bool:
-        if self._process is not None and self._process.poll() is not None:
-            raise NatsServerFailed(f"nats-server ended with {self._process.returncode}\n{self._tail()}")
+    def _ready(self) -> bool:
         try:
             with socket.create_connection((LOOPBACK, self.port), timeout=1) as connection:
                 return connection.recv(4) == b"INFO"
         except OSError:
             return False
 
-    def _tail(self) -> str:
-        return (self._folder / "server.log").read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
+    def __enter__(self) -> NatsServer:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill()
 
 
 class RawSender:

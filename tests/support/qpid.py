@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,14 +21,11 @@ from proton import ProtonException
 from proton.utils import BlockingConnection
 
 from bindings.ivy import Coordinate, Request, find_java, resolve
-from tests.support.brokers import BrokerFailed, guard
 from tests.support.ports import LOOPBACK, free_ports
-from tests.support.waiting import wait_until
+from tests.support.processes import BrokerFailed, BrokerProcess
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_AMQP"
 READY_LIMIT_SECONDS: Final = 90.0
-STOP_LIMIT_SECONDS: Final = 30.0
-LOG_TAIL_BYTES: Final = 4000
 READY_MARK: Final = b"BRK-1004"
 QPID_SERVER: Final = Request(
     wanted=(Coordinate("org.apache.qpid", "qpid-broker", "9.2.1"),),
@@ -56,12 +52,14 @@ class Certificates:
     other_ca: Path
 
 
-class QpidBroker:
+class QpidBroker(BrokerProcess):
     """A broker on loopback in a process of its own; see the module.
 
     Without *users* it lets anybody in (SASL ANONYMOUS), else only those, by SASL PLAIN; the first may manage it. With
-    *certificates* it listens with TLS. It keeps port and data through :meth:`stop`, :meth:`kill` and :meth:`restart`.
+    *certificates* it listens with TLS.
     """
+
+    ready_seconds = READY_LIMIT_SECONDS
 
     def __init__(
         self,
@@ -71,14 +69,11 @@ class QpidBroker:
         certificates: Certificates | None = None,
         heap: str = "512m",
     ) -> None:
-        self._folder = folder
+        super().__init__(folder)
         self._users = dict(users or {})
         self._certificates = certificates
         self._heap = heap
         (self.port,) = free_ports(1)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._started_at = 0
 
     @property
     def uri(self) -> str:
@@ -86,9 +81,8 @@ class QpidBroker:
         return f"{'amqps' if self._certificates else 'amqp'}://localhost:{self.port}"
 
     @property
-    def log(self) -> Path:
-        """The file that everything the broker writes goes to, through all its starts."""
-        return self._folder / "broker.log"
+    def title(self) -> str:
+        return f"Qpid on port {self.port}"
 
     def start(self) -> None:
         """Start the broker and return when it answers.
@@ -96,50 +90,15 @@ class QpidBroker:
         Raises:
             BrokerFailed: it ended, or does not answer within the limit.
         """
-        if self._process is not None:
-            raise BrokerFailed(f"the broker on port {self.port} runs already; stop or kill it first")
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.launch()
+
+    def _command(self) -> list[str]:
         self._write_configuration()
-        with self.log.open("ab") as log:
-            self._started_at = log.tell()
-            self._process = subprocess.Popen(
-                self._java(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        self._guard = guard(self._process.pid)
-        try:
-            wait_until(self._answers, READY_LIMIT_SECONDS, lambda: f"Qpid on port {self.port}\n{self._tail()}")
-        except (TimeoutError, BrokerFailed) as error:
-            self.kill()
-            raise BrokerFailed(str(error)) from error
+        return self._java()
 
-    def stop(self) -> None:
-        """End the broker as an operator would, with SIGTERM; kills it when it takes too long."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """End the broker at once with SIGKILL, as a crash would."""
-        self._end(signal.SIGKILL)
-
-    def restart(self) -> None:
-        """Start again on the same port and data, stopping first what still runs."""
-        self.stop()
-        self.start()
-
-    def _end(self, by: signal.Signals) -> None:
-        process, self._process = self._process, None
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            # The guard goes first: once the broker is reaped, its process id may belong to somebody else.
-            guard.kill()
-            guard.communicate()
-        if process is None:
-            return
-        process.send_signal(by)
-        try:
-            process.wait(STOP_LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(STOP_LIMIT_SECONDS)
+    def _ready(self) -> bool:
+        # The port listens before the virtual host has recovered its messages; only the log says when it has.
+        return READY_MARK in self.log.read_bytes()[self._started_at :]
 
     def _java(self) -> list[str]:
         classpath = os.pathsep.join(map(str, resolve(QPID_SERVER)))
@@ -196,15 +155,6 @@ class QpidBroker:
             configuration["keystores"] = [store]
             port |= {"keyStore": "keys", "transports": ["SSL"]}
         return configuration
-
-    def _answers(self) -> bool:
-        if self._process is not None and self._process.poll() is not None:
-            raise BrokerFailed(f"Qpid on port {self.port} ended with {self._process.returncode}\n{self._tail()}")
-        # The port listens before the virtual host has recovered its messages; only the log says when it has.
-        return READY_MARK in self.log.read_bytes()[self._started_at :]
-
-    def _tail(self) -> str:
-        return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace") or "(its log is empty)"
 
 
 def make_certificates(folder: Path) -> Certificates:

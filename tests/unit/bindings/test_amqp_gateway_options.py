@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bindings.amqp.dialing import LONGEST_WAIT_SECONDS, Backoff, Dialer, option
+from bindings.amqp.dialing import LONGEST_WAIT_SECONDS, Dialer, option, reconnecting
 from bindings.amqp.gateway import AmqpGateway
 from bindings.gateways import Connection, GatewayError, Limits, Login, Subscription, Tls
 from bindings.inbox import InboxRow
@@ -86,12 +86,12 @@ def test_options_are_found_in_any_spelling(name: str) -> None:
 
 
 def test_waits_grow_to_a_limit_and_begin_anew() -> None:
-    backoff = Backoff()
-    waits = [backoff.wait() for _ in range(40)]
+    backoff = reconnecting()
+    waits = [backoff.pause() for _ in range(40)]
     assert waits[0] < 0.3
     assert LONGEST_WAIT_SECONDS / 2 <= min(waits[20:]) <= max(waits) <= LONGEST_WAIT_SECONDS
     backoff.reset()
-    assert backoff.wait() < 0.3
+    assert backoff.pause() < 0.3
 
 
 def test_a_gateway_that_never_ran_stops_at_once() -> None:

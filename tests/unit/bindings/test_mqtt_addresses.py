@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from bindings.backoff import Backoff
 from bindings.gateways import Connection, GatewayError, Login, Tls
 from bindings.mqtt.addresses import addresses_of, session_options
-from bindings.mqtt.connecting import Backoff, connector_of
+from bindings.mqtt.connecting import connector_of
 
 
 @pytest.mark.parametrize(
