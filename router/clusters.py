@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.login import SaslLogin
 from router.errors import BrokerUnreachable
 from router.settings import KafkaSink, Settings, SourceSettings, revealed
-from router.settings.model import KafkaInboxSettings
+from router.settings.inward import KafkaInboxSettings
 from router.settings.values import Options
 from router.sources import Source
 
@@ -29,13 +30,25 @@ def _client(servers: str, settings: SourceSettings | KafkaSink | KafkaInboxSetti
     tls = settings.tls
     return KafkaClient(
         servers,
-        settings.username,
-        settings.password.get_secret_value() if settings.password else None,
+        _login(settings),
         tls=tls is not None,
         ca=tls.ca if tls else None,
         cert=tls.cert if tls else None,
         key=tls.key if tls else None,
         options=revealed(options),
+    )
+
+
+def _login(settings: SourceSettings | KafkaSink | KafkaInboxSettings) -> SaslLogin | None:
+    if settings.username is None:
+        return None
+    return SaslLogin(
+        settings.username,
+        settings.password.get_secret_value() if settings.password else "",
+        settings.sasl or "plain",
+        settings.token_endpoint or "",
+        settings.token_scope,
+        settings.token_ca,
     )
 
 
@@ -53,9 +66,9 @@ def check_reachable(sources: tuple[Source, ...], settings: Settings) -> None:
     ]
     if settings.inbox.kafka is not None:
         clients.append(("inbox", inbox_client(settings.inbox.kafka)))
-    answered: set[str] = set()
+    answered: list[KafkaClient] = []
     for name, client in clients:
-        if repr(client) in answered:
+        if client in answered:
             continue
         try:
             client.partitions(())
@@ -63,4 +76,4 @@ def check_reachable(sources: tuple[Source, ...], settings: Settings) -> None:
             raise BrokerUnreachable(
                 f"{name}: {error}", hint="start the broker, or correct bootstrap_servers and credentials"
             ) from error
-        answered.add(repr(client))
+        answered.append(client)

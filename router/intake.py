@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, Protocol
 
+from bindings.http.access import Access
 from bindings.http.gateway import GatewayError, HttpGateway
 from bindings.http.gateway import HttpSettings as ServerSettings
 from bindings.http.routing import HttpRoute
@@ -22,8 +24,9 @@ from router.gateways import BrokerGateways
 from router.logs import get_logger
 from router.metrics import Metrics
 from router.plan import Plan
-from router.settings import Settings
-from router.settings.model import KafkaInboxSettings
+from router.settings import HttpSettings, Settings, revealed
+from router.settings.inward import KafkaInboxSettings
+from router.settings.security import cautions
 from router.state import State
 from router.status import Status
 
@@ -181,24 +184,46 @@ class Intake:
 
     def _listen(self, inbox: Rows, routes: list[HttpRoute]) -> HttpGateway:
         chosen = self._settings.http
-        settings = ServerSettings(host=chosen.host, port=chosen.port, max_body_bytes=chosen.max_body)
-        gateway = HttpGateway(routes, inbox, settings, counters=self._metrics)
+        gateway = HttpGateway(routes, inbox, server_settings(chosen), counters=self._metrics)
         try:
             gateway.start()
         except GatewayError as error:
-            hint = "choose another http.port, or 0 for a free one"
-            raise ConfigError(f"HTTP gateway: {error}", key="http.port", hint=hint) from error
+            hint = "correct http.port (0 takes a free one) or http.tls"
+            raise ConfigError(f"HTTP gateway: {error}", key="http", hint=hint) from error
         self._status.gateway("http", True)
-        _log.info("http gateway listening", address=f"http://{chosen.host}:{gateway.port}")
+        scheme = "http" if chosen.tls is None else "https"
+        _log.info("http gateway listening", address=f"{scheme}://{chosen.host}:{gateway.port}")
+        for key, caution in cautions(self._settings):
+            _log.warning("not safe", key=key, problem=f"{key} {caution}")
         return gateway
 
 
+def server_settings(chosen: HttpSettings) -> ServerSettings:
+    """Return how the HTTP gateway listens, and to whom."""
+    access = None
+    if chosen.auth is not None:
+        bearer, basic, keys = (revealed(each) for each in (chosen.auth.bearer, chosen.auth.basic, chosen.auth.api_keys))
+        access = Access(bearer, basic, keys, chosen.auth.api_key_header)
+    server = ServerSettings(host=chosen.host, port=chosen.port, max_body_bytes=chosen.max_body, access=access)
+    if chosen.tls is None:
+        return server
+    clients = Path(chosen.tls.ca) if chosen.tls.ca else None
+    return replace(server, tls_certificate=Path(chosen.tls.cert), tls_key=Path(chosen.tls.key), tls_clients=clients)
+
+
 def http_routes(plan: Plan) -> list[HttpRoute]:
-    """Return where the HTTP gateway listens; endpoints that share a path are one route, named by the first."""
+    """Return where the HTTP gateway listens; endpoints that share a path are one route, named by the first.
+
+    Who may send to a shared path is whom every one of its sources lets.
+    """
     routes: dict[str, HttpRoute] = {}
     for source in plan.sources:
         if source.kind == "http":
-            known = routes.get(source.path)
-            methods = dict.fromkeys((*(known.methods if known else ()), *source.methods))
-            routes[source.path] = HttpRoute(known.endpoint if known else source.endpoint, source.path, tuple(methods))
+            known = routes.get(source.path, HttpRoute(source.endpoint, source.path, ()))
+            methods = dict.fromkeys((*known.methods, *source.methods))
+            users = known.users
+            if source.settings.users:
+                allowed = frozenset(source.settings.users)
+                users = allowed if users is None else users & allowed
+            routes[source.path] = replace(known, methods=tuple(methods), users=users)
     return list(routes.values())

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
+from bindings.http.access import Guard
 from bindings.http.codec import PROTOCOL
 from bindings.http.problems import Refusal, Reply, unavailable
 from bindings.http.request import header, parts_of_request
@@ -68,8 +69,11 @@ class RequestLimits:
 class GatewayApplication:
     """Takes requests for the given routes; see the module for its promise."""
 
-    def __init__(self, routes: Routes, store: RowStore, limits: RequestLimits, counters: GatewayCounters) -> None:
+    def __init__(
+        self, routes: Routes, store: RowStore, limits: RequestLimits, counters: GatewayCounters, guard: Guard
+    ) -> None:
         self._routes = routes
+        self._guard = guard
         self._store = store
         self._limits = limits
         self._counters = counters
@@ -86,7 +90,7 @@ class GatewayApplication:
         elif scope["type"] == "http":
             await self._request(scope, receive, send)
         else:
-            await send({"type": "websocket.close", "code": 1003})
+            await _refuse_websocket(send)
 
     async def drained(self) -> None:
         """Wait until no request is in flight."""
@@ -119,7 +123,11 @@ class GatewayApplication:
             found = self._routes.find(scope["method"], scope["raw_path"].decode("latin-1"))
             if scope["method"] == "OPTIONS" and found.allowed and found.endpoint is None:
                 return _handshake(scope, found)
-            return await self._take(scope, body, _endpoint(scope, found))
+            # Before anything is told about paths and methods, and before the body is asked for.
+            sender = self._guard.admit(scope)
+            endpoint = _endpoint(scope, found)
+            self._guard.allow(sender, found.users)
+            return await self._take(scope, body, endpoint)
         except Refusal as refusal:
             return refusal.reply()
 
@@ -132,7 +140,9 @@ class GatewayApplication:
         _check_length(scope, self._limits.max_body_bytes)
         received = time.time_ns() // 1000
         content = await body.read(self._limits.max_body_bytes, self._limits.timeout)
-        row = InboxRow(endpoint, PROTOCOL, received, parts_of_request(scope), content or None)
+        row = InboxRow(
+            endpoint, PROTOCOL, received, parts_of_request(scope, self._guard.secret_headers), content or None
+        )
         await self._append(row)
         self._counters.acknowledged(endpoint)
         return Reply(HTTPStatus.ACCEPTED, ((b"content-length", b"0"),))
@@ -238,6 +248,14 @@ def _handshake(scope: Scope, found: Found) -> Reply:
     if origin is not None:
         headers += [(b"webhook-allowed-origin", origin), (b"webhook-allowed-rate", b"*")]
     return Reply(HTTPStatus.OK, tuple(headers))
+
+
+async def _refuse_websocket(send: Send) -> None:
+    """Answer the upgrade as the request that it still is; a plain close would be a 403 without a word."""
+    reply = Refusal(HTTPStatus.BAD_REQUEST, "WebSocket is not spoken here; send each message as a request").reply()
+    headers = list(reply.headers)
+    await send({"type": "websocket.http.response.start", "status": int(reply.status), "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": reply.body})
 
 
 async def _answer(send: Send, reply: Reply, *, close: bool, version: str) -> None:

@@ -16,6 +16,7 @@ from hypercorn.asyncio import serve
 from hypercorn.config import Config
 from hypercorn.typing import Framework
 
+from bindings.http.access import Access, Guard
 from bindings.http.application import GatewayApplication, GatewayCounters, RequestLimits, RowStore
 from bindings.http.routing import HttpRoute, Routes
 
@@ -35,7 +36,9 @@ class HttpSettings:
 
     ``port`` 0 takes a free one. ``max_body_bytes`` and ``max_header_bytes`` bound one request, ``request_timeout``
     (seconds) its body's arrival and then its way into the inbox, ``max_in_flight`` how many are held at once.
-    ``retry_after`` (seconds) goes with every 503. ``tls_certificate`` and ``tls_key`` are PEM files, both or none.
+    ``retry_after`` (seconds) goes with every 503. ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with
+    ``tls_clients``, certificates of authorities, a client needs a certificate of theirs (mutual TLS). ``access`` says
+    who may send; None is everybody.
     """
 
     host: str = "127.0.0.1"
@@ -47,6 +50,8 @@ class HttpSettings:
     retry_after: int = 5
     tls_certificate: Path | None = None
     tls_key: Path | None = None
+    tls_clients: Path | None = None
+    access: Access | None = None
 
 
 class NoCounters:
@@ -141,7 +146,9 @@ class HttpGateway:
             max_in_flight=self._settings.max_in_flight,
             retry_after=self._settings.retry_after,
         )
-        application = GatewayApplication(self._routes, self._inbox, limits, self._counters)
+        application = GatewayApplication(
+            self._routes, self._inbox, limits, self._counters, Guard(self._settings.access)
+        )
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         close = asyncio.Event()
@@ -191,7 +198,7 @@ class HttpGateway:
         config.keep_alive_timeout = settings.request_timeout
         config.keep_alive_max_requests = 1_000_000
         config.graceful_timeout = 0.1  # by then nothing is in flight, or its grace is over
-        if settings.tls_certificate or settings.tls_key:
+        if settings.tls_certificate or settings.tls_key or settings.tls_clients:
             self._use_tls(config)
         # The server owns the socket from here on.
         config.bind = [f"fd://{listener.detach()}"]
@@ -202,7 +209,11 @@ class HttpGateway:
         if certificate is None or key is None:
             raise GatewayError("TLS needs both a certificate and a key; give tls_certificate and tls_key, or neither")
         config.certfile, config.keyfile = str(certificate), str(key)
+        clients = self._settings.tls_clients
+        if clients is not None:
+            config.ca_certs, config.verify_mode = str(clients), ssl.CERT_REQUIRED
         try:
             config.create_ssl_context()
         except (OSError, ssl.SSLError) as error:
-            raise GatewayError(f"certificate {certificate} with key {key} cannot be used: {error}") from error
+            names = f"certificate {certificate} with key {key}" + (f" and authorities {clients}" if clients else "")
+            raise GatewayError(f"{names} cannot be used: {error}") from error

@@ -14,21 +14,25 @@ TOKEN: Final = b"access_token"
 """The query parameter that is never part of a record."""
 
 
-def parts_of_request(scope: Mapping[str, Any]) -> list[Part]:
-    """Return ``method``, ``path`` (raw), ``query.*`` and ``headers.*`` (lower case), without credentials."""
+def parts_of_request(scope: Mapping[str, Any], secret: frozenset[str] = frozenset()) -> list[Part]:
+    """Return ``method``, ``path`` (raw), ``query.*`` and ``headers.*`` (lower case), without credentials.
+
+    *secret* are more headers that hold credentials, in lower case.
+    """
     return [
         Part("method", scope["method"].encode("ascii")),
         Part("path", scope["raw_path"]),
         *query_parts(scope["query_string"]),
-        *header_parts(scope["headers"]),
+        *header_parts(scope["headers"], secret),
     ]
 
 
-def header_parts(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[Part]:
+def header_parts(headers: Iterable[tuple[bytes, bytes]], secret: frozenset[str] = frozenset()) -> Iterator[Part]:
     """Yield headers in order, names in lower case, values byte for byte; credentials are left out."""
+    left_out = CREDENTIALS | secret
     for name, value in headers:
         lowered = name.decode("latin-1").lower()
-        if lowered not in CREDENTIALS:
+        if lowered not in left_out:
             yield Part(f"headers.{lowered}", bytes(value))
 
 
@@ -49,6 +53,12 @@ def query_parts(query: bytes) -> Iterator[Part]:
         except UnicodeDecodeError:
             key = raw_name.decode("utf-8", "backslashreplace")
         yield Part(f"query.{key}", _form_decoded(raw_value))
+
+
+def token_of(query: bytes) -> bytes | None:
+    """Return the access token of a query (RFC 6750 section 2.3)."""
+    pairs = (pair.partition(b"=") for pair in query.split(b"&"))
+    return next((_form_decoded(value) for name, _, value in pairs if _form_decoded(name) == TOKEN), None)
 
 
 def header(scope: Mapping[str, Any], name: bytes) -> bytes | None:

@@ -16,22 +16,25 @@ class HttpRoute:
 
     ``path`` is compared with the raw, undecoded path: plain text, or a template whose placeholders each take one or
     more characters without ``/``; a path that is one placeholder takes any (semantics.md section 5, rule 2).
+    ``users`` are the names of those who may send to it; None is everybody whom the gateway lets in.
     """
 
     endpoint: str
     path: str
     methods: tuple[str, ...] = ("POST",)
+    users: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The outcome of a look-up: ``endpoint`` None means that no route takes the request.
+    """The outcome of a look-up: ``endpoint`` None means that no route takes the request; else ``users`` may use it.
 
     ``allowed`` are the methods of all routes that take the path; empty when none does.
     """
 
     endpoint: str | None
     allowed: tuple[str, ...]
+    users: frozenset[str] | None = None
 
 
 class Routes:
@@ -58,7 +61,8 @@ class Routes:
         taking.extend((index, route) for index, route, pattern in templates if pattern.fullmatch(path))
         ordered = [route for _, route in sorted(taking, key=lambda each: each[0])]
         allowed = tuple(dict.fromkeys(each for route in ordered for each in route.methods))
-        return Found(next((route.endpoint for route in ordered if method in route.methods), None), allowed)
+        taker = next((route for route in ordered if method in route.methods), None)
+        return Found(None, allowed) if taker is None else Found(taker.endpoint, allowed, taker.users)
 
 
 def _pattern(template: str) -> re.Pattern[str]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from bindings.kafka.login import SaslLogin
+
 TIMEOUT_SECONDS: Final = 10.0
+_SHARED: Final = ("security.protocol", "client.id")
+"""Options that both clients know by the same name and in the same sense."""
+_REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+"""What no further try mends: a login or a certificate that is not taken."""
 
 
 class KafkaUnreachable(Exception):
@@ -18,14 +25,14 @@ class KafkaUnreachable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class KafkaClient:
-    """How to reach a cluster. ``password`` and ``options`` may hold secrets and are never printed.
+    """How to reach a cluster. ``login`` and ``options`` may hold secrets and are never printed.
 
-    TLS is used when ``tls`` is set, and then verifies certificates and host names.
+    TLS is used when ``tls`` is set, and then verifies certificates and host names. ``ca``, ``cert`` and ``key`` are PEM
+    files; without ``ca`` the system's authorities are trusted.
     """
 
     servers: str
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    login: SaslLogin | None = None
     tls: bool = False
     ca: str | None = None
     cert: str | None = None
@@ -33,7 +40,11 @@ class KafkaClient:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def jvm(self) -> dict[str, str]:
-        """Return the options of Spark's Kafka source and sink, names with ``kafka.`` in front."""
+        """Return the options of Spark's Kafka source and sink, names with ``kafka.`` in front.
+
+        Raises:
+            OSError: the certificate or key cannot be read.
+        """
         made = {"bootstrap.servers": self.servers, "security.protocol": self._protocol()}
         if self.tls and self.ca:
             made |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.ca}
@@ -41,42 +52,62 @@ class KafkaClient:
             with open(self.cert, encoding="utf-8") as cert, open(self.key, encoding="utf-8") as key:
                 chain, private = cert.read(), key.read()
             made |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": private}
-        if self.username is not None:
-            made |= {"sasl.mechanism": "PLAIN", "sasl.jaas.config": self._jaas()}
+        if self.login is not None:
+            made |= self.login.jvm()
         return {f"kafka.{name}": value for name, value in (made | dict(self.options)).items()}
 
-    def librdkafka(self) -> dict[str, str]:
+    def librdkafka(self) -> dict[str, Any]:
         """Return the configuration for confluent-kafka."""
         made = {"bootstrap.servers": self.servers, "security.protocol": self._protocol()}
         for name, value in (("ca", self.ca), ("certificate", self.cert), ("key", self.key)):
             if self.tls and value:
                 made[f"ssl.{name}.location"] = value
-        if self.username is not None:
-            made |= {"sasl.mechanism": "PLAIN", "sasl.username": self.username, "sasl.password": self.password or ""}
-        shared = ("sasl.mechanism", "security.protocol", "client.id")
-        return made | {name: value for name, value in self.options.items() if name in shared}
+        if self.login is not None:
+            made |= self.login.librdkafka()
+        return made | {name: value for name, value in self.options.items() if name in _SHARED}
 
     def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
         """Return the partitions of those topics that exist.
 
         Raises:
-            KafkaUnreachable: no broker answered within ten seconds.
+            KafkaUnreachable: the brokers refused us, none answered within ten seconds, or a certificate cannot be read.
         """
+        self._check_files()
         wanted = set(topics)
+        troubles: list[KafkaError] = []
         try:
-            admin = AdminClient({**self.librdkafka(), "log_level": 0, "socket.timeout.ms": 5000})
-            found = admin.list_topics(timeout=TIMEOUT_SECONDS).topics
+            config = {**self.librdkafka(), "log_level": 0, "socket.timeout.ms": 5000, "error_cb": troubles.append}
+            found = self._answer(AdminClient(config), troubles).topics
         except KafkaException as error:
-            reason = error.args[0].str() if error.args else str(error)
+            reason = _told(troubles) or (error.args[0].str() if error.args else str(error))
             raise KafkaUnreachable(f"Kafka at {self.servers} does not answer: {reason}") from error
         return {name: sorted(topic.partitions) for name, topic in found.items() if name in wanted and not topic.error}
 
+    def _answer(self, admin: AdminClient, troubles: list[KafkaError]) -> Any:
+        """Ask until there is an answer, a refusal, or no time left; only callbacks tell a refusal."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            try:
+                return admin.list_topics(timeout=1.0)
+            except KafkaException:
+                admin.poll(0)
+                if time.monotonic() > deadline or any(each.code() in _REFUSED for each in troubles):
+                    raise
+
+    def _check_files(self) -> None:
+        """Name a file that cannot be read; librdkafka would only say which option failed."""
+        for file in (self.ca, self.cert, self.key, self.login.token_ca if self.login else None):
+            try:
+                if file is not None:
+                    open(file, "rb").close()
+            except OSError as error:
+                raise KafkaUnreachable(f"Kafka at {self.servers}: cannot read {file}: {error.strerror}") from error
+
     def _protocol(self) -> str:
-        return f"{'SASL_' if self.username is not None else ''}{'SSL' if self.tls else 'PLAINTEXT'}"
+        return f"{'SASL_' if self.login is not None else ''}{'SSL' if self.tls else 'PLAINTEXT'}"
 
-    def _jaas(self) -> str:
-        def quoted(text: str) -> str:
-            return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
-        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
-        return f"{module} required username={quoted(self.username or '')} password={quoted(self.password or '')};"
+def _told(troubles: list[KafkaError]) -> str:
+    """Return what says most of the client's troubles: a refusal before a connection that was lost for it."""
+    ranked = sorted(troubles, key=lambda each: each.code() not in _REFUSED)
+    return ranked[0].str() if ranked else ""

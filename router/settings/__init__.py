@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from router.settings.inward import HttpSettings, InboxSettings
 from router.settings.load import load_settings, settings_from_dict
 from router.settings.model import (
     AmqpSink,
     CatalogSettings,
     DeadLetterSettings,
-    HttpSettings,
     HttpSink,
-    InboxSettings,
     JsonLinesSink,
     KafkaSink,
     LogSettings,
@@ -18,19 +17,28 @@ from router.settings.model import (
     MetricsSettings,
     MqttSink,
     NatsSink,
-    RouteSettings,
     Settings,
     Sink,
     SourceSettings,
     SparkSettings,
     TableSink,
     TlsSettings,
+)
+from router.settings.routes import (
+    REASONS,
+    RouteSettings,
+    Validate,
     When,
+    event_routes,
+    event_sinks,
+    letter_routes,
+    letter_sinks,
 )
 from router.settings.schema import settings_reference
 from router.settings.values import revealed
 
 __all__ = [
+    "REASONS",
     "AmqpSink",
     "CatalogSettings",
     "DeadLetterSettings",
@@ -52,7 +60,12 @@ __all__ = [
     "SparkSettings",
     "TableSink",
     "TlsSettings",
+    "Validate",
     "When",
+    "event_routes",
+    "event_sinks",
+    "letter_routes",
+    "letter_sinks",
     "load_settings",
     "revealed",
     "settings_from_dict",

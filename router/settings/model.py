@@ -9,19 +9,20 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from router.settings.dead_letters import DeadLetterSettings as DeadLetterSettings
+from router.settings.inward import GatewaySettings, HttpSettings, InboxSettings
+from router.settings.logins import HTTP_URL, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl
+from router.settings.logins import TlsSettings as TlsSettings
+from router.settings.routes import MISSING_TEXT, Missing, RouteSettings
+from router.settings.section import Section
 from router.settings.values import Duration, Options, Size, Text, Texts, as_text
 
 _ENDPOINT: Final = "A `producer` endpoint of the catalog; its address, options and definitions then shape what is sent."
+_MOST: Final = "Most distinct destinations since the router's start; past them `sink-rejected`."
 _ENDPOINT_XID: Final = r"^/endpoints/[^/]+$"
-
-
-class Section(BaseModel):
-    """A part of the settings: immutable, and without room for unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class CatalogSettings(Section):
@@ -34,21 +35,13 @@ class CatalogSettings(Section):
     network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
 
 
-class TlsSettings(Section):
-    """Certificates of a connection; all PEM files."""
-
-    ca: str | None = Field(None, description="Certificates of the authorities to trust; unset trusts the system's.")
-    cert: str | None = Field(None, description="Our own certificate, for brokers that ask for one.")
-    key: str | None = Field(None, description="The private key of `cert`.")
-
-
 class SourceSettings(Section):
     """One endpoint of the catalog that records are taken from."""
 
     endpoint: str = Field(description="The endpoint's xid, such as /endpoints/plant.", pattern=r"^/endpoints/[^/]+$")
     lane: str | None = Field(None, description="Gives the source a query of its own, so that it cannot hold others up.")
     start: Literal["earliest", "latest"] | None = Field(
-        None, description="Where a first start begins; unset takes the global `start`."
+        None, description="Where a first start begins; unset is the global `start`, the endpoint's own, else earliest."
     )
     context: dict[str, Text] = Field({}, description="Context attributes added to each record of this source.")
     bootstrap_servers: str | None = Field(None, description="Kafka brokers, instead of the endpoint's own addresses.")
@@ -63,10 +56,15 @@ class SourceSettings(Section):
     username: str | None = Field(None, description="User name at the broker.")
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
     tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
+    sasl: Sasl | None = Field(None, description=SASL_TEXT)
+    token_endpoint: str | None = Field(None, description=TOKENS_TEXT, pattern=HTTP_URL)
+    token_scope: str | None = Field(None, description=SCOPE_TEXT)
+    token_ca: str | None = Field(None, description=TOKEN_CA_TEXT)
     kafka: Options = Field({}, description="More options of the Kafka client, by their own names.")
     path: str | None = Field(
         None, description="HTTP: the path to listen at, instead of the endpoint's own.", pattern="^/"
     )
+    users: Texts = Field((), description="HTTP: names of `http.auth` that may send here; none is all of them.")
 
 
 class TableSink(Section):
@@ -76,7 +74,23 @@ class TableSink(Section):
     format: Literal["delta", "parquet"] = Field(
         "delta", description="Table format; parquet is one file for each batch."
     )
-    path: str = Field(description="Folder of the table; for delta also a URL.", min_length=1)
+    path: str = Field(description="Folder of the table, or of all tables; for delta also a URL.", min_length=1)
+    layout: Literal["wide", "definition"] = Field(
+        "wide", description="One table for everything, or one for each definition, with the payload as typed columns."
+    )
+    table: str = Field(
+        "{messagegroup}/{messageid}", description="Layout definition: place of a table below `path`.", min_length=1
+    )
+    partition_by: Texts = Field(
+        (), description="Delta: columns to partition by: `day` or `hour` of `received`, or text columns of the table."
+    )
+    compact_after: int = Field(
+        100, ge=0, description="Delta: batches after which small files of a table are merged; 0 is never."
+    )
+    file_bytes: Size = Field(64 * 2**20, ge=2**20, description="Delta: size that merged files should have.")
+    keep_replaced: Duration = Field(
+        timedelta(days=7), ge=timedelta(hours=1), description="Delta: how long replaced files stay for readers."
+    )
 
 
 class KafkaSink(Section):
@@ -93,14 +107,20 @@ class KafkaSink(Section):
     mode: Literal["binary", "structured"] = Field(
         "binary", description="CloudEvents content mode; with `endpoint` its definitions tell."
     )
+    missing: Missing = Field("placeholder", description=MISSING_TEXT)
     key: str | None = Field(None, description="Template of the record key when neither event nor source gives one.")
     lineage: bool = Field(True, description="Whether the `xrouter-*` headers are added.")
+    max_destinations: int = Field(10_000, ge=1, description=_MOST)
     max_message_bytes: Size = Field(
         1_000_000, ge=65_536, description="Largest record the brokers take; a larger one is `sink-rejected`."
     )
     username: str | None = Field(None, description="User name at the broker.")
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
     tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
+    sasl: Sasl | None = Field(None, description=SASL_TEXT)
+    token_endpoint: str | None = Field(None, description=TOKENS_TEXT, pattern=HTTP_URL)
+    token_scope: str | None = Field(None, description=SCOPE_TEXT)
+    token_ca: str | None = Field(None, description=TOKEN_CA_TEXT)
     options: Options = Field({}, description="More options of the Kafka producer, by their own names.")
 
 
@@ -119,6 +139,12 @@ class MessageSink(Section):
         None, description="CloudEvents content mode; unset is what definition and endpoint ask for, else binary."
     )
     lineage: bool = Field(True, description="Whether `xrouter-*` properties are added where the mode has properties.")
+    pass_headers: bool = Field(
+        True,
+        description="Whether headers that were no attributes of the event are passed on, where the target has any.",
+    )
+    max_destinations: int = Field(10_000, ge=1, description=_MOST)
+    missing: Missing = Field("placeholder", description=MISSING_TEXT)
     username: str | None = Field(None, description="User name at the target.")
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
     tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
@@ -136,7 +162,7 @@ class MqttSink(MessageSink):
     type: Literal["mqtt"] = Field(description="`mqtt`.")
     uri: Texts = Field((), description="Address such as mqtt://host:1883 or mqtts://host, or several tried in turn.")
     topic: str | None = Field(None, description="Topic, or a template such as events/{messagegroup}/{type}.")
-    qos: int = Field(1, ge=0, le=1, description="Quality of service; 0 is not confirmed by the broker.")
+    qos: int = Field(1, ge=0, le=1, description="Least quality of service; 0 is not confirmed by the broker.")
     retain: bool = Field(False, description="Whether the broker keeps the last message of each topic.")
     version: Annotated[Literal["5.0", "3.1.1"], BeforeValidator(as_text)] | None = Field(
         None, description="Protocol version; unset is the endpoint's, else 5.0. 3.1.1 has structured mode only."
@@ -189,36 +215,6 @@ Sink = Annotated[
 ]
 
 
-class When(Section):
-    """What a route takes; all that is given must hold. Values may have shell-style `*`; several are alternatives."""
-
-    message: Texts = Field((), description="Xids of definitions.")
-    messagegroup: Texts = Field((), description="Ids of message groups.")
-    endpoint: Texts = Field((), description="Xids of endpoints.")
-    context: dict[str, Texts] = Field({}, description="Context attributes by name.")
-
-    @property
-    def always(self) -> bool:
-        """Whether this takes every record."""
-        return not (self.message or self.messagegroup or self.endpoint or self.context)
-
-
-class RouteSettings(Section):
-    """One line of the routes; the first that takes a record decides."""
-
-    when: When = Field(When(), description="What the route takes; without it, everything.")
-    to: Texts = Field(description="Names of the sinks, each of which gets the record.", min_length=1)
-
-
-class DeadLetterSettings(Section):
-    """Where records go that no definition takes."""
-
-    sinks: Texts = Field(description="Names of the sinks that each get every dead letter.", min_length=1)
-    max_ratio: float | None = Field(
-        None, gt=0, le=1, description="Circuit breaker: the share of a batch above which it is held; unset is off."
-    )
-
-
 class MatchSettings(Section):
     """How records are matched."""
 
@@ -233,44 +229,6 @@ class MetricsSettings(Section):
 
     host: str = Field("127.0.0.1", description="Address to listen at.")
     port: int = Field(9464, ge=0, le=65535, description="Port; 0 takes a free one.")
-
-
-class HttpSettings(Section):
-    """The HTTP gateway."""
-
-    host: str = Field("127.0.0.1", description="Address to listen at.")
-    port: int = Field(8080, ge=0, le=65535, description="Port; 0 takes a free one.")
-    max_body: Size = Field(2**20, gt=0, description="Largest request body; more is answered 413.")
-
-
-class GatewaySettings(Section):
-    """The gateways of MQTT, AMQP and NATS."""
-
-    max_body: Size = Field(2**20, gt=0, description="Largest body; a record with more is dead-lettered `oversized`.")
-    max_in_flight: int = Field(1000, ge=1, description="Messages that one connection holds before they are on disk.")
-
-
-class KafkaInboxSettings(Section):
-    """A Kafka topic as the inbox, written by processes of `xrouter gateway`."""
-
-    bootstrap_servers: str = Field(description="Kafka brokers, HOST:PORT with commas.", min_length=1)
-    topic: str = Field(description="The topic; it must exist and keep messages until they are routed.", min_length=1)
-    max_message_bytes: Size = Field(1_000_000, ge=65_536, description="Largest message the brokers take.")
-    username: str | None = Field(None, description="User name at the broker.")
-    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
-    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
-    options: Options = Field({}, description="More options of the Kafka client, by their own names.")
-
-
-class InboxSettings(Section):
-    """The durable inbox of the push protocols: a folder of the state, or a Kafka topic."""
-
-    kafka: KafkaInboxSettings | None = Field(None, description="A Kafka topic as the inbox; gateways run apart then.")
-
-    partitions: int = Field(4, ge=1, description="Partitions; order holds inside each.")
-    segment_bytes: Size = Field(64 * 2**20, gt=0, description="Size at which a segment closes.")
-    max_bytes: Size = Field(10 * 2**30, gt=0, description="Size at which gateways push back.")
-    min_free_bytes: Size = Field(512 * 2**20, ge=0, description="Free disk space below which gateways push back.")
 
 
 class LogSettings(Section):

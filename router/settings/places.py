@@ -20,13 +20,25 @@ _FILE_PLACES: Final = (
     "sinks.*.path",
     "sources.*.tls.*",
     "sinks.*.tls.*",
+    "inbox.kafka.tls.*",
     "sources.*.credentials",
     "sources.*.seed",
     "sinks.*.credentials",
     "sinks.*.seed",
+    "http.tls.*",
+    "sources.*.token_ca",
+    "sinks.*.token_ca",
+    "inbox.kafka.token_ca",
 )
+_SECRET_PLACES: Final = ("http.auth.bearer.*", "http.auth.basic.*", "http.auth.api_keys.*")
 _SECRET_NAMES: Final = ("bearer", "api_key", "token")
-_OPTION_PLACES: Final = ("sources.*.kafka.*", "sinks.*.options.*", "sinks.*.headers.*", "spark.conf.*")
+_OPTION_PLACES: Final = (
+    "sources.*.kafka.*",
+    "sinks.*.options.*",
+    "sinks.*.headers.*",
+    "spark.conf.*",
+    "inbox.kafka.options.*",
+)
 _SECRET_OPTION: Final = re.compile(
     r"password|passwd|secret|jaas|token$|credential|authorization|cookie|(access|account|private|api)[._-]?key",
     re.IGNORECASE,
@@ -47,6 +59,8 @@ def holds_file(place: Place) -> bool:
 def holds_secret(place: Place) -> bool:
     """Tell whether the value there is a secret: a password, or a client option whose name says so."""
     if place[-1] == "password" or (len(place) == 3 and place[-1] in _SECRET_NAMES):
+        return True
+    if _one_of(place, _SECRET_PLACES):
         return True
     at_option = len(place) >= 3 and _one_of((*place[:-1], "x"), _OPTION_PLACES)
     return at_option and _SECRET_OPTION.search(place[-1]) is not None

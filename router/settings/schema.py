@@ -15,7 +15,8 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from router.settings.model import Section, Settings
+from router.settings.model import Settings
+from router.settings.section import Section
 from router.settings.values import TYPE_NAMES
 
 _SIZES: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10))

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from bindings.ivy import Coordinate, Request, find_java, resolve
+from tests.support import deployed
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import LOG_TAIL_BYTES, BrokerFailed, BrokerProcess
 
@@ -33,31 +34,13 @@ KAFKA_SERVER: Final = Request(
     )
 )
 
-# A killed broker may register again only when its session is over; the default of 9 s would be most of a test.
-_PROPERTIES: Final = """\
-process.roles=broker,controller
-node.id=1
+# What the file of docker-compose.yml leaves to its place.
+_PLACE: Final = """
 controller.quorum.voters=1@{host}:{controller}
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
 advertised.listeners=PLAINTEXT://{host}:{port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
-controller.listener.names=CONTROLLER
 log.dirs={data}
-auto.create.topics.enable=false
-broker.session.timeout.ms=4000
-broker.heartbeat.interval.ms=500
-group.initial.rebalance.delay.ms=0
-offsets.topic.num.partitions=1
-offsets.topic.replication.factor=1
-transaction.state.log.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-log.cleaner.dedupe.buffer.size=4194304
-num.network.threads=2
-num.io.threads=2
 """
 
 _LOGGING: Final = """\
@@ -112,19 +95,37 @@ class KafkaBroker(BrokerProcess):
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / "log4j2.properties").write_text(_LOGGING)
         draft = self._folder / "server.properties.new"
-        where = {"host": LOOPBACK, "port": self._port, "controller": self._controller_port}
-        draft.write_text(_PROPERTIES.format(**where, data=self._folder / "data"))
-        command = self._java("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(draft))
+        draft.write_text(self._properties())
+        options = ("-t", CLUSTER_ID, "-c", str(draft), *self._format_options())
+        command = self._java("kafka.tools.StorageTool", "format", *options)
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
             raise BrokerFailed(f"cannot format the storage of Kafka:\n{(done.stdout + done.stderr)[-LOG_TAIL_BYTES:]}")
         # named so only now: the file is the sign that the storage is formatted
         draft.rename(self._folder / "server.properties")
 
+    def _properties(self) -> str:
+        where = {"host": LOOPBACK, "port": self._port, "controller": self._controller_port}
+        place = _PLACE.format(**where, data=self._folder / "data")
+        return deployed.KAFKA.read_text() + place + self._more_properties()
+
+    def _more_properties(self) -> str:
+        """Return further lines of the server's properties; of a name that occurs twice the last counts."""
+        return ""
+
+    def _format_options(self) -> Sequence[str]:
+        """Return further options for the formatting of the storage."""
+        return ()
+
+    def _system_properties(self) -> Sequence[str]:
+        """Return further options for the JVM."""
+        return ()
+
     def _java(self, main: str, *arguments: str) -> list[str]:
         classpath = os.pathsep.join(map(str, resolve(KAFKA_SERVER)))
         options = [f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseSerialGC", "-Djava.awt.headless=true"]
         options.append(f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}")
+        options += self._system_properties()
         return [str(find_java()), *options, "-cp", classpath, main, *arguments]
 
 

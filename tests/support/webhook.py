@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
+from tests.support.authority import Pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,15 @@ class Answer:
 class Webhook:
     """``answer`` decides about each request; ``taken`` are those answered 2xx, ``seen`` all. It keeps its port.
 
-    It serves from the start of the block, or of ``open``, until ``close`` or the end of the block.
+    With a *certificate* it speaks HTTPS. It serves from the start of the block, or of ``open``, until ``close`` or the
+    end of the block.
     """
 
-    def __init__(self, answer: Callable[[Taken], Answer] = lambda request: Answer()) -> None:
+    def __init__(
+        self, answer: Callable[[Taken], Answer] = lambda request: Answer(), certificate: Pair | None = None
+    ) -> None:
         self.answer = answer
+        self._certificate = certificate
         self.seen: list[Taken] = []
         self.taken: list[Taken] = []
         self.lock = threading.Lock()
@@ -63,12 +69,16 @@ class Webhook:
     @property
     def url(self) -> str:
         """Its address."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self._certificate else 'http'}://127.0.0.1:{self.port}"
 
     def open(self) -> None:
         """Begin to serve, on the same port as before."""
         self._server = ThreadingHTTPServer(("127.0.0.1", self.port), _handler(self))
         self._server.daemon_threads = True
+        if self._certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self._certificate.certificate, self._certificate.key)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
         self._thread.start()

@@ -1,0 +1,131 @@
+"""Who may send: bearer tokens, users with passwords, and API keys, checked before anything else of a request is.
+
+Credentials are compared as keyed digests, with all that are known and each in constant time, so that neither the time
+nor the answer tells how much of one was right, or whether a name exists. The validation handshake of webhooks needs
+none: it does not aim to establish who somebody is (CloudEvents webhook specification, section 4).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Final
+
+from bindings.http.problems import Refusal
+from bindings.http.request import header, token_of
+
+REALM: Final = "xrouter"
+_Known = list[tuple[str, bytes]]
+"""Names with the digests of their secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Those who may send, each secret under the name of its owner; secrets are not in the representation.
+
+    ``bearer`` tokens come in ``Authorization``, or in the query as ``access_token`` (CloudEvents webhook specification,
+    section 3); ``basic`` are users and passwords (RFC 7617); ``api_keys`` come in the header ``api_key_header``.
+    """
+
+    bearer: Mapping[str, str] = field(default_factory=dict, repr=False)
+    basic: Mapping[str, str] = field(default_factory=dict, repr=False)
+    api_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    api_key_header: str = "X-API-Key"
+
+
+class Guard:
+    """Tells who sent a request; without an :class:`Access` everybody may send, and has no name."""
+
+    def __init__(self, access: Access | None) -> None:
+        self._salt = os.urandom(32)
+        given = access or Access()
+        self._open = access is None
+        self._header = given.api_key_header
+        self._bearer = [(name, self._digest(token.encode())) for name, token in given.bearer.items()]
+        self._basic = [(name, self._digest(f"{name}:{secret}".encode())) for name, secret in given.basic.items()]
+        self._keys = [(name, self._digest(key.encode())) for name, key in given.api_keys.items()]
+
+    @property
+    def secret_headers(self) -> frozenset[str]:
+        """Headers, in lower case, that hold credentials here and so are no part of a record."""
+        return frozenset((self._header.lower(),)) if self._keys else frozenset()
+
+    def admit(self, scope: Mapping[str, Any]) -> str | None:
+        """Return the name of the sender, from the request's head alone; None where everybody may send.
+
+        Raises:
+            Refusal: 401, as it shows no credentials or none that are right.
+        """
+        if self._open:
+            return None
+        shown = list(self._shown(scope))
+        names = [self._whose(known, secret) for known, secret in shown]
+        found = next((name for name in names if name is not None), None)
+        if found is None:
+            raise self._unauthorized(shown=bool(shown))
+        return found
+
+    def allow(self, name: str | None, users: Collection[str] | None) -> None:
+        """Return when somebody may use a route that is for *users*; None is for everybody.
+
+        Raises:
+            Refusal: 403.
+        """
+        if users is not None and name not in users:
+            raise Refusal(HTTPStatus.FORBIDDEN, "these credentials are valid, but may not send to this path")
+
+    def _shown(self, scope: Mapping[str, Any]) -> Iterator[tuple[_Known, bytes]]:
+        """Yield each secret that a request shows, with those it may be; with none, if nobody here has such."""
+        if self._keys and (key := header(scope, self._header.lower().encode("ascii"))) is not None:
+            yield self._keys, key
+        if self._bearer and (token := token_of(scope["query_string"])) is not None:
+            yield self._bearer, token
+        if (value := header(scope, b"authorization")) is not None:
+            scheme, _, rest = value.strip().partition(b" ")
+            if scheme.lower() == b"bearer":
+                yield self._bearer, rest.strip()
+            elif scheme.lower() == b"basic":
+                yield self._basic, _decoded(rest.strip())
+            else:
+                yield [], b""
+
+    def _whose(self, known: _Known, secret: bytes) -> str | None:
+        digest = self._digest(secret)
+        found = None
+        for name, expected in known:
+            if hmac.compare_digest(expected, digest):
+                found = name
+        return found
+
+    def _digest(self, secret: bytes) -> bytes:
+        return hashlib.blake2b(secret, key=self._salt).digest()
+
+    def _unauthorized(self, *, shown: bool) -> Refusal:
+        challenges: list[str] = []
+        ways: list[str] = []
+        if self._bearer:
+            ways.append("a bearer token")
+            challenges.append(f'Bearer realm="{REALM}"' + (', error="invalid_token"' if shown else ""))
+        if self._basic:
+            ways.append("user and password")
+            challenges.append(f'Basic realm="{REALM}", charset="UTF-8"')
+        if self._keys:
+            ways.append(f"an API key in {self._header}")
+            # No registered scheme has API keys, and RFC 9110 wants a challenge with every 401.
+            challenges.append(f'ApiKey realm="{REALM}", header="{self._header}"')
+        detail = "these credentials are not valid here" if shown else f"send {' or '.join(ways)}"
+        told = [(b"www-authenticate", challenge.encode("ascii")) for challenge in challenges]
+        return Refusal(HTTPStatus.UNAUTHORIZED, detail, *told)
+
+
+def _decoded(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return b""  # What no user and password make: those have a colon between them.

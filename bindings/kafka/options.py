@@ -1,0 +1,34 @@
+"""The endpoint options of Kafka that say how records are taken and sent; names count without case, dashes and dots.
+
+``consumergroup`` has no place here: Spark keeps the offsets of a query itself and joins no group. ``acks`` neither: a
+record is sent when all replicas in sync have it, since what is confirmed here was acknowledged at its source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from catalog.channel_options import option_key
+
+_START: Final = "autooffsetreset"
+_STARTS: Final[Mapping[str, Literal["earliest", "latest"]]] = {
+    **dict.fromkeys(("earliest", "smallest", "beginning"), "earliest"),
+    **dict.fromkeys(("latest", "largest", "end"), "latest"),
+}
+
+
+def topic_of(options: Mapping[str, Any]) -> str:
+    """Return the topic that the options name, which may be a template; empty when they name none."""
+    topic = _squashed(options).get("topic")
+    return topic if isinstance(topic, str) else ""
+
+
+def start_of(options: Mapping[str, Any]) -> Literal["earliest", "latest"] | None:
+    """Return where a first read begins by ``autooffsetreset``; None when it says nothing that can be done."""
+    value = _squashed(options).get(_START)
+    return _STARTS.get(value.strip().lower()) if isinstance(value, str) else None
+
+
+def _squashed(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {option_key(name): value for name, value in options.items()}

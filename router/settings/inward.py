@@ -1,0 +1,77 @@
+"""Settings of what takes pushed messages in: the HTTP gateway, the gateways of brokers, and the inbox."""
+
+from __future__ import annotations
+
+from pydantic import Field, SecretStr
+
+from router.settings.logins import HTTP_URL, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl, TlsSettings
+from router.settings.section import Section
+from router.settings.values import Options, Size
+
+
+class HttpTlsSettings(Section):
+    """Certificates of the HTTP gateway; all PEM files."""
+
+    cert: str = Field(description="Our certificate, with those between it and its authority.")
+    key: str = Field(description="The private key of `cert`.")
+    ca: str | None = Field(
+        None, description="Authorities of clients; set, a client needs a certificate of theirs (mutual TLS)."
+    )
+
+
+class HttpAuthSettings(Section):
+    """Who may send over HTTP; each secret under the name of its owner, by reference."""
+
+    bearer: Options = Field({}, description="Bearer tokens by name, by reference.")
+    basic: Options = Field({}, description="Passwords by user name, by reference.")
+    api_keys: Options = Field({}, description="API keys by name, by reference.")
+    api_key_header: str = Field("X-API-Key", description="Header of API keys.", pattern="^[A-Za-z0-9-]+$")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all who may send."""
+        return tuple(dict.fromkeys((*self.bearer, *self.basic, *self.api_keys)))
+
+
+class HttpSettings(Section):
+    """The HTTP gateway."""
+
+    host: str = Field("127.0.0.1", description="Address to listen at.")
+    port: int = Field(8080, ge=0, le=65535, description="Port; 0 takes a free one.")
+    max_body: Size = Field(2**20, gt=0, description="Largest request body; more is answered 413.")
+    tls: HttpTlsSettings | None = Field(None, description="Certificates; with them it speaks HTTPS only.")
+    auth: HttpAuthSettings | None = Field(None, description="Who may send; without it everybody who reaches the port.")
+
+
+class GatewaySettings(Section):
+    """The gateways of MQTT, AMQP and NATS."""
+
+    max_body: Size = Field(2**20, gt=0, description="Largest body; a record with more is dead-lettered `oversized`.")
+    max_in_flight: int = Field(1000, ge=1, description="Messages that one connection holds before they are on disk.")
+
+
+class KafkaInboxSettings(Section):
+    """A Kafka topic as the inbox, written by processes of `xrouter gateway`."""
+
+    bootstrap_servers: str = Field(description="Kafka brokers, HOST:PORT with commas.", min_length=1)
+    topic: str = Field(description="The topic; it must exist and keep messages until they are routed.", min_length=1)
+    max_message_bytes: Size = Field(1_000_000, ge=65_536, description="Largest message the brokers take.")
+    username: str | None = Field(None, description="User name at the broker.")
+    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
+    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
+    sasl: Sasl | None = Field(None, description=SASL_TEXT)
+    token_endpoint: str | None = Field(None, description=TOKENS_TEXT, pattern=HTTP_URL)
+    token_scope: str | None = Field(None, description=SCOPE_TEXT)
+    token_ca: str | None = Field(None, description=TOKEN_CA_TEXT)
+    options: Options = Field({}, description="More options of the Kafka client, by their own names.")
+
+
+class InboxSettings(Section):
+    """The durable inbox of the push protocols: a folder of the state, or a Kafka topic."""
+
+    kafka: KafkaInboxSettings | None = Field(None, description="A Kafka topic as the inbox; gateways run apart then.")
+
+    partitions: int = Field(4, ge=1, description="Partitions; order holds inside each.")
+    segment_bytes: Size = Field(64 * 2**20, gt=0, description="Size at which a segment closes.")
+    max_bytes: Size = Field(10 * 2**30, gt=0, description="Size at which gateways push back.")
+    min_free_bytes: Size = Field(512 * 2**20, ge=0, description="Free disk space below which gateways push back.")

@@ -1,0 +1,109 @@
+"""What must hold, and what had better hold, of logins and certificates in the settings."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+from router.settings.inward import HttpAuthSettings, KafkaInboxSettings
+from router.settings.logins import TlsSettings
+from router.settings.model import AmqpSink, KafkaSink, Settings, SourceSettings
+
+KafkaLogin = SourceSettings | KafkaSink | KafkaInboxSettings
+_HOST_CHECK: Final = "ssl.endpoint.identification.algorithm"
+_MECHANISM: Final = ("sasl.mechanism", "sasl.mechanisms")
+
+
+def security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield ``(key, fault)`` for each contradiction; a fault names the remedy and no secret."""
+    for index, source in enumerate(settings.sources):
+        yield from _kafka(f"sources.{index}", source, "kafka", source.kafka)
+        yield from _users(f"sources.{index}.users", source, settings.http.auth)
+        yield from _clear(f"sources.{index}.uris", source.uris, source.tls)
+    for name, sink in settings.sinks.items():
+        if isinstance(sink, KafkaSink):
+            yield from _kafka(f"sinks.{name}", sink, "options", sink.options)
+        if isinstance(sink, AmqpSink):
+            yield from _clear(f"sinks.{name}.uri", sink.uri, sink.tls)
+    if settings.inbox.kafka is not None:
+        inbox = settings.inbox.kafka
+        yield from login_faults("inbox.kafka", inbox.username, inbox.password is not None)
+        yield from _kafka("inbox.kafka", inbox, "options", inbox.options)
+    if settings.http.auth is not None:
+        yield from _auth("http.auth", settings.http.auth)
+
+
+def cautions(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield ``(key, caution)`` for what works and lays secrets open."""
+    http = settings.http
+    if http.auth is not None and http.tls is None and not is_loopback(http.host):
+        yield (
+            "http.tls",
+            f"is not set, and {http.host} is no loopback address: credentials of senders cross the network in plain "
+            "text; set http.tls, unless something before the router speaks TLS",
+        )
+
+
+def login_faults(key: str, username: str | None, password: bool) -> Iterator[tuple[str, str]]:
+    """Yield what is missing of a user name and its password."""
+    if password and username is None:
+        yield f"{key}.username", "is missing beside password; add it"
+    if username is not None and not password:
+        yield f"{key}.password", "is missing beside username; add it as ${VAR} or file:/path"
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _kafka(key: str, login: KafkaLogin, name: str, options: object) -> Iterator[tuple[str, str]]:
+    if login.sasl is not None and login.username is None:
+        yield f"{key}.sasl", "needs username and password; add them, or leave it out"
+    if login.sasl == "oauthbearer" and login.token_endpoint is None:
+        yield f"{key}.token_endpoint", "is missing beside sasl: oauthbearer; add the URL that gives tokens"
+    if login.sasl != "oauthbearer":
+        for field in ("token_endpoint", "token_scope", "token_ca"):
+            if getattr(login, field) is not None:
+                yield f"{key}.{field}", "is for sasl: oauthbearer only; leave it out"
+    if not isinstance(options, dict):
+        return
+    for option in _MECHANISM:
+        if option in options and login.username is not None:
+            yield f"{key}.{name}.{option}", "is only known to one of the two clients; set sasl instead"
+    if _HOST_CHECK in options:
+        yield f"{key}.{name}.{_HOST_CHECK}", "host names are always checked; leave it out, and mend the certificate"
+
+
+def _clear(key: str, uris: Sequence[str], tls: TlsSettings | None) -> Iterator[tuple[str, str]]:
+    """Yield AMQP addresses whose scheme says no TLS where certificates say TLS."""
+    for uri in uris:
+        if tls is not None and uri.lower().startswith("amqp:"):
+            yield key, "has an address without TLS, and tls is set; write amqps://, or leave out tls"
+
+
+def _users(key: str, source: SourceSettings, auth: HttpAuthSettings | None) -> Iterator[tuple[str, str]]:
+    if source.users and auth is None:
+        yield key, "has no use without http.auth; add it, or leave out users"
+        return
+    for name in source.users:
+        if auth is not None and name not in auth.names:
+            near = get_close_matches(name, auth.names, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(auth.names) or 'none'}"
+            yield key, f"http.auth has nobody named {name!r}; {hint}"
+
+
+def _auth(key: str, auth: HttpAuthSettings) -> Iterator[tuple[str, str]]:
+    if not auth.names:
+        yield key, "lets nobody in; add bearer, basic or api_keys, or leave it out"
+    for kind in ("bearer", "basic", "api_keys"):
+        for name, secret in getattr(auth, kind).items():
+            if not secret.get_secret_value():
+                yield f"{key}.{kind}.{name}", "is empty; give it a value"
+            if kind == "basic" and ":" in name:
+                yield f"{key}.{kind}.{name}", "a user name cannot have a colon (RFC 7617); choose another"

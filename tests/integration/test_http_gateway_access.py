@@ -1,0 +1,298 @@
+"""Who may send over HTTP: every way to say who one is, right and wrong, over real sockets in HTTP/1.1 and HTTP/2."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bindings.http.access import Access
+from bindings.http.gateway import GatewayError, HttpGateway, HttpSettings
+from bindings.http.routing import HttpRoute
+from bindings.inbox import InboxRow
+from router.errors import ConfigError
+from router.intake import server_settings
+from router.settings import load_settings
+from router.settings.security import cautions
+from tests.support.authority import Authority, Pair
+
+SECONDS = 30
+TOKEN, OTHER, PASSWORD, KEY = "tok-5f31", "tok-9a77", "pä:ss word", "key-77c2"
+SECRETS = (TOKEN, OTHER, PASSWORD, KEY, "guess-1d")
+ACCESS = Access({"press": TOKEN, "mill": OTHER}, {"ann": PASSWORD}, {"meter": KEY}, "X-Meter-Key")
+ROUTES = [
+    HttpRoute("/endpoints/all", "/events"),
+    HttpRoute("/endpoints/some", "/some", users=frozenset({"ann", "press"})),
+]
+
+
+class Rows:
+    """A store that takes everything at once."""
+
+    def __init__(self) -> None:
+        self.rows: list[InboxRow] = []
+
+    def append(self, row: InboxRow) -> Future[None]:
+        self.rows.append(row)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+
+@pytest.fixture
+def store() -> Rows:
+    return Rows()
+
+
+@pytest.fixture
+def gateway(store: Rows) -> Iterator[HttpGateway]:
+    started = HttpGateway(ROUTES, store, HttpSettings(port=0, access=ACCESS, max_body_bytes=1000))
+    started.start()
+    yield started
+    started.stop(grace=1)
+
+
+@pytest.fixture(params=["HTTP/1.1", "HTTP/2"])
+def client(request: pytest.FixtureRequest, gateway: HttpGateway) -> Iterator[httpx.Client]:
+    two = request.param == "HTTP/2"
+    address = f"http://127.0.0.1:{gateway.port}"
+    with httpx.Client(base_url=address, http1=not two, http2=two, timeout=SECONDS, trust_env=False) as made:
+        yield made
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+RIGHT: list[dict[str, Any]] = [
+    {"headers": {"Authorization": f"Bearer {TOKEN}"}},
+    {"headers": {"authorization": f"bearer  {OTHER}"}},
+    {"params": {"access_token": TOKEN, "q": "1"}},
+    {"headers": basic("ann", PASSWORD)},
+    {"headers": {"x-meter-key": KEY}},
+    {"headers": {"X-Meter-Key": KEY, "Authorization": "Digest x"}},
+]
+WRONG: list[dict[str, Any]] = [
+    {"headers": {"Authorization": "Bearer guess-1d"}},
+    {"headers": {"Authorization": "Bearer"}},
+    {"headers": {"Authorization": f"Bearer {KEY}"}},
+    {"headers": {"Authorization": f"Bearer {TOKEN}x"}},
+    {"headers": {"Authorization": TOKEN}},
+    {"headers": {"Authorization": "Basic !"}},
+    {"headers": {"Authorization": "Basic " + base64.b64encode(b"ann").decode()}},
+    {"headers": basic("ann", "guess-1d")},
+    {"headers": basic("press", TOKEN)},
+    {"headers": basic("nobody", PASSWORD)},
+    {"headers": {"X-Meter-Key": "guess-1d"}},
+    {"headers": {"X-Meter-Key": ""}},
+    {"headers": {"X-API-Key": KEY, "Authorization": "Bearer guess-1d"}},
+    {"params": {"access_token": "guess-1d"}},
+]
+
+
+@pytest.mark.parametrize("shown", RIGHT)
+def test_right_credentials_send_and_are_no_part_of_the_record(
+    client: httpx.Client, store: Rows, shown: dict[str, Any]
+) -> None:
+    assert client.post("/events", content=b"x", **shown).status_code == 202
+    (row,) = store.rows
+    keys = {part.key for part in row.properties}
+    assert not keys & {"headers.authorization", "headers.x-meter-key", "query.access_token"}
+    assert not [part for part in row.properties if any(secret.encode() in (part.value or b"") for secret in SECRETS)]
+    assert ("query.q" in keys) == ("params" in shown)
+
+
+@pytest.mark.parametrize("shown", WRONG)
+def test_wrong_credentials_are_401(
+    client: httpx.Client, store: Rows, shown: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "bindings")
+    answer = client.post("/events", content=b"x", **shown)
+    unauthorized(answer)
+    assert "not valid" in answer.json()["detail"]
+    assert not store.rows
+    told = answer.text + str(answer.headers) + caplog.text
+    assert not [secret for secret in SECRETS if secret in told]
+
+
+def unauthorized(answer: httpx.Response) -> None:
+    assert answer.status_code == 401
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json()
+    assert (problem["status"], problem["title"]) == (401, "Unauthorized")
+    challenges = answer.headers.get_list("www-authenticate")
+    assert [each.partition(" ")[0] for each in challenges] == ["Bearer", "Basic", "ApiKey"]
+    assert 'header="X-Meter-Key"' in challenges[2]
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", "/events"), ("GET", "/events"), ("POST", "/nowhere")])
+def test_nothing_is_told_to_the_unknown(client: httpx.Client, store: Rows, method: str, path: str) -> None:
+    answer = client.request(method, path, headers={"X-API-Key": KEY})
+    unauthorized(answer)
+    assert answer.json()["detail"] == "send a bearer token or user and password or an API key in X-Meter-Key"
+    assert "error=" not in answer.headers["www-authenticate"]
+    assert not store.rows
+
+
+@pytest.mark.parametrize("size", [1001, 3_000_000])
+def test_a_stranger_is_refused_whatever_the_body(client: httpx.Client, store: Rows, size: int) -> None:
+    """Nothing of the request but its head was looked at: else this were 413, as it is for the known."""
+    unauthorized(client.post("/events", content=b"x" * size))
+    unauthorized(client.post("/events", content=iter([b"x" * 600] * 3)))
+    assert client.post("/events", content=b"x", headers={"X-Meter-Key": KEY}).status_code == 202
+    assert len(store.rows) == 1
+
+
+def test_a_valid_login_may_not_send_everywhere(client: httpx.Client, gateway: HttpGateway, store: Rows) -> None:
+    assert client.post("/some", headers=basic("ann", PASSWORD)).status_code == 202
+    assert client.post("/some", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 202
+    for headers in ({"Authorization": f"Bearer {OTHER}"}, {"X-Meter-Key": KEY}):
+        answer = client.post("/some", headers=headers)
+        assert (answer.status_code, answer.headers["content-type"]) == (403, "application/problem+json")
+        assert "may not" in answer.json()["detail"]
+    assert len(store.rows) == 2
+    gateway.replace([HttpRoute("/endpoints/some", "/some", users=frozenset({"meter"}))])
+    assert client.post("/some", headers={"X-Meter-Key": KEY}).status_code == 202
+
+
+def test_the_other_answers_stay_as_they_are_for_the_known(client: httpx.Client) -> None:
+    known = {"Authorization": f"Bearer {TOKEN}"}
+    assert client.post("/nowhere", headers=known).status_code == 404
+    answer = client.get("/events", headers=known)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert client.post("/events", headers=known, content=b"x" * 1001).status_code == 413
+
+
+def test_the_handshake_of_webhooks_needs_no_credentials(client: httpx.Client, store: Rows) -> None:
+    answer = client.options("/some", headers={"WebHook-Request-Origin": "events.example.com"})
+    assert (answer.status_code, answer.headers["webhook-allowed-origin"]) == (200, "events.example.com")
+    assert client.options("/nowhere").status_code == 401
+    assert not store.rows
+
+
+def test_an_upgrade_is_a_problem_too(gateway: HttpGateway) -> None:
+    upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    answer = httpx.get(
+        f"http://127.0.0.1:{gateway.port}/events",
+        headers={**upgrade, "Sec-WebSocket-Key": base64.b64encode(bytes(16)).decode()},
+        trust_env=False,
+    )
+    assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+
+
+def test_secrets_are_not_printed() -> None:
+    assert not [secret for secret in SECRETS if secret in repr(HttpSettings(access=ACCESS))]
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> tuple[Authority, Pair]:
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    return authority, authority.sign("server", alternatives="DNS:localhost,IP:127.0.0.1")
+
+
+def tls_client(port: int, ca: Path, own: Pair | None = None, *, two: bool = True) -> httpx.Client:
+    context = ssl.create_default_context(cafile=str(ca))
+    if own is not None:
+        context.load_cert_chain(own.certificate, own.key)
+    base = f"https://127.0.0.1:{port}"
+    return httpx.Client(base_url=base, verify=context, http1=not two, http2=two, timeout=SECONDS, trust_env=False)
+
+
+@pytest.mark.parametrize("two", [False, True])
+def test_https_with_and_without_client_certificates(
+    store: Rows, certified: tuple[Authority, Pair], tmp_path: Path, two: bool
+) -> None:
+    authority, pair = certified
+    ours, stranger = authority.sign("sender"), Authority(tmp_path, "strangers").sign("sender")
+    settings = HttpSettings(port=0, tls_certificate=pair.certificate, tls_key=pair.key, access=ACCESS)
+    plain = HttpGateway(ROUTES, store, settings)
+    mutual = HttpGateway(ROUTES, store, HttpSettings(
+        port=0, tls_certificate=pair.certificate, tls_key=pair.key, tls_clients=authority.certificate
+    ))  # fmt: skip
+    plain.start()
+    mutual.start()
+    try:
+        with tls_client(plain.port, authority.certificate, two=two) as client:
+            answer = client.post("/events", headers={"X-Meter-Key": KEY})
+            assert (answer.status_code, answer.http_version) == (202, "HTTP/2" if two else "HTTP/1.1")
+            assert client.post("/events").status_code == 401
+        with tls_client(mutual.port, authority.certificate, ours, two=two) as client:
+            assert client.post("/events").status_code == 202
+        for own in (None, stranger):
+            with tls_client(mutual.port, authority.certificate, own, two=two) as client:
+                # With TLS 1.3 the refusal comes after our handshake is done, as an alert or a closed connection.
+                with pytest.raises(httpx.TransportError):
+                    client.post("/events")
+        assert len(store.rows) == 2
+    finally:
+        plain.stop(grace=1)
+        mutual.stop(grace=1)
+
+
+def test_authorities_that_cannot_be_read_are_named(certified: tuple[Authority, Pair], tmp_path: Path) -> None:
+    _, pair = certified
+    with pytest.raises(GatewayError, match=r"none\.pem"):
+        HttpGateway(ROUTES, Rows(), HttpSettings(
+            port=0, tls_certificate=pair.certificate, tls_key=pair.key, tls_clients=tmp_path / "none.pem"
+        )).start()  # fmt: skip
+    with pytest.raises(GatewayError, match="both"):
+        HttpGateway(ROUTES, Rows(), HttpSettings(port=0, tls_clients=pair.certificate)).start()
+
+
+SETTINGS = """
+sources: [{endpoint: /endpoints/a, users: [ann]}]
+http:
+  host: 0.0.0.0
+  auth: {bearer: {press: "${TOKEN}"}, basic: {ann: "file:secret"}, api_keys: {meter: "${KEY}"}}
+"""
+
+
+def test_settings_make_the_gateway(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text(f"{PASSWORD}\n")
+    file = tmp_path / "router.yaml"
+    file.write_text(SETTINGS)
+    settings = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY})
+    made = server_settings(settings.http)
+    assert made.access == Access({"press": TOKEN}, {"ann": PASSWORD}, {"meter": KEY})
+    assert [key for key, _ in cautions(settings)] == ["http.tls"]
+    assert not [secret for secret in SECRETS if secret in repr(settings) + str(settings.unresolved)]
+    file.write_text(SETTINGS.replace("host: 0.0.0.0", "host: ::1"))
+    assert not list(cautions(load_settings(file, {"TOKEN": TOKEN, "KEY": KEY})))
+    file.write_text(f"{SETTINGS}  tls: {{cert: c.pem, key: k.pem, ca: ca.pem}}\n")
+    secured = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY})
+    assert not list(cautions(secured))
+    made = server_settings(secured.http)
+    assert (made.tls_certificate, made.tls_clients) == (tmp_path / "c.pem", tmp_path / "ca.pem")
+    overridden = load_settings(file, {"TOKEN": TOKEN, "KEY": KEY, "XROUTER_HTTP__AUTH__BASIC__ANN": "other"})
+    assert overridden.unresolved["http"]["auth"]["basic"] == {"ann": "${XROUTER_HTTP__AUTH__BASIC__ANN}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("http: {auth: {bearer: {a: hush}}}", "http.auth.bearer.a: a secret must not be written out"),
+        ("http: {auth: {}}", "http.auth: lets nobody in"),
+        ("http: {auth: {api_keys: {a: '${EMPTY}'}}}", "http.auth.api_keys.a: is empty"),
+        ("http: {auth: {basic: {'a:b': '${KEY}'}}}", "cannot have a colon"),
+        ("http: {tls: {cert: c.pem}}", "http.tls.key: is required"),
+        ("sources: [{endpoint: /endpoints/a, users: [b]}]", "sources.0.users: has no use without http.auth"),
+        (
+            "http: {auth: {basic: {anna: '${KEY}'}}}\nsources: [{endpoint: /endpoints/a, users: [ana]}]",
+            "sources.0.users: http.auth has nobody named 'ana'; did you mean anna?",
+        ),
+    ],
+)
+def test_faults_name_key_and_remedy(tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "router.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file, {"KEY": "hush", "EMPTY": ""})
+    assert any(expected in line for line in (*caught.value.problems, str(caught.value)))
+    assert "hush" not in str(caught.value)

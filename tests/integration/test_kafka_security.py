@@ -1,0 +1,253 @@
+"""Kafka with TLS and every way to log in, source and sink, by both clients: Spark has Java's, all else librdkafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bindings.inbox import InboxRow
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.login import SaslLogin
+from bindings.kafka.store import KafkaStore
+from bindings.parts import Part
+from router.clusters import inbox_client
+from router.settings import Settings, settings_from_dict
+from tests.support.authority import Authority, Pair
+from tests.support.kafka import create_topics, produce, read_all
+from tests.support.kafka_secured import SecuredKafka
+from tests.support.router import RouterProcess
+from tests.support.tokens import TokenServer
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
+SECONDS = 150.0
+USER, PASSWORD = "ann", "p=lain; 1'"
+CLIENT, SECRET = "router", "s/cret+2"
+WRONG = "no-such-word"
+ENVIRON = {"KAFKA_PASSWORD": PASSWORD, "KAFKA_SECRET": SECRET, "KAFKA_WRONG": WRONG}
+WAYS = ("plain", "scram-sha-512", "oauthbearer", "mutual")
+"""What a whole router is shown with, a query for each; SCRAM-SHA-256 is the other SCRAM but for its name."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The broker, who signed its certificate, who gives tokens, and our own certificate."""
+
+    kafka: SecuredKafka
+    authority: Authority
+    tokens: TokenServer
+    own: Pair
+
+    def login(self, way: str) -> dict[str, Any]:
+        """The settings of a way to log in, but for the servers."""
+        tls: dict[str, str] = {"ca": str(self.authority.certificate)}
+        if way == "mutual":
+            return {"tls": {**tls, "cert": str(self.own.certificate), "key": str(self.own.key)}}
+        if way != "oauthbearer":
+            return {"tls": tls, "sasl": way, "username": USER, "password": "${KAFKA_PASSWORD}"}
+        token = {"token_endpoint": f"{self.tokens.url}/token", "token_ca": tls["ca"], "token_scope": "kafka"}
+        return {"tls": tls, "sasl": way, "username": CLIENT, "password": "${KAFKA_SECRET}", **token}
+
+    def servers(self, way: str) -> str:
+        """Where a way to log in is taken."""
+        return self.kafka.mutual if way == "mutual" else self.kafka.sasl
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("secured")
+    authority = Authority(folder / "authority")
+    certificate = authority.sign("tokens", alternatives="IP:127.0.0.1")
+    with TokenServer(folder / "tokens", {CLIENT: SECRET}, certificate) as tokens:
+        kafka = SecuredKafka(folder / "kafka", authority, {USER: PASSWORD}, tokens)
+        kafka.start()
+        try:
+            yield World(kafka, authority, tokens, authority.sign("router"))
+        finally:
+            kafka.stop()
+
+
+def catalog(topics: dict[str, str], out: str, servers: str) -> dict[str, Any]:
+    """One endpoint and one definition for each way, and a producer endpoint for what librdkafka sends."""
+    definition = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "{way}"}}}
+    groups: dict[str, Any] = {way: {"messages": {"m": definition}} for way in topics}
+    endpoints: dict[str, Any] = {
+        way: {
+            "usage": ["consumer"],
+            "protocol": "KAFKA",
+            "protocoloptions": {"options": {"topic": topic}},
+            "messagegroups": [f"/messagegroups/{way}"],
+        }
+        for way, topic in topics.items()
+    }
+    endpoints["out"] = {
+        "usage": ["producer"],
+        "protocol": "KAFKA",
+        "protocoloptions": {"endpoints": [{"uri": servers}], "options": {"topic": out}},
+        "messagegroups": [f"/messagegroups/{way}" for way in topics],
+    }
+    return {"messagegroups": groups, "endpoints": endpoints}
+
+
+def settings(world: World, source: Path, topics: dict[str, str], folder: Path) -> dict[str, Any]:
+    """Each way is a source, and the sink of the source before it; OAUTHBEARER is that of the producer endpoint too."""
+    ways = list(topics)
+    sinks: dict[str, Any] = {
+        f"to-{way}": {
+            "type": "kafka", "bootstrap_servers": world.servers(way), "topic": f"out-{way}", **world.login(way),
+        }
+        for way in ways
+    }  # fmt: skip
+    sinks["out"] = {"type": "kafka", "endpoint": "/endpoints/out", **world.login("oauthbearer")}
+    sinks["dead"] = {"type": "jsonl", "path": str(folder / "dead")}
+    pairs = list(zip(ways, [*ways[1:], ways[0]], strict=True))
+    routes: list[dict[str, Any]] = [
+        {"when": {"messagegroup": way}, "to": [f"to-{following}", "out"]} for way, following in pairs[:-1]
+    ]
+    return {
+        "catalog": {"source": str(source)},
+        "sources": [
+            {"endpoint": f"/endpoints/{way}", "bootstrap_servers": world.servers(way), **world.login(way)}
+            for way in ways
+        ],
+        "sinks": sinks,
+        "routes": [*routes, {"to": [f"to-{pairs[-1][1]}", "out"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "trigger": "200ms",
+    }
+
+
+def test_every_way_is_source_and_sink(world: World, router: RouterProcess, tmp_path: Path) -> None:
+    topics = {way: f"in-{way}" for way in WAYS}
+    create_topics(world.kafka.bootstrap, [*topics.values(), *(f"out-{way}" for way in WAYS), "confirmed"])
+    source = tmp_path / "catalog.json"
+    source.write_text(json.dumps(catalog(topics, "confirmed", world.kafka.sasl)))
+    router.configure(settings(world, source, topics, tmp_path))
+    router.start(environ=ENVIRON)
+    for way, topic in topics.items():
+        event = {"specversion": "1.0", "id": way, "source": "/s", "type": f"t.{way}"}
+        headers = [(f"ce_{name}", text.encode()) for name, text in event.items()]
+        produce(world.kafka.bootstrap, topic, [(None, b"x", headers)])
+
+    def arrived(topic: str) -> list[str]:
+        return sorted(str(each.header("ce_id")) for each in read_all(world.kafka.bootstrap, topic))
+
+    tell = lambda: f"all events, confirmed\n{router.log[-4000:]}"  # noqa: E731
+    wait_until(lambda: arrived("confirmed") == sorted(WAYS), SECONDS, tell)
+    for way, following in zip(WAYS, (*WAYS[1:], WAYS[0]), strict=True):
+        wait_until(lambda: arrived(f"out-{following}") == [way], SECONDS, tell)  # noqa: B023
+    told = json.dumps([router.readiness(), router.metrics()])
+    assert router.stop() == 0
+    assert {status for _, status in world.tokens.asked} == {200}
+    files = [path for path in (tmp_path / "router" / "state").rglob("*") if path.is_file()]
+    kept = b"\n".join([told.encode(), router.log.encode(), *(path.read_bytes() for path in files)])
+    assert files and not [secret for secret in secrets(world) if secret.encode() in kept]
+
+
+def secrets(world: World) -> tuple[str, ...]:
+    """What must be found nowhere, with a line of our private key."""
+    return (PASSWORD, SECRET, WRONG, world.own.key.read_text().splitlines()[1])
+
+
+@pytest.mark.parametrize("way", ["scram-sha-512", "oauthbearer"])
+def test_a_wrong_password_names_the_source_and_not_the_password(
+    world: World, router: RouterProcess, tmp_path: Path, way: str
+) -> None:
+    source = tmp_path / "catalog.json"
+    source.write_text(json.dumps(catalog({way: f"in-{way}"}, "confirmed", world.kafka.sasl)))
+    told = settings(world, source, {way: f"in-{way}"}, tmp_path)
+    told["sources"][0]["password"] = "${KAFKA_WRONG}"
+    router.configure(told)
+    router.launch(environ=ENVIRON)
+    assert router.wait() == 5, router.log
+    last = router.log.strip().splitlines()[-1]
+    assert f"source /endpoints/{way}: Kafka at {world.kafka.sasl}" in router.log, last
+    assert "credentials" in router.log
+    assert not [secret for secret in secrets(world) if secret in router.log]
+
+
+def client(world: World, servers: str | None = None, **changes: Any) -> KafkaClient:
+    """Our client as it is right, but for the changes."""
+    login = SaslLogin(USER, PASSWORD, "scram-sha-512")
+    ca = str(world.authority.certificate)
+    return KafkaClient(servers or world.kafka.sasl, **{"login": login, "tls": True, "ca": ca, **changes})
+
+
+def test_certificates_and_host_names_are_checked(world: World, tmp_path: Path) -> None:
+    assert client(world).partitions(()) == {}
+    stranger = Authority(tmp_path, "strangers").certificate
+    elsewhere = world.kafka.sasl.replace("127.0.0.1", "localhost")
+    for wrong in (
+        client(world, elsewhere),
+        client(world, ca=str(stranger)),
+        client(world, ca=None),
+        client(world, login=SaslLogin(USER, WRONG, "scram-sha-256")),
+    ):
+        with pytest.raises(KafkaUnreachable, match=r"certificate verify failed|Authentication failed") as caught:
+            wrong.partitions(())
+        assert not [secret for secret in secrets(world) if secret in str(caught.value) + repr(wrong)]
+    with pytest.raises(KafkaUnreachable, match=r"none\.pem"):
+        client(world, ca=str(tmp_path / "none.pem")).partitions(())
+
+
+def settings_with_inbox(world: World, way: str, folder: Path) -> Settings:
+    inbox = {"bootstrap_servers": world.servers(way), "topic": f"inbox-{way}", **world.login(way)}
+    return settings_from_dict({"inbox": {"kafka": inbox}}, ENVIRON, folder)
+
+
+@pytest.mark.parametrize("way", [*WAYS, "scram-sha-256"])
+def test_the_inbox_topic_is_written_in_every_way(world: World, tmp_path: Path, way: str) -> None:
+    create_topics(world.kafka.bootstrap, [f"inbox-{way}"])
+    chosen = settings_with_inbox(world, way, tmp_path).inbox.kafka
+    assert chosen is not None
+    store = KafkaStore(inbox_client(chosen), chosen.topic, max_message_bytes=100_000)
+    try:
+        store.append(InboxRow("/endpoints/e", "HTTP", 0, [Part("path", b"/x")], b"body")).result(SECONDS)
+    finally:
+        store.close()
+    assert [each.value for each in read_all(world.kafka.bootstrap, f"inbox-{way}")] == [b"body"]
+
+
+@pytest.mark.parametrize(
+    ("login", "jvm", "librdkafka"),
+    [
+        (
+            SaslLogin('a"b', "c\\d", "plain"),
+            {
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+                'username="a\\"b" password="c\\\\d";',
+            },
+            {"sasl.mechanism": "PLAIN", "sasl.username": 'a"b', "sasl.password": "c\\d"},
+        ),
+        (
+            SaslLogin("a", "b", "oauthbearer", "https://idp/token", "s", "/ca.pem"),
+            {
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+                'clientId="a" clientSecret="b" scope="s" '
+                'ssl.truststore.type="PEM" ssl.truststore.location="/ca.pem";',
+                "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
+                "OAuthBearerLoginCallbackHandler",
+                "sasl.oauthbearer.token.endpoint.url": "https://idp/token",
+            },
+            {
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.client.id": "a",
+                "sasl.oauthbearer.client.secret": "b",
+                "sasl.oauthbearer.token.endpoint.url": "https://idp/token",
+                "sasl.oauthbearer.scope": "s",
+                "https.ca.location": "/ca.pem",
+            },
+        ),
+    ],
+)
+def test_one_login_is_told_to_both_clients(login: SaslLogin, jvm: dict[str, str], librdkafka: dict[str, str]) -> None:
+    assert (login.jvm(), login.librdkafka()) == (jvm, librdkafka)
+    assert login.password not in repr(login).replace("password", "").replace("oauthbearer", "")

@@ -1,0 +1,70 @@
+"""Logins and certificates in the settings: what contradicts itself is refused by name, and no secret is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from router.clusters import inbox_client, sink_client
+from router.commands.check import examined
+from router.errors import ConfigError
+from router.settings import KafkaSink, load_settings
+
+KAFKA = "sources: [{endpoint: /endpoints/a, username: u, password: '${P}', %s}]"
+SINK = "sinks: {k: {type: kafka, bootstrap_servers: k, topic: t, %s}, e: {type: jsonl}}\nroutes: [{to: e}]"
+INBOX = "inbox: {kafka: {bootstrap_servers: k, topic: t, %s}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (KAFKA % "sasl: scram", "sources.0.sasl: input should be 'plain', 'scram-sha-256', 'scram-sha-512' or"),
+        (KAFKA % "sasl: oauthbearer", "sources.0.token_endpoint: is missing beside sasl: oauthbearer"),
+        (KAFKA % "token_scope: s", "sources.0.token_scope: is for sasl: oauthbearer only"),
+        (KAFKA % "sasl: plain, token_endpoint: 'https://i'", "sources.0.token_endpoint: is for sasl: oauthbearer only"),
+        (KAFKA % "sasl: oauthbearer, token_endpoint: idp", "sources.0.token_endpoint: string should match pattern"),
+        (KAFKA % "kafka: {sasl.mechanism: PLAIN}", "sources.0.kafka.sasl.mechanism: is only known to one"),
+        (KAFKA % "kafka: {ssl.endpoint.identification.algorithm: ''}", "host names are always checked"),
+        (SINK % "sasl: plain", "sinks.k.sasl: needs username and password"),
+        (INBOX % "username: u", "inbox.kafka.password: is missing beside username"),
+        (INBOX % "password: hush", "inbox.kafka.password: a secret must not be written out"),
+        (INBOX % "options: {sasl.jaas.config: hush}", "a secret must not be written out"),
+        (INBOX % "options: {group.id: g}", "inbox.kafka.options.group.id: is set by the router"),
+        (KAFKA % "uris: 'amqp://h', tls: {}", "sources.0.uris: has an address without TLS, and tls is set"),
+        ("sinks: {a: {type: amqp, uri: 'AMQP://h', node: n, tls: {}}}", "sinks.a.uri: has an address without TLS"),
+    ],
+)
+def test_faults_name_key_and_remedy(tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "router.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file, {"P": "hush"})
+    assert any(expected in line for line in (*caught.value.problems, str(caught.value))), caught.value.problems
+    assert "hush" not in str(caught.value)
+
+
+def test_files_of_logins_are_found_beside_the_settings(tmp_path: Path) -> None:
+    login = "username: u, password: '${P}', sasl: oauthbearer, token_endpoint: 'https://i/t', token_ca: i.pem"
+    login += ", tls: {ca: c.pem}"
+    file = tmp_path / "router.yaml"
+    file.write_text(f"{SINK % login}\n{INBOX % login}")
+    settings = load_settings(file, {"P": "hush"})
+    sink, inbox = settings.sinks["k"], settings.inbox.kafka
+    assert isinstance(sink, KafkaSink) and inbox is not None
+    for client in (sink_client(sink), inbox_client(inbox)):
+        assert client.login is not None and client.login.password == "hush"
+        assert (client.ca, client.login.token_ca) == (str(tmp_path / "c.pem"), str(tmp_path / "i.pem"))
+        assert "hush" not in repr(client)
+    assert "hush" not in repr(settings) + str(settings.unresolved)
+
+
+def test_credentials_in_plain_text_are_a_finding(tmp_path: Path) -> None:
+    catalog, file = tmp_path / "catalog.json", tmp_path / "router.yaml"
+    catalog.write_text('{"endpoints": {"a": {"usage": ["consumer"], "protocol": "HTTP"}}}')
+    file.write_text(
+        "sources: [{endpoint: /endpoints/a}]\nhttp: {host: 10.0.0.1, auth: {basic: {u: 'file:router.yaml'}}}"
+    )
+    (found,) = (each for each in examined([str(catalog)], file)[0] if each.rule == "plain-text-credentials")
+    assert (found.severity, found.pointer) == ("warning", "/http/tls")
+    assert "10.0.0.1" in found.message
