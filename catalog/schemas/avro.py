@@ -7,13 +7,13 @@ all bytes. Without a content type a body is binary if it fits so, else JSON if i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 import msgspec
 
 from catalog.schemas.avro_binary import compile_binary
-from catalog.schemas.avro_container import MAGIC, check_container
+from catalog.schemas.avro_container import MAGIC, ReadValue, read_container
 from catalog.schemas.avro_json import Walk, compile_json
 from catalog.schemas.avro_types import AvroSchema, missing_names, read_schema
 from catalog.schemas.avro_values import Misfit
@@ -48,63 +48,92 @@ def references_of(source: SchemaSource) -> Iterable[str]:
     return missing_names(source)
 
 
-class AvroValidator:
-    """A compiled Avro schema."""
+class AvroBodies:
+    """Tells which encoding a body has, and reads it by functions for one value of the schema each.
 
-    def __init__(self, schema: AvroSchema) -> None:
+    *datum* reads bytes from a position on, *converted* a JSON value; ``single`` asks a container file for one value.
+    """
+
+    def __init__(
+        self, schema: AvroSchema, datum: ReadValue, converted: Callable[[Any], Any], *, single: bool = False
+    ) -> None:
         self._schema = schema
-        self._read = compile_binary(schema.root, schema.named)
-        self._check = compile_json(schema.root, schema.named)
+        self._datum = datum
+        self._converted = converted
+        self._single = single
 
-    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
-        """Return why *body* does not conform, with a dotted field path; no body is the empty datum."""
+    def value(self, body: bytes | None, content_type: str | None) -> Any:
+        """Return what the functions make of a body; no body is the empty datum.
+
+        Raises:
+            Misfit: the body does not conform.
+        """
         try:
             if is_json(content_type):
-                self._check_json(body)
-            elif content_type:
-                self._check_binary(body or b"")
-            else:
-                self._check_either(body or b"")
-        except Misfit as misfit:
-            return fault(misfit.message, misfit.path())
+                return self._json(body)
+            return self._binary(body or b"") if content_type else self._either(body or b"")
         except RecursionError:
-            return fault(f"the body {_TOO_DEEP}")
-        return None
+            raise Misfit(f"the body {_TOO_DEEP}") from None
 
-    def _check_either(self, body: bytes) -> None:
+    def _either(self, body: bytes) -> Any:
         try:
-            self._check_binary(body)
+            return self._binary(body)
         except Misfit:
             if not looks_like_json(body):
                 raise
-            self._check_json(body)
+            return self._json(body)
 
-    def _check_json(self, body: bytes | None) -> None:
+    def _json(self, body: bytes | None) -> Any:
         if body is None:
             raise Misfit("there is no body, which is no JSON")
         try:
             value = msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Misfit(f"not JSON: {error}") from None
-        self._check(value, Walk())
+        return self._converted(value)
 
-    def _check_binary(self, body: bytes) -> None:
+    def _binary(self, body: bytes) -> Any:
         is_single = body.startswith(SINGLE_OBJECT)
         if is_single and body[_FINGERPRINT] == self._schema.fingerprint:
-            self._check_datum(body, _FINGERPRINT.stop)
-            return
+            return self._whole(body, _FINGERPRINT.stop)
         try:
-            self._check_datum(body, 0)  # a datum may happen to begin as the other two do
+            return self._whole(body, 0)  # a datum may happen to begin as the other two do
         except Misfit:
             if body.startswith(MAGIC):
-                check_container(body, self._schema, self._read)
-            elif is_single and len(body) >= _FINGERPRINT.stop:
+                return self._contained(body)
+            if is_single and len(body) >= _FINGERPRINT.stop:
                 found, own = body[_FINGERPRINT].hex(), self._schema.fingerprint.hex()
                 raise Misfit(f"another schema wrote it: fingerprint {found}, and not {own}") from None
-            else:
-                raise
+            raise
 
-    def _check_datum(self, body: bytes, at: int) -> None:
-        end = self._read(body, at, 0)
+    def _whole(self, body: bytes, at: int) -> Any:
+        value, end = self._datum(body, at)
         if end != len(body):
             raise Misfit(f"{len(body) - end} bytes follow the value")
+        return value
+
+    def _contained(self, body: bytes) -> Any:
+        first, count = read_container(body, self._schema, self._datum)
+        if self._single and count != 1:
+            held = "values that are packed as nothing here unpacks" if count is None else f"{count} values, not one"
+            raise Misfit(f"the container file holds {held}")
+        return first
+
+
+class AvroValidator:
+    """A compiled Avro schema."""
+
+    def __init__(self, schema: AvroSchema) -> None:
+        read = compile_binary(schema.root, schema.named)
+        check = compile_json(schema.root, schema.named)
+        self._bodies = AvroBodies(
+            schema, lambda body, at: (None, read(body, at, 0)), lambda value: check(value, Walk())
+        )
+
+    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
+        """Return why *body* does not conform, with a dotted field path; no body is the empty datum."""
+        try:
+            self._bodies.value(body, content_type)
+        except Misfit as misfit:
+            return fault(misfit.message, misfit.path())
+        return None

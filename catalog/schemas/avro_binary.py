@@ -145,8 +145,12 @@ def _union(branches: list[Read]) -> Read:
     return read
 
 
-def _block(data: bytes, at: int) -> tuple[int, int]:
-    """Return the count of items of a block and where they begin; a negative count has the block's size behind it."""
+def read_block(data: bytes, at: int) -> tuple[int, int]:
+    """Return the count of items of a block and where they begin; a negative count has the block's size behind it.
+
+    Raises:
+        Misfit: the bytes end before, or the size reaches past the end.
+    """
     count, at = read_long(data, at)
     if count < 0:
         size, at = read_long(data, at)
@@ -159,14 +163,14 @@ def _array(item: Read) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         index = 0
         try:
-            count, at = _block(data, at)
+            count, at = read_block(data, at)
             while count:
                 begin = at
                 at = item(data, at, level)
                 index += 1
                 count = count - 1 if at > begin else 0  # items without bytes may be as many as are claimed
                 if not count:
-                    count, at = _block(data, at)
+                    count, at = read_block(data, at)
         except Misfit as misfit:
             misfit.steps.append(f"[{index}]")
             raise
@@ -178,23 +182,28 @@ def _array(item: Read) -> Read:
 def _map(value: Read) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         key = ""
-        count, at = _block(data, at)
+        count, at = read_block(data, at)
         while count:
             for _ in range(count):
                 begin, at = skip_bytes(data, at)
-                key = _text(data, begin, at)
+                key = read_text(data, begin, at)
                 try:
                     at = value(data, at, level)
                 except Misfit as misfit:
                     misfit.steps.append(f".{key}")
                     raise
-            count, at = _block(data, at)
+            count, at = read_block(data, at)
         return at
 
     return read
 
 
-def _text(data: bytes, begin: int, end: int) -> str:
+def read_text(data: bytes, begin: int, end: int) -> str:
+    """Return the text of some bytes.
+
+    Raises:
+        Misfit: it is no UTF-8.
+    """
     try:
         return data[begin:end].decode("utf-8")
     except UnicodeDecodeError as error:
@@ -231,7 +240,7 @@ def _number(low: int, end: int, name: str) -> Read:
 def _string(is_uuid: bool) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         begin, end = skip_bytes(data, at)
-        text = _text(data, begin, end)
+        text = read_text(data, begin, end)
         if is_uuid:
             check_uuid(text)
         return end

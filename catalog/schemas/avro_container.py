@@ -5,11 +5,12 @@ from __future__ import annotations
 import bz2
 import lzma
 import zlib
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from catalog.schemas.avro_binary import Read, read_long, skip_bytes
+from catalog.schemas.avro_binary import read_long, skip_bytes
 from catalog.schemas.avro_types import AvroSchema, parse_alone
 from catalog.schemas.avro_values import Misfit
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaError
@@ -19,16 +20,19 @@ MAX_HEADER_BYTES: Final = 1024 * 1024
 MAX_UNPACKED_BYTES: Final = 4 * MAX_BODY_BYTES
 """Bytes of all blocks together, unpacked; a few packed bytes may claim any number."""
 _SYNC: Final = 16
+ReadValue = Callable[[bytes, int], tuple[Any, int]]
+"""Bytes, position -> value, which may be None for all, and the position behind it; raises :class:`Misfit`."""
 
 
 class _Unpacker(Protocol):
     def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
 
 
-def check_container(body: bytes, schema: AvroSchema, read: Read) -> None:
-    """Check a container file whose values must be of *schema*, which its writer must have had in canonical form.
+def read_container(body: bytes, schema: AvroSchema, read: ReadValue) -> tuple[Any, int | None]:
+    """Read a container file whose values must be of *schema*, which its writer must have had in canonical form.
 
-    Blocks packed with snappy or zstandard, which nothing here unpacks, are taken at the word of the header.
+    Return the first value and how many there are. Blocks packed with snappy or zstandard, which nothing here unpacks,
+    are taken at the word of the header; then the number is None.
 
     Raises:
         Misfit: another schema wrote it, or it is damaged.
@@ -38,19 +42,23 @@ def check_container(body: bytes, schema: AvroSchema, read: Read) -> None:
         raise Misfit("the container file was written with another schema")
     codec = meta.get("avro.codec", b"null").decode("ascii", "replace")
     if codec in ("snappy", "zstandard"):
-        return
+        return None, None
     sync = body[at : at + _SYNC]
     at += _SYNC
     left = MAX_UNPACKED_BYTES
+    first: Any = None
+    total = 0
     while at < len(body):
         count, at = read_long(body, at)
         begin, at = skip_bytes(body, at)
         block = _unpacked(codec, body[begin:at], left)
         left -= len(block)
-        _check_block(block, count, read)
+        value = _read_block(block, count, read)
+        first, total = first if total else value, total + count
         if body[at : at + _SYNC] != sync:
             raise Misfit("a block of the container file does not end with its marker")
         at += _SYNC
+    return first, total
 
 
 def _header(body: bytes) -> tuple[dict[str, bytes], int]:
@@ -97,11 +105,15 @@ def _unpacked(codec: str, block: bytes, limit: int) -> bytes:
     return unpacked
 
 
-def _check_block(block: Any, count: int, read: Read) -> None:
+def _read_block(block: bytes, count: int, read: ReadValue) -> Any:
+    """Return the first value of a block; None when it has none."""
+    first: Any = None
     at = index = 0
     try:
-        for index in range(count):  # noqa: B007 - the index tells where a misfit was met
-            begin, at = at, read(block, at, 0)
+        for index in range(count):
+            begin = at
+            value, at = read(block, at)
+            first = first if index else value
             if at == begin:
                 break  # values without bytes may be as many as are claimed
     except Misfit as misfit:
@@ -109,3 +121,4 @@ def _check_block(block: Any, count: int, read: Read) -> None:
         raise
     if at != len(block) or count < 0:
         raise Misfit("a block of the container file has more bytes than its values")
+    return first

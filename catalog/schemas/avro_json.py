@@ -1,4 +1,5 @@
-"""Checks JSON values against an Avro type: the JSON encoding of the specification, or JSON as people write it.
+"""Checks JSON values against an Avro type, and gives the values they stand for: the JSON encoding of the specification,
+or JSON as people write it.
 
 Both are taken in one pass, and may be mixed. Of the JSON encoding: bytes and fixed are strings of the characters U+0000
 to U+00FF, and a value of a union other than null is ``{"branch": value}``. As people write it: a value of a union may
@@ -9,10 +10,13 @@ record from another.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Final
 
+from catalog.schemas.avro_logical import bytes_form, number_form, text_form
 from catalog.schemas.avro_types import PRIMITIVES
 from catalog.schemas.avro_values import (
     MAX_LEVELS,
@@ -28,6 +32,7 @@ from catalog.schemas.avro_values import (
 MAX_TRIED: Final = 500_000
 """Objects and arrays in places where several branches of unions come into question."""
 _NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+_NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 _NAMES: Final = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
@@ -35,19 +40,21 @@ _NAMES: Final = {dict: "an object", list: "an array", str: "a string", bool: "a 
 class Walk:
     """One body under way: the level of records, and what came of holding objects and arrays against branches of unions.
 
+    What came of it is the misfit, or else the value.
+
     Without that memory, unions within unions would be tried as often as there are ways to read them.
     """
 
     level: int = 0
-    tried: dict[tuple[int, int], Misfit | None] = field(default_factory=dict)
+    tried: dict[tuple[int, int], tuple[Misfit | None, Any]] = field(default_factory=dict)
 
 
-Check = Callable[[Any, Walk], None]
-"""Value, walk; raises :class:`Misfit`."""
+Check = Callable[[Any, Walk], Any]
+"""JSON value, walk -> value as :mod:`catalog.schemas.avro_decoding` describes them; raises :class:`Misfit`."""
 
 
 def compile_json(root: Any, named: Mapping[str, Any]) -> Check:
-    """Compile a type to a function that checks one JSON value; the type was compiled for bytes before."""
+    """Compile a type to a function that checks and converts one JSON value; the type was compiled for bytes before."""
     return _Compiler(named).compiled(root)
 
 
@@ -99,7 +106,7 @@ class _Compiler:
 
 
 def _record(name: str, fields: Mapping[str, Check], needed: list[str]) -> Check:
-    def check(value: Any, walk: Walk) -> None:
+    def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, dict):
             raise _unlike(value, f"the record {name}")
         if walk.level >= MAX_LEVELS:
@@ -108,18 +115,20 @@ def _record(name: str, fields: Mapping[str, Check], needed: list[str]) -> Check:
             if each not in value:
                 raise Misfit(f"the field {each} of {name} is missing")
         member = ""
+        made = {}
         walk.level += 1
         try:
             for member, inner in value.items():
                 checked = fields.get(member)
                 if checked is None:
                     raise Misfit(f"{name} has no such field")
-                checked(inner, walk)
+                made[member] = checked(inner, walk)
         except Misfit as misfit:
             misfit.steps.append(f".{member}")
             raise
         finally:
             walk.level -= 1
+        return made
 
     return check
 
@@ -127,146 +136,154 @@ def _record(name: str, fields: Mapping[str, Check], needed: list[str]) -> Check:
 def _union(branches: Mapping[str, Check]) -> Check:
     concrete = {label: branch for label, branch in branches.items() if label != "null"}
 
-    def check(value: Any, walk: Walk) -> None:
+    def check(value: Any, walk: Walk) -> Any:
         if value is None and "null" in branches:
-            return
+            return None
         label, inner = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("", None)
-        tries = [(branch, value) for branch in concrete.values()]
+        tries = [(name, value) for name in concrete]
         if label in concrete:
-            tries.insert(0, (concrete[label], inner))
+            tries.insert(0, (label, inner))
         if len(tries) == 1:
-            tries[0][0](value, walk)
-            return
+            return concrete[tries[0][0]](value, walk)
         misfits = []
-        for branch, tried in tries:
-            misfit = _tried(branch, tried, walk)
+        for name, tried in tries:
+            misfit, made = _tried(concrete[name], tried, walk)
             if misfit is None:
-                return
+                return made if len(concrete) == 1 else {name: made}
             misfits.append(misfit)
         raise misfits[0] if label in concrete else _unlike(value, f"any of {', '.join(branches)}")
 
     return check
 
 
-def _tried(branch: Check, value: Any, walk: Walk) -> Misfit | None:
-    """Return why a value does not fit a branch, None when it does; the same pair is looked into only once."""
+def _tried(branch: Check, value: Any, walk: Walk) -> tuple[Misfit | None, Any]:
+    """Return why a value does not fit a branch, or else what it stands for; the same pair is looked into only once."""
     key = (id(branch), id(value))  # both live as long as the walk
     if key in walk.tried:
-        known = walk.tried[key]
-        return known and known.copy()
-    found = None
+        known, made = walk.tried[key]
+        return known and known.copy(), made
+    found = made = None
     try:
-        branch(value, walk)
+        made = branch(value, walk)
     except Misfit as misfit:
         found = misfit
     if isinstance(value, dict | list):
         if len(walk.tried) >= MAX_TRIED:
             raise Misfit("too many values that may be of several branches of unions")
-        walk.tried[key] = found and found.copy()
-    return found
+        walk.tried[key] = found and found.copy(), made
+    return found, made
 
 
 def _array(item: Check) -> Check:
-    def check(value: Any, walk: Walk) -> None:
+    def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, list):
             raise _unlike(value, "an array")
-        index = 0
+        made: list[Any] = []
         try:
-            for index, each in enumerate(value):  # noqa: B007 - the index tells where a misfit was met
-                item(each, walk)
+            for each in value:
+                made.append(item(each, walk))
         except Misfit as misfit:
-            misfit.steps.append(f"[{index}]")
+            misfit.steps.append(f"[{len(made)}]")
             raise
+        return made
 
     return check
 
 
 def _map(inner: Check) -> Check:
-    def check(value: Any, walk: Walk) -> None:
+    def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, dict):
             raise _unlike(value, "a map")
         key = ""
+        made = {}
         try:
-            for key, each in value.items():  # noqa: B007 - the key tells where a misfit was met
-                inner(each, walk)
+            for key, each in value.items():
+                made[key] = inner(each, walk)
         except Misfit as misfit:
             misfit.steps.append(f".{key}")
             raise
+        return made
 
     return check
 
 
 def _leaf(schema: Any, kind: str) -> Check:
     if kind in ("int", "long"):
-        return _number(*number_range(schema, kind), logical_type(schema))
+        return _number(*number_range(schema, kind), logical_type(schema), number_form(schema))
     if kind in ("float", "double"):
         return _float
     if kind == "string":
         return _string(logical_type(schema) == "string-uuid")
     if kind in ("bytes", "fixed"):
         size = schema["size"] if kind == "fixed" else None
-        return _bytes(size, decimal_bound(schema), logical_type(schema))
+        return _bytes(size, decimal_bound(schema), logical_type(schema), bytes_form(schema))
     if kind == "enum":
         return _enum(frozenset(schema["symbols"]))
     wanted = type(None) if kind == "null" else bool
 
-    def check(value: Any, walk: Walk) -> None:
+    def check(value: Any, walk: Walk) -> Any:
         if type(value) is not wanted:
             raise _unlike(value, _NAMES[wanted])
+        return value
 
     return check
 
 
-def _number(low: int, end: int, name: str) -> Check:
-    def check(value: Any, walk: Walk) -> None:
+def _number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Check:
+    def check(value: Any, walk: Walk) -> Any:
         if type(value) is int:
             if not low <= value < end:
                 raise Misfit(f"{_shown(value)} is out of the range of {name}")
-        elif not (isinstance(value, str) and is_instant(value, name)):
+            return value if form is None else form(value)
+        if not (isinstance(value, str) and is_instant(value, name)):
             raise _unlike(value, name)
+        return text_form(name, value)
 
     return check
 
 
-def _float(value: Any, walk: Walk) -> None:
+def _float(value: Any, walk: Walk) -> Any:
     if type(value) not in (int, float) and not (isinstance(value, str) and value in _NOT_FINITE):
         raise _unlike(value, "a number")
+    return float(value)
 
 
 def _string(is_uuid: bool) -> Check:
-    def check(value: Any, walk: Walk) -> None:
+    def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, str):
             raise _unlike(value, "a string")
         if is_uuid:
             check_uuid(value)
+        return value
 
     return check
 
 
-def _bytes(size: int | None, bound: int, name: str) -> Check:
-    def check(value: Any, walk: Walk) -> None:
+def _bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any] | None) -> Check:
+    def check(value: Any, walk: Walk) -> Any:
         if bound and type(value) in (int, float):
-            return
+            return Decimal(value if type(value) is int else repr(value))  # as written: 0.1 is no 0.1000000000000000055
         if not isinstance(value, str):
             raise _unlike(value, name)
         if not value.isascii() and max(value) > "\xff":
             raise Misfit(f"a character past U+00FF stands for no byte of {name}")
         if size is not None and len(value) != size:
             raise Misfit(f"{len(value)} bytes where {name} has {size}")
-        if bound and not _is_number(value):
-            check_decimal(value.encode("latin-1"), bound)
+        if bound and _NUMBER.fullmatch(value):
+            return Decimal(value)
+        data = value.encode("latin-1")
+        if bound:
+            check_decimal(data, bound)
+        return data if form is None else form(data)
 
     return check
 
 
-def _is_number(text: str) -> bool:
-    return text.lstrip("+-").replace(".", "", 1).isdecimal()
-
-
 def _enum(symbols: frozenset[str]) -> Check:
-    def check(value: Any, walk: Walk) -> None:
+    def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, str) or value not in symbols:
             raise Misfit(f"{_shown(value)} is none of the symbols {', '.join(sorted(symbols))}")
+        return value
 
     return check
 

@@ -138,15 +138,53 @@ class ProtobufValidator:
         A body is not looked into, and gets no verdict, when that many bytes could become messages of more memory than
         :data:`MAX_PARSED_BYTES`; that is past 5 MiB where the largest message has ten fields.
         """
-        if body is not None and len(body) > self._max_bytes:
+        if self._is_too_large(body):
             return None
+        found = self._parsed(body, content_type)
+        if isinstance(found, SchemaFault) or (is_json(content_type) and body is not None):
+            return found if isinstance(found, SchemaFault) else None
+        return self._unknown(found, body or b"")
+
+    def read(self, body: bytes | None, content_type: str | None) -> Message | SchemaFault:
+        """Return the message that *body* is, or why it is none; no body is the empty message.
+
+        It takes what :meth:`fault` finds nothing wrong with, and binary bodies with fields of numbers that the message
+        does not have, which are dropped. A field of a known number and another type or value stays a fault.
+        """
+        if self._is_too_large(body):
+            return fault("the body may become too large to be looked into")
+        found = self._parsed(body, content_type)
+        if isinstance(found, SchemaFault) or not _dropped_unknown(found):
+            return found
+        if len(body or b"") > MAX_EXPLAINED_BYTES:
+            return fault(f"the body has more than the fields of {self._descriptor.full_name}")
+        for path, number, kind in _unknown_fields(self._message.FromString(body or b"")):
+            if number in kind.fields_by_number:
+                return fault(f"field {number} of {kind.full_name} has another type or value", path)
+        return found
+
+    def json(self, message: Message) -> str:
+        """Return a message, or a part of one, by the JSON mapping of Protobuf; an ``Any`` in it must be of known type.
+
+        Raises:
+            ValueError: it has no JSON form.
+        """
+        try:
+            return json_format.MessageToJson(message, indent=None, descriptor_pool=self._pool)
+        except (json_format.Error, TypeError, RecursionError) as error:
+            raise ValueError(f"no JSON form: {short(str(error))}") from error
+
+    def _is_too_large(self, body: bytes | None) -> bool:
+        return body is not None and len(body) > self._max_bytes
+
+    def _parsed(self, body: bytes | None, content_type: str | None) -> Message | SchemaFault:
         if is_json(content_type) and body is not None:
-            return self._json_fault(body)
+            return self._parsed_json(body)
         try:
             message = self._message.FromString(body or b"")
         except DecodeError as error:
             return fault(f"not a {self._descriptor.full_name}: {str(error).rpartition(': ')[2]}")
-        return self._unset(message) or self._unknown(message, body or b"")
+        return self._unset(message) or message
 
     def _unset(self, message: Message) -> SchemaFault | None:
         if message.IsInitialized():
@@ -155,18 +193,16 @@ class ProtobufValidator:
         return fault("a required field is missing", missing[0] if missing else "")
 
     def _unknown(self, message: Message, body: bytes) -> SchemaFault | None:
-        size = message.ByteSize()
-        message.DiscardUnknownFields()
-        if message.ByteSize() == size:
+        if not _dropped_unknown(message):
             return None
         if len(body) > MAX_EXPLAINED_BYTES:
             unsaid = f"{self._descriptor.full_name} has not all fields of the body"
             return None if self._has_extensions else fault(unsaid)
-        for path, number, name in _unknown_fields(self._message.FromString(body)):
-            return fault(f"{name} has no field {number} of such a type or value", path)
+        for path, number, kind in _unknown_fields(self._message.FromString(body)):
+            return fault(f"{kind.full_name} has no field {number} of such a type or value", path)
         return None
 
-    def _json_fault(self, body: bytes) -> SchemaFault | None:
+    def _parsed_json(self, body: bytes) -> Message | SchemaFault:
         message = self._message()
         own_form = self._descriptor.full_name.startswith("google.protobuf.")
         if not own_form and body.lstrip(b" \t\r\n")[:1] != b"{":
@@ -178,7 +214,7 @@ class ProtobufValidator:
             place = _AT.search(str(error))
             path = place[1].partition(".")[2] if place else ""
             return fault(text, path)
-        return self._unset(message)
+        return self._unset(message) or message
 
 
 def _reachable(root: Descriptor) -> list[Descriptor]:
@@ -194,8 +230,15 @@ def _reachable(root: Descriptor) -> list[Descriptor]:
     return list(found.values())
 
 
-def _unknown_fields(root: Message) -> Iterator[tuple[str, int, str]]:
-    """Give path, number and message of each unknown field whose number is not left to extensions."""
+def _dropped_unknown(message: Message) -> bool:
+    """Drop the unknown fields of a message, and tell whether there were any."""
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    return message.ByteSize() != size
+
+
+def _unknown_fields(root: Message) -> Iterator[tuple[str, int, Any]]:
+    """Give path, number and message type of each unknown field whose number is not left to extensions."""
     waiting: list[tuple[str, Message]] = [("", root)]
     while waiting:
         path, message = waiting.pop()
@@ -203,7 +246,7 @@ def _unknown_fields(root: Message) -> Iterator[tuple[str, int, str]]:
         unknown = UnknownFieldSet(message)
         for number in {unknown[index].field_number for index in range(len(unknown))}:
             if not any(first <= number < end for first, end in descriptor.extension_ranges):
-                yield path, number, descriptor.full_name
+                yield path, number, descriptor
         for field, value in message.ListFields():
             waiting.extend((f"{path}.{step}".lstrip("."), inner) for step, inner in _inner(field, value))
 

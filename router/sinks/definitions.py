@@ -15,6 +15,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
 
+from bindings.amqp.options import node_of
 from bindings.envelope import STRUCTURED
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from bindings.protocols import Binding
@@ -28,6 +29,7 @@ from router.emit_parts import address_parts, part_of
 from router.matching.constraints import literal_equal, template_of
 from router.matching.targets import target_of
 from router.sinks.events import Event, Mode, NotTaken, Outbound, outbound
+from router.sinks.passing import HeaderPassing
 
 _ADDRESS: Final[Mapping[TargetKind, str]] = {"mqtt": "topic_name", "nats": "subject", "kafka": "topic"}
 _BY_CHANNEL: Final = frozenset({"topic_name", "subject", "topic", "path", "method", "key", "status"})
@@ -44,7 +46,11 @@ class _Candidate:
 
 
 class EndpointShape:
-    """Makes messages for one endpoint. ``mode`` overrides what its definitions ask for; ``base`` is a URL for HTTP."""
+    """Makes messages for one endpoint. ``mode`` overrides what its definitions ask for; ``base`` is a URL for HTTP.
+
+    MQTT messages have at least the QoS ``least_qos``, whatever endpoint and definition say: what is to be confirmed
+    cannot be sent with 0. ``passing`` adds the headers that records came with; None leaves them out.
+    """
 
     def __init__(
         self,
@@ -56,12 +62,16 @@ class EndpointShape:
         mode: Mode | None = None,
         lineage: bool = True,
         base: str = "",
+        least_qos: int = 1,
+        passing: HeaderPassing | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._binding = binding
         self._target = target
         self._lineage = lineage
         self._base = base
+        self._least_qos = least_qos
+        self._passing = passing
         known = (catalog.definitions[xid] for xid in endpoint.candidates if xid in catalog.definitions)
         self._candidates = tuple(self._usable(known, mode))
 
@@ -103,6 +113,8 @@ class EndpointShape:
         for name in _CHANNEL_SCALARS.get(self._target, ()):
             if name in self._endpoint.options and name not in keys:
                 parts.append(Part(name, msgspec.json.encode(self._endpoint.options[name]), JSON_KIND))
+        if self._target == "mqtt":
+            parts = [self._confirmable(part) for part in parts]
         parts += [part for part in self._listed(values) if part.key not in keys]
         for name, text in self._channel(definition).items():
             if name not in keys:
@@ -111,7 +123,14 @@ class EndpointShape:
             parts += self._key(event, values)
         address = checked(self._address(definition, parts, values), self._target)
         kept = [part for part in parts if not part.key.startswith(_QUERY)]
-        return outbound(event, self._binding, candidate.mode, address, kept, lineage=self._lineage)
+        return outbound(
+            event, self._binding, candidate.mode, address, kept, lineage=self._lineage, passing=self._passing
+        )
+
+    def _confirmable(self, part: Part) -> Part:
+        if part.key == "qos" and (part.text or "").isdecimal():
+            return part._replace(value=b"%d" % max(self._least_qos, int(part.text or "")))
+        return part
 
     def _channel(self, definition: Definition) -> Mapping[str, str]:
         """Return what the endpoint says where messages go; a topic may stand in the path of its address."""
@@ -174,7 +193,7 @@ class EndpointShape:
         if self._target == "amqp":
             to = next((part.text for part in parts if part.key == "properties.to"), None)
             path = next((urlsplit(uri).path.lstrip("/") for uri in self._endpoint.uris if urlsplit(uri).path), "")
-            node = str(self._endpoint.options.get("node") or path)
+            node = node_of(self._endpoint.options) or path
             return self._address_text(node, values) if node else to or ""
         key = _ADDRESS[self._target]
         return next((part.text or "" for part in parts if part.key == key), "")
@@ -204,11 +223,12 @@ class EndpointShape:
 
 
 def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding) -> bool:
-    """Tell whether the declared native content type, or else an option ``mode``, means structured events."""
+    """Tell whether the declared native content type, else an option ``mode`` or ``content-mode``, means structured."""
     for prop in definition.protocoloptions:
         if prop.name == binding.rule.content_type and isinstance(prop.value, str):
             return prop.value.lower().startswith(STRUCTURED)
     modes = [each.get("mode") for each in (definition.envelopeoptions, endpoint.envelopeoptions)]
+    modes.append(endpoint.options.get("content-mode"))
     return next((mode.lower() for mode in modes if isinstance(mode, str)), "") == "structured"
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -16,6 +17,11 @@ from router.errors import SinkError
 from router.settings.places import is_url
 from router.sinks.atomic import refused, sync_path
 from router.sinks.contract import Commit, WriteResult
+from router.sinks.partitions import partitioned, with_partitions
+from router.tables.evolving import conformed, evolved
+
+if TYPE_CHECKING:
+    from router.sinks.upkeep import Upkeep
 
 _ATTEMPTS: Final = 5
 
@@ -29,20 +35,34 @@ class DeltaSink:
     every Delta transaction, a version not above the last of its app counts as written. On local disk, files and log
     entry are synchronised before ``write`` returns, since delta-rs leaves that to the operating system: a batch that
     was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
-    The table is created at the first batch, with exactly *schema*.
+    The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
+    further columns of a batch are added to it (:mod:`router.tables.evolving`).
     """
 
-    def __init__(self, name: str, uri: str, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        name: str,
+        uri: str,
+        schema: pa.Schema,
+        *,
+        grows: bool = False,
+        partition_by: Sequence[str] = (),
+        upkeep: Upkeep | None = None,
+    ) -> None:
         self._name = name
         self._uri = uri
-        self._schema = schema
+        self._schema = with_partitions(schema, partition_by)
+        self._grows = grows
+        self._partition_by = list(partition_by)
+        self._upkeep = upkeep
         self._table: DeltaTable | None = None
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Append a batch once; see :class:`~router.sinks.contract.ArrowSink`."""
         if rows.num_rows == 0:
             return WriteResult(0)
-        if not rows.schema.equals(self._schema):
+        rows = partitioned(rows, self._partition_by)
+        if not self._grows and not rows.schema.equals(self._schema):
             raise SinkError(self._name, f"batch has columns {rows.schema.names}, not those of the table's form")
         try:
             return self._append(rows, commit)
@@ -65,22 +85,34 @@ class DeltaSink:
         properties = CommitProperties(app_transactions=[Transaction(commit.app, commit.version)])
         conflict: CommitFailedError | None = None
         for _ in range(_ATTEMPTS):
-            table = self._open() or self._create()
+            table = self._open() or self._create(rows.schema)
             if _written(table, commit):
                 # Which of the last life's files reached the disk is unknown, and this is rare: all of them now.
                 os.sync()
                 return WriteResult(0, repeated=True)
             try:
-                write_deltalake(table, rows, mode="append", commit_properties=properties)
+                self._write(table, rows, properties)
             except CommitFailedError as error:
                 # Another writer was first (maintenance, or ourselves before a crash): look again and decide anew.
                 conflict = error
                 self._table = None
                 continue
-            self._make_durable(table.version())
+            make_durable(self._uri, table.version())
+            if self._upkeep is not None:
+                self._upkeep.committed(self._uri)
             return WriteResult(rows.num_rows)
         hint = "stop other writers of the table; the batch is written again after a restart"
         raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} commits in a row were refused", hint=hint) from conflict
+
+    def _write(self, table: DeltaTable, rows: pa.Table, properties: CommitProperties) -> None:
+        if not self._grows:
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
+            return
+        known = pa.schema(table.schema().to_arrow())
+        target = evolved(known, rows.schema)
+        mode: Literal["merge"] | None = None if target.equals(known) else "merge"
+        rows = conformed(rows, target)
+        write_deltalake(table, rows, mode="append", schema_mode=mode, commit_properties=properties)
 
     def _open(self) -> DeltaTable | None:
         if self._table is not None:
@@ -90,26 +122,19 @@ class DeltaSink:
             return None
         table = DeltaTable(self._uri)
         found = [field.name for field in table.schema().fields]
-        if found != self._schema.names:
+        if not set(self._schema.names) <= set(found) or not (self._grows or found == self._schema.names):
             hint = "give the sink a path of its own, or move the table away"
             raise SinkError(self._name, f"{self._uri} is a table with other columns ({', '.join(found)})", hint=hint)
+        parts = table.metadata().partition_columns
+        if parts != self._partition_by:
+            hint = "set partition_by to what the table has, or give the sink a path of its own"
+            raise SinkError(self._name, f"{self._uri} is partitioned by {', '.join(parts) or 'nothing'}", hint=hint)
         self._table = table
         return table
 
-    def _create(self) -> DeltaTable:
-        self._table = DeltaTable.create(self._uri, self._schema, mode="ignore")
+    def _create(self, schema: pa.Schema) -> DeltaTable:
+        self._table = DeltaTable.create(self._uri, schema, mode="ignore", partition_by=self._partition_by or None)
         return self._table
-
-    def _make_durable(self, version: int) -> None:
-        local = self._uri.removeprefix("file://")
-        if is_url(local):
-            return
-        folder = Path(local)
-        entry = folder / "_delta_log" / f"{version:020d}.json"
-        actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
-        added = [folder / unquote(action["add"]["path"]) for action in actions if "add" in action]
-        for file in (*added, entry, folder, entry.parent):
-            sync_path(file)
 
     def _refused(self, error: DeltaError) -> SinkError:
         hint = "check the path, its permissions and disk space; the batch is written again after a restart"
@@ -119,3 +144,17 @@ class DeltaSink:
 def _written(table: DeltaTable, commit: Commit) -> bool:
     last = table.transaction_version(commit.app)
     return last is not None and last >= commit.version
+
+
+def make_durable(uri: str, version: int) -> None:
+    """Bring the files of one commit, and its log entry, to the disk; an object store does so by itself."""
+    local = uri.removeprefix("file://")
+    if is_url(local):
+        return
+    folder = Path(local)
+    entry = folder / "_delta_log" / f"{version:020d}.json"
+    actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
+    added = [folder / unquote(action["add"]["path"]) for action in actions if "add" in action]
+    folders = {file.parent for file in added}
+    for file in (*added, entry, *folders, folder, entry.parent):
+        sync_path(file)

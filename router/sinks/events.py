@@ -20,6 +20,8 @@ from bindings.parts import Part
 from bindings.protocols import Binding
 from router.emit_parts import attribute_part
 from router.sinks.forms import TIME_TEXT, WIDE, instant_text, pairs_of
+from router.sinks.passing import LINEAGE as LINEAGE
+from router.sinks.passing import HeaderPassing
 
 Mode = Literal["binary", "structured", "native"]
 MESSAGE: Final = pa.schema([*WIDE, (TIME_TEXT, pa.string())])
@@ -27,7 +29,6 @@ MESSAGE: Final = pa.schema([*WIDE, (TIME_TEXT, pa.string())])
 _NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 _EVENT_MEDIA: Final = "application/cloudevents"
 _VISIBLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
-LINEAGE: Final = "xrouter-"
 
 
 class NotTaken(Exception):
@@ -85,12 +86,20 @@ def event_of(row: Mapping[str, Any]) -> Event:
 
 
 def outbound(
-    event: Event, binding: Binding, mode: Mode, address: str, given: Iterable[Part] = (), *, lineage: bool = True
+    event: Event,
+    binding: Binding,
+    mode: Mode,
+    address: str,
+    given: Iterable[Part] = (),
+    *,
+    lineage: bool = True,
+    passing: HeaderPassing | None = None,
 ) -> Outbound:
     """Put a message together from *given* parts and the event, by the CloudEvents binding of the protocol.
 
     An attribute goes before a given part of the same key. Data that is itself an event travels in structured mode:
     its content type in the place of ours would make a reader take it for this one. ``native`` sends data alone.
+    *passing* adds the headers that the record came with; both of the others go before them.
     """
     content_type = event.attributes.get("datacontenttype")
     body = event.data
@@ -110,6 +119,10 @@ def outbound(
         made += lineage_parts(event, binding)
     keys = {part.key for part in made}
     parts = (*(part for part in given if part.key not in keys), *made)
+    if passing is not None:
+        keys = {part.key for part in parts}
+        came = passing.parts(event.protocol, event.native, binary=mode == "binary", structured=mode == "structured")
+        parts = (*parts, *(part for part in came if part.key not in keys))
     identity = "|".join((event.endpoint, event.position, event.attributes["source"], event.attributes["id"]))
     return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
 

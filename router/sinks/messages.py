@@ -16,9 +16,11 @@ from bindings.parts import Part
 from bindings.protocols import Binding
 from router.addresses import AddressError, AddressTemplate
 from router.errors import SinkError
-from router.names import event_values
+from router.names import event_values, missing_value
 from router.sinks.contract import Commit, Rejected, WriteResult
 from router.sinks.events import Event, Mode, NotTaken, Outbound, event_of, outbound
+from router.sinks.passing import HeaderPassing
+from router.sinks.spread import Spread
 
 CHUNK: Final = 500
 """Messages handed over at a time: what is confirmed is known at this grain when a client cannot say more."""
@@ -71,7 +73,11 @@ class Shape(Protocol):
 
 
 class TemplateShape:
-    """Makes messages for the address that a template of the settings gives; ``given`` parts are on every one."""
+    """Makes messages for the address that a template of the settings gives; ``given`` parts are on every one.
+
+    ``passing`` adds the headers that records came with; None leaves them out. ``strict`` takes no event that misses a
+    value of the address.
+    """
 
     def __init__(
         self,
@@ -81,35 +87,48 @@ class TemplateShape:
         *,
         lineage: bool = True,
         given: Sequence[Part] = (),
+        passing: HeaderPassing | None = None,
+        strict: bool = False,
     ) -> None:
         self._template = template
+        self._strict = strict
         self._binding = binding
         self._mode = mode
         self._lineage = lineage
         self._given = tuple(given)
+        self._passing = passing
 
     def shape(self, event: Event) -> Outbound:
         """Return the message.
 
         Raises:
-            NotTaken: the address would be longer than the protocol allows.
+            NotTaken: the address would be longer than the protocol allows, or misses a value and may not.
         """
-        values = event_values(event.message, event.endpoint, event.attributes["type"], event.context)
+        values = event_values(event.message, event.endpoint, "", event.context, event.attributes)
+        missing = self._template.missing(values) if self._strict else ()
+        if missing:
+            raise NotTaken(missing_value(missing, "the address"))
         try:
             address = self._template.expand(values)
         except AddressError as error:
             raise NotTaken(str(error)) from error
-        return outbound(event, self._binding, self._mode, address, self._given, lineage=self._lineage)
+        return outbound(
+            event, self._binding, self._mode, address, self._given, lineage=self._lineage, passing=self._passing
+        )
 
 
 class ConfirmedSink:
     """Keeps :class:`~router.sinks.contract.ArrowSink` for rows of :data:`router.sinks.events.MESSAGE`.
 
-    Safe for use by several queries; their batches go one after the other. ``max_body`` is in bytes.
+    Safe for use by several queries; their batches go one after the other. ``max_body`` is in bytes, ``spread`` counts
+    destinations and caps them.
     """
 
-    def __init__(self, name: str, shape: Shape, target: Target, max_body: int | None = None) -> None:
+    def __init__(
+        self, name: str, shape: Shape, target: Target, max_body: int | None = None, spread: Spread | None = None
+    ) -> None:
         self._name = name
+        self._spread = spread
         self._max_body = max_body
         self._shape = shape
         self._target = target
@@ -133,6 +152,11 @@ class ConfirmedSink:
     def already(self, commit: Commit) -> bool:
         """Always False: no target remembers batches."""
         return False
+
+    def settled(self, commit: Commit) -> Settled:
+        """Return what the target has settled of a batch while this process lives, by position; None is taken."""
+        version, settled = self._settled.get(commit.app, (-1, {}))
+        return dict(settled) if version == commit.version else {}
 
     def _known(self, commit: Commit) -> Settled:
         version, settled = self._settled.get(commit.app, (-1, {}))
@@ -163,6 +187,9 @@ class ConfirmedSink:
         size = len(message.body or b"")
         if self._max_body is not None and size > self._max_body:
             raise NotTaken(f"a body of {size} bytes is more than max_body of the sink, {self._max_body}")
+        fault = self._spread.fault(message.address) if self._spread is not None else None
+        if fault is not None:
+            raise NotTaken(f"{message.address[: REASON_CAP // 4]}: {fault}")
         return message
 
 

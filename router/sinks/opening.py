@@ -14,15 +14,20 @@ from router.errors import SinkError
 from router.settings.model import AmqpSink, HttpSink, KafkaSink, MessageSink, MqttSink, NatsSink, Settings, Sink
 from router.settings.model import JsonLinesSink as JsonLinesSettings
 from router.settings.model import TableSink as TableSettings
+from router.settings.places import is_url
 from router.settings.targets import address_of, kind_of
 from router.sinks.connecting import connection_of, endpoint_of, kept
 from router.sinks.contract import ArrowSink
+from router.sinks.definition_tables import DefinitionTablesSink, table_path
 from router.sinks.definitions import EndpointShape
 from router.sinks.delta import DeltaSink
 from router.sinks.forms import DEAD_LETTER, WIDE, dead_letter_to_json_line, wide_to_json_line
 from router.sinks.jsonlines import JsonLinesSink, StandardOutputSink
 from router.sinks.messages import ConfirmedSink, Shape, Target, TemplateShape
 from router.sinks.parquet import ParquetSink
+from router.sinks.passing import HeaderPassing
+from router.sinks.spread import kept_spread
+from router.sinks.upkeep import Upkeep, UpkeepRules
 from router.sources import servers_of
 
 Kind = Literal["events", "dead-letters"]
@@ -45,9 +50,27 @@ def open_sink(name: str, settings: Sink, kind: Kind, catalog: Catalog | None = N
             return StandardOutputSink(name, form)
         return JsonLinesSink(name, Path(settings.path), form)
     assert isinstance(settings, TableSettings)
-    if settings.format == "parquet":
-        return ParquetSink(name, Path(settings.path))
-    return DeltaSink(name, settings.path, WIDE if kind == "events" else DEAD_LETTER)
+    return _tables(name, settings, kind, catalog or Catalog())
+
+
+def _tables(name: str, settings: TableSettings, kind: Kind, catalog: Catalog) -> ArrowSink:
+    rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
+    upkeep = Upkeep(name, rules) if settings.format == "delta" else None
+
+    def table(path: str, *, grows: bool = False) -> ArrowSink:
+        if settings.format == "parquet":
+            return ParquetSink(name, Path(path))
+        schema = WIDE if kind == "events" else DEAD_LETTER
+        return DeltaSink(name, path, schema, grows=grows, partition_by=settings.partition_by, upkeep=upkeep)
+
+    if settings.layout == "wide" or kind == "dead-letters":
+        return table(settings.path)
+    return DefinitionTablesSink(
+        name,
+        settings.table,
+        catalog,
+        lambda place: table(table_path(settings.path, place, url=is_url(settings.path)), grows=True),
+    )
 
 
 def check_endpoints(settings: Settings, catalog: Catalog) -> None:
@@ -66,8 +89,16 @@ def shape_of(name: str, settings: MessageSink | KafkaSink, endpoint: Endpoint | 
     binding = binding_of_sink(settings, endpoint)
     kind = "kafka" if isinstance(settings, KafkaSink) else kind_of(settings)
     if endpoint is not None:
-        mode = None if isinstance(settings, KafkaSink) else settings.mode
-        return EndpointShape(catalog, endpoint, binding, kind, mode=mode, lineage=settings.lineage)
+        return EndpointShape(
+            catalog,
+            endpoint,
+            binding,
+            kind,
+            mode=None if isinstance(settings, KafkaSink) else settings.mode,
+            lineage=settings.lineage,
+            least_qos=settings.qos if isinstance(settings, MqttSink) else 1,
+            passing=passing_of(settings, binding),
+        )
     assert isinstance(settings, MessageSink)
     _, template = address_of(settings)
     mode = settings.mode or ("binary" if binding.binary else "structured")
@@ -75,7 +106,27 @@ def shape_of(name: str, settings: MessageSink | KafkaSink, endpoint: Endpoint | 
     if isinstance(settings, MqttSink):
         flags = {"qos": b"%d" % settings.qos, "retain": b"true" if settings.retain else b"false"}
         given = tuple(Part(member, text, JSON_KIND) for member, text in flags.items())
-    return TemplateShape(parse_address(template or "", kind), binding, mode, lineage=settings.lineage, given=given)
+    return TemplateShape(
+        parse_address(template or "", kind),
+        binding,
+        mode,
+        strict=settings.missing == "reject",
+        lineage=settings.lineage,
+        given=given,
+        passing=passing_of(settings, binding),
+    )
+
+
+def passing_of(settings: MessageSink | KafkaSink, binding: Binding) -> HeaderPassing | None:
+    """Return what passes headers on; None where the settings want none of them."""
+    if isinstance(settings, KafkaSink):
+        return HeaderPassing(binding)
+    if not settings.pass_headers:
+        return None
+    taken = set(settings.headers) if isinstance(settings, HttpSink) else set()
+    if isinstance(settings, HttpSink) and settings.api_key is not None:
+        taken.add(settings.api_key_header)
+    return HeaderPassing(binding, frozenset(name.lower() for name in taken))
 
 
 def binding_of_sink(settings: MessageSink | KafkaSink, endpoint: Endpoint | None) -> Binding:
@@ -93,7 +144,15 @@ def _message_sink(name: str, settings: MessageSink | KafkaSink, catalog: Catalog
     endpoint = endpoint_of(name, settings, kind, catalog)
     shape = shape_of(name, settings, endpoint, catalog)
     target = kept(name, settings, endpoint, lambda: _target(name, settings, endpoint))
-    return ConfirmedSink(name, shape, target, None if isinstance(settings, KafkaSink) else settings.max_body)
+    spread = kept_spread(spread_key(name, settings), settings.max_destinations)
+    return ConfirmedSink(name, shape, target, None if isinstance(settings, KafkaSink) else settings.max_body, spread)
+
+
+def spread_key(name: str, settings: MessageSink | KafkaSink) -> str:
+    """Name what a sink's destinations are counted by: the sink, where it is connected to, and what makes them."""
+    if isinstance(settings, KafkaSink):
+        return repr((name, settings.bootstrap_servers, settings.endpoint, settings.topic))
+    return repr((name, getattr(settings, "uri", ()), settings.endpoint, address_of(settings)))
 
 
 def _target(name: str, settings: MessageSink | KafkaSink, endpoint: Endpoint | None) -> Target:

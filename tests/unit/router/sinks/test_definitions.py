@@ -17,6 +17,7 @@ from router.settings import load_settings
 from router.sinks.definitions import EndpointShape
 from router.sinks.events import Event, NotTaken, Outbound
 from router.sinks.opening import check_endpoints
+from router.sinks.passing import HeaderPassing
 
 KINDS: dict[str, TargetKind] = {"MQTT": "mqtt", "AMQP": "amqp", "NATS": "nats", "HTTP": "http", "KAFKA": "kafka"}
 NAMED = {"specversion": "1.0", "id": "1", "source": "/plants/p1", "type": "T"}
@@ -125,6 +126,33 @@ def test_templates_in_the_address_of_an_endpoint(tmp_path: Path) -> None:
     topic = {"protocoloptions": {"endpoints": [{"uri": "mqtt://h/plants/out"}]}}
     assert shape(catalog(tmp_path, {"protocol": "MQTT/5.0", **topic}, T={})).shape(event()).address == "plants/out"
     assert shape(catalog(tmp_path, {"protocol": "MQTT/5.0"}, T={})).shape(event()).address == "T"
+
+
+@pytest.mark.parametrize(("least", "declared", "sent"), [(1, 0, "1"), (1, 2, "2"), (0, 0, "0")])
+def test_what_is_to_be_confirmed_is_not_sent_with_qos_0(tmp_path: Path, least: int, declared: int, sent: str) -> None:
+    by_endpoint = {"protocol": "MQTT/5.0", "protocoloptions": {"options": {"topic": "a", "qos": declared}}}
+    assert parts(shape(catalog(tmp_path, by_endpoint, T={}), least_qos=least).shape(event()))["qos"] == sent
+    message = {"protocol": "MQTT/5.0", "protocoloptions": {"qos": declared}}
+    by_definition = catalog(tmp_path, {"protocol": "MQTT/5.0"}, T=message)
+    assert parts(shape(by_definition, least_qos=least).shape(event()))["qos"] == sent
+
+
+def test_an_endpoint_may_ask_for_structured_events_by_its_options(tmp_path: Path) -> None:
+    options = {"protocoloptions": {"options": {"subject": "s", "contentmode": "structured"}}}
+    made = shape(catalog(tmp_path, {"protocol": "NATS", **options}, T={})).shape(event())
+    assert parts(made)["headers.content-type"] == "application/cloudevents+json"
+    options = {"envelopeoptions": {"mode": "binary"}, **options}
+    assert parts(shape(catalog(tmp_path, {"protocol": "NATS", **options}, T={})).shape(event()))["headers.ce-id"] == "1"
+
+
+def test_headers_of_the_record_go_on_behind_those_of_the_definition(tmp_path: Path) -> None:
+    fixed = {"protocol": "HTTP", "protocoloptions": {"headers": [{"name": "X-A", "value": "ours"}]}}
+    found = catalog(tmp_path, {"protocol": "HTTP", "protocoloptions": {"endpoints": ["https://h"]}}, T=fixed)
+    native = json.dumps({"headers": [{"name": "x-a", "value": "theirs"}, {"name": "x-b", "value": "b"}]})
+    came = Event(NAMED, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {}, "KAFKA", native)
+    told = parts(shape(found, passing=HeaderPassing(BINDINGS["HTTP"])).shape(came))
+    assert (told["headers.x-a"], told["headers.x-b"]) == ("ours", "b")
+    assert "headers.x-b" not in parts(shape(found).shape(came))
 
 
 def test_nats_subjects_cannot_be_widened(tmp_path: Path) -> None:

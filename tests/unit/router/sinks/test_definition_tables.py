@@ -1,0 +1,205 @@
+"""A table for each definition: its place, its typed payload, its growth; and partitions and upkeep of every table."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from catalog.load import load
+from catalog.model import Catalog
+from router.errors import SinkError
+from router.settings import TableSink
+from router.sinks import ArrowSink, Commit, open_sink
+from router.sinks.forms import DEAD_LETTER, WIDE
+from router.sinks.upkeep import Upkeep, UpkeepRules
+
+NOON = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
+
+
+def catalog(folder: Path, **members: dict[str, Any]) -> Catalog:
+    """A catalog of one group ``mill`` with a definition for each set of JSON Schema properties."""
+    messages = {
+        name: {
+            "envelopemetadata": {"type": {"value": name}},
+            "dataschemaformat": "JSONSchema/draft-07",
+            "dataschema": {"type": "object", "properties": properties},
+        }
+        for name, properties in members.items()
+    }
+    messages["bare"] = {"envelopemetadata": {"type": {"value": "bare"}}}
+    path = folder / "catalog.json"
+    path.write_text(json.dumps({"messagegroups": {"mill": {"envelope": "CloudEvents/1.0", "messages": messages}}}))
+    return load([path])
+
+
+def row(name: str, data: bytes | None, number: int = 0) -> dict[str, Any]:
+    return {
+        "id": f"{name}-{number}",
+        "type": name,
+        "datacontenttype": "application/json",
+        "data": data,
+        "message": f"/messagegroups/mill/messages/{name}",
+        "received": NOON + timedelta(hours=number),
+        "position": f"t-0-{number}",
+    }
+
+
+def rows(*given: dict[str, Any]) -> pa.Table:
+    return pa.Table.from_pylist(list(given), schema=WIDE)
+
+
+def tables(folder: Path, known: Catalog, **options: Any) -> ArrowSink:
+    return open_sink("lake", TableSink(type="table", layout="definition", path=str(folder), **options), "events", known)
+
+
+def read(folder: Path, columns: str) -> list[tuple[Any, ...]]:
+    files = [uri.removeprefix("file://") for uri in DeltaTable(folder).file_uris()]
+    query = f"select {columns} from read_parquet(?, union_by_name=true) order by id"
+    return duckdb.execute(query, [files]).fetchall()
+
+
+def test_each_definition_has_its_table(tmp_path: Path) -> None:
+    known = catalog(tmp_path, level={"mm": {"type": "integer"}}, flow={"rate": {"type": "number"}})
+    sink = tables(tmp_path / "lake", known)
+    batch = rows(
+        row("level", b'{"mm": 4}', 1), row("flow", b'{"rate": 0.5}', 2), row("bare", b"x", 3), row("level", b"{}", 4)
+    )
+    assert sink.write(batch, Commit("a", 0)).rows == 4
+    assert read(tmp_path / "lake/mill/level", "id, payload.mm, data") == [
+        ("level-1", 4, b'{"mm": 4}'),
+        ("level-4", None, b"{}"),
+    ]
+    assert read(tmp_path / "lake/mill/flow", "payload.rate") == [(0.5,)]
+    bare = DeltaTable(tmp_path / "lake/mill/bare")
+    assert [field.name for field in bare.schema().fields] == WIDE.names
+
+
+def test_a_body_that_does_not_fit_keeps_its_bytes_and_has_no_payload(tmp_path: Path) -> None:
+    known = catalog(tmp_path, level={"mm": {"type": "integer"}})
+    tables(tmp_path / "lake", known).write(
+        rows(row("level", b'{"mm": "four"}', 1), row("level", b"\xff", 2), row("level", None, 3)), Commit("a", 0)
+    )
+    found = read(tmp_path / "lake/mill/level", "payload, data")
+    assert found == [(None, b'{"mm": "four"}'), (None, b"\xff"), (None, None)]
+
+
+def test_a_repeated_batch_is_left_out_table_by_table(tmp_path: Path) -> None:
+    known = catalog(tmp_path, level={"mm": {"type": "integer"}}, flow={"rate": {"type": "number"}})
+    level, flow = row("level", b'{"mm": 1}', 1), row("flow", b'{"rate": 1}', 2)
+    # What a crash between two tables leaves: one has its share of the batch, the other not.
+    tables(tmp_path / "lake", known).write(rows(level), Commit("a", 0))
+    again = tables(tmp_path / "lake", known)
+    assert again.write(rows(level, flow), Commit("a", 0)).rows == 1
+    assert again.write(rows(level, flow), Commit("a", 0)).repeated
+    assert read(tmp_path / "lake/mill/level", "id") == [("level-1",)]
+    assert read(tmp_path / "lake/mill/flow", "id") == [("flow-2",)]
+
+
+def test_a_table_that_fails_does_not_keep_others_from_their_rows(tmp_path: Path) -> None:
+    known = catalog(tmp_path, level={"mm": {"type": "integer"}}, flow={"rate": {"type": "number"}})
+    (tmp_path / "lake/mill").mkdir(parents=True)
+    (tmp_path / "lake/mill/flow").write_text("in the way")
+    level, flow = row("level", b'{"mm": 1}', 1), row("flow", b'{"rate": 1}', 2)
+    sink = tables(tmp_path / "lake", known)
+    with pytest.raises(SinkError, match="lake"):
+        sink.write(rows(level, flow), Commit("a", 0))
+    (tmp_path / "lake/mill/flow").unlink()
+    sink.write(rows(level, flow), Commit("a", 0))
+    assert read(tmp_path / "lake/mill/level", "id") == [("level-1",)]
+    assert read(tmp_path / "lake/mill/flow", "id") == [("flow-2",)]
+
+
+def test_a_table_grows_with_its_definition(tmp_path: Path) -> None:
+    first = catalog(tmp_path, level={"mm": {"type": "integer"}, "at": {"type": "integer"}})
+    tables(tmp_path / "lake", first).write(rows(row("level", b'{"mm": 1, "at": 7}', 1)), Commit("a", 0))
+    second = catalog(tmp_path, level={"mm": {"type": "integer"}, "at": {"type": "string"}, "who": {"type": "string"}})
+    tables(tmp_path / "lake", second).write(rows(row("level", b'{"mm": 2, "at": "x", "who": "y"}', 2)), Commit("a", 1))
+    tables(tmp_path / "lake", first).write(rows(row("level", b'{"mm": 3, "at": 9}', 3)), Commit("a", 2))
+    found = read(tmp_path / "lake/mill/level", "payload.mm, payload.at, payload.at_string, payload.who")
+    assert found == [(1, 7, None, None), (2, None, "x", "y"), (3, 9, None, None)]
+
+
+def test_definitions_may_share_a_table(tmp_path: Path) -> None:
+    known = catalog(tmp_path, level={"mm": {"type": "integer"}}, flow={"rate": {"type": "number"}})
+    sink = tables(tmp_path / "lake", known, table="{messagegroup}")
+    sink.write(rows(row("level", b'{"mm": 4}', 1), row("flow", b'{"rate": 0.5}', 2)), Commit("a", 0))
+    assert read(tmp_path / "lake/mill", "id, payload.mm, payload.rate") == [("flow-2", None, 0.5), ("level-1", 4, None)]
+
+
+def test_parquet_files_by_definition(tmp_path: Path) -> None:
+    known = catalog(tmp_path, level={"mm": {"type": "integer"}})
+    sink = tables(tmp_path / "lake", known, format="parquet")
+    assert sink.write(rows(row("level", b'{"mm": 4}')), Commit("a", 0)).rows == 1
+    assert sink.write(rows(row("level", b'{"mm": 4}')), Commit("a", 0)).repeated
+    [file] = (tmp_path / "lake/mill/level").glob("*.parquet")
+    assert duckdb.execute("select payload.mm from read_parquet(?)", [str(file)]).fetchall() == [(4,)]
+
+
+@pytest.mark.parametrize("layout", ["wide", "definition"])
+def test_partitions_by_time_and_column(layout: str, tmp_path: Path) -> None:
+    known = catalog(tmp_path, level={"mm": {"type": "integer"}})
+    settings = TableSink.model_validate(
+        {"type": "table", "layout": layout, "path": str(tmp_path / "lake"), "partition_by": ["day", "hour", "type"]}
+    )
+    sink = open_sink("lake", settings, "events", known)
+    sink.write(rows(row("level", b"{}", 0), row("level", b"{}", 12)), Commit("a", 0))
+    place = tmp_path / "lake" / ("" if layout == "wide" else "mill/level")
+    table = DeltaTable(place)
+    assert table.metadata().partition_columns == ["day", "hour", "type"]
+    parts = [dict(zip(("day", "hour"), (file["day"], file["hour"]), strict=True)) for file in adds(table)]
+    assert sorted(part["day"] for part in parts) == [date(2026, 3, 4), date(2026, 3, 5)]
+    assert sorted(part["hour"].hour for part in parts) == [0, 12]
+    assert open_sink("lake", settings, "events", known).write(rows(row("level", b"{}", 1)), Commit("a", 1)).rows == 1
+
+
+def adds(table: DeltaTable) -> list[dict[str, Any]]:
+    listed = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return [{name.removeprefix("partition."): value for name, value in file.items()} for file in listed]
+
+
+def test_dead_letters_by_day(tmp_path: Path) -> None:
+    settings = TableSink(type="table", path=str(tmp_path / "dead"), partition_by=("day", "reason"))
+    letter = {"letter": "1", "reason": "no-match", "received": NOON}
+    open_sink("dead", settings, "dead-letters").write(pa.Table.from_pylist([letter], DEAD_LETTER), Commit("a", 0))
+    assert DeltaTable(tmp_path / "dead").metadata().partition_columns == ["day", "reason"]
+
+
+def test_partitions_that_differ_from_the_tables_are_an_error(tmp_path: Path) -> None:
+    plain = TableSink(type="table", path=str(tmp_path / "lake"))
+    open_sink("lake", plain, "events").write(rows(row("bare", b"")), Commit("a", 0))
+    by_type = plain.model_copy(update={"partition_by": ("type",)})
+    with pytest.raises(SinkError, match=r"partitioned by|other columns"):
+        open_sink("lake", by_type, "events").write(rows(row("bare", b"")), Commit("a", 1))
+
+
+def test_small_files_are_merged_and_no_row_is_lost_or_doubled(tmp_path: Path) -> None:
+    settings = TableSink(type="table", path=str(tmp_path / "lake"), compact_after=0)
+    sink = open_sink("lake", settings, "events")
+    for number in range(10):
+        sink.write(rows(row("bare", b"x", number)), Commit("a", number))
+    upkeep = Upkeep("lake", UpkeepRules(1, 2**20, timedelta(days=7)))
+    told = upkeep.tend(str(tmp_path / "lake"))
+    assert (told["numFilesRemoved"], told["numFilesAdded"]) == (10, 1)
+    assert sink.write(rows(row("bare", b"x", 9)), Commit("a", 9)).repeated
+    assert sink.write(rows(row("bare", b"x", 10)), Commit("a", 10)).rows == 1
+    assert len(read(tmp_path / "lake", "id")) == 11
+    assert len(DeltaTable(tmp_path / "lake").file_uris()) == 2
+
+
+def test_merging_beside_the_stream(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = TableSink(type="table", path=str(tmp_path / "lake"), compact_after=5)
+    sink = open_sink("lake", settings, "events")
+    for number in range(60):
+        sink.write(rows(row("bare", b"x", number)), Commit("a", number))
+    table = DeltaTable(tmp_path / "lake")
+    operations = [entry["operation"] for entry in table.history()]
+    assert operations.count("WRITE") == 60
+    assert "OPTIMIZE" in operations
+    assert len(read(tmp_path / "lake", "id")) == 60

@@ -1,0 +1,129 @@
+"""Headers of a record that were no attributes go on with its message, within the limits of its target."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bindings.http.poster import _NAME, _VALUE
+from bindings.mqtt.outgoing import properties_of
+from bindings.nats.headers import block_of
+from bindings.protocols import BINDINGS
+from router.settings.model import HttpSink, KafkaSink, MqttSink
+from router.sinks import amqp, mqtt
+from router.sinks.events import Event, Mode, Outbound, outbound
+from router.sinks.opening import passing_of
+from router.sinks.passing import HeaderPassing
+
+NAMED = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+PLACES = {"HTTP": "headers", "NATS": "headers", "KAFKA": "headers", "MQTT/5.0": "user_properties"}
+PLACES["AMQP/1.0"] = "application-properties"
+
+
+def native_of(protocol: str, headers: list[dict[str, Any]], **more: Any) -> str:
+    place = PLACES.get(protocol, "headers")
+    held: Any = {each["name"]: each["value"] for each in headers} if place.startswith("appl") else headers
+    return json.dumps({place: held, **more})
+
+
+def sent(target: str, source: str, native: str, mode: Mode = "binary", taken: frozenset[str] = frozenset()) -> Outbound:
+    event = Event(NAMED, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {}, source, native)
+    binding = BINDINGS[target]
+    return outbound(event, binding, mode, "a", lineage=False, passing=HeaderPassing(binding, taken))
+
+
+def passed(target: str, source: str, headers: list[dict[str, Any]], mode: Mode = "binary") -> dict[str, str | None]:
+    made = sent(target, source, native_of(source, headers), mode)
+    place = PLACES[target]
+    found = {part.key.removeprefix(f"{place}."): part.text for part in made.parts if part.key.startswith(place)}
+    attributes = {f"{prefix}{name}" for prefix in ("", "ce-", "ce_", "cloudEvents:") for name in NAMED}
+    return {name: text for name, text in found.items() if name not in attributes and name != "content-type"}
+
+
+def listed(**headers: str) -> list[dict[str, Any]]:
+    return [{"name": name.replace("__", "-"), "value": value} for name, value in headers.items()]
+
+
+@pytest.mark.parametrize("target", PLACES)
+@pytest.mark.parametrize("source", PLACES)
+@pytest.mark.parametrize("mode", ["binary", "structured", "native"])
+def test_from_each_protocol_to_each(target: str, source: str, mode: Mode) -> None:
+    headers = [*listed(trace__parent="00-ab", xrouter__epoch="old"), {"name": "Content-Type", "value": "text/plain"}]
+    assert passed(target, source, headers, mode) == {"trace-parent": "00-ab"}
+
+
+def test_nothing_is_passed_without_properties_or_when_settings_want_none() -> None:
+    native = native_of("KAFKA", listed(a="1"))
+    assert sent("MQTT/3.1.1", "KAFKA", native, "structured").parts == ()
+    assert sent("HTTP", "MQTT/3.1.1", json.dumps({"topic_name": "a"})).parts == sent("HTTP", "HTTP", "{").parts
+    binding = BINDINGS["MQTT/5.0"]
+    silent = MqttSink(type="mqtt", topic="t", uri=("mqtt://h",), pass_headers=False)
+    assert passing_of(silent, binding) is None
+    assert passing_of(KafkaSink(type="kafka", bootstrap_servers="b", topic="t"), BINDINGS["KAFKA"]) is not None
+
+
+def test_attributes_of_the_record_are_not_passed_and_none_is_added() -> None:
+    of_event = listed(specversion="1.0", id="1", source="s", type="t", extra="own", other__name="kept")
+    assert passed("KAFKA", "MQTT/5.0", of_event) == {"other-name": "kept"}
+    assert passed("KAFKA", "MQTT/5.0", listed(sensor="s", other__name="kept")) == {"sensor": "s", "other-name": "kept"}
+    assert passed("HTTP", "KAFKA", [{"name": "ce_x", "value": "1"}, *listed(ce__x="2", y="3")]) == {"y": "3"}
+    # Without a prefix any such name would be an attribute of a binary event, and specversion make one of any message.
+    headers = listed(sensor="s", specversion="1.0", trace__parent="p")
+    assert passed("MQTT/5.0", "KAFKA", headers) == {"trace-parent": "p"}
+    assert passed("MQTT/5.0", "KAFKA", headers, "native") == {"sensor": "s", "trace-parent": "p"}
+
+
+def test_what_speaks_of_a_connection_a_client_or_a_body_stays_behind() -> None:
+    headers = listed(Connection="close", TE="x", Accept="*/*", User__Agent="u", Content__Encoding="gzip", X__A="1")
+    secret = listed(Authorization="Bearer abc", Cookie="c")
+    assert passed("HTTP", "HTTP", headers + secret) == {"content-encoding": "gzip", "x-a": "1"}
+    assert passed("HTTP", "HTTP", headers, "structured") == {"x-a": "1"}
+    assert passed("KAFKA", "HTTP", headers).keys() == {"accept", "user-agent", "content-encoding", "x-a"}
+    structured = [*headers, {"name": "Content-Type", "value": "application/cloudevents+json"}]
+    assert passed("KAFKA", "HTTP", structured).keys() == {"accept", "user-agent", "x-a"}
+    assert passed("NATS", "NATS", listed(Nats__Expected__Stream="S", X="1")) == {"X": "1"}
+
+
+def test_what_target_and_definition_set_goes_before() -> None:
+    sink = HttpSink(type="http", url="https://h", headers={"X-Fixed": "f"}, api_key="k", api_key_header="X-Key")
+    passing = passing_of(sink, BINDINGS["HTTP"])
+    assert passing is not None
+    assert passing.taken == {"x-fixed", "x-key"}
+    made = sent("HTTP", "KAFKA", native_of("KAFKA", listed(x__key="theirs", X__B="b")), taken=passing.taken)
+    assert [part.key for part in made.parts if part.key.startswith("headers.x")] == ["headers.x-b"]
+
+
+def test_types_of_amqp_are_kept_there_and_are_text_elsewhere() -> None:
+    headers = [{"name": "n", "value": 7}, {"name": "b", "value": True}, {"name": "big", "value": 2**64}]
+    assert passed("HTTP", "AMQP/1.0", headers) == {"n": "7", "b": "true", "big": str(2**64)}
+    message = amqp.message_of(sent("AMQP/1.0", "AMQP/1.0", native_of("AMQP/1.0", headers)))
+    told = {name: message.application_properties[name] for name in ("n", "b", "big")}
+    assert told == {"n": 7, "b": True, "big": str(2**64)}
+    raw = native_of("KAFKA", [{"name": "x", "value_base64": "/w=="}])
+    assert amqp.message_of(sent("AMQP/1.0", "KAFKA", raw)).application_properties["x"] == b"\xff"
+    assert mqtt.message_of(sent("MQTT/5.0", "KAFKA", raw)).user_properties == tuple(NAMED.items())
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=8) | st.text(max_size=8)), max_size=4),
+    st.sampled_from(["binary", "structured", "native"]),
+)
+def test_no_header_makes_a_message_that_cannot_be_sent(
+    headers: list[tuple[str, bytes | str | None]], mode: Mode
+) -> None:
+    parts = [
+        {"name": name, "value": value.decode("latin-1") if isinstance(value, bytes) else value}
+        for name, value in headers
+    ]
+    native = native_of("KAFKA", parts)
+    for key, value in ((part.key, part.value) for part in sent("HTTP", "KAFKA", native, mode).parts):
+        assert _NAME.fullmatch(key.removeprefix("headers."))
+        assert _VALUE.fullmatch(value or b"")
+    block_of(
+        (part.key.removeprefix("headers."), part.value or b"") for part in sent("NATS", "KAFKA", native, mode).parts
+    )
+    properties_of(mqtt.message_of(sent("MQTT/5.0", "KAFKA", native, mode)))

@@ -1,0 +1,88 @@
+"""The cap on distinct destinations of a sink."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from bindings.protocols import BINDINGS
+from router.addresses import parse_address
+from router.settings.model import KafkaSink, MqttSink
+from router.sinks.contract import Commit
+from router.sinks.events import MESSAGE, Outbound
+from router.sinks.messages import ConfirmedSink, TemplateShape
+from router.sinks.opening import spread_key
+from router.sinks.spread import Spread, kept_spread
+
+
+class Taking:
+    """A target that takes everything, and remembers where it went."""
+
+    def __init__(self) -> None:
+        self.addresses: list[str] = []
+
+    def send(self, messages: Sequence[Outbound]) -> list[str | None]:
+        self.addresses += [each.address for each in messages]
+        return [None] * len(messages)
+
+    def close(self) -> None: ...
+
+
+def rows(*places: str) -> pa.Table:
+    made: list[dict[str, Any]] = [
+        {
+            "id": str(at),
+            "source": "/s",
+            "type": "t",
+            "position": f"t-0-{at}",
+            "message": "/m",
+            "context": [("x", place)],
+        }
+        for at, place in enumerate(places)
+    ]
+    return pa.Table.from_pylist(made, MESSAGE)
+
+
+def test_past_the_cap_a_record_is_refused_and_the_known_destinations_go_on() -> None:
+    target, spread = Taking(), Spread(2)
+    shape = TemplateShape(parse_address("a/{context.x}", "mqtt"), BINDINGS["MQTT/5.0"], "binary")
+    sink = ConfirmedSink("out", shape, target, spread=spread)
+    result = sink.write(rows("p", "q", "r", "p", "s"), Commit("g", 1))
+    assert target.addresses == ["a/p", "a/q", "a/p"]
+    assert result.rows == 3
+    assert [record.position for record in result.refused] == ["t-0-2", "t-0-4"]
+    assert result.refused[0].reason.startswith(
+        "a/r: it would be destination 3 of the sink, whose max_destinations is 2"
+    )
+    # What was decided of a batch stays decided while the process lives.
+    again = ConfirmedSink("out", shape, target, spread=spread).write(rows("q", "r"), Commit("g", 2))
+    assert [record.position for record in again.refused] == ["t-0-1"]
+
+
+def test_a_message_that_is_refused_for_its_size_takes_no_place() -> None:
+    target = Taking()
+    shape = TemplateShape(parse_address("a/{context.x}", "mqtt"), BINDINGS["MQTT/3.1.1"], "structured")
+    sink = ConfirmedSink("out", shape, target, max_body=1, spread=Spread(1))
+    result = sink.write(rows("p", "q"), Commit("g", 1))
+    assert all("max_body" in record.reason for record in result.refused)
+
+
+def test_the_known_destinations_outlive_a_plan() -> None:
+    first = kept_spread("test-a", 1)
+    assert first.fault("x") is None
+    assert kept_spread("test-a", 1).fault("y") is not None
+    assert kept_spread("test-a", 2).fault("y") is None
+    assert kept_spread("test-b", 1).fault("y") is None
+
+
+@pytest.mark.parametrize("other", [{"topic": "u"}, {"uri": ("mqtt://k",)}])
+def test_sinks_of_other_destinations_are_counted_apart(other: dict[str, Any]) -> None:
+    told: dict[str, Any] = {"type": "mqtt", "topic": "t", "uri": ("mqtt://h",)}
+    key = spread_key("s", MqttSink(**told))
+    assert spread_key("s", MqttSink(**told, qos=0)) == key
+    assert spread_key("s", MqttSink(**{**told, **other})) != key != spread_key("r", MqttSink(**told))
+    kafka = KafkaSink(type="kafka", bootstrap_servers="b", topic="t")
+    assert spread_key("s", kafka) != spread_key("s", kafka.model_copy(update={"topic": "u"}))

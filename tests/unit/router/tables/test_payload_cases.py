@@ -1,0 +1,237 @@
+"""Payload columns by the cases of ``tests/cases/tables``: schemas, types, and bodies with what becomes of them."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import fastavro
+import pyarrow as pa
+import pytest
+import yaml
+from google.protobuf import json_format
+
+from catalog.model import Catalog, Definition
+from catalog.schemas.contract import Family, SchemaSource
+from catalog.schemas.protobuf import compile_schema
+from router.tables import PayloadColumn, payload_column, payload_findings
+from tests.support.payloads import NOTHING
+from tests.support.schema_catalogs import XID, catalog_of
+
+FOLDER: Final = Path(__file__).parents[3] / "cases" / "tables"
+FAMILIES: Final[Mapping[str, Family]] = {
+    "json_schema": "JsonSchema",
+    "json_structure": "JsonStructure",
+    "avro": "Avro",
+    "protobuf": "Protobuf",
+}
+JSON: Final = "application/json"
+BINARY: Final = "application/octet-stream"
+
+
+def cases() -> Iterator[Any]:
+    for name, family in FAMILIES.items():
+        for case in yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")):
+            yield pytest.param(family, case, id=f"{name}: {case['name']}")
+
+
+def rows() -> Iterator[Any]:
+    for param in cases():
+        family, case = param.values
+        for at, row in enumerate(case.get("rows", ())):
+            yield pytest.param(family, case, row, id=f"{param.id} [{at}]")
+
+
+@pytest.mark.parametrize(("family", "case"), list(cases()))
+def test_types_and_findings(family: Family, case: Mapping[str, Any]) -> None:
+    catalog = catalog_of(family, case["schema"])
+    column = payload_column(catalog, XID)
+    assert (str(column.type) if column else None) == case.get("type")
+    assert payload_findings(catalog, XID) == tuple(case.get("findings", ()))
+    assert column is None or column.findings == payload_findings(catalog, XID)
+
+
+@pytest.mark.parametrize(("family", "case", "row"), list(rows()))
+def test_values(family: Family, case: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    column = payload_column(catalog_of(family, case["schema"]), XID)
+    assert column is not None
+    for body, content_type in bodies(family, case["schema"], row):
+        found, why = decoded(column, body, content_type)
+        assert why == row.get("why"), (body, found)
+        wanted = row.get("value")
+        assert same(found, filled(wanted, found)), f"{found!r} and not {wanted!r}"
+
+
+@pytest.mark.parametrize(("family", "case"), list(cases()))
+def test_one_bad_row_leaves_the_others_be(family: Family, case: Mapping[str, Any]) -> None:
+    column = payload_column(catalog_of(family, case["schema"]), XID)
+    if column is None:
+        return
+    told = [(row, *given) for row in case["rows"] for given in bodies(family, case["schema"], row)]
+    array, undecoded = column.decode(
+        pa.array([body for _, body, _ in told], pa.binary()), [each for _, _, each in told]
+    )
+    array.validate(full=True)
+    assert array.type == column.type
+    assert [each.row for each in undecoded] == [at for at, (row, _, _) in enumerate(told) if "why" in row]
+    nulls = ["why" in row or row["value"] is None for row, _, _ in told]
+    assert array.is_null().to_pylist() == nulls
+
+
+def decoded(column: PayloadColumn, body: bytes | None, content_type: str) -> tuple[Any, str | None]:
+    array, undecoded = column.decode(pa.array([body], pa.binary()), pa.array([content_type]))
+    array.validate(full=True)
+    (value,) = array.to_pylist(maps_as_pydicts="strict")
+    return shown(value), undecoded[0].why if undecoded else None
+
+
+def bodies(family: Family, schema: Any, row: Mapping[str, Any]) -> Iterator[tuple[bytes | None, str]]:
+    """Give the body of a row with its content type; a Protobuf message in both of its encodings."""
+    if "absent" in row:
+        yield None, JSON
+    elif "hex" in row:
+        yield bytes.fromhex(row["hex"]), BINARY
+    elif "message" in row:
+        message = json_format.Parse(
+            json.dumps(row["message"]), compile_schema(SchemaSource(family, "", schema), NOTHING).message()
+        )
+        yield message.SerializeToString(), BINARY
+        yield json_format.MessageToJson(message).encode(), JSON
+    elif family == "Avro" and "json" not in row:
+        out = io.BytesIO()
+        plain = schema if "datum" in row else without_logical_types(schema)
+        fastavro.schemaless_writer(out, fastavro.parse_schema(plain), row.get("datum", row.get("plain")))
+        yield out.getvalue(), BINARY
+    else:
+        yield row["json" if family == "Avro" else "body"].encode(), JSON
+
+
+def without_logical_types(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        return {key: without_logical_types(value) for key, value in schema.items() if key != "logicalType"}
+    return [without_logical_types(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def shown(value: Any) -> Any:
+    """Return a value as the cases write it."""
+    if isinstance(value, dict):
+        return {name: shown(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [shown(each) for each in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def filled(wanted: Any, found: Any) -> Any:
+    """Return what is wanted, with null for the columns that the case leaves out."""
+    return {**dict.fromkeys(found), **wanted} if isinstance(wanted, dict) and isinstance(found, dict) else wanted
+
+
+def same(found: Any, wanted: Any) -> bool:
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return found.keys() == wanted.keys() and all(same(found[name], wanted[name]) for name in found)
+    if isinstance(found, float) and isinstance(wanted, float) and math.isnan(wanted):
+        return math.isnan(found)
+    return bool(found == wanted) and type(found) is type(wanted)
+
+
+def test_single_objects_and_containers() -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}]}
+    column = payload_column(catalog_of("Avro", schema), XID)
+    assert column is not None
+    parsed = fastavro.parse_schema(schema)
+    for values, why in (([1], None), ([1, 2], "the container file holds 2 values, not one"), ([], "0 values, not one")):
+        out = io.BytesIO()
+        fastavro.writer(out, parsed, [{"x": value} for value in values], codec="deflate")
+        found, told = decoded(column, out.getvalue(), "application/avro")
+        assert found == ({"x": 1} if why is None else None)
+        assert told is None if why is None else told is not None and told.endswith(why)
+    crc = bytes.fromhex(fastavro.schema.fingerprint(fastavro.schema.to_parsing_canonical_form(parsed), "CRC-64-AVRO"))
+    assert decoded(column, b"\xc3\x01" + crc + b"\x02", "avro/single-object") == ({"x": 1}, None)
+
+
+TYPES: Final[Mapping[str, Any]] = {
+    "$defs": {"Size": {"type": "integer"}, "Box": {"title": "Crate", "properties": {"size": {"$ref": "#/$defs/Size"}}}}
+}
+STRUCTURE: Final[Mapping[str, Any]] = {
+    "$id": "https://example.com/boxes",
+    "name": "Boxes",
+    "type": "object",
+    "properties": {"box": {"type": {"$ref": "#/definitions/Box"}}},
+}
+BOX: Final[Mapping[str, Any]] = {
+    "$id": "https://example.com/box",
+    "name": "Box",
+    "type": "object",
+    "properties": {"size": {"type": "int32"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("catalog", "expected"),
+    [
+        (catalog_of("JsonSchema", TYPES, name="Box"), "struct<size: int64>"),
+        (catalog_of("JsonSchema", TYPES, name="Crate"), "struct<size: int64>"),
+        (catalog_of("JsonSchema", TYPES, pointer="/$defs/Box"), "struct<size: int64>"),
+        (
+            catalog_of(
+                "JsonSchema", {"properties": {"b": {"$ref": "other.json#/$defs/Box"}}}, others={"other.json": TYPES}
+            ),
+            "struct<b: struct<size: int64>>",
+        ),
+        (
+            catalog_of("JsonStructure", {**STRUCTURE, "definitions": {"Box": BOX}}, name="Box"),
+            "struct<size: int32>",
+        ),
+        (
+            catalog_of("JsonStructure", {**STRUCTURE, "$import": "https://example.com/box"}, others={BOX["$id"]: BOX}),
+            "struct<box: struct<size: int32>>",
+        ),
+        (
+            catalog_of(
+                "Avro",
+                [
+                    {"type": "record", "name": "A", "fields": [{"name": "x", "type": "int"}]},
+                    {"type": "record", "name": "B", "fields": [{"name": "a", "type": "A"}]},
+                ],
+                name="B",
+            ),
+            "struct<a: struct<x: int32>>",
+        ),
+        (
+            catalog_of(
+                "Protobuf",
+                'syntax = "proto3"; import "box.proto"; message A { int32 x = 1; } message B { Box box = 1; }',
+                name="B",
+                others={"box.proto": 'syntax = "proto3"; message Box { int32 size = 1; }'},
+            ),
+            "struct<box: struct<size: int32>>",
+        ),
+    ],
+    ids=["a name", "a title", "a pointer", "another document", "a type", "an import", "a record", "a message"],
+)
+def test_the_type_that_is_meant(catalog: Catalog, expected: str) -> None:
+    column = payload_column(catalog, XID)
+    assert column is not None, payload_findings(catalog, XID)
+    assert str(column.type) == expected
+
+
+def test_without_a_schema_there_is_no_column() -> None:
+    nothing = Catalog(definitions={XID: Definition(XID, "/messagegroups/g")})
+    unloaded = Catalog(definitions={XID: Definition(XID, "/messagegroups/g", dataschemauri="https://example.com/s")})
+    invalid = catalog_of("JsonSchema", {"type": 5})
+    for catalog, said in ((nothing, ""), (unloaded, "was not loaded"), (invalid, "no valid JSON schema")):
+        assert payload_column(catalog, XID) is None
+        findings = payload_findings(catalog, XID)
+        assert len(findings) == bool(said) and all(said in each for each in findings)
+    with pytest.raises(KeyError):
+        payload_column(nothing, "/messagegroups/g/messages/other")
