@@ -1,0 +1,1 @@
+"""Drafts of message definitions for dead letters that none matched."""

@@ -1,0 +1,136 @@
+"""What ``suggest`` drafts, added to the catalog, matches the letters it was drafted from, and lints clean (issue 7).
+
+Three samples of different shape, made by code, and all of them together with noise. The drafts are loaded the way a
+user adds them: as one more file beside the catalog.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from catalog.convert import json_text, yaml_text
+from catalog.load import load
+from catalog.record import Record
+from router.emit import record_line
+from router.match import RecordMatcher
+from router.suggest.basis import Basis
+from router.suggest.suggesting import Suggestion, suggest
+from tests.support import unmatched
+
+COUNT: Final = 400
+GOAL: Final = 0.95
+Sample = Callable[[int], Iterator[Record]]
+
+
+def everything(count: int) -> Iterator[Record]:
+    """All samples together, with noise."""
+    samples = (unmatched.telemetry(count), unmatched.orders(count), unmatched.webhooks(count), unmatched.noise(60))
+    return itertools.chain(*samples)
+
+
+@pytest.fixture
+def basis(tmp_path: Path) -> Basis:
+    (tmp_path / "catalog.json").write_text(json.dumps(unmatched.CATALOG))
+    return Basis([tmp_path / "catalog.json"])
+
+
+def outcomes(sources: list[Path], records: list[Record]) -> list[dict[str, Any]]:
+    return list(RecordMatcher(load(sources)).outcomes(record_line(record) for record in records))
+
+
+def written(tmp_path: Path, suggestion: Suggestion, text: Callable[[Any], str] = yaml_text) -> list[Path]:
+    draft = tmp_path / ("drafts.yaml" if text is yaml_text else "drafts.json")
+    draft.write_text(text(suggestion.fragment), encoding="utf-8")
+    return [tmp_path / "catalog.json", draft]
+
+
+@pytest.mark.parametrize("text", [yaml_text, json_text], ids=["yaml", "json"])
+@pytest.mark.parametrize("sample", [unmatched.telemetry, unmatched.orders, unmatched.webhooks])
+def test_drafts_match_what_they_were_drafted_from_and_lint_clean(
+    sample: Sample, text: Callable[[Any], str], basis: Basis, tmp_path: Path
+) -> None:
+    records = list(sample(COUNT))
+    before = outcomes([tmp_path / "catalog.json"], records)
+    assert all(each["reason"] in ("no-match", "no-candidates") for each in before)
+
+    suggestion = suggest(records, basis)
+    sources = written(tmp_path, suggestion, text)
+
+    assert [each for each in load(sources).findings if each.severity != "info"] == []
+    matched = sum(each["outcome"] == "routed" for each in outcomes(sources, records))
+    assert matched >= GOAL * len(records)
+    assert all(each.matched >= GOAL for each in suggestion.drafts)
+    assert not suggestion.attached
+    assert not suggestion.findings
+
+
+def test_the_same_letters_give_the_same_drafts(basis: Basis, tmp_path: Path) -> None:
+    again = Basis([tmp_path / "catalog.json"])
+    assert suggest(everything(100), basis) == suggest(everything(100), again)
+
+
+def test_noise_is_left_out_and_told(basis: Basis) -> None:
+    alone = suggest(itertools.chain(unmatched.telemetry(COUNT)), basis)
+    found = suggest(itertools.chain(unmatched.telemetry(COUNT), unmatched.noise(60)), basis)
+    assert found.fragment == alone.fragment
+    assert found.left_out == {
+        "dead letters as invalid-cloudevent": 15,
+        "matched by the catalog as it is now": 30,
+        "of a shape with fewer than 3 letters": 15,
+    }
+
+
+def test_drafts_leave_records_of_other_definitions_alone(basis: Basis, tmp_path: Path) -> None:
+    known = [each for each in unmatched.noise(60) if each.native.get("path") or "boot" in str(each.native)]
+    before = outcomes([tmp_path / "catalog.json"], known)
+    suggestion = suggest(everything(COUNT), basis)
+    assert suggestion.notes == ()
+    assert outcomes(written(tmp_path, suggestion), known) == before
+
+
+def test_kinds_become_definitions_and_instances_placeholders(basis: Basis) -> None:
+    drafts = suggest(everything(COUNT), basis).drafts
+    assert Counter(each.address for each in drafts) == {
+        "/erp/{erp}/invoices": 1,
+        "/hooks/forge": 2,
+        "/notes": 1,
+        "/v1/accounts/{account}/payments/{payment}": 1,
+        "com.example.order.cancelled": 1,
+        "com.example.order.created": 2,
+        "com.example.order.paid": 1,
+        "plants/{plant}/devices/{device}/alarm": 1,
+        "plants/{plant}/devices/{device}/log": 1,
+        "plants/{plant}/devices/{device}/reading": 1,
+        "plants/{plant}/devices/{device}/state": 1,
+    }
+
+
+def test_the_merged_catalog_routes_the_letters(basis: Basis, tmp_path: Path) -> None:
+    records = list(unmatched.telemetry(COUNT))
+    suggestion = suggest(records, basis, group="Fleet")
+    assert suggestion.attached == {unmatched.PLANT: ["/messagegroups/Fleet"]}
+
+    document, left_out = basis.merged(suggestion.fragment, suggestion.attached)
+    merged = tmp_path / "merged.json"
+    merged.write_text(json_text(document), encoding="utf-8")
+
+    assert not left_out
+    assert [each for each in load([merged]).findings if each.severity != "info"] == []
+    assert {each["outcome"] for each in outcomes([merged], records)} == {"routed"}
+    beside = outcomes(written(tmp_path, suggestion), records)
+    assert {each["outcome"] for each in beside} == {"dead-letter"}, "no endpoint lists the group, as the note says"
+
+
+def test_what_becomes_of_a_routed_letter_is_an_event_with_its_context(basis: Basis, tmp_path: Path) -> None:
+    records = list(unmatched.telemetry(COUNT))
+    suggestion = suggest(records, basis)
+    routed = outcomes(written(tmp_path, suggestion), records)[0]
+    assert set(routed["context"]) == {"plant", "device"}
+    assert routed["cloudevent"]["type"] == routed["message"].rpartition("/")[2]
