@@ -89,12 +89,22 @@ class CatalogWatcher:
         self._awaited: tuple[str, ...] = ()
         self._due = clock()
 
+    @property
+    def due(self) -> bool:
+        """Whether a poll would look; before that it returns None."""
+        return self._clock() >= self._due
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """What the catalog that was found last waits for; empty when it does not wait."""
+        return self._awaited
+
     def poll(self) -> Catalog | Refusal | Waiting | None:
         """Return a new catalog, the refusal of one with errors, what one waits for, or None.
 
         None when nothing changed, when it is too early, and when a file is being written just now.
         """
-        if self._clock() < self._due:
+        if not self.due:
             return None
         self._due = self._clock() + self._interval
         fetcher = self._fetcher()
@@ -115,6 +125,7 @@ class CatalogWatcher:
         errors = new_errors(catalog, self._tolerated)
         if errors:
             self._refused = True
+            self._awaited = ()
             return Refusal(errors)
         if catalog.epoch == self._epoch and not self._refused:
             self._awaited = ()
@@ -136,6 +147,7 @@ class CatalogWatcher:
             return None
         self._trouble = str(error)
         self._refused = True
+        self._awaited = ()
         findings = Findings()
         findings.error(Place(error.file, error.pointer), "unreadable-document", str(error), error.hint)
         return Refusal(findings.sorted())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from bindings.gateways import (
     Connection,
@@ -20,6 +20,7 @@ from bindings.gateways import (
     Subscription,
     Tls,
 )
+from catalog.protocol_properties import squash
 from router.errors import ConfigError, RouterError
 from router.logs import get_logger
 from router.settings import Settings, SourceSettings
@@ -54,12 +55,17 @@ def links_of(sources: Iterable[Source], identity: str) -> list[Link]:
 def _key(source: Source) -> str:
     chosen = source.settings
     who = (chosen.username, chosen.client_id, chosen.credentials, chosen.seed, chosen.token is not None, chosen.tls)
-    link = sorted((name, repr(value)) for name, value in source.options.items() if name in _OF_CONNECTIONS)
+    link = sorted((name, repr(value)) for name, value in _of_connection(source.options).items())
     return hashlib.sha256(repr((source.protocol, source.uris, who, link)).encode()).hexdigest()[:12]
 
 
-_OF_CONNECTIONS: Final = frozenset({"connection-properties", "connectionproperties", "cleansession", "clean-session"})
+_OF_CONNECTIONS: Final = frozenset({"connectionproperties", "cleansession", "sessionexpiryinterval", "keepalive"})
 """Endpoint options that belong to a connection, so that endpoints which differ in them need one each."""
+
+
+def _of_connection(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a connection is made with; what else one endpoint says must not count for the others."""
+    return {name: value for name, value in options.items() if squash(name) in _OF_CONNECTIONS}
 
 
 def _link(key: str, members: Sequence[Source], identity: str) -> Link:
@@ -70,7 +76,7 @@ def _link(key: str, members: Sequence[Source], identity: str) -> Link:
         ", ".join(source.endpoint for source in members),
         first.kind,
         first.protocol,
-        Connection(first.uris, _login(chosen), _tls(chosen), first.options),
+        Connection(first.uris, _login(chosen), _tls(chosen), _of_connection(first.options)),
         tuple(
             Subscription(source.endpoint, address, source.options) for source in members for address in source.addresses
         ),

@@ -12,12 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from bindings.kafka.options import start_of, topic_of
+from catalog.errors import TemplateError
 from catalog.model import Catalog, Endpoint
+from catalog.templates import parse
 from router.errors import ConfigError
 from router.settings import Settings, SourceSettings
 from router.subscriptions import addresses_of, overlap
 
 Kind = Literal["kafka", "http", "mqtt", "amqp", "nats"]
+Start = Literal["earliest", "latest"]
 SUPPORTED: Final[Mapping[str, Kind]] = {
     "KAFKA": "kafka",
     "HTTP": "http",
@@ -77,8 +81,10 @@ def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
         for endpoint in catalog.endpoints.values()
         if {"consumer", "subscriber"} & set(endpoint.usage) and endpoint.protocol in SUPPORTED
     )
+    # What the operator says of where to begin goes before what the catalog says, for all sources or for one.
+    told = settings.start if "start" in settings.model_fields_set else None
     found = (
-        _source(catalog.endpoints[source.endpoint], source, catalog)
+        _source(catalog.endpoints[source.endpoint], source, catalog, told)
         for source in chosen
         if source.endpoint in catalog.endpoints
     )
@@ -90,7 +96,7 @@ def missing_sources(catalog: Catalog, settings: Settings) -> list[str]:
     return [source.endpoint for source in settings.sources if source.endpoint not in catalog.endpoints]
 
 
-def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog) -> Source:
+def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, start: Start | None) -> Source:
     kind = SUPPORTED.get(endpoint.protocol or "")
     if kind is None:
         raise ConfigError(
@@ -99,18 +105,26 @@ def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog) -> S
             hint=f"sources are {', '.join(SUPPORTED)}; remove the source",
         )
     if kind == "kafka":
-        return _kafka(endpoint, settings)
+        return _kafka(endpoint, settings.model_copy(update={"start": settings.start or start}))
     return _http(endpoint, settings) if kind == "http" else _broker(endpoint, kind, settings, catalog)
 
 
 def _kafka(endpoint: Endpoint, settings: SourceSettings) -> Source:
-    topic = endpoint.options.get("topic")
-    if not isinstance(topic, str) or not topic:
+    topic = topic_of(endpoint.options)
+    if not topic:
         raise ConfigError(
             f"source {endpoint.xid}: the endpoint has no topic",
             key="sources",
             hint="give the endpoint protocoloptions.options.topic in the catalog",
         )
+    try:
+        topic = parse(topic).expand(settings.context, encode=False)
+    except TemplateError as error:
+        raise ConfigError(
+            f"source {endpoint.xid}: its topic {topic!r} is a template, and a query reads topics by name: {error}",
+            key="sources",
+            hint="set context of the source, with a value for each placeholder",
+        ) from error
     servers = settings.bootstrap_servers or servers_of(endpoint.uris)
     if not servers:
         raise ConfigError(
@@ -119,7 +133,10 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings) -> Source:
             hint="set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog",
         )
     options = sorted((name, value.get_secret_value()) for name, value in settings.kafka.items())
-    client = (servers, settings.username, settings.tls, options)
+    client: tuple[object, ...] = (servers, settings.username, settings.tls, options)
+    if settings.sasl is not None:
+        # Only then: the name of a query is that of its checkpoint, which older settings have already.
+        client = (*client, settings.sasl, settings.token_endpoint)
     digest = hashlib.sha256(repr(client).encode()).hexdigest()[:8]
     query = f"kafka-{digest}" + (f"-{settings.lane}" if settings.lane else "")
     return Source(
@@ -127,7 +144,7 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings) -> Source:
         "kafka",
         f"kafka:{topic}",
         query,
-        settings,
+        settings.model_copy(update={"start": settings.start or start_of(endpoint.options)}),
         topic=topic,
         servers=servers,
         context=settings.context,
@@ -150,7 +167,14 @@ def _broker(endpoint: Endpoint, kind: Kind, settings: SourceSettings, catalog: C
             key="sources",
             hint=f"set uris of the source ({kind}://host:port), or protocoloptions.endpoints in the catalog",
         )
-    addresses = settings.addresses or addresses_of(endpoint, catalog)
+    try:
+        addresses = settings.addresses or addresses_of(endpoint, catalog)
+    except ValueError as error:
+        raise ConfigError(
+            f"source {endpoint.xid}: it cannot be subscribed to as the catalog says: {error}",
+            key="sources",
+            hint="set addresses of the source, or correct the endpoint's protocoloptions",
+        ) from error
     if not addresses:
         raise ConfigError(
             f"source {endpoint.xid}: it is not said what to subscribe to",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import proton
 from proton import SSLDomain, SSLException, symbol
 from proton.reactor import Container
 
+from bindings.amqp.options import option_map
 from bindings.backoff import Backoff
 from bindings.gateways import Connection, GatewayError, Tls
 
@@ -104,28 +104,6 @@ def hang_up(container: Container, connection: proton.Connection | None) -> None:
         transport.close_tail()
         transport.close_head()
     container.stop()
-
-
-def option(options: Mapping[str, Any], name: str) -> Any:
-    """Return an endpoint option under any of its spellings (``distributionmode``, ``distribution-mode``)."""
-    for key, value in options.items():
-        if key.replace("-", "").replace("_", "").lower() == name:
-            return value
-    return None
-
-
-def option_map(options: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return an option that is a map of texts.
-
-    Raises:
-        GatewayError: it is no such map.
-    """
-    value = option(options, name)
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(isinstance(each, str) for pair in value.items() for each in pair):
-        raise GatewayError(f"the option {name} is no map of texts to texts; write it as {{name: value}}")
-    return dict(value)
 
 
 def reason_of(*conditions: proton.Condition | None) -> str:

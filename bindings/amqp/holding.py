@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Final
 
 import proton
 from proton import Delivery
@@ -14,6 +15,9 @@ from proton import Delivery
 from bindings.amqp.inlet import Inlet
 from bindings.gateways import GatewayCounters, RowStore
 from bindings.inbox import InboxError, InboxRow, InboxRowError
+
+GROUP: Final = 250
+"""So many messages go to the store even while it has a batch to answer; fewer wait for its answer, and go together."""
 
 _logger = logging.getLogger(__name__)
 
@@ -81,8 +85,12 @@ class Holding:
         self._arrived.append(arrival)
 
     def flush(self) -> None:
-        """Give what was added to the store, as one batch."""
-        if self._arrived:
+        """Give what was added to the store, as one batch; to be called again after each :meth:`answered`.
+
+        While an earlier batch is with the store a small one stays here: it would wait for the same write to end, and
+        every batch costs two changes of threads, and its dispositions a frame.
+        """
+        if self._arrived and (not self._batches or len(self._arrived) >= GROUP):
             arrived, self._arrived = self._arrived, []
             self._submit(arrived)
 

@@ -8,7 +8,8 @@ import proton
 from proton import Link, Terminus, symbol
 from proton.reactor import Container, ReceiverOption
 
-from bindings.amqp.dialing import option, option_map, reconnecting
+from bindings.amqp.dialing import reconnecting
+from bindings.amqp.options import option, option_map
 from bindings.gateways import GatewayError, Subscription
 
 MODES: Final = {"move": Terminus.DIST_MODE_MOVE, "copy": Terminus.DIST_MODE_COPY}

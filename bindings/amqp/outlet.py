@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 import proton
@@ -27,7 +29,12 @@ Refused = tuple[int, str, str]
 class _Terms(SenderOption):
     """At least once; and every outcome is understood: a broker not told so would end the link to refuse a message."""
 
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self._properties = properties
+
     def apply(self, sender: proton.Link) -> None:
+        if self._properties:
+            sender.properties = {proton.symbol(name): value for name, value in self._properties.items()}
         sender.snd_settle_mode = proton.Link.SND_UNSETTLED
         sender.rcv_settle_mode = proton.Link.RCV_FIRST
         outcomes = sender.source.outcomes
@@ -67,11 +74,21 @@ class _Node:
 
 
 class Outlet(Handler):
-    """See the module. :meth:`live` is its thread; :meth:`submit` and :meth:`close` are for others."""
+    """See the module. :meth:`live` is its thread; :meth:`submit` and :meth:`close` are for others.
 
-    def __init__(self, dialer: Dialer, container_id: str, max_in_flight: int) -> None:
+    ``properties`` are told to the broker of every link.
+    """
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        container_id: str,
+        max_in_flight: int,
+        properties: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.usable = True
         self._dialer = dialer
+        self._properties = properties
         self._container_id = container_id
         self._max_in_flight = max_in_flight
         self._mailbox = Mailbox()
@@ -205,7 +222,7 @@ class Outlet(Handler):
     def _attach(self, address: str) -> _Node:
         assert self._container is not None and self._connection is not None
         name = f"{self._container_id}|{address}|{next(self._tags)}"
-        link = self._container.create_sender(self._connection, address, name=name, options=_Terms())
+        link = self._container.create_sender(self._connection, address, name=name, options=_Terms(self._properties))
         node = self._nodes[address] = _Node(link)
         return node
 

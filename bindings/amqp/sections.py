@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from bindings.amqp.forms import json_text, name, part
+from bindings.amqp.plain import binary, fields, texts
 from bindings.amqp.values import MalformedValue, Typed, read_value
 from bindings.inbox import InboxRow
 from bindings.parts import JSON_KIND, Part
@@ -57,6 +58,7 @@ DESCRIPTORS: Final = {
     "amqp-value": 0x77,
     "footer": 0x78,
 }
+_FIELDS: Final[dict[str, Fields]] = {"header": HEADER_FIELDS, "properties": PROPERTY_FIELDS}
 _FORMS: Final = {"header": "list", "properties": "list", "data": "binary", "amqp-sequence": "list"}
 _BY_CODE: Final = {code: section for section, code in DESCRIPTORS.items()}
 _BY_NAME: Final = {
@@ -86,12 +88,13 @@ class _Draft:
     values: list[Typed] = field(default_factory=list)
 
 
-def decode(data: bytes) -> Decoded:
+def decode(data: bytes, *, plain: bool = True) -> Decoded:
     """Take a message apart.
 
     Data sections are joined. An ``amqp-value`` of binary or string is the body itself; any other value, and the
     ``amqp-sequence`` sections joined to one list, are the body as JSON, with ``body`` in the types; null is no body.
-    Values of a type or size that nobody expects are kept as they came.
+    Values of a type or size that nobody expects are kept as they came. The result does not depend on *plain*: False
+    takes the long way through every section, for tests.
 
     Raises:
         MalformedMessage: these bytes are no message.
@@ -101,6 +104,10 @@ def decode(data: bytes) -> Decoded:
     try:
         while at < end:
             section, at = _descriptor(data, at, end)
+            behind = _plain(draft, section, data, at, end) if plain else 0
+            if behind:
+                at = behind
+                continue
             value, at = read_value(data, at, end)
             _take(draft, section, value)
         body = _body(draft)
@@ -130,7 +137,7 @@ def row_of(data: bytes, endpoint: str, received: int, max_body_bytes: int) -> In
 def _descriptor(data: bytes, at: int, end: int) -> tuple[str, int]:
     if data[at] != 0:
         raise MalformedValue(f"no section begins at byte {at}")
-    if data[at + 1 : at + 2] == b"\x53" and (section := _BY_CODE.get(int.from_bytes(data[at + 2 : at + 3], "big"))):
+    if at + 2 < end and data[at + 1] == 0x53 and (section := _BY_CODE.get(data[at + 2])):
         return section, at + 3
     descriptor, behind = read_value(data, at + 1, end)
     known: dict[Any, str] = _BY_CODE if descriptor.kind == "ulong" else _BY_NAME
@@ -138,6 +145,30 @@ def _descriptor(data: bytes, at: int, end: int) -> tuple[str, int]:
     if found is None:
         raise MalformedValue(f"the section at byte {at} is none of a message: {str(descriptor.value)[:40]!r}")
     return found, behind
+
+
+def _plain(draft: _Draft, section: str, data: bytes, at: int, end: int) -> int:
+    """Take a section the short way and return the offset behind it; 0 when it has to be read in full."""
+    if section == "data":
+        found = binary(data, at, end)
+        if found is None:
+            return 0
+        draft.data.append(found[0])
+        return found[1]
+    try:
+        if section == "application-properties":
+            taken = texts(data, at, end, section)
+        elif section in _FIELDS:
+            taken = fields(data, at, end, section, _FIELDS[section])
+        else:
+            return 0
+    except MalformedValue:
+        return 0  # the long way says what is wrong, and where
+    if taken is None:
+        return 0
+    draft.parts += taken[0]
+    draft.types.update(taken[1])
+    return taken[2]
 
 
 def _take(draft: _Draft, section: str, value: Typed) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bindings.amqp.dialing import Dialer
+from bindings.amqp.options import option_map
 from bindings.amqp.outgoing import EncodingError, OutMessage, encode
 from bindings.amqp.outlet import Job, LinkLost, Outlet
 from bindings.gateways import Connection
@@ -60,6 +61,7 @@ class AmqpSender:
         self._container_id = container_id
         self._timeout = timeout
         self._max_in_flight = max_in_flight
+        self._properties = option_map(connection.options, "linkproperties")
         self._lock = threading.Lock()
         self._run: _Run | None = None
         self._closed = False
@@ -95,7 +97,7 @@ class AmqpSender:
         if self._closed:
             raise SendError("the sender is closed")
         if self._run is None or not self._run.outlet.usable:
-            self._run = _Run(Outlet(self._dialer, self._container_id, self._max_in_flight))
+            self._run = _Run(Outlet(self._dialer, self._container_id, self._max_in_flight, self._properties))
         outlet = self._run.outlet
         done: Future[list[tuple[int, str, str]]] = Future()
         outlet.submit(Job(encoded, done))

@@ -15,7 +15,8 @@ class InboxLimits:
     """Limits in bytes.
 
     ``segment_bytes``: a segment is closed once it is this large. ``max_bytes``: all segments together.
-    ``min_free_bytes``: what must stay free on the disk, for checkpoints and tables that share it.
+    ``min_free_bytes``: what must stay free on the disk, for checkpoints and tables that share it; 0 writes until the
+    disk itself refuses, in the middle of a frame if need be.
     """
 
     segment_bytes: int = 64 * 2**20
@@ -43,13 +44,8 @@ class Space:
             InboxFull: a limit would be passed.
             OSError: the disk cannot be asked.
         """
-        disk = os.statvfs(self._path)
-        free = disk.f_bavail * disk.f_frsize
-        if free - size < self._limits.min_free_bytes:
-            raise InboxFull(
-                f"{self._path}: {free} bytes free on the disk, {self._limits.min_free_bytes} must stay free; "
-                f"free some space or lower min_free_bytes"
-            )
+        if self._limits.min_free_bytes > 0:
+            self._require_free(size)
         with self._lock:
             if self._used + size > self._limits.max_bytes:
                 self._used = self.measure()
@@ -59,6 +55,15 @@ class Space:
                     f"up, or raise max_bytes"
                 )
             self._used += size
+
+    def _require_free(self, size: int) -> None:
+        disk = os.statvfs(self._path)
+        free = disk.f_bavail * disk.f_frsize
+        if free - size < self._limits.min_free_bytes:
+            raise InboxFull(
+                f"{self._path}: {free} bytes free on the disk, {self._limits.min_free_bytes} must stay free; "
+                f"free some space or lower min_free_bytes"
+            )
 
     def measure(self) -> int:
         """Return the bytes that the segments take now."""

@@ -48,9 +48,9 @@ def filters_of_templates(templates: Iterable[str]) -> list[str]:
 
 
 def filter_of_options(options: Mapping[str, Any]) -> str | None:
-    """Return the filter that an endpoint's options name (``topicfilter``, else ``topic``), shared when they ask so.
+    """Return the filter that an endpoint's options name (``topicfilter``, else ``topic``); :func:`shared` shares it.
 
-    None when they name none; then the endpoint's definitions say what to subscribe to.
+    None when they name none; then the endpoint's address or its definitions say what to subscribe to.
 
     Raises:
         FilterError: the option is no text, or no topic filter.
@@ -62,7 +62,7 @@ def filter_of_options(options: Mapping[str, Any]) -> str | None:
             continue
         if not isinstance(value, str):
             raise FilterError(f"option {name} must be a topic filter as text, not {value!r:.80}")
-        return shared(filter_of_template(value), options)
+        return filter_of_template(value)
     return None
 
 
@@ -149,6 +149,23 @@ def covers(wide: str, narrow: str) -> bool:
         if place >= len(inner) or inner[place] == "#" or (level != "+" and level != inner[place]):
             return False
     return len(outer) == len(inner)
+
+
+def overlap(one: str, other: str) -> bool:
+    """Tell whether some topic fits both filters, shared or not."""
+    left, right = unshared(one).split("/"), unshared(other).split("/")
+    for wild, plain in ((left[0], right[0]), (right[0], left[0])):
+        if wild in ("+", "#") and plain.startswith("$"):
+            return False
+    for place in range(max(len(left), len(right)) + 1):
+        here, there = left[place : place + 1], right[place : place + 1]
+        if "#" in (*here, *there):
+            return True  # it takes the level above it as well, so the other one may have ended there
+        if not here or not there:
+            return here == there
+        if here != there and "+" not in (*here, *there):
+            return False
+    return True
 
 
 def uncovered(filters: Iterable[str]) -> list[str]:

@@ -3,17 +3,18 @@
 The specification has ``subject`` only. These are ours, each a text unless it says otherwise, dashes optional:
 
 ``queue``
-    Core NATS: the queue group, whose members share the messages.
+    Core NATS: the queue group, whose members share the messages (also ``queuegroup``, ``consumergroup``, ``group``).
 ``stream``
     Take the subject from this JetStream stream, by a durable pull consumer. Without it the subscription is core NATS.
 ``durable``
-    The name of that consumer (also ``consumer``); without it one that endpoint and subject make. Gateways that name the
-    same one share its messages. It is created when it is missing, and used as it is when it exists.
+    The name of that consumer (also ``consumer``, ``consumergroup``); without it one that endpoint and subject make.
+    Gateways that name the same one share its messages. It is created when it is missing, and used as it is when it
+    exists.
 ``ackwait``
     Seconds after which JetStream delivers a message again that nobody acknowledged, when the consumer is created here;
     30 unless told. A gateway that still holds a message says so in time.
 ``deliver``
-    Where a consumer created here begins: ``all`` (the default) or ``new``.
+    Where a consumer created here begins: ``all`` (the default) or ``new`` (also ``deliverpolicy``).
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bindings.gateways import GatewayError, Subscription
+from catalog.protocol_properties import squash
 
 DEFAULT_ACK_WAIT: Final = 30.0
+_QUEUE: Final = ("queue", "queuegroup", "consumergroup", "group")
+_DURABLE: Final = ("durable", "consumer", "consumergroup")
+_DELIVER: Final = ("deliver", "deliverpolicy")
 _MAX_SUBJECT: Final = 1024
 _BLANK: Final = re.compile(r"[\s\x00-\x1f\x7f\ud800-\udfff]")
 _NAME: Final = re.compile(r"[^\s.*>/\\\x00-\x1f\x7f]{1,255}")
@@ -93,12 +98,12 @@ def _plan(one: Subscription, options: Mapping[str, Any]) -> Plan:
         )
     stream = _text(one, options, "stream")
     if not stream:
-        return CorePlan(one.endpoint, one.address, _text(one, options, "queue"))
-    durable = _text(one, options, "durable") or _text(one, options, "consumer") or _durable(one)
+        return CorePlan(one.endpoint, one.address, _text(one, options, *_QUEUE))
+    durable = _text(one, options, *_DURABLE) or _durable(one)
     for option, name in (("stream", stream), ("durable", durable)):
         if not _NAME.fullmatch(name):
             raise GatewayError(f"{one.endpoint}: {name[:200]!r} cannot be a {option}; use letters, digits, - and _")
-    deliver = _text(one, options, "deliver") or "all"
+    deliver = _text(one, options, *_DELIVER) or "all"
     if deliver not in ("all", "new"):
         raise GatewayError(f"{one.endpoint}: option deliver is {deliver[:50]!r}; write all or new")
     return StreamPlan(one.endpoint, one.address, stream, durable, _ack_wait(one, options), deliver == "all")
@@ -111,13 +116,16 @@ def _ack_wait(one: Subscription, options: Mapping[str, Any]) -> float:
     return float(value)
 
 
-def _text(one: Subscription, options: Mapping[str, Any], name: str) -> str:
-    value = options.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str) or _BLANK.search(value):
-        raise GatewayError(f"{one.endpoint}: option {name} is {str(value)[:50]!r}; write a text without blanks")
-    return value
+def _text(one: Subscription, options: Mapping[str, Any], *names: str) -> str:
+    """Return the first of these options that says something; an empty text when none does."""
+    for name in names:
+        value = options.get(name)
+        if value is None or value == "":
+            continue
+        if not isinstance(value, str) or _BLANK.search(value):
+            raise GatewayError(f"{one.endpoint}: option {name} is {str(value)[:50]!r}; write a text without blanks")
+        return value
+    return ""
 
 
 def _durable(one: Subscription) -> str:
@@ -127,4 +135,4 @@ def _durable(one: Subscription) -> str:
 
 
 def _squashed(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.replace("-", "").replace("_", "").lower(): value for name, value in options.items()}
+    return {squash(name): value for name, value in options.items()}

@@ -13,6 +13,7 @@ from catalog.linting.attributes import attributes
 from catalog.linting.candidates import candidates
 from catalog.linting.channels import channels
 from catalog.linting.credentials import credentials
+from catalog.linting.endpoint_options import endpoint_options
 from catalog.linting.events import events
 from catalog.linting.options import options
 from catalog.linting.payloads import payloads
@@ -28,6 +29,7 @@ FAMILIES: Final[tuple[Callable[[Subject], None], ...]] = (
     events,
     payloads,
     channels,
+    endpoint_options,
     credentials,
     candidates,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -56,6 +57,8 @@ class DeltaSink:
         self._partition_by = list(partition_by)
         self._upkeep = upkeep
         self._table: DeltaTable | None = None
+        # Queries share the sink: the version made durable must be that of the very write.
+        self._lock = threading.Lock()
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Append a batch once; see :class:`~router.sinks.contract.ArrowSink`."""
@@ -65,7 +68,8 @@ class DeltaSink:
         if not self._grows and not rows.schema.equals(self._schema):
             raise SinkError(self._name, f"batch has columns {rows.schema.names}, not those of the table's form")
         try:
-            return self._append(rows, commit)
+            with self._lock:
+                return self._append(rows, commit)
         except DeltaError as error:
             raise self._refused(error) from error
         except OSError as error:
@@ -74,8 +78,9 @@ class DeltaSink:
     def already(self, commit: Commit) -> bool:
         """Tell whether the table's log has this version of the app, or a later one."""
         try:
-            table = self._open()
-            return table is not None and _written(table, commit)
+            with self._lock:
+                table = self._open()
+                return table is not None and _written(table, commit)
         except DeltaError as error:
             raise self._refused(error) from error
         except OSError as error:

@@ -141,6 +141,8 @@ class ConfirmedSink:
         Raises:
             SinkError: the target takes nothing now. Calling again with the same commit goes on where this ended.
         """
+        if rows.num_rows == 0:
+            return WriteResult(0)  # without waiting for the batch of another query
         kept = rows.drop_columns([name for name in _UNUSED if name in rows.column_names])
         with self._lock:
             settled = self._known(commit)

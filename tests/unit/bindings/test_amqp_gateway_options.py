@@ -7,10 +7,14 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import proton
 import pytest
 
-from bindings.amqp.dialing import LONGEST_WAIT_SECONDS, Dialer, option, reconnecting
+from bindings.amqp.dialing import LONGEST_WAIT_SECONDS, Dialer, reconnecting
 from bindings.amqp.gateway import AmqpGateway
+from bindings.amqp.options import node_of, option
+from bindings.amqp.outlet import _Terms
+from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, GatewayError, Limits, Login, Subscription, Tls
 from bindings.inbox import InboxRow
 
@@ -85,6 +89,14 @@ def test_options_are_found_in_any_spelling(name: str) -> None:
     assert option(options, "distributionmode") == "copy"
 
 
+@pytest.mark.parametrize(
+    ("options", "node"),
+    [({"address": "a", "node": "n"}, "n"), ({"Address": "a"}, "a"), ({"node": ""}, None), ({}, None)],
+)
+def test_a_node_goes_by_two_names(options: dict[str, Any], node: str | None) -> None:
+    assert node_of(options) == node
+
+
 def test_waits_grow_to_a_limit_and_begin_anew() -> None:
     backoff = reconnecting()
     waits = [backoff.pause() for _ in range(40)]
@@ -98,3 +110,11 @@ def test_a_gateway_that_never_ran_stops_at_once() -> None:
     idle = gateway(Connection(("amqp://h",)), GOOD)
     idle.stop(5.0)
     assert (idle.alive, idle.connected, idle.trouble) == (False, False, "")
+
+
+def test_a_sending_link_tells_the_broker_its_properties() -> None:
+    link = proton.Connection().session().sender("s")
+    _Terms({"tenant": "a"}).apply(link)
+    assert link.properties == {proton.symbol("tenant"): "a"}
+    with pytest.raises(GatewayError, match="linkproperties"):
+        AmqpSender(Connection(("amqp://h",), options={"link-properties": {"tenant": 7}}), container_id="c")

@@ -77,7 +77,7 @@ def test_templates_of_a_group_become_few_filters() -> None:
         ({"topic": ""}, None),
         ({"topic": "a/{x}"}, "a/+"),
         ({"topic": "a", "topic-filter": "b/+"}, "b/+"),
-        ({"topicFilter": "b", "consumer-group": "g"}, "$share/g/b"),
+        ({"topicFilter": "b/{x}", "consumer-group": "g"}, "b/+"),
         ({"topicfilter": "$share/h/b", "sharename": "g"}, "$share/h/b"),
     ],
 )
@@ -107,10 +107,49 @@ def test_no_filters(text: str) -> None:
         filters.checked(text)
 
 
-@pytest.mark.parametrize("options", [{"topic": 7}, {"topic": "a", "group": 3}, {"topic": "a", "group": "x/y"}])
+@pytest.mark.parametrize("options", [{"topic": 7}, {"topic": "a#"}])
 def test_options_that_name_none(options: dict[str, object]) -> None:
     with pytest.raises(filters.FilterError):
         filters.filter_of_options(options)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, "a/+"), ({"consumer-group": "g"}, "$share/g/a/+"), ({"group": 3}, None), ({"group": "x/y"}, None)],
+)
+def test_options_share_a_filter(options: dict[str, object], expected: str | None) -> None:
+    if expected is not None:
+        assert filters.shared("a/+", options) == expected
+        assert filters.shared("$share/h/a/+", options) == "$share/h/a/+"
+        return
+    with pytest.raises(filters.FilterError):
+        filters.shared("a/+", options)
+
+
+@given(FILTERS.filter(bool), FILTERS.filter(bool), TOPICS)
+def test_filters_that_take_one_topic_overlap(one: str, other: str, topic: str) -> None:
+    if filters.matches(one, topic) and filters.matches(other, topic):
+        assert filters.overlap(one, other)
+    assert filters.overlap(one, other) == filters.overlap(other, one)
+    if filters.covers(one, other):
+        assert filters.overlap(one, other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ("a/+", "+/b", True),
+        ("a/#", "a", True),
+        ("a/+/#", "a", False),
+        ("a/+/c", "a/b/d", False),
+        ("#", "$SYS/x", False),
+        ("$SYS/#", "$SYS/x", True),
+        ("$share/g/a/+", "a/b", True),
+        ("+", "a/b", False),
+    ],
+)
+def test_overlap(one: str, other: str, meet: bool) -> None:
+    assert filters.overlap(one, other) is meet
 
 
 @pytest.mark.parametrize(("topic", "fault"), [("a/b", ""), ("a/+", "wildcards"), ("", "empty"), ("a\0", "U+0000")])

@@ -31,6 +31,10 @@ class Looks:
         self._now += 5.0
         return found
 
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        return self._watcher.awaited
+
 
 def test_each_change_is_told_once(tmp_path: Path) -> None:
     path, now = tmp_path / "c.json", [0.0]
@@ -123,10 +127,17 @@ def test_a_catalog_waits_for_what_cannot_be_reached(tmp_path: Path) -> None:
         write(source, "c/d", base=f"{address}#/messagegroups/g/messages/x")
         assert looks.next() == Waiting((address,))
         assert looks.next() is None
+        assert looks.awaited == (address,)
+        source.write_text("{")
+        assert isinstance(looks.next(), Refusal)
+        assert not looks.awaited
+        write(source, "c/d", base=f"{address}#/messagegroups/g/messages/x")
+        assert looks.next() == Waiting((address,))
         web.routes["/base.json"] = Reply({"messagegroups": {"g": {"protocol": "KAFKA", "messages": {"x": {}}}}})
         found = looks.next()
         assert isinstance(found, Catalog)
         assert (found.pending, found.definitions[M].protocol) == ((), "KAFKA")
+        assert not looks.awaited
 
 
 def test_waiting_ends_with_what_is_known_never_to_come(tmp_path: Path) -> None:

@@ -9,47 +9,44 @@ import pytest
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.settings import settings_from_dict
 from router.sources import sources_of
-from router.subscriptions import addresses_of, covers, mqtt_filter, nats_filter, overlap
+from router.subscriptions import addresses_of, overlap
 
 
 @pytest.mark.parametrize(
-    ("template", "expected"),
-    [("a/b", "a/b"), ("a/{x}/b", "a/+/b"), ("a/p{x}s/#", "a/+/#"), ("{x}", "+"), ("a/{not a name}", "a/{not a name}")],
-)
-def test_a_topic_template_becomes_a_filter(template: str, expected: str) -> None:
-    assert mqtt_filter(template) == expected
-
-
-@pytest.mark.parametrize(
-    ("template", "expected"),
-    [("a.b", "a.b"), ("a.{x}.b", "a.*.b"), ("a.p{x.y}s.>", "a.*.>"), ("{x}", "*")],
-)
-def test_a_subject_template_becomes_a_filter(template: str, expected: str) -> None:
-    assert nats_filter(template) == expected
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "protocol", "meet", "covered"),
+    ("one", "other", "protocol", "meet"),
     [
-        ("a/+", "a/b", "MQTT/5.0", True, True),
-        ("a/b", "a/+", "MQTT/5.0", True, False),
-        ("a/#", "a/b/c", "MQTT/5.0", True, True),
-        ("a/#", "a", "MQTT/5.0", True, True),
-        ("a", "a/#", "MQTT/5.0", True, False),
-        ("a/+/c", "a/b/+", "MQTT/5.0", True, False),
-        ("a/+/c", "a/b/d", "MQTT/5.0", False, False),
-        ("+/c", "a.b/c", "MQTT/3.1.1", True, True),
-        ("a.*", "a.b", "NATS", True, True),
-        ("a.>", "a.b.c", "NATS", True, True),
-        ("a.*", "a.b.c", "NATS", False, False),
-        ("a.b/c", "a.*", "NATS", True, False),
-        ("q", "q", "AMQP/1.0", True, True),
-        ("q/+", "q/a", "AMQP/1.0", False, False),
+        ("a/+", "a/b", "MQTT/5.0", True),
+        ("a/#", "a", "MQTT/3.1.1", True),
+        ("#", "$SYS/x", "MQTT/5.0", False),
+        ("a.*", "a.b", "NATS", True),
+        ("a.>", "a", "NATS", False),
+        ("q", "q", "AMQP/1.0", True),
+        ("q/+", "q/a", "AMQP/1.0", False),
     ],
 )
-def test_filters_meet_and_cover(one: str, other: str, protocol: str, meet: bool, covered: bool) -> None:
+def test_addresses_meet_by_the_rules_of_their_protocol(one: str, other: str, protocol: str, meet: bool) -> None:
     assert overlap(one, other, protocol) is meet
-    assert covers(one, other, protocol) is covered
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "templates", "expected"),
+    [
+        ("MQTT/5.0", "topic_name", ["{any}", "a/b"], ("#",)),
+        ("MQTT/3.1.1", "topic_name", ["b/{x}", "a/b", "b/c", "a/+"], ("b/+", "a/+")),
+        ("MQTT/5.0", "topic_name", ["a/#/b", "a/b+", "c"], ("c",)),
+        ("NATS", "subject", ["{any}", "a.b"], (">",)),
+        ("NATS", "subject", ["b.{x}", "a.b", "b.c", "b.*.>"], ("b.*", "a.b", "b.*.>")),
+    ],
+)
+def test_definitions_say_what_to_subscribe_to(
+    protocol: str, name: str, templates: list[str], expected: tuple[str, ...]
+) -> None:
+    definitions = {
+        f"/m/{at}": Definition(f"/m/{at}", "/m", protocol=protocol, protocoloptions=(Property(name, "string", text),))
+        for at, text in enumerate(templates)
+    }
+    endpoint = Endpoint("/endpoints/e", protocol=protocol, candidates=tuple(definitions))
+    assert addresses_of(endpoint, Catalog(definitions)) == expected
 
 
 def test_options_come_before_addresses_and_definitions() -> None:
@@ -65,8 +62,12 @@ def test_options_come_before_addresses_and_definitions() -> None:
     assert addresses_of(by_path, catalog) == ("a/{x}",)
     told = Endpoint("/endpoints/e", protocol="MQTT/5.0", options={"topic": "x/{y}"}, uris=("mqtt://h/a",))
     assert addresses_of(told, catalog) == ("x/+",)
+    anything = Endpoint("/endpoints/e", protocol="MQTT/5.0", options={"topic-filter": "{y}"})
+    assert addresses_of(anything, catalog) == ("#",)
     node = Endpoint("/endpoints/e", protocol="AMQP/1.0", options={"node": "q"}, uris=("amqp://h/p",))
     assert addresses_of(node, catalog) == ("q",)
+    address = Endpoint("/endpoints/e", protocol="AMQP/1.0", options={"address": "q/{x}"})
+    assert addresses_of(address, catalog) == ("q/{x}",)
     assert addresses_of(Endpoint("/endpoints/e", protocol="NATS"), catalog) == ()
 
 

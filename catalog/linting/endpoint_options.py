@@ -1,0 +1,150 @@
+"""The options of endpoints: unknown ones, values of a wrong kind, and what the router will not do as it is written.
+
+What it does with each option is in ``catalog/channel_options.yaml``. An endpoint is seen in the roles that its usage
+gives it: the router receives where others consume or subscribe, and sends where others produce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from catalog.channel_options import ROLES, ChannelOption, Exemption, Role, channel_options, option_key
+from catalog.declared import Place
+from catalog.linting.nearest import nearest
+from catalog.linting.subject import Subject
+from catalog.model import Endpoint
+from catalog.protocol_properties import squash
+
+HOLDERS: Final = ("protocoloptions", "protocolmetadata", "config")
+"""Members of an endpoint that hold its options, in the dialects."""
+_USAGES: Final[Mapping[str, Role]] = {"consumer": "receives", "subscriber": "receives", "producer": "sends"}
+_LOGINS: Final[Mapping[str, str]] = {
+    "plain": "set username and password of the source or sink",
+    "oauth2": "let settings name a token that is kept fresh in a file or by the Kafka client",
+    "x509cert": "set tls.cert and tls.key of the source or sink",
+    "apikey": "set api_key of an HTTP sink",
+}
+Check = tuple[str, Callable[[Any], bool]]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_seconds(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.isascii() and value.isdigit() and int(value) > 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+_CHECKS: Final[Mapping[str, Check]] = {
+    "text": ("a text that is not empty", _is_text),
+    "whole": ("a whole number", _is_whole),
+    "number": ("a whole number from 0", lambda value: _is_whole(value) and value >= 0),
+    "seconds": ("a number of seconds", _is_seconds),
+    "flag": ("true or false", lambda value: isinstance(value, bool)),
+    "map": ("a map", lambda value: isinstance(value, dict)),
+    "qos": ("0, 1 or 2", lambda value: _is_whole(value) and 0 <= value <= 2),
+    "acks": ("-1, 0 or 1", lambda value: value == "all" or (_is_whole(value) and -1 <= value <= 1)),
+    "mode": ("move or copy", lambda value: value in ("move", "copy")),
+    "deliver": ("all or new", lambda value: value in ("all", "new")),
+}
+"""What values are allowed, by the kinds of the table."""
+
+
+def endpoint_options(subject: Subject) -> None:
+    """Look at the options of every endpoint whose protocol is known."""
+    for endpoint in subject.catalog.endpoints.values():
+        place = subject.declarations.endpoints[endpoint.xid].place
+        body = subject.endpoint_bodies.get(endpoint.xid, {})
+        known = channel_options(endpoint.protocol or "")
+        if not known:
+            continue
+        places = _places(body, place) if endpoint.options else {}
+        for name, value in endpoint.options.items():
+            at = places.get(squash(name), place)
+            option = known.get(option_key(name))
+            if option is None:
+                _unknown(subject, endpoint, name, at, known)
+            elif not _wrong(subject, endpoint, name, value, at, option):
+                _unhonoured(subject, endpoint, name, value, at, option)
+        _authorization(subject, endpoint, place, body)
+
+
+def _wrong(subject: Subject, endpoint: Endpoint, name: str, value: Any, place: Place, option: ChannelOption) -> bool:
+    """Report a value of a wrong kind; tell whether it is one."""
+    wanted, check = _CHECKS.get(option.kind, ("", None))
+    if check is None or check(value):
+        return False
+    text = f"{name} of a {endpoint.protocol} endpoint is {wanted}"
+    subject.findings.warning(place, "endpoint-option", text, f"write {wanted}")
+    return True
+
+
+def _unhonoured(
+    subject: Subject, endpoint: Endpoint, name: str, value: Any, place: Place, option: ChannelOption
+) -> None:
+    """Report an option that is not honoured in a role of the endpoint, or means nothing in any of them."""
+    if option.other_name:
+        text = f"endpoints of {endpoint.protocol} have no option {name}; it is read as {option.name}"
+        subject.findings.info(place, "unknown-endpoint-option", text, f"write {option.name}")
+    roles = tuple(dict.fromkeys(_USAGES[usage] for usage in endpoint.usage if usage in _USAGES)) or ROLES
+    meant = [role for role in roles if role in option.roles]
+    if not meant:
+        others = "consumers" if "receives" in option.roles else "producers"
+        text = f"{name} of {endpoint.xid} is ignored: it is an option of endpoints for {others}"
+        subject.findings.info(place, "unhonoured-option", text, "remove it, or add the usage")
+        return
+    told: Exemption | None = next(filter(None, (option.unhonoured(role, value) for role in meant)), None)
+    if told is not None:
+        text = f"{name}{_shown(value)} of {endpoint.xid} is not honoured: {told.why}"
+        subject.findings.add(place, told.severity, "unhonoured-option", text, told.hint)
+
+
+def _unknown(subject: Subject, endpoint: Endpoint, name: str, place: Place, known: Mapping[str, ChannelOption]) -> None:
+    meant = nearest(option_key(name), known)
+    text = f"endpoints of {endpoint.protocol} have no option {name}; it is ignored"
+    if meant is not None:
+        subject.findings.warning(place, "unknown-endpoint-option", text, f"did you mean {known[meant].name}?")
+        return
+    names = ", ".join(dict.fromkeys(option.name for option in known.values()))
+    subject.findings.info(place, "unknown-endpoint-option", text, f"known are {names}; settings have the client's own")
+
+
+def _authorization(subject: Subject, endpoint: Endpoint, place: Place, body: Mapping[str, Any]) -> None:
+    """Say where credentials belong, for an endpoint that says how to get in."""
+    for kind, at in _authorizations(body, place):
+        text = f"authorization by {kind or 'no named type'} of {endpoint.xid} is not read: settings say who we are"
+        hint = _LOGINS.get(squash(kind), "give the source or sink its credentials in the settings")
+        subject.findings.info(at, "unhonoured-option", text, hint)
+
+
+def _authorizations(body: Mapping[str, Any], place: Place) -> Iterator[tuple[str, Place]]:
+    for held in HOLDERS:
+        holder = body.get(held)
+        found = holder.get("authorization") if isinstance(holder, dict) else None
+        for each in found if isinstance(found, list) else [found]:
+            if isinstance(each, dict):
+                yield str(each.get("type") or ""), place / held / "authorization"
+
+
+def _places(body: Mapping[str, Any], place: Place) -> dict[str, Place]:
+    """Return where options are written in the body of an endpoint, by squashed name, whatever their holder."""
+    found: dict[str, Place] = {}
+    for held in HOLDERS:
+        holder = body.get(held)
+        if not isinstance(holder, dict):
+            continue
+        for options, at in ((holder.get("options"), place / held / "options"), (holder, place / held)):
+            for key in options if isinstance(options, dict) else ():
+                found.setdefault(squash(key), at / key)
+    return found
+
+
+def _shown(value: Any) -> str:
+    return f" {str(value).lower()}" if isinstance(value, (bool, int)) else ""

@@ -1,0 +1,223 @@
+"""The table of endpoint options says what bindings, sources and sinks do with each: no more, and no less."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import proton
+import pytest
+from proton.reactor import Container
+
+from bindings.amqp.dialing import Dialer
+from bindings.amqp.inlet import Inlet
+from bindings.amqp.sender import AmqpSender
+from bindings.mqtt.connecting import connector_of
+from bindings.mqtt.subscribing import Table
+from bindings.nats.options import plans_of
+from bindings.protocols import BINDINGS
+from catalog.channel_options import ROLES, ChannelOption, Role, channel_options, option_key
+from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
+from router.addresses import TargetKind
+from router.errors import ConfigError
+from router.gateways import Link, links_of
+from router.settings import settings_from_dict
+from router.settings.model import AmqpSink, MqttSink
+from router.sinks import amqp, mqtt
+from router.sinks.connecting import connection_of
+from router.sinks.definitions import EndpointShape
+from router.sinks.events import Event
+from router.sources import Source, sources_of
+
+KINDS: Final[Mapping[str, TargetKind]] = {
+    "MQTT/5.0": "mqtt",
+    "MQTT/3.1.1": "mqtt",
+    "AMQP/1.0": "amqp",
+    "NATS": "nats",
+    "HTTP": "http",
+    "KAFKA": "kafka",
+}
+URIS: Final = {"mqtt": "mqtt://h", "amqp": "amqp://h/base", "nats": "nats://h", "http": "http://h", "kafka": "h:1"}
+SAMPLES: Final[Mapping[str, Any]] = {
+    "qos": 1,
+    "retain": True,
+    "cleansession": True,
+    "sessionexpiryinterval": 77,
+    "keepalive": 77,
+    "durable": True,
+    "linkproperties": {"a": "b"},
+    "connectionproperties": {"a": "b"},
+    "distributionmode": "copy",
+    "acks": -1,
+    "partition": 3,
+    "autooffsetreset": "latest",
+    "ackwait": 7,
+    "deliver": "new",
+    "contentmode": "structured",
+    "method": "PUT",
+    "path": "/other",
+    "headers": [{"name": "x-a", "value": "b"}],
+    "query": {"a": "b"},
+    "credit": 9,
+}
+"""Values that make a difference where an option is honoured; ``x`` serves for all others."""
+BESIDE: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = {
+    ("NATS", name): {"stream": "S"} for name in ("durable", "ackwait", "deliver")
+}
+"""Options without which another one means nothing."""
+EVERY: Final = [
+    pytest.param(protocol, role, option, id=f"{protocol}-{role}-{option.name}")
+    for protocol in PROTOCOLS
+    for role in ROLES
+    for option in channel_options(protocol).values()
+]
+
+
+def endpoint_of(protocol: str, usage: str, options: Mapping[str, Any]) -> tuple[Catalog, Endpoint]:
+    name = {"mqtt": "topic_name", "nats": "subject"}.get(KINDS[protocol])
+    native = (Property(name, "string", "base"),) if name and usage == "consumer" else ()
+    typed = (Property("type", "string", "T"),)
+    definition = Definition("/m", "", CLOUDEVENTS, protocol, envelopemetadata=typed, protocoloptions=native)
+    uri = URIS[KINDS[protocol]]
+    told = Endpoint("/endpoints/e", (usage,), None, protocol, uris=(uri,), options=options, candidates=("/m",))
+    return Catalog({"/m": definition}, endpoints={told.xid: told}), told
+
+
+def source_of(protocol: str, options: Mapping[str, Any], **more: Any) -> Source:
+    written = {"sinks": {"o": {"type": "jsonl"}}, "routes": [{"to": ["o"]}], "dead_letters": {"sinks": ["o"]}, **more}
+    catalog, _ = endpoint_of(protocol, "consumer", options)
+    return sources_of(catalog, settings_from_dict(written, {}, Path()))[0]
+
+
+def received(protocol: str, options: Mapping[str, Any]) -> object:
+    """What is asked of a broker, or listened for, on behalf of an endpoint."""
+    source = source_of(protocol, {"topic": "base", **options} if protocol == "KAFKA" else options)
+    if not source.brokered:
+        return source.topic, source.settings.start, source.path, source.methods
+    (link,) = links_of([source], "i")
+    return {"mqtt": mqtt_asks, "amqp": amqp_asks, "nats": nats_asks}[link.kind](link)
+
+
+def mqtt_asks(link: Link) -> object:
+    terms = connector_of(link.connection, link.protocol, "c", clean=False).terms
+    # Only MQTT 5 can tell a broker how long to keep a session.
+    expiry = terms.options.expiry if terms.version == "MQTT/5.0" else None
+    return Table(link.subscriptions).filters, terms.clean, terms.options.keepalive, expiry
+
+
+def amqp_asks(link: Link) -> object:
+    inlet = Inlet(link.subscriptions[0], "c")
+    inlet.attach(Container(), proton.Connection())
+    receiver = inlet.receiver
+    assert receiver is not None
+    terms = receiver.source.address, receiver.source.durability, receiver.source.distribution_mode
+    modes = receiver.snd_settle_mode, receiver.rcv_settle_mode
+    return terms, modes, repr(receiver.properties), Dialer(link.connection, "c")._properties
+
+
+def nats_asks(link: Link) -> object:
+    return plans_of(link.subscriptions, link.connection.options)
+
+
+def sent(protocol: str, options: Mapping[str, Any]) -> object:
+    """What becomes of an event that is sent to an endpoint, and of the connection to it."""
+    kind = KINDS[protocol]
+    catalog, endpoint = endpoint_of(protocol, "producer", options)
+    attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "T"}
+    event = Event(attributes, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {})
+    made = EndpointShape(catalog, endpoint, BINDINGS[protocol], kind).shape(event)
+    if kind == "mqtt":
+        connection = connection_of("s", MqttSink(type="mqtt", endpoint=endpoint.xid), endpoint)
+        terms = connector_of(connection, protocol, "c", clean=True).terms
+        return mqtt.message_of(made), terms.options.keepalive, terms.clean
+    if kind == "amqp":
+        connection = connection_of("s", AmqpSink(type="amqp", endpoint=endpoint.xid), endpoint)
+        sender = AmqpSender(connection, container_id="c")
+        return amqp.message_of(made), sender._properties, Dialer(connection, "c")._properties
+    return made
+
+
+def as_written(text: str) -> object:
+    """Give a value of the table as a catalog has it."""
+    return {"true": True, "false": False}.get(text, int(text) if text.isdigit() else text)
+
+
+EFFECTS: Final = {"receives": received, "sends": sent}
+
+
+@pytest.mark.parametrize(("protocol", "role", "option"), EVERY)
+def test_an_option_is_honoured_where_the_table_says_so(protocol: str, role: Role, option: ChannelOption) -> None:
+    key = option_key(option.name)
+    beside = BESIDE.get((protocol, key), {}) if role == "receives" else {}
+    effect = EFFECTS[role]
+    without = effect(protocol, beside)
+    value = SAMPLES.get(key, "x") if (protocol, key) != ("NATS", "durable") else "x"
+    exemptions = option.roles.get(role)
+    if exemptions == ():
+        assert effect(protocol, {**beside, option.name: value}) != without
+        assert effect(protocol, {**beside, option.name.replace("-", ""): value}) != without or role == "sends"
+        return
+    if exemptions is None:
+        assert effect(protocol, {**beside, option.name: value}) == without
+    for exemption in exemptions or ():
+        told = ("none",) if exemption.inverted else exemption.values
+        for each in map(as_written, told) if told else (value,):
+            assert effect(protocol, {**beside, option.name: each}) == without, each
+        if exemption.inverted:
+            assert {effect(protocol, {option.name: each}) for each in ("latest", "earliest")}.isdisjoint({without})
+
+
+@pytest.mark.parametrize(
+    ("protocol", "options", "same"),
+    [
+        ("AMQP/1.0", {"address": "q"}, {"node": "q"}),
+        ("MQTT/5.0", {"topic_name": "q"}, {"topic": "q"}),
+        ("MQTT/5.0", {"sharedGroup": "g"}, {"sharename": "g"}),
+        ("MQTT/3.1.1", {"group": "g"}, {"share-name": "g"}),
+        ("NATS", {"queuegroup": "g"}, {"queue": "g"}),
+        ("NATS", {"group": "g"}, {"queue": "g"}),
+        ("NATS", {"stream": "S", "consumer": "d"}, {"stream": "S", "durable": "d"}),
+        ("NATS", {"stream": "S", "consumer-group": "d"}, {"stream": "S", "durable": "d"}),
+        ("NATS", {"stream": "S", "deliver-policy": "new"}, {"stream": "S", "deliver": "new"}),
+        ("KAFKA", {"auto.offset.reset": "Largest"}, {"autooffsetreset": "latest"}),
+    ],
+)
+def test_other_names_mean_the_same(protocol: str, options: Mapping[str, Any], same: Mapping[str, Any]) -> None:
+    assert received(protocol, options) == received(protocol, same) != received(protocol, {})
+
+
+def test_where_to_begin_is_said_by_the_source_the_settings_then_the_endpoint() -> None:
+    options = {"topic": "t", "auto-offset-reset": "latest"}
+    source = {"endpoint": "/endpoints/e", "start": "earliest"}
+    assert source_of("KAFKA", options).settings.start == "latest"
+    assert source_of("KAFKA", options, start="earliest").settings.start == "earliest"
+    assert source_of("KAFKA", options, start="latest", sources=[source]).settings.start == "earliest"
+    assert source_of("KAFKA", {"topic": "t"}).settings.start is None
+
+
+def test_a_topic_that_is_a_template_needs_its_values_from_the_settings() -> None:
+    options = {"topic": "plants.{plant}"}
+    with pytest.raises(
+        ConfigError, match=r"topic 'plants\.\{plant\}' is a template.*lacks a value for plant"
+    ) as caught:
+        source_of("KAFKA", options)
+    assert "set context of the source" in str(caught.value.hint)
+    found = source_of("KAFKA", options, sources=[{"endpoint": "/endpoints/e", "context": {"plant": "7"}}])
+    assert (found.topic, found.channel) == ("plants.7", "kafka:plants.7")
+
+
+def test_an_option_that_is_no_filter_is_told_with_its_endpoint() -> None:
+    with pytest.raises(ConfigError, match=r"source /endpoints/e: .*'a#' is no topic filter"):
+        source_of("MQTT/5.0", {"topic": "a#"})
+
+
+def test_what_one_endpoint_says_of_its_subscription_does_not_count_for_others_on_the_connection() -> None:
+    first, second = source_of("NATS", {"subject": "a", "stream": "S"}), source_of("NATS", {"subject": "b"})
+    (link,) = links_of([first, second], "i")
+    assert [type(plan).__name__ for plan in plans_of(link.subscriptions, link.connection.options)] == [
+        "StreamPlan",
+        "CorePlan",
+    ]
+    kept = source_of("MQTT/5.0", {"topic": "a", "session-expiry-interval": 60}), source_of("MQTT/5.0", {"topic": "b"})
+    assert len(links_of(kept, "i")) == 2
