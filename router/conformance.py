@@ -3,6 +3,10 @@
 Three cases. A definition with neither envelope nor protocol is decided by its schema, always. Where several
 definitions match one record, schemas tell them apart. With ``always``, a single match must conform as well. A body
 is looked at only in these cases, per batch and definition at once.
+
+Routes may ask for more, or for less, than ``match.validate``. Which definition takes a record is decided before its
+route is known, so schemas then tell candidates apart as with ``ambiguous`` (or ``never``, where that is the mode), and
+the body of the winner is looked at once the route is known (:meth:`PayloadChecks.violations`).
 """
 
 from __future__ import annotations
@@ -59,10 +63,10 @@ class PayloadChecks:
         self._mode = mode
         self._looks: dict[int, _Look | None] = {}
         self._needs = [False] * len(channels)
-        if payloads is not None and any(self._has_schema(target) for target in index.targets):
+        if payloads is not None and any(self.has_schema(target) for target in index.targets):
             self._needs = [self._needed(channel.candidates) for channel in channels]
             if mode == "ambiguous" and not all(self._needs):
-                coincidence = Coincidence(index, self._has_schema)
+                coincidence = Coincidence(index, self.has_schema)
                 self._needs = [
                     needed or coincidence.needs_bodies(channel.candidates)
                     for needed, channel in zip(self._needs, channels, strict=True)
@@ -94,20 +98,39 @@ class PayloadChecks:
         found = self._faults(facts, (*look.deciding, *look.others), [row]) if look is not None else {}
         return {target: told[0] for target, told in found.items()}
 
+    def violations(self, facts: Facts, rows: Int, winners: Int) -> dict[int, dict[str, SchemaFault]]:
+        """Return, of these rows, those whose body the schema of their winner rejects, with the fault by xid.
+
+        For routes that ask for conforming bodies, where :meth:`check` has not looked at all of them.
+        """
+        found: dict[int, dict[str, SchemaFault]] = {}
+        ordered = rows[np.argsort(winners[rows], kind="stable")]
+        starts = np.flatnonzero(np.diff(winners[ordered], prepend=-1))
+        for mine in np.split(ordered, starts[1:]) if len(ordered) else ():
+            number = int(winners[mine[0]])
+            target = self._index.targets[number]
+            if self.has_schema(target):
+                told = self._faults(facts, (number,), mine.tolist())[number]
+                found.update(
+                    (row, {target.xid: fault}) for row, fault in zip(mine.tolist(), told, strict=True) if fault
+                )
+        return found
+
     def _needed(self, candidates: Sequence[int]) -> bool:
         targets = [self._index.targets[number] for number in candidates]
-        return any(self._has_schema(each) and (self._mode == "always" or decides(each)) for each in targets)
+        return any(self.has_schema(each) and (self._mode == "always" or decides(each)) for each in targets)
 
-    def _has_schema(self, target: Target) -> bool:
+    def has_schema(self, target: Target) -> bool:
+        """Tell whether there is a schema of a known format for the target's definition."""
         return self._payloads is not None and self._payloads.has_schema(target.definition)
 
     def _look(self, number: int) -> _Look | None:
         if number not in self._looks:
             targets = [(each, self._index.targets[each]) for each in self._index.sets[number].targets]
-            deciding = tuple(each for each, target in targets if decides(target) and self._has_schema(target))
+            deciding = tuple(each for each, target in targets if decides(target) and self.has_schema(target))
             several = len({target.xid for _, target in targets}) > 1
             looks = self._mode == "always" or (self._mode == "ambiguous" and several)
-            others = tuple(e for e, t in targets if looks and e not in deciding and self._has_schema(t))
+            others = tuple(e for e, t in targets if looks and e not in deciding and self.has_schema(t))
             self._looks[number] = _Look(deciding, others) if deciding or others else None
         return self._looks[number]
 
@@ -138,7 +161,7 @@ class PayloadChecks:
         payloads = self._payloads
         if payloads is None:
             return {}
-        known = [facts.payload(row) for row in rows]
+        known = facts.payloads(rows)
         bodies = [payload.body if payload else None for payload in known]
         types = [payload.content_type if payload else None for payload in known]
         by_xid: dict[str, list[SchemaFault | None]] = {}

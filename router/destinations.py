@@ -1,33 +1,54 @@
-"""Endpoint, route and topics of every row: once per definition and channel, per row only where values decide."""
+"""Endpoint, route and topics of every row: once per definition and channel, per value only where values decide."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from router.conformance import mismatches, told
 from router.limits import SizeLimits
 from router.matcher import Matcher, Outcomes
 from router.matching.columns import Int
-from router.names import CONTEXT_PREFIX, NameTemplate, dead_letter_values, event_values
-from router.routing import DEAD, Routes
+from router.names import dead_letter_values, event_values, missing_value, value_name
+from router.routing import DEAD, Routes, Rule
+from router.row_values import combinations
+from router.settled import Settled
 
-TYPE_VARIABLE: Final = "type"
+REMEMBERED: Final = 50_000
+"""Decisions for values met so far; past it the memory starts anew."""
+Places = np.ndarray[Any, np.dtype[np.int32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where records go: the route, and topics in the order of :attr:`router.routing.Routes.fields`.
+
+    ``fault`` says which value a sink of the route misses; such a record goes nowhere.
+    """
+
+    route: int
+    topics: tuple[str | None, ...]
+    fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What holds for all records of one definition on one channel.
+    """What holds for all records of one definition on one channel, of those that are events or of native ones.
 
-    ``route`` and ``topics`` (in the order of :attr:`router.routing.Routes.fields`) are None where values decide.
+    ``rules`` are the routes that may take them, in order. ``wanted`` are the values that decide the rest: with none,
+    ``decision`` is for all records.
     """
 
     message: str | None
     endpoint: str | None
-    route: int | None
-    topics: tuple[str | None, ...]
+    rules: tuple[Rule, ...] = ()
+    known: Mapping[str, str] | None = None
+    wanted: frozenset[str] = frozenset()
+    decision: Decision | None = None
 
 
 @dataclass(slots=True)
@@ -47,83 +68,168 @@ class Destinations:
         self._routes = routes
         self._fields = routes.fields
         self._limits = limits
-        self._templates = {f"topic_{name}": template for name, template in routes.topics.items()}
-        self._pairs: dict[int, int] = {}
-        self._known: list[Pair] = []
+        self._nowhere = Decision(DEAD, (None,) * len(self._fields))
+        self._pairs: dict[int, Pair] = {}
+        self._decided: dict[tuple[int, tuple[tuple[str, str], ...]], Decision] = {}
+        self._sinks = {number: frozenset(route.to) for number, route in enumerate(routes.routes)}
+        self._always = np.array([not each.when.letters and routes.always(n) for n, each in enumerate(routes.routes)])
 
     def place(self, outcomes: Outcomes, sizes: Int) -> Placed:
-        """Return the destinations of all rows of a batch; rows too large for their sinks become dead letters."""
+        """Return the destinations of all rows of a batch.
+
+        Rows become dead letters here whose route asks for a body by the schema, whose sinks miss a value for their
+        destination, or which are too large for them.
+        """
         width = len(self._matcher.targets) + 3
-        codes = (outcomes.facts.channels + 1) * width + outcomes.winners + 2
+        events = np.where(outcomes.winners >= 0, outcomes.facts.events, 0)
+        codes = ((outcomes.facts.channels + 1) * width + outcomes.winners + 2) * 2 + events
         distinct, inverse = np.unique(codes, return_inverse=True)
-        numbers = np.array([self._pair(code, width) for code in distinct.tolist()], np.int64)[inverse]
+        pairs = [self._pair(code, width) for code in distinct.tolist()]
+        endpoints = pa.array([pair.endpoint for pair in pairs], pa.string()).take(pa.array(inverse))
+        decisions, numbers = self._decide(outcomes, distinct, inverse, pairs)
+        routes = np.array([each.route for each in decisions], np.int32)[numbers]
+        self._hold(outcomes, routes)
+        self._miss(outcomes, routes, decisions, numbers)
+        self._limits.reject(outcomes, sizes, routes)
         at = pa.array(numbers)
-        endpoints = pa.array([pair.endpoint for pair in self._known], pa.string()).take(at)
-        routes = np.array([DEAD if pair.route is None else pair.route for pair in self._known], np.int32)[numbers]
         topics = {
-            name: pa.array([pair.topics[place] for pair in self._known], pa.string()).take(at)
+            name: pa.array([each.topics[place] for each in decisions], pa.string()).take(at)
             for place, name in enumerate(self._fields)
         }
-        self._by_value(outcomes, numbers, routes, topics)
-        self._limits.reject(outcomes, sizes, routes)
-        self._letters(outcomes, endpoints, topics)
+        self._letters(outcomes, endpoints, routes, topics)
         return Placed(endpoints, pa.array(routes), topics)
 
-    def _pair(self, code: int, width: int) -> int:
+    def pair(self, channel: int, target: int, *, event: bool) -> Pair:
+        """Return what holds for the records of a channel that this target wins."""
+        message, endpoint = self._matcher.targets[target].xid, self._matcher.channels[channel].endpoint_of(target)
+        settled = Settled(self._matcher, channel, target, event=event)
+        rules = self._routes.rules(message, endpoint or "", settled)
+        asked = {each.name for rule in rules for each in rule.conditions}
+        topics = {name: value_name(name) for rule in rules for name in self._variables(rule.route)}
+        values = {name: text for name, of in topics.items() if (text := settled(of)) is not None}
+        wanted = asked | {of for name, of in topics.items() if name not in values}
+        fixed = {
+            name: text for name, text in event_values(message, endpoint or "", "", {}).items() if name not in topics
+        }
+        pair = Pair(message, endpoint, rules, {**fixed, **values}, frozenset(wanted))
+        return pair if wanted else replace(pair, decision=self._decision(pair, {}))
+
+    def needs_bodies(self, channel: int) -> bool:
+        """Tell whether a route holds bodies of that channel against schemas which matching itself does not look at."""
+        if channel < 0 or self._routes.uniform:
+            return False
+        checks = self._matcher.checks
+        return any(
+            self._always[rule.route]
+            for target in self._matcher.channels[channel].candidates
+            if checks.has_schema(self._matcher.targets[target])
+            for event in (False, True)
+            if self._matcher.targets[target].constraints(event=event) is not None
+            for rule in self.pair(channel, target, event=event).rules
+        )
+
+    def _variables(self, route: int) -> list[str]:
+        """Return the variables of the route's topics whose values are not those of definition and endpoint."""
+        used = (self._routes.topics[name] for name in self._sinks[route] if name in self._routes.topics)
+        return [name for template in used for name in template.variables if "." in value_name(name)]
+
+    def _pair(self, code: int, width: int) -> Pair:
         known = self._pairs.get(code)
         if known is None:
-            channel, target = divmod(code, width)
-            known = self._pairs[code] = len(self._known)
-            self._known.append(self._settle(channel - 1, target - 2))
+            rest, event = divmod(code, 2)
+            channel, target = rest // width - 1, rest % width - 2
+            if target >= 0:
+                known = self.pair(channel, target, event=bool(event))
+            else:
+                endpoint = self._matcher.channels[channel].endpoint_of(target) if channel >= 0 else None
+                known = Pair(None, endpoint, decision=self._nowhere)
+            self._pairs[code] = known
         return known
 
-    def _settle(self, channel: int, target: int) -> Pair:
-        endpoint = self._matcher.channels[channel].endpoint_of(target) if channel >= 0 else None
-        if target < 0:
-            return Pair(None, endpoint, DEAD, (None,) * len(self._fields))
-        message = self._matcher.targets[target].xid
-        route = None
-        if not self._routes.needs_context(message, endpoint or ""):
-            route = self._routes.route(message, endpoint or "", {})
-        values = event_values(message, endpoint or "", "", {})
-        topics = tuple(
-            template.expand(values, escape="_") if template is not None and not _by_value(template) else None
-            for template in map(self._templates.get, self._fields)
-        )
-        return Pair(message, endpoint, route, topics)
+    def _decision(self, pair: Pair, values: Mapping[str, str]) -> Decision:
+        """Decide for records of a pair with these values, by ``context.NAME`` and ``attributes.NAME``."""
+        route = next(rule.route for rule in pair.rules if rule.takes(values))
+        sinks = self._sinks[route]
+        found = dict(pair.known or {})
+        for name in self._variables(route):
+            found.setdefault(name, values.get(value_name(name), ""))
+        faults: list[str] = []
+        topics: dict[str, str] = {}
+        for name, template in self._routes.topics.items():
+            if name not in sinks:
+                continue
+            missing = template.missing(found) if name in self._routes.strict else ()
+            if missing:
+                faults.append(missing_value(missing, f"the topic of sink {name}"))
+            topics[f"topic_{name}"] = template.expand(found, escape="_")
+        return Decision(route, tuple(map(topics.get, self._fields)), "; ".join(faults))
 
-    def _by_value(self, outcomes: Outcomes, numbers: Int, routes: Any, topics: dict[str, pa.StringArray]) -> None:
-        """Fill in, row by row, what depends on context attributes or on the event's type."""
-        dynamic = [name for name, template in self._templates.items() if _by_value(template)]
-        open_pairs = [n for n, pair in enumerate(self._known) if pair.message and (pair.route is None or dynamic)]
-        rows = np.flatnonzero(np.isin(numbers, open_pairs)).tolist()
-        made: dict[str, list[str]] = {name: [] for name in dynamic}
-        for row in rows:
-            pair = self._known[int(numbers[row])]
-            context = dict(outcomes.contexts[row].as_py())
-            if pair.route is None:
-                routes[row] = self._routes.route(pair.message or "", pair.endpoint or "", context)
-            values = event_values(pair.message or "", pair.endpoint or "", outcomes.event_type(row), context)
-            for name in dynamic:
-                made[name].append(self._templates[name].expand(values, escape="_"))
-        for name, texts in made.items():
-            topics[name] = _placed(topics[name], rows, texts)
+    def _decide(self, outcomes: Outcomes, codes: Int, inverse: Int, pairs: list[Pair]) -> tuple[list[Decision], Int]:
+        """Return decisions, and the number of each row's."""
+        decisions = [pair.decision or self._nowhere for pair in pairs]
+        undecided = np.array([pair.decision is None for pair in pairs], bool)[inverse]
+        rows = np.flatnonzero(undecided)
+        if not len(rows):
+            return decisions, inverse
+        found = combinations(outcomes, rows, inverse[rows], [pair.wanted for pair in pairs])
+        numbers = inverse.copy()
+        numbers[rows] = len(decisions) + found.inverse
+        for row, values in zip(rows[found.first].tolist(), found.values, strict=True):
+            number = int(inverse[row])
+            decisions.append(self._remembered(int(codes[number]), pairs[number], values))
+        return decisions, numbers
 
-    def _letters(self, outcomes: Outcomes, endpoints: pa.StringArray, topics: dict[str, pa.StringArray]) -> None:
+    def _remembered(self, code: int, pair: Pair, values: Mapping[str, str]) -> Decision:
+        key = (code, tuple(values.items()))
+        known = self._decided.get(key)
+        if known is None:
+            if len(self._decided) >= REMEMBERED:
+                self._decided.clear()
+            known = self._decided[key] = self._decision(pair, values)
+        return known
+
+    def _hold(self, outcomes: Outcomes, routes: Places) -> None:
+        """Make dead letters of rows whose route asks for conforming bodies, where matching did not."""
+        if self._routes.uniform:
+            return
+        rows = np.flatnonzero(np.where(routes >= 0, self._always[routes], False))
+        for row, faults in self._matcher.checks.violations(outcomes.facts, rows, outcomes.winners).items():
+            outcomes.nearest[row] = mismatches(faults, self._matcher.targets)
+            _bury(outcomes, routes, row, "schema-violation", told(faults))
+
+    def _miss(self, outcomes: Outcomes, routes: Places, decisions: list[Decision], numbers: Int) -> None:
+        """Make dead letters of rows for which a sink of the route has no destination."""
+        faulty = np.array([bool(each.fault) for each in decisions], bool)
+        if not faulty.any():
+            return
+        for row in np.flatnonzero(faulty[numbers] & (routes >= 0)).tolist():
+            _bury(outcomes, routes, row, "sink-rejected", decisions[int(numbers[row])].fault)
+
+    def _letters(
+        self, outcomes: Outcomes, endpoints: pa.StringArray, routes: Places, topics: dict[str, pa.StringArray]
+    ) -> None:
+        """Say where dead letters go."""
         rows = list(outcomes.reasons)
-        for name, template in self._routes.letter_topics.items():
-            texts = [
-                template.expand(dead_letter_values(endpoints[row].as_py() or "", outcomes.reasons[row]), escape="_")
-                for row in rows
-            ]
-            topics[f"letters_{name}"] = _placed(topics[f"letters_{name}"], rows, texts)
+        told = [(endpoints[row].as_py() or "", outcomes.reasons[row]) for row in rows]
+        taking = {each: self._routes.letters(*each) for each in dict.fromkeys(told)}
+        routes[rows] = [taking[each] for each in told]
+        for name, numbers in self._routes.letter_sinks.items():
+            template = self._routes.letter_topics.get(name)
+            if template is not None:
+                made = (each for each, route in taking.items() if route in numbers)
+                names = {each: template.expand(dead_letter_values(*each), escape="_") for each in made}
+                topics[f"letters_{name}"] = _placed(topics[f"letters_{name}"], rows, [*map(names.get, told)])
 
 
-def _by_value(template: NameTemplate) -> bool:
-    return any(name == TYPE_VARIABLE or name.startswith(CONTEXT_PREFIX) for name in template.variables)
+def _bury(outcomes: Outcomes, routes: Places, row: int, reason: str, detail: str) -> None:
+    """Turn a routed row into a dead letter."""
+    outcomes.reasons[row] = reason
+    outcomes.details[row] = detail
+    outcomes.winners[row] = -1
+    routes[row] = DEAD
 
 
-def _placed(column: pa.StringArray, rows: list[int], texts: list[str]) -> pa.StringArray:
+def _placed(column: pa.StringArray, rows: list[int], texts: list[str | None]) -> pa.StringArray:
     """Return the column with these texts in these rows."""
     if not rows:
         return column

@@ -1,7 +1,7 @@
 """What brokers take by size: a record that a sink will never take must not hold the stream up.
 
 A routed record past the limit of a Kafka sink on its route becomes a dead letter, ``sink-rejected``. A dead letter past
-the limit of its own Kafka sink is *spilled*: the letter refers to a file in ``state/spill`` that has it whole.
+the limit of a Kafka sink of its own route is *spilled*: it refers to a file in ``state/spill`` that has it whole.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from router.facts import Facts
 from router.matcher import Outcomes
 from router.matching.columns import Int
-from router.routing import DEAD
-from router.settings import KafkaSink, Settings
+from router.routing import DEAD, letter_number
+from router.settings import KafkaSink, Settings, letter_routes
 
 ROOM: Final = 32_768
 """Bytes left for headers, ours among them, below a sink's limit on whole records."""
@@ -27,7 +28,7 @@ class SizeLimits:
 
     def __init__(self, settings: Settings) -> None:
         self._routes = np.array([_least(settings, route.to) for route in settings.routes], np.int64)
-        self._letters = letter_limit(settings)
+        self._letters = LetterLimits(settings)
 
     def reject(self, outcomes: Outcomes, sizes: Int, routes: np.ndarray[Any, np.dtype[np.int32]]) -> None:
         """Turn routed rows that their sinks will never take into dead letters."""
@@ -39,14 +40,23 @@ class SizeLimits:
             outcomes.winners[row] = -1
             routes[row] = DEAD
 
-    def spilled(self, outcomes: Outcomes, sizes: Int) -> list[int]:
-        """Return the dead letters that their own sink will never take whole."""
-        return [row for row in outcomes.reasons if sizes[row] > self._letters]
+    def spilled(self, outcomes: Outcomes, sizes: Int, routes: pa.Array) -> list[int]:
+        """Return the dead letters that a sink of their own route will never take whole."""
+        numbers = routes.to_numpy(zero_copy_only=False)
+        return [row for row in outcomes.reasons if sizes[row] > self._letters.of(int(numbers[row]))]
 
 
-def letter_limit(settings: Settings) -> int:
-    """Return the bytes of key and body above which a dead letter is spilled."""
-    return _least(settings, settings.dead_letters.sinks)
+class LetterLimits:
+    """The bytes of key and body above which a dead letter is spilled, by its route."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._limits = {DEAD: _least(settings, settings.dead_letters.sinks)}
+        for number, route in letter_routes(settings.routes):
+            self._limits[letter_number(number)] = _least(settings, route.to)
+
+    def of(self, route: int) -> int:
+        """Return the limit for letters of a route, called as :class:`router.routing.Routes` does."""
+        return self._limits[route]
 
 
 def sizes_of(facts: Facts, sizes: Int) -> Int:

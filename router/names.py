@@ -1,16 +1,23 @@
 """Names of destinations, made from templates such as ``events.{messagegroup}`` (architecture.md section 9).
 
+A template is literal text with variables: ``message messagegroup messageid endpoint endpointid``, the event's ``type
+source subject``, any attribute of it as ``attributes.NAME``, and a context attribute as ``context.NAME``. A value is
+*missing* when the event has no such attribute, when no placeholder gave that context attribute, or when it is empty.
+``{context.plant|none}`` names what stands for a missing value; without that it is ``_``, so that every event has a
+destination. A sink with ``missing: reject`` takes no event whose template misses a value without a default: it becomes
+the dead letter ``sink-rejected``, whose detail names variable and sink.
+
 Values come from catalogs and from records, that is from outside, so each is escaped before it becomes part of a topic
-or a path. Distinct values give distinct texts (but for an empty one, which reads like ``_``). The sign of the escape is
-``%``, or ``_`` for Kafka, whose topic names forbid ``%``; there a ``_`` of the value is escaped too where it would read
-as an escape.
+or a path, defaults too. Distinct values give distinct texts (but for an empty one, which reads like ``_``). The sign of
+the escape is ``%``, or ``_`` for Kafka, whose topic names forbid ``%``; there a ``_`` of the value is escaped too where
+it would read as an escape.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
@@ -20,12 +27,18 @@ KAFKA_LIMIT: Final = 249
 """Characters that a Kafka topic name may have; file names get the same cap, which every file system takes."""
 
 CONTEXT_PREFIX: Final = "context."
-EVENT_VARIABLES: Final = ("message", "messagegroup", "messageid", "endpoint", "endpointid", "type")
-"""What an event's destination may be made from, besides ``context.NAME``."""
+ATTRIBUTE_PREFIX: Final = "attributes."
+ATTRIBUTE_VARIABLES: Final = ("type", "source", "subject")
+"""Attributes that are variables by their own name as well."""
+EVENT_VARIABLES: Final = ("message", "messagegroup", "messageid", "endpoint", "endpointid", *ATTRIBUTE_VARIABLES)
+"""What an event's destination may be made from, besides ``attributes.NAME`` and ``context.NAME``."""
 DEAD_LETTER_VARIABLES: Final = ("endpoint", "endpointid", "reason")
 """What a dead letter's destination may be made from: no definition was settled, so none is named."""
+TABLE_VARIABLES: Final = ("messagegroup", "messageid")
+"""What the place of a definition's table may be made from: what is the same for all of its records."""
 
 _VARIABLE: Final = re.compile(r"\{([^{}]*)\}")
+_BY_NAME: Final = re.compile(r"context\..+|attributes\.[a-z0-9]+", re.DOTALL)
 _LEGAL: Final = re.compile(r"[A-Za-z0-9._-]*")
 _DOUBTFUL_BYTE: Final[Mapping[Escape, re.Pattern[bytes]]] = {
     "%": re.compile(rb"[^A-Za-z0-9._-]"),
@@ -40,47 +53,95 @@ class NameTemplateError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class NameTemplate:
-    """A parsed template: ``parts`` alternate literal text and variable names, beginning and ending with a literal."""
+class Template:
+    """A parsed template: ``parts`` alternate literal text and variable names, beginning and ending with a literal.
+
+    ``defaults`` are those of the variables in their order, empty where there is none.
+    """
 
     text: str
     parts: tuple[str, ...]
+    defaults: tuple[str, ...]
 
     @property
     def variables(self) -> tuple[str, ...]:
         """The variables in order of first use, each once."""
         return tuple(dict.fromkeys(self.parts[1::2]))
 
+    def missing(self, values: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the variables that have neither a value nor a default."""
+        pairs = zip(self.parts[1::2], self.defaults, strict=True)
+        return tuple(dict.fromkeys(name for name, default in pairs if not default and not values.get(name)))
+
+    def filled(self, values: Mapping[str, str], escaped: Callable[[str], str]) -> str:
+        """Return the text with each variable replaced by its escaped value, or its default."""
+        return "".join(
+            escaped(values.get(part) or self.defaults[place // 2]) if place % 2 else part
+            for place, part in enumerate(self.parts)
+        )
+
+    def filled_in_part(self, values: Mapping[str, str], escaped: Callable[[str], str]) -> str:
+        """Return the text as far as *values* go; a variable that is not among them stays as it was written."""
+        left = [
+            f"{{{name}|{default}}}" if default else f"{{{name}}}"
+            for name, default in zip(self.parts[1::2], self.defaults, strict=True)
+        ]
+        return "".join(
+            (escaped(values[part] or self.defaults[place // 2]) if part in values else left[place // 2])
+            if place % 2
+            else part
+            for place, part in enumerate(self.parts)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NameTemplate(Template):
+    """The template of a Kafka topic or a file name."""
+
     def expand(self, values: Mapping[str, str], *, escape: Escape = "_", limit: int = KAFKA_LIMIT) -> str:
         """Make the name for *values*; see :func:`expand_name`."""
-        pieces = [
-            escape_value(values.get(part, ""), escape) if index % 2 else part for index, part in enumerate(self.parts)
-        ]
-        return _capped(_dotless("".join(pieces), escape), limit)
+        return _capped(_dotless(self.filled(values, lambda value: escape_value(value, escape)), escape), limit)
+
+
+def split_template(text: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the parts of a template and the defaults of its variables, which are *allowed* ones.
+
+    Those of events may also be ``attributes.NAME`` and ``context.NAME``.
+
+    Raises:
+        NameTemplateError: an unknown variable, or a ``|`` without a default.
+    """
+    pieces = _VARIABLE.split(text)
+    of_event = "message" in allowed
+    told = [piece.partition("|") for piece in pieces[1::2]]
+    unknown = [name for name, _, _ in told if not (name in allowed or (of_event and _BY_NAME.fullmatch(name)))]
+    if unknown:
+        known = ", ".join(allowed) + (f", {ATTRIBUTE_PREFIX}NAME, {CONTEXT_PREFIX}NAME" if of_event else "")
+        names = ", ".join("{" + name + "}" for name in unknown)
+        raise NameTemplateError(f"template {text!r} has unknown {names}; known are {known}")
+    bare = next((name for name, mark, default in told if mark and not default), None)
+    if bare is not None:
+        raise NameTemplateError(f"template {text!r} has no default after {{{bare}|; write one, or leave out the |")
+    parts = [told[place // 2][0] if place % 2 else piece for place, piece in enumerate(pieces)]
+    return tuple(parts), tuple(default for _, _, default in told)
 
 
 @lru_cache(maxsize=1024)
 def parse_name(template: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> NameTemplate:
-    """Parse a template whose variables are *allowed* (and, for events, ``context.NAME``).
+    """Parse a template whose variables are *allowed* (and, for events, ``attributes.NAME`` and ``context.NAME``).
 
     Raises:
-        NameTemplateError: an unknown variable, a brace without its partner, or literal text outside
-            ``[A-Za-z0-9._-]``.
+        NameTemplateError: an unknown variable, a brace without its partner, a ``|`` without a default, or literal
+            text outside ``[A-Za-z0-9._-]``.
     """
-    parts = tuple(_VARIABLE.split(template))
-    for literal in parts[0::2]:
+    for literal in _VARIABLE.split(template)[0::2]:
         if not _LEGAL.fullmatch(literal):
             fault = "a brace without its partner" if set(literal) & set("{}") else f"illegal text {literal!r}"
             raise NameTemplateError(f"name template {template!r} has {fault}; use letters, digits, '.', '_' and '-'")
-    with_context = "message" in allowed
-    unknown = [name for name in parts[1::2] if not _known(name, allowed, with_context)]
-    if unknown:
-        known = ", ".join(allowed) + (", context.NAME" if with_context else "")
-        names = ", ".join("{" + name + "}" for name in unknown)
-        raise NameTemplateError(f"name template {template!r} has unknown {names}; known are {known}")
+    parts, defaults = split_template(template, allowed)
     if not any(parts):
         raise NameTemplateError("a name template must not be empty")
-    return NameTemplate(template, parts)
+    return NameTemplate(template, parts, defaults)
 
 
 def expand_name(
@@ -93,9 +154,9 @@ def expand_name(
 ) -> str:
     """Make a destination name from *template*, the same one for the same values.
 
-    Every value is escaped to ``[A-Za-z0-9._-]``; one that is missing or empty becomes ``_``, so that every record has a
-    destination. The name is never empty, ``.`` or ``..``; a longer one than *limit* is cut and ends in a digest
-    of the whole, so that distinct names stay distinct.
+    Every value is escaped to ``[A-Za-z0-9._-]``; one that is missing or empty becomes the variable's default, else
+    ``_``, so that every record has a destination. The name is never empty, ``.`` or ``..``; a longer one than *limit*
+    is cut and ends in a digest of the whole, so that distinct names stay distinct.
 
     Raises:
         NameTemplateError: as :func:`parse_name`.
@@ -103,7 +164,13 @@ def expand_name(
     return parse_name(template, allowed).expand(values, escape=escape, limit=limit)
 
 
-def event_values(message: str, endpoint: str, type_: str, context: Mapping[str, str]) -> dict[str, str]:
+def event_values(
+    message: str,
+    endpoint: str,
+    type_: str,
+    context: Mapping[str, str],
+    attributes: Mapping[str, str] | None = None,
+) -> dict[str, str]:
     """Return the template values of one event from the xids of its definition and endpoint.
 
     ``messagegroup`` is the id of the group, or that of the endpoint for a message declared inside one.
@@ -117,8 +184,23 @@ def event_values(message: str, endpoint: str, type_: str, context: Mapping[str, 
         "endpointid": endpoint.rpartition("/")[2],
         "type": type_,
     }
+    for name, value in (attributes or {}).items():
+        values[ATTRIBUTE_PREFIX + name] = value
+        if name in ATTRIBUTE_VARIABLES:
+            values[name] = value
     values.update((CONTEXT_PREFIX + name, value) for name, value in context.items())
     return values
+
+
+def value_name(variable: str) -> str:
+    """Return the one name of a variable that may be written in two ways: ``type`` is ``attributes.type``."""
+    return ATTRIBUTE_PREFIX + variable if variable in ATTRIBUTE_VARIABLES else variable
+
+
+def missing_value(missing: tuple[str, ...], what: str) -> str:
+    """Return why an event cannot have the destination *what*, for a sink with ``missing: reject``."""
+    names = ", ".join("{" + name + "}" for name in missing)
+    return f"no value for {names} of {what}"
 
 
 def dead_letter_values(endpoint: str, reason: str) -> dict[str, str]:
@@ -138,10 +220,6 @@ def escape_value(value: str, escape: Escape = "_") -> str:
     doubtful = _DOUBTFUL_BYTE[escape]
     data = doubtful.sub(lambda hit: sign + b"%02X" % hit.group()[0], value.encode("utf-8", "surrogatepass"))
     return _dotless(data.decode("ascii"), escape)
-
-
-def _known(name: str, allowed: tuple[str, ...], with_context: bool) -> bool:
-    return name in allowed or (with_context and name.startswith(CONTEXT_PREFIX) and len(name) > len(CONTEXT_PREFIX))
 
 
 def _dotless(name: str, escape: Escape) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from enum import StrEnum
 from itertools import groupby
@@ -20,14 +20,11 @@ from catalog.errors import DocumentError
 from catalog.lines import lines_of_findings
 from catalog.listing import finding_to_json
 from catalog.load import load
-from catalog.model import Catalog, Finding
+from catalog.model import Finding
 from catalog.rules import explanation, rules
 from router.commands.arguments import Sources
-from router.errors import ConfigError, RouterError, SinkError
+from router.errors import RouterError
 from router.sarif import sarif
-from router.settings import load_settings
-from router.sinks import check_endpoints
-from router.sources import missing_sources, sources_of
 
 CLEAN: Final = 0
 ERRORS: Final = 1
@@ -105,37 +102,12 @@ def examined(sources: Sequence[str], config: Path | None = None) -> tuple[list[F
         return [finding], UNREADABLE
     found = list(catalog.findings)
     if config is not None:
-        found += _settings_findings(config, catalog)
+        # Checking catalogs alone needs neither Arrow nor the clients of any sink, which take long to import.
+        from router.settings_findings import settings_findings
+
+        found += settings_findings(config, catalog)
     severities = {finding.severity for finding in found}
     return sorted(found), ERRORS if "error" in severities else CLEAN
-
-
-def _settings_findings(config: Path, catalog: Catalog) -> Iterable[Finding]:
-    try:
-        settings = load_settings(config)
-    except ConfigError as error:
-        for problem in error.problems:
-            key, mark, fault = problem.partition(": ")
-            pointer = "/" + key.replace(".", "/") if mark and " " not in key else ""
-            yield Finding(str(config), pointer, "error", "settings", fault if pointer else problem, error.hint)
-        return
-    for xid in missing_sources(catalog, settings):
-        hint = "correct the xid, or add the endpoint to the catalog"
-        yield Finding(
-            str(config), "/sources", "warning", "unknown-endpoint", f"the catalog has no endpoint {xid}", hint
-        )
-    try:
-        sources = sources_of(catalog, settings)
-    except ConfigError as error:
-        yield Finding(str(config), f"/{error.key}", "error", "source", error.message, error.hint)
-        return
-    try:
-        check_endpoints(settings, catalog)
-    except SinkError as error:
-        yield Finding(str(config), "/sinks", "error", "sink", error.message, error.hint)
-    if not sources:
-        hint = "name endpoints under sources, or give endpoints of the catalog the usage consumer"
-        yield Finding(str(config), "/sources", "warning", "no-source", "nothing would be received", hint)
 
 
 def _write_json(form: object) -> None:

@@ -15,6 +15,7 @@ from tests.support.kafka import create_topics, produce, read_all
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
+from tests.support.webhook import Webhook
 
 LIMIT = 120.0
 JSON = b"application/json"
@@ -231,3 +232,119 @@ def test_ctrl_c_drains_and_ends_with_0(router: RouterProcess) -> None:
     assert router.stop() == 0
     (line,) = [line for path in (router.folder / "files").glob("*.jsonl") for line in path.read_text().splitlines()]
     assert json.loads(line)["cloudevent"]["subject"] == "1"
+
+
+def topic_lines(bootstrap: str, topic: str) -> list[tuple[str, str | None]]:
+    """Return the subject (or id) and key of all messages of a topic, in order of the subject."""
+    found = read_all(bootstrap, topic)
+    return sorted((m.header("ce_subject") or m.header("ce_id") or "", m.key.decode() if m.key else None) for m in found)
+
+
+def test_attributes_and_reasons_decide_in_one_pass(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    """Everything is Kafka and binary, so that one write has it all: by subject, by source, by reason, by schema."""
+    source = topic_factory("lines")
+    topics = [f"{source}.{name}" for name in ("alarm.9", "none.9", "plain", "no-match", "odd.schema-violation", "dead")]
+    create_topics(kafka.bootstrap, topics)
+    told = catalog(source)
+    temperature = told["messagegroups"]["Sensors"]["messages"]["temperature"]
+    schema = {"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}}
+    temperature |= {"dataschemaformat": "JsonSchema/draft-07", "dataschema": schema}
+    (router.folder / "c.json").write_text(json.dumps(told))
+    bus = {"type": "kafka", "bootstrap_servers": kafka.bootstrap}
+    router.configure(
+        {
+            "catalog": {"source": str(router.folder / "c.json")},
+            "sources": [{"endpoint": "/endpoints/lines", "bootstrap_servers": kafka.bootstrap}],
+            "match": {"validate": "never"},
+            "sinks": {
+                "by": {**bus, "topic": f"{source}.{{subject|none}}.{{context.plant}}", "key": "{source|x}"},
+                "strict": {**bus, "topic": f"{source}.{{attributes.kind}}", "missing": "reject"},
+                "plain": {**bus, "topic": f"{source}.plain"},
+                "why": {**bus, "topic": f"{source}.{{reason}}"},
+                "odd": {**bus, "topic": f"{source}.odd.{{reason}}"},
+                "dead": {**bus, "topic": f"{source}.dead"},
+            },
+            "routes": [
+                {"when": {"outcome": "dead-letter", "reason": "no-*"}, "to": "why"},
+                {"when": {"outcome": "dead-letter", "reason": "schema-*"}, "to": "odd"},
+                {"when": {"attributes": {"source": "/plants/9"}}, "to": ["by"], "validate": "always"},
+                {"when": {"attributes": {"kind": "?*"}}, "to": ["plain"]},
+                {"when": {"attributes": {"source": "/plants/8"}}, "to": ["strict"]},
+                {"to": ["plain"]},
+            ],
+            "dead_letters": {"sinks": ["dead"]},
+        }
+    )
+    head = [("ce_specversion", b"1.0"), ("ce_type", b"temperature"), ("content-type", JSON)]
+    nine, eight = ("ce_source", b"/plants/9"), ("ce_source", b"/plants/8")
+    structured = json.dumps({**EVENT, "id": "s", "subject": "alarm", "data": {"t": 3}}).encode()
+    produce(
+        kafka.bootstrap,
+        source,
+        [
+            (b"k", b'{"t": 1}', [*head, nine, ("ce_id", b"1"), ("ce_subject", b"alarm")]),
+            (None, b'{"t": 1}', [*head, nine, ("ce_id", b"2")]),
+            (None, b'{"u": 1}', [*head, nine, ("ce_id", b"3"), ("ce_subject", b"alarm")]),
+            (None, b'{"u": 1}', [*head, eight, ("ce_id", b"4"), ("ce_kind", b"loud")]),
+            (None, b'{"u": 1}', [*head, eight, ("ce_id", b"5")]),
+            (None, structured, [("content-type", b"application/cloudevents+json")]),
+            (None, b"raw", []),
+        ],
+    )
+    router.start()
+    wait_until(lambda: router.total("xrouter_records_total") >= 7, LIMIT, lambda: router.log[-3000:])
+    assert router.stop() == 0, router.log[-2000:]
+    read = {topic.removeprefix(f"{source}."): topic_lines(kafka.bootstrap, topic) for topic in topics}
+    assert read["alarm.9"] == [("alarm", "/plants/9"), ("alarm", "k")]
+    assert read["none.9"] == [("2", "/plants/9")]
+    assert read["plain"] == [("4", None)]
+    assert read["no-match"] == [("", None)]
+    assert [m.header("xrouter-reason") for m in read_all(kafka.bootstrap, f"{source}.odd.schema-violation")] == [
+        "schema-violation"
+    ]
+    (rejected,) = read_all(kafka.bootstrap, f"{source}.dead")
+    assert rejected.header("xrouter-reason") == "sink-rejected" and rejected.header("ce_id") == "5"
+    assert "{attributes.kind}" in (rejected.header("xrouter-detail") or "")
+    assert "sink strict" in (rejected.header("xrouter-detail") or "")
+
+
+def test_what_a_sink_misses_goes_by_the_routes_of_dead_letters(router: RouterProcess) -> None:
+    """An HTTP sink finds out while it is written: the other one has the event, and the letter names the one without."""
+    port = free_ports(1)[0]
+    with Webhook() as hook:
+        (router.folder / "c.json").write_text(json.dumps(catalog("unused")))
+        folders = {name: router.folder / name for name in ("files", "rejected", "rest")}
+        router.configure(
+            {
+                "catalog": {"source": str(router.folder / "c.json")},
+                "sources": [{"endpoint": "/endpoints/shop"}],
+                "http": {"port": port},
+                "sinks": {
+                    "hook": {"type": "http", "url": f"{hook.url}/{{attributes.kind}}", "missing": "reject"},
+                    **{name: {"type": "jsonl", "path": str(path)} for name, path in folders.items()},
+                },
+                "routes": [
+                    {"to": ["hook", "files"]},
+                    {"when": {"outcome": "dead-letter", "reason": "sink-rejected"}, "to": ["rejected"]},
+                ],
+                "dead_letters": {"sinks": ["rest"]},
+            }
+        )
+        router.start()
+        event = {**EVENT, "source": "/plants/9", "type": "temperature", "data": 1}
+        batch = json.dumps([{**event, "id": "a", "kind": "loud"}, {**event, "id": "b"}, {"id": "broken"}]).encode()
+        assert post(port, "/plants/9/orders/2", batch, "application/cloudevents-batch+json") == 202
+        wait_until(lambda: router.total("xrouter_records_total") >= 3, LIMIT, lambda: router.log[-3000:])
+        assert router.stop() == 0, router.log[-2000:]
+    assert [taken.target for taken in hook.taken] == ["/loud"]
+    read = {
+        name: [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+        for name, folder in folders.items()
+    }
+    assert sorted(line["cloudevent"]["id"] for line in read["files"]) == ["a", "b"]
+    (rejected,), (rest,) = read["rejected"], read["rest"]
+    assert (rejected["reason"], rest["reason"]) == ("sink-rejected", "invalid-cloudevent")
+    assert rejected["detail"] == "sink hook: no value for {attributes.kind} of the address"
+    assert json.loads(base64.b64decode(rejected["body"]))["id"] == "b"

@@ -1,0 +1,51 @@
+"""What ``xrouter check --config`` has to say about settings, and about the two together with a catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from catalog.model import Catalog, Finding
+from router.errors import ConfigError, SinkError
+from router.plan import Plan
+from router.settings import load_settings
+from router.settings.dead_letters import retention_cautions
+from router.settings.security import cautions
+from router.sinks import check_endpoints
+from router.sources import missing_sources, sources_of
+from router.survey import route_findings
+
+
+def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
+    """Yield what is wrong or doubtful in the settings at *config*, by themselves and beside the catalog."""
+    try:
+        settings = load_settings(config)
+    except ConfigError as error:
+        for problem in error.problems:
+            key, mark, fault = problem.partition(": ")
+            pointer = "/" + key.replace(".", "/") if mark and " " not in key else ""
+            yield Finding(str(config), pointer, "error", "settings", fault if pointer else problem, error.hint)
+        return
+    for key, caution in cautions(settings):
+        yield Finding(str(config), "/" + key.replace(".", "/"), "warning", "plain-text-credentials", f"{key} {caution}")
+    for key, caution in retention_cautions(settings):
+        yield Finding(str(config), "/" + key.replace(".", "/"), "warning", "kept-by-broker", caution)
+    for xid in missing_sources(catalog, settings):
+        hint = "correct the xid, or add the endpoint to the catalog"
+        yield Finding(
+            str(config), "/sources", "warning", "unknown-endpoint", f"the catalog has no endpoint {xid}", hint
+        )
+    try:
+        sources = sources_of(catalog, settings)
+    except ConfigError as error:
+        yield Finding(str(config), f"/{error.key}", "error", "source", error.message, error.hint)
+        return
+    try:
+        check_endpoints(settings, catalog)
+    except SinkError as error:
+        yield Finding(str(config), "/sinks", "error", "sink", error.message, error.hint)
+    if not sources:
+        hint = "name endpoints under sources, or give endpoints of the catalog the usage consumer"
+        yield Finding(str(config), "/sources", "warning", "no-source", "nothing would be received", hint)
+        return
+    yield from route_findings(str(config), Plan(catalog, settings))

@@ -1,0 +1,44 @@
+"""A plan asked about Kafka records without Spark: the very functions of the match UDF, on Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from bindings.protocols import BINDINGS
+from catalog.model import Catalog
+from catalog.record import parse_record
+from router.judging import judge_kafka, selection_of, source_row
+from router.kafka_facts import SOURCE_SCHEMA
+from router.plan import Judge, Plan
+from router.settings import settings_from_dict
+
+BROKER = "broker:9092"
+
+
+def plan_of(catalog: Catalog, settings: Mapping[str, Any], folder: Path) -> Plan:
+    """Return a plan; sinks without a type are Kafka topics of one broker."""
+    sinks = {
+        name: {"type": "kafka", "bootstrap_servers": BROKER, **sink} if "type" not in sink else sink
+        for name, sink in settings["sinks"].items()
+    }
+    return Plan(
+        catalog, settings_from_dict({"dead_letters": {"sinks": ["dead"]}, **settings, "sinks": sinks}, {}, folder)
+    )
+
+
+def kafka_rows(lines: Sequence[str]) -> pa.RecordBatch:
+    """Return records of Kafka, one in each line, as rows of its source."""
+    records = [parse_record(line) for line in lines]
+    rows = [{**source_row(BINDINGS["KAFKA"].parts(each.native)), "value": each.body} for each in records]
+    return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
+
+
+def judged(judge: Judge, rows: pa.RecordBatch) -> list[list[dict[str, Any]]]:
+    """Return the outcomes of each row, as the match UDF gives them."""
+    lists, _ = judge_kafka(judge, selection_of(judge).arrow(rows))
+    outcomes: list[list[dict[str, Any]]] = lists.to_pylist()
+    return outcomes

@@ -1,0 +1,327 @@
+"""Where records go: conditions, topics and dead letters of random routes against a plain reading of the settings."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from bindings.protocols import BINDINGS
+from catalog.errors import RecordError
+from catalog.load import load
+from catalog.model import Catalog, Endpoint
+from catalog.record import parse_record
+from router.errors import ConfigError
+from router.match import RecordMatcher
+from router.names import event_values, expand_name
+from router.settings import REASONS
+from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
+from tests.support.judging import judged, kafka_rows, plan_of
+
+GLOBS = ("a", "a*", "*", "?*", "b", "7", "t", "m0*", "[a-b]", "*/*", "*b", "")
+ATTRIBUTES = ("type", "source", "subject", "ext", "time", "datacontenttype", "id", "none")
+CONTEXT = ("x", "y", "none")
+TOPICS = (
+    *("{type}", "{source}.{subject}", "e.{context.x}", "{context.y|none}-{messageid}", "{attributes.ext|a/b}"),
+    *("{messagegroup}.{endpointid}", "{attributes.id}{subject|.}"),
+)
+
+
+def some_globs(rng: Random) -> list[str]:
+    return rng.choices(GLOBS, k=rng.choice((1, 1, 2)))
+
+
+def random_when(rng: Random, catalog: Catalog) -> dict[str, Any]:
+    """Conditions of some kinds, mostly loose."""
+    when: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        when["message"] = [rng.choice([*catalog.definitions, "*1", "*2*"])]
+    if rng.random() < 0.2:
+        when["messagegroup"] = rng.choice(("g", GROUP, "h"))
+    if rng.random() < 0.2:
+        when["endpoint"] = rng.choice((ENDPOINT, "*", "/endpoints/f"))
+    if rng.random() < 0.5:
+        when["attributes"] = {name: some_globs(rng) for name in rng.sample(ATTRIBUTES, rng.choice((1, 1, 2)))}
+    if rng.random() < 0.4:
+        when["context"] = {name: some_globs(rng) for name in rng.sample(CONTEXT, rng.choice((1, 1, 2)))}
+    return when
+
+
+def random_settings(rng: Random, catalog: Catalog) -> dict[str, Any]:
+    sinks = {name: {"topic": rng.choice(TOPICS)} for name in "pqr"}
+    for sink in sinks.values():
+        sink["missing"] = rng.choice(("placeholder", "placeholder", "reject"))
+    routes = [{"when": random_when(rng, catalog), "to": rng.sample("pqr", rng.choice((1, 2)))} for _ in range(5)]
+    routes = [route for route in routes if route["when"]]
+    for _ in range(rng.choice((0, 1, 2))):
+        when = {"outcome": "dead-letter", "reason": rng.sample((*REASONS, "no-*", "?n*"), 2)}
+        if rng.random() < 0.4:
+            when["endpoint"] = rng.choice((ENDPOINT, "/endpoints/f"))
+        routes.insert(rng.randrange(len(routes) + 1), {"when": when, "to": [rng.choice(("late", "odd"))]})
+    used = {"dead", *(name for route in routes for name in route["to"])} - set(sinks)
+    letters = {name: {"topic": f"{name}.{{endpointid}}.{{reason}}"} for name in sorted(used)}
+    return {"sources": [{"endpoint": ENDPOINT}], "sinks": {**sinks, **letters}, "routes": [*routes, {"to": ["p"]}]}
+
+
+def takes(when: Mapping[str, Any], told: Mapping[str, Any]) -> bool:
+    """Whether a condition holds for an outcome of ``match``, as the page of the settings says."""
+
+    def any_of(globs: Any, value: str) -> bool:
+        return any(fnmatchcase(value, glob) for glob in ([globs] if isinstance(globs, str) else globs))
+
+    if ("reason" in told) is (when.get("outcome", "routed") == "routed"):
+        return False
+    held = [any_of(when.get("endpoint", "*"), ENDPOINT)]
+    if "reason" in told:
+        return all(held) and any_of(when.get("reason", "*"), told["reason"])
+    group = told["message"].rpartition("/messages/")[0]
+    held += [any_of(when.get("message", "*"), told["message"])]
+    held += [any(any_of(when.get("messagegroup", "*"), name) for name in (group, group.rpartition("/")[2]))]
+    held += [any_of(globs, told["context"].get(name, "")) for name, globs in when.get("context", {}).items()]
+    held += [any_of(globs, told["cloudevent"].get(name, "")) for name, globs in when.get("attributes", {}).items()]
+    return all(held)
+
+
+def expected(settings: Mapping[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """What becomes of an outcome of ``match`` by these settings."""
+    number, route = next(
+        ((n, r) for n, r in enumerate(settings["routes"]) if takes(r.get("when", {}), told)), (-1, {"to": ["dead"]})
+    )
+    if "reason" in told:
+        topic = {"endpointid": ENDPOINT.rpartition("/")[2], "reason": told["reason"]}
+        topics = {f"letters_{name}": f"{name}.{topic['endpointid']}.{topic['reason']}" for name in route["to"]}
+        return {"route": -1 if number < 0 else -2 - number, "reason": told["reason"], **topics}
+    values = event_values(told["message"], ENDPOINT, "", told["context"], told["cloudevent"])
+    missed = []
+    for name in route["to"]:
+        sink = settings["sinks"][name]
+        used = [part.partition("|") for part in sink["topic"].replace("}", "{").split("{")[1::2]]
+        missed += [v for v, bar, _ in used if sink["missing"] == "reject" and not bar and not values.get(v)]
+    if missed:
+        again = expected(settings, {"reason": "sink-rejected"})
+        return {**again, "missed": missed}
+    topics = {f"topic_{name}": expand_name(settings["sinks"][name]["topic"], values) for name in route["to"]}
+    return {"route": number, "reason": None, **topics}
+
+
+def catalog_of(rng: Random) -> Catalog:
+    """A random catalog on one topic, whose definitions mostly fit."""
+    catalog = random_catalog(rng, 12)
+    fitted = {
+        xid: replace(each, protocol=None, protocoloptions=()) if each.protocol not in (None, "KAFKA") else each
+        for xid, each in catalog.definitions.items()
+    }
+    endpoint = Endpoint(
+        xid=ENDPOINT,
+        usage=("consumer",),
+        protocol="KAFKA",
+        uris=("kafka://broker:9092",),
+        envelopeoptions={"mode": "structured"},
+        options={"topic": "in"},
+        candidates=tuple(fitted),
+    )
+    return replace(catalog, definitions=fitted, endpoints={ENDPOINT: endpoint})
+
+
+def lines_of(rng: Random, catalog: Catalog, number: int) -> list[str]:
+    lines: list[str] = []
+    while len(lines) < number:
+        record = random_record(rng, catalog, ("KAFKA",))
+        native = {name: value for name, value in record["native"].items() if name in ("key", "key_base64", "headers")}
+        if not isinstance(native.get("headers", []), list) or len(native) > 2:
+            continue
+        native |= {"topic": "in", "partition": 0, "offset": len(lines), "timestamp": 1_700_000_000_123}
+        line = json.dumps({**record, "protocol": "KAFKA", "native": native})
+        try:
+            BINDINGS["KAFKA"].parts(parse_record(line).native)
+        except RecordError:
+            continue
+        lines.append(line)
+    return lines
+
+
+def test_random_routes_take_what_the_settings_say(tmp_path: Path) -> None:
+    met: Counter[str] = Counter()
+    for seed in range(60):
+        rng = Random(seed)
+        catalog = catalog_of(rng)
+        settings = random_settings(rng, catalog)
+        lines = lines_of(rng, catalog, 60)
+        try:
+            plan = plan_of(catalog, settings, tmp_path)
+        except ConfigError as error:
+            assert all("takes every" in problem for problem in error.problems), error.problems
+            continue
+        matched = RecordMatcher(catalog, endpoint=ENDPOINT).decide([*lines])
+        for line, told, found in zip(lines, matched, judged(plan.judge, kafka_rows(lines)), strict=True):
+            for event, row in zip(told["events"] if told["outcome"] == "batch" else [told], found, strict=True):
+                wanted = expected(settings, event)
+                missed = wanted.pop("missed", [])
+                assert {name: row[name] for name in wanted} == wanted, (seed, line, settings["routes"], row, event)
+                assert all("{" + name + "}" in row["detail"] for name in missed)
+                met["missed" if missed else "event" if row["reason"] is None else "letter"] += 1
+                met["letter by route"] += row["route"] < -1
+                met["event by route"] += 0 <= row["route"] < len(settings["routes"]) - 1
+    assert min(met.values()) > 50 and len(met) == 5, met
+
+
+ENVELOPE = {"envelope": "CloudEvents/1.0", "protocol": "KAFKA"}
+NUMBER = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
+
+
+def fixed_catalog(folder: Path) -> Catalog:
+    """Four definitions on one topic; two share a type and are told apart by their schemas alone."""
+
+    def message(type_: str, **schema: Any) -> dict[str, Any]:
+        given = {"dataschemaformat": "JsonSchema/draft-07", "dataschema": schema} if schema else {}
+        return {**ENVELOPE, "envelopemetadata": {"type": {"value": type_}}, **given}
+
+    messages = {
+        "number": message("number", **NUMBER),
+        "free": message("free"),
+        "metres": message("length", **{**NUMBER, "required": ["n", "m"]}),
+        "feet": message("length", **{**NUMBER, "required": ["n", "f"]}),
+        "native": {"protocol": "KAFKA", "protocoloptions": {"headers": [{"name": "kind", "value": "{kind}"}]}},
+    }
+    endpoint = {
+        "usage": "consumer",
+        "protocol": "KAFKA",
+        "protocoloptions": {"endpoints": [{"uri": "kafka://broker:9092"}], "options": {"topic": "in"}},
+        "messagegroups": [GROUP],
+    }
+    path = folder / "catalog.json"
+    path.write_text(json.dumps({"messagegroups": {"g": {"messages": messages}}, "endpoints": {"e": endpoint}}))
+    return load([path])
+
+
+def event(type_: str, body: Any, **attributes: str) -> str:
+    """A binary event on the topic."""
+    told = {"specversion": "1.0", "id": "1", "source": "/s", "type": type_, **attributes}
+    headers = [{"name": f"ce_{name}", "value": value} for name, value in told.items()]
+    headers.append({"name": "content-type", "value": "application/json"})
+    native = {"topic": "in", "partition": 0, "offset": 1, "timestamp": 1_700_000_000_123, "headers": headers}
+    return json.dumps({"protocol": "KAFKA", "native": native, "body": json.dumps(body)})
+
+
+GOOD, BAD = {"n": 1, "m": 1}, {"n": "one"}
+SCHEMA_CASES = [
+    # global, route by subject, type, body -> the route's number or the reason
+    ("never", "always", "number", BAD, "schema-violation"),
+    ("never", "always", "number", GOOD, 0),
+    ("never", "always", "free", BAD, 0),
+    ("never", "ambiguous", "number", BAD, 0),
+    ("never", "always", "length", GOOD, "ambiguous"),
+    ("ambiguous", "always", "number", BAD, "schema-violation"),
+    ("ambiguous", "always", "length", GOOD, 0),
+    ("ambiguous", "never", "length", BAD, "schema-violation"),
+    ("ambiguous", "never", "number", BAD, 0),
+    ("always", "never", "number", BAD, 0),
+    ("always", "never", "number", GOOD, 0),
+    ("always", "ambiguous", "number", BAD, 0),
+    ("always", "never", "length", BAD, "schema-violation"),
+    ("always", "always", "number", BAD, "schema-violation"),
+    ("always", None, "number", BAD, "schema-violation"),
+    ("ambiguous", None, "number", BAD, 0),
+]
+
+
+@pytest.mark.parametrize(("mode", "route", "type_", "body", "became"), SCHEMA_CASES)
+def test_a_route_asks_for_more_or_less_of_a_body(
+    mode: str, route: str | None, type_: str, body: Any, became: Any, tmp_path: Path
+) -> None:
+    asked = {"validate": route} if route else {}
+    settings = {
+        "sinks": {"out": {"topic": "out"}, "dead": {"topic": "dead"}},
+        "routes": [{"when": {"attributes": {"subject": "here"}}, "to": ["out"], **asked}, {"to": ["out"]}],
+        "match": {"validate": mode},
+    }
+    judge = plan_of(fixed_catalog(tmp_path), settings, tmp_path).judge
+    lines = [event(type_, body, subject="here"), event(type_, body, subject="there")]
+    (here,), (there,) = judged(judge, kafka_rows(lines))
+    assert (here["reason"] or here["route"]) == became
+    by_the_mode = there["reason"] or there["route"]
+    plain = RecordMatcher(fixed_catalog(tmp_path), endpoint=ENDPOINT, validation=mode).decide(lines[1:])  # type: ignore[arg-type]
+    assert by_the_mode == plain[0].get("reason", 1)
+    if here["reason"] == "schema-violation":
+        assert f"{GROUP}/messages/" in here["detail"] and json.loads(here["nearest"])[0]["mismatches"]
+        assert here["message"] is None and here["route"] == -1 and here["letters_dead"] == "dead"
+
+
+def test_bodies_travel_only_where_a_route_asks(tmp_path: Path) -> None:
+    catalog = fixed_catalog(tmp_path)
+    sinks = {"out": {"topic": "out"}, "dead": {"topic": "dead"}}
+    for message, travels in (("*/free", False), ("*/number", True)):
+        routes = [{"when": {"message": message}, "to": ["out"], "validate": "always"}, {"to": ["out"]}]
+        settings = {"sinks": sinks, "routes": routes, "match": {"validate": "never"}}
+        assert plan_of(catalog, settings, tmp_path).judge.outputs.needs_bodies(0) is travels
+
+
+def test_a_letter_is_spilled_by_the_limit_of_its_own_route(tmp_path: Path) -> None:
+    settings = {
+        "sinks": {
+            "out": {"topic": "out"},
+            "small": {"topic": "small", "max_message_bytes": 65_536},
+            "dead": {"topic": "dead"},
+        },
+        "routes": [{"when": {"outcome": "dead-letter", "reason": "no-match"}, "to": "small"}, {"to": ["out"]}],
+    }
+    judge = plan_of(fixed_catalog(tmp_path), settings, tmp_path).judge
+    lines = [event("unknown", "x" * 50_000), event("unknown", "x"), event("", "x" * 50_000)]
+    found = [row for (row,) in judged(judge, kafka_rows(lines))]
+    assert [(row["reason"], row["route"], row["spilled"]) for row in found] == [
+        ("no-match", -2, True),
+        ("no-match", -2, None),
+        ("invalid-cloudevent", -1, None),
+    ]
+    assert [(row["letters_small"], row["letters_dead"]) for row in found[::2]] == [("small", None), (None, "dead")]
+
+
+@pytest.mark.parametrize(
+    ("routes", "told"),
+    [
+        (
+            [{"when": {"outcome": "dead-letter", "message": "x"}, "to": ["dead"]}],
+            "routes.0.when.message: has no meaning",
+        ),
+        ([{"when": {"outcome": "dead-letter", "context": {"a": "b"}}, "to": ["dead"]}], "use endpoint and reason"),
+        ([{"when": {"reason": "no-match"}, "to": ["out"]}], "routes.0.when.reason: is of dead letters"),
+        ([{"when": {"outcome": "dead-letter", "reason": "nomatch"}, "to": ["dead"]}], "did you mean no-match?"),
+        (
+            [{"when": {"outcome": "dead-letter"}, "to": ["dead"], "validate": "never"}],
+            "routes.0.validate: has no meaning",
+        ),
+        ([{"when": {"outcome": "dead-letter"}, "to": ["dead"]}] * 2, "routes.0: takes every dead letter"),
+        ([{"when": {"outcome": "dead-letter"}, "to": ["mqtt"]}], "routes.0.to: mqtt sends events only"),
+        ([{"when": {"outcome": "dead-letter"}, "to": ["lake"]}, {"to": ["lake"]}], "table lake also takes events"),
+        ([{"when": {"attributes": {"Type": "x"}}, "to": ["out"]}], "'Type' is no attribute name"),
+        ([{"when": {"outcome": "dead-letter"}, "to": ["deed"]}], "no sink is named 'deed'; did you mean dead?"),
+    ],
+)
+def test_contradictions_name_place_and_remedy(routes: list[dict[str, Any]], told: str, tmp_path: Path) -> None:
+    sinks = {
+        "out": {"topic": "out"},
+        "dead": {"topic": "dead"},
+        "mqtt": {"type": "mqtt", "uri": "mqtt://broker", "topic": "t"},
+        "lake": {"type": "table", "path": "lake"},
+    }
+    with pytest.raises(ConfigError) as caught:
+        plan_of(Catalog(), {"sinks": sinks, "routes": [*routes, {"to": ["out"]}]}, tmp_path)
+    assert any(told in problem for problem in caught.value.problems), caught.value.problems
+
+
+def test_the_last_route_of_events_takes_everything_whatever_letters_follow(tmp_path: Path) -> None:
+    sinks = {"out": {"topic": "out"}, "dead": {"topic": "dead"}}
+    letters = {"when": {"outcome": "dead-letter", "endpoint": "/endpoints/x"}, "to": ["dead"]}
+    assert (
+        plan_of(Catalog(), {"sinks": sinks, "routes": [{"to": ["out"]}, letters]}, tmp_path).routes.letters("", "x")
+        == -1
+    )
+    with pytest.raises(ConfigError, match="records would have nowhere to go"):
+        plan_of(Catalog(), {"sinks": sinks, "routes": [letters]}, tmp_path)
