@@ -15,7 +15,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full demo bench bench-catalog bench-match bench-gateways lock connectors clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-gateways bench-tables lock connectors clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ test: install ## all tests but the long ones, with a real broker
 test-full: install ## all tests
 	$(BIN)/python -m pytest
 
+test-kill: install ## 50,000 messages through each protocol, while routers, gateways and brokers are killed and disks fill
+	$(BIN)/python -m pytest -m full tests/reliability
+
 demo: install ## the whole router on embedded defaults, in a few minutes
 	$(BIN)/xrouter demo
 
@@ -67,6 +70,9 @@ bench-match: install ## the matcher on one core at 10 to 10,000 definitions, bes
 
 bench-gateways: install ## messages acknowledged by gateway and inbox, beside the same client dropping them
 	$(BIN)/python -m tests.benchmarks.gateways
+
+bench-tables: install ## fifty typed tables under a trigger of 500 ms, fed with 5,000 records a second
+	$(BIN)/python -m tests.benchmarks.tables
 
 bench-catalog: install ## catalogs of 10 to 10,000 definitions, from file to plan
 	$(BIN)/python -m tests.benchmarks.catalog_load

@@ -1,7 +1,8 @@
 """Where a message of a sink goes: a topic, node, subject or URL, made from a template (architecture.md section 9).
 
-Templates have the variables of :mod:`router.names`. Values come from outside and are escaped to ``[A-Za-z0-9._-]`` with
-``%``, in subjects also the dot, so that no value can add a level, a wildcard or a host.
+Templates have the variables of :mod:`router.names`, and its rules for missing values. Values come from outside and
+are escaped to ``[A-Za-z0-9._-]`` with ``%``, in subjects also the dot, so that none can add a level, a wildcard or a
+host.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from catalog.values import percent_encode
-from router.names import CONTEXT_PREFIX, EVENT_VARIABLES, NameTemplateError, escape_value
+from router.names import NameTemplateError, Template, escape_value, split_template
 
 TargetKind = Literal["mqtt", "amqp", "nats", "http", "kafka"]
 _VARIABLE: Final = re.compile(r"\{([^{}]*)\}")
@@ -47,22 +48,18 @@ class AddressError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class AddressTemplate:
-    """A parsed template: ``parts`` alternate literal text and variable names, beginning and ending with a literal."""
+class AddressTemplate(Template):
+    """The template of an address of one kind of target."""
 
     target: TargetKind
-    parts: tuple[str, ...]
 
     def expand(self, values: Mapping[str, str]) -> str:
-        """Make the address for the values of :func:`router.names.event_values`; one that is missing becomes ``_``.
+        """Make the address for the values of :func:`router.names.event_values`, missing ones as that module says.
 
         Raises:
             AddressError: it is longer than the protocol allows.
         """
-        pieces = [
-            escaped(values.get(part, ""), self.target) if place % 2 else part for place, part in enumerate(self.parts)
-        ]
-        return checked("".join(pieces), self.target)
+        return checked(self.filled(values, lambda value: escaped(value, self.target)), self.target)
 
 
 def parse_address(text: str, target: TargetKind) -> AddressTemplate:
@@ -71,19 +68,14 @@ def parse_address(text: str, target: TargetKind) -> AddressTemplate:
     Raises:
         NameTemplateError: an unknown variable, text that the target forbids, or a variable in the host of a URL.
     """
-    parts = tuple(_VARIABLE.split(text))
     pattern, rule = _LITERAL[target]
-    for literal in parts[0::2]:
+    for literal in _VARIABLE.split(text)[0::2]:
         if not pattern.fullmatch(literal):
             raise NameTemplateError(f"template {text!r} must have {rule} besides its {{variables}}")
-    unknown = [name for name in parts[1::2] if not _known(name)]
-    if unknown:
-        names = ", ".join("{" + name + "}" for name in unknown)
-        known = f"{', '.join(EVENT_VARIABLES)}, {CONTEXT_PREFIX}NAME"
-        raise NameTemplateError(f"template {text!r} has unknown {names}; known are {known}")
+    parts, defaults = split_template(text)
     if target == "http" and len(parts) > 1 and not _AUTHORITY.fullmatch(parts[0]):
         raise NameTemplateError("a URL template must begin with scheme, host and '/' before any variable")
-    template = AddressTemplate(target, parts)
+    template = AddressTemplate(text, parts, defaults, target)
     try:
         template.expand({})
     except AddressError as error:
@@ -123,7 +115,3 @@ def checked(address: str, target: TargetKind) -> str:
     if size > _MOST_BYTES[target]:
         raise AddressError(f"address {shown} has {size} bytes; {target} takes {_MOST_BYTES[target]}")
     return address
-
-
-def _known(name: str) -> bool:
-    return name in EVENT_VARIABLES or (name.startswith(CONTEXT_PREFIX) and len(name) > len(CONTEXT_PREFIX))

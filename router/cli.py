@@ -17,13 +17,16 @@ import typer
 
 from bindings.kafka.client import KafkaUnreachable
 from catalog.errors import CatalogError, DocumentError
+from router.commands.batches import batches_app
 from router.commands.catalog import catalog_app
 from router.commands.check import check
+from router.commands.dead_letters import dead_letters_app
 from router.commands.demo import demo
 from router.commands.doctor import doctor
 from router.commands.emit import emit
 from router.commands.gateway import gateway
 from router.commands.match import match
+from router.commands.routes import routes
 from router.commands.run import run
 from router.errors import BrokerUnreachable, CatalogUnavailable, RouterError
 
@@ -63,9 +66,11 @@ def _root(
         typer.echo(context.get_help())
 
 
-for _command in (run, gateway, check, match, emit, doctor, demo):
+for _command in (run, gateway, check, routes, match, emit, doctor, demo):
     app.command()(_command)
 app.add_typer(catalog_app, name="catalog")
+app.add_typer(dead_letters_app, name="dead-letters")
+app.add_typer(batches_app, name="batches")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -104,6 +104,14 @@ class Facts:
         content = envelope.attributes.get("datacontenttype")
         return Payload(envelope.data, content or (JSON if envelope.mode == "structured" else None))
 
+    def payloads(self, rows: Sequence[int]) -> list[Payload | None]:
+        """Return the answers of :meth:`payload` for many rows; those of columns are taken at once."""
+        if self.readings or self.bodies is None:
+            return [self.payload(row) for row in rows]
+        at = pa.array(rows, pa.int64())
+        bodies, types = self.bodies.take(at).to_pylist(), self.defaults.datacontenttype.take(at).to_pylist()
+        return [Payload(body, content_type) for body, content_type in zip(bodies, types, strict=True)]
+
     def values(self, row: int, key: str) -> list[str | None]:
         """Return the values of a property in one row, as an explanation shows them; empty when absent."""
         found = self.columns.repeats.get((row, key))
@@ -270,11 +278,12 @@ def single(parts: Parts, content_type: str) -> list[Part]:
 
 
 def join(one: Facts, other: Facts, keys: Sequence[str]) -> Facts:
-    """Append the rows of *other* to those of *one*."""
+    """Append the rows of *other* to those of *one*, with the columns of *keys* and all attributes."""
     shift = one.columns.rows
+    attributes = (key for key in (*one.columns.by_key, *other.columns.by_key) if key.startswith("e."))
     columns = {
         key: SplitColumn(pa.concat_arrays([_column(one, key), _column(other, key)]))
-        for key in keys
+        for key in dict.fromkeys((*keys, *attributes))
         if key in one.columns.by_key or key in other.columns.by_key
     }
     repeats = {(row + shift, key): texts for (row, key), texts in other.columns.repeats.items()}

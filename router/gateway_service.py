@@ -14,11 +14,9 @@ from pathlib import Path
 from router.errors import ConfigError
 from router.intake import Intake, topic_store
 from router.logs import configure_logs, get_logger
-from router.metrics import Metrics
-from router.monitor import MonitorServer
 from router.plan import Plan
-from router.reload import Reloader
-from router.service import TICK, signals, whole_catalog
+from router.reload import BackgroundReloads, Reloader
+from router.service import TICK, Monitored, monitored, signals, whole_catalog
 from router.settings import Settings, load_settings
 from router.status import Status
 
@@ -37,33 +35,31 @@ def serve(settings_path: Path) -> None:
         hint = "set inbox.kafka, or use `xrouter run`, which has its gateways and inbox in one process"
         raise ConfigError("gateways of their own need a Kafka topic as their inbox", key="inbox.kafka", hint=hint)
     stop = threading.Event()
-    with signals(stop):
-        catalog = whole_catalog(settings, stop)
+    with signals(stop), monitored(settings, Status(routes=False)) as told_by:
+        catalog = whole_catalog(settings, stop, told_by)
         if catalog is not None:
-            _run(settings, Plan(catalog, settings), stop)
+            _run(settings, Plan(catalog, settings), stop, told_by)
 
 
-def _run(settings: Settings, plan: Plan, stop: threading.Event) -> None:
+def _run(settings: Settings, plan: Plan, stop: threading.Event, told_by: Monitored) -> None:
     chosen = settings.inbox.kafka
     assert chosen is not None
     pushed = [source.endpoint for source in plan.sources if source.pushed]
     if not pushed:
         raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
-    metrics, status = Metrics(settings.sinks, pushed), Status(routes=False)
+    metrics, status = told_by.metrics, told_by.status
+    metrics.expect(endpoints=pushed)
     with ExitStack() as stack:
-        monitor = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status)
-        monitor.start()
-        stack.callback(monitor.stop)
         intake = Intake(settings, metrics, status, lambda: topic_store(chosen))
         stack.callback(intake.close)
         intake.take(plan)
         status.catalog(plan.epoch, len(plan.catalog.definitions))
-        reloader = Reloader(settings, plan, metrics, status)
+        reloads = BackgroundReloads(Reloader(settings, plan, metrics, status))
         _log.info("gateways running", topic=chosen.topic, endpoints=pushed)
         while not stop.wait(TICK):
             status.beat()
             intake.check()
-            changed = reloader.poll()
+            changed = reloads.poll()
             if changed is not None:
                 status.catalog(changed.epoch, len(changed.catalog.definitions))
                 metrics.expect(endpoints=[source.endpoint for source in changed.sources])

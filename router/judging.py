@@ -1,8 +1,12 @@
-"""The match UDF: rows of a source in, lists of outcomes out, one compiled plan broadcast per epoch."""
+"""The match UDF: rows of a source in, lists of outcomes out, one compiled plan broadcast per epoch.
+
+Without Spark, :func:`judge_letters` says what would become of dead letters now.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -11,11 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
+from bindings.kafka.codec import INTEGERS
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
-from router.facts import RawFacts, RawRow
-from router.kafka_facts import SIZE, KafkaSelection, facts_of_selected, plain_layouts
+from router.facts import NO_SOURCE, Facts, RawFacts, RawRow, join
+from router.kafka_facts import SIZE, SOURCE_SCHEMA, KafkaSelection, facts_of_selected, plain_layouts
+from router.matching.columns import Int
 from router.plan import Judge
 from router.tally import with_layouts
 
@@ -27,6 +33,7 @@ Judged = tuple[pa.ListArray, str | None]
 """Lists of outcomes, and their tally (:mod:`router.tally`)."""
 TOPIC: Final = "kafka:"
 """Begins the name of a channel that is a topic."""
+HEADER: Final = "headers."
 INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
 
 
@@ -37,9 +44,10 @@ def selection_of(judge: Judge, known: frozenset[str] = frozenset()) -> KafkaSele
     topics = [
         name.removeprefix(TOPIC)
         for name, number in judge.channels.items()
-        if name.startswith(TOPIC) and matcher.checks.needs_bodies(number)
+        if name.startswith(TOPIC) and (matcher.checks.needs_bodies(number) or judge.outputs.needs_bodies(number))
     ]
-    return KafkaSelection((*matcher.index.keys, "e.type"), sniffs=sniffs, known=known, bodies=topics)
+    attributes = (f"e.{name}" for name in judge.outputs.attributes)
+    return KafkaSelection((*matcher.index.keys, *attributes), sniffs=sniffs, known=known, bodies=topics)
 
 
 def judge_kafka(judge: Judge, selected: pa.RecordBatch) -> Judged:
@@ -66,6 +74,65 @@ def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Judged:
     return judge.outputs.build(judge.matcher.match(raw.build()), arrivals, sizes)
 
 
+def judge_letters(judge: Judge, batch: pa.RecordBatch) -> Judged:
+    """Judge one Arrow batch of dead letters, with the columns of an inbox row, as their own sources would now.
+
+    Records of Kafka take the reading of Kafka's rows, so that they leave with the very bytes they would have left with.
+    """
+    kafka = [number for number, name in enumerate(batch.column("protocol").to_pylist()) if _is_kafka(name)]
+    rest = sorted(set(range(batch.num_rows)) - set(kafka))
+    found: list[Facts] = []
+    arrivals, sizes = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
+    if kafka:
+        rows = _kafka_letters(batch.take(pa.array(kafka)))
+        sizes[kafka] = [len(row["key"] or b"") + len(row["value"] or b"") for row in rows]
+        arrivals[kafka] = [row["timestamp"] or 0 for row in rows]
+        found.append(_facts_of_kafka_letters(judge, rows, np.array(kafka)))
+    if rest:
+        raw = RawFacts(judge.matcher.index.keys)
+        for number, row in zip(rest, batch.take(pa.array(rest)).to_pylist(), strict=True):
+            sizes[number] = len(row["body"] or b"")
+            arrivals[number] = int(row["received"].timestamp() * 1000) if row["received"] else 0
+            raw.add(inbox_row(judge, number, row))
+        found.append(raw.build())
+    facts = found[0] if len(found) == 1 else join(found[0], found[1], judge.matcher.index.keys)
+    return judge.outputs.build(judge.matcher.match(facts), arrivals, sizes)
+
+
+def _is_kafka(protocol: str) -> bool:
+    binding = binding_of(protocol)
+    return binding is not None and binding.protocol == KAFKA
+
+
+def _kafka_letters(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return letters of Kafka as rows of its source, with the endpoint; instants beyond the calendar are not read."""
+    columns = ("endpoint", "properties", "body")
+    given = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+    return [{**source_row(inbox_parts(parts)), "value": body, "endpoint": xid} for xid, parts, body in given]
+
+
+def source_row(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return the row of Spark's Kafka source, without its value, that a record's parts were taken from."""
+    scalars = {part.key: part for part in parts if not part.key.startswith(HEADER)}
+    row: dict[str, Any] = {name: int(scalars[name].value or b"0") if name in scalars else None for name in INTEGERS}
+    row["topic"] = scalars["topic"].text if "topic" in scalars else None
+    row["key"] = scalars["key"].value if "key" in scalars else None
+    headers = (part for part in parts if part.key.startswith(HEADER))
+    row["headers"] = [{"key": part.key.removeprefix(HEADER), "value": part.value} for part in headers]
+    return row
+
+
+def _facts_of_kafka_letters(judge: Judge, rows: Sequence[Mapping[str, Any]], numbers: Int) -> Facts:
+    """Return the facts of rows of Kafka, whose places in the batch are *numbers*."""
+    # The topic decides, as it did when the record was read; the endpoint where no source reads that topic any more.
+    places = judge.channels
+    channels = [places.get(f"{TOPIC}{row['topic']}", places.get(row["endpoint"] or "", -1)) for row in rows]
+    table = pa.RecordBatch.from_pylist([{n: row[n] for n in SOURCE_SCHEMA.names} for row in rows], SOURCE_SCHEMA)
+    facts = facts_of_selected(selection_of(judge).arrow(table), judge.matcher, np.array(channels, np.int64))
+    sources = np.where(facts.sources == NO_SOURCE, NO_SOURCE, numbers[facts.sources])
+    return replace(facts, sources=sources, batches=frozenset(int(numbers[at]) for at in facts.batches))
+
+
 def inbox_row(judge: Judge, number: int, row: Mapping[str, Any]) -> RawRow:
     """Return an inbox row for the exact codec."""
     binding = binding_of(row["protocol"]) or BINDINGS["HTTP"]
@@ -78,7 +145,7 @@ def inbox_row(judge: Judge, number: int, row: Mapping[str, Any]) -> RawRow:
         channel,
         lambda: judge.matcher.sniffs(channel, binding.protocol),
         row["position"],
-        rfc3339(row["received"]),
+        rfc3339(row["received"]) if row["received"] is not None else None,
     )
 
 
@@ -118,6 +185,13 @@ def inbox_column(judge: Broadcast[Judge], kind: pa.DataType, tallies: Accumulato
     from pyspark.sql import functions as F
 
     return _udf(judge, list(INBOX_COLUMNS), judge_inbox, kind, tallies)(*(F.col(name) for name in INBOX_COLUMNS))
+
+
+def letters_column(judge: Broadcast[Judge], kind: pa.DataType, tallies: Accumulator[list[str]]) -> Column:
+    """Return the column of outcome lists for dead letters that are judged again."""
+    from pyspark.sql import functions as F
+
+    return _udf(judge, list(INBOX_COLUMNS), judge_letters, kind, tallies)(*(F.col(name) for name in INBOX_COLUMNS))
 
 
 def _udf(

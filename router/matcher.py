@@ -50,16 +50,6 @@ class Outcomes:
     mapped: Int
     attributes: pa.ListArray
 
-    def event_type(self, row: int) -> str:
-        """Return the ``type`` of the event that a routed row leaves as."""
-        reading = self.facts.readings.get(row)
-        if reading is not None and reading.envelope.is_event:
-            return reading.envelope.attributes.get("type", "")
-        if self.facts.events[row]:
-            return next(iter(self.facts.values(row, "e.type")), None) or ""
-        entries = self.attributes[int(np.searchsorted(self.mapped, row))].as_py()
-        return next((entry["value"].decode() for entry in entries if entry["key"] == "type"), "")
-
 
 class Matcher:
     """Matches facts against the candidates of channels. Its memory grows with use and is bounded; answers do not

@@ -53,6 +53,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._sinks: frozenset[str] = frozenset()
+        self._holds: dict[str, set[str]] = {}
         self._epoch: str | None = None
         self._lock = threading.Lock()
         self._definition_labels = _Capped(definitions)
@@ -94,10 +95,19 @@ class Metrics:
             ("endpoint",),
             registry=registry,
         )
+        self._held = Gauge(
+            "xrouter_query_held",
+            "Whether a query holds a batch; the sink in the way, empty for dead_letters.max_ratio.",
+            ("query", "sink"),
+            registry=registry,
+        )
         self._inbox_records = Gauge("xrouter_inbox_records", "Records in the inbox.", registry=registry)
         self._inbox_bytes = Gauge("xrouter_inbox_bytes", "Disk space of the inbox.", registry=registry)
         self._info = Gauge("xrouter_catalog_info", "The active catalog, always 1.", ("epoch",), registry=registry)
         self._size = Gauge("xrouter_catalog_definitions", "Definitions of the active catalog.", registry=registry)
+        self._awaited = Gauge(
+            "xrouter_catalog_awaited", "Unreachable references that a catalog waits for.", registry=registry
+        )
         self._reloads = Counter(
             "xrouter_catalog_reloads", "Changed catalogs, by what became of them.", ("result",), registry=registry
         )
@@ -139,6 +149,27 @@ class Metrics:
         for name in names:
             self._writes.labels(name, result).inc()
 
+    def held(self, query: str, sink: str = "") -> None:
+        """Set that a query holds a batch, because of that sink or, without one, of the share of dead letters in it.
+
+        As with writes, several sinks of a cluster may be named with commas.
+        """
+        names = [sink] if not sink or sink in self._sinks else sink.split(",")
+        with self._lock:
+            self._let_go(query)
+            for name in names:
+                self._held.labels(query, name).set(1)
+                self._holds.setdefault(query, set()).add(name)
+
+    def released(self, query: str) -> None:
+        """Set that a query holds no batch."""
+        with self._lock:
+            self._let_go(query)
+
+    def _let_go(self, query: str) -> None:
+        for name in self._holds.get(query, ()):
+            self._held.labels(query, name).set(0)
+
     def lag(self, endpoint: str, records: int) -> None:
         """Set how many records of an endpoint wait at its broker."""
         self._lag.labels(self._endpoint_labels.of(endpoint)).set(records)
@@ -161,6 +192,10 @@ class Metrics:
         """Count a changed catalog as ``accepted`` or ``refused``; one that is ``unchanged`` is no reload."""
         if result != "unchanged":
             self._reloads.labels(result).inc()
+
+    def awaited(self, references: int) -> None:
+        """Set how many references keep a catalog from taking effect, since they cannot be reached for now."""
+        self._awaited.set(references)
 
     def received(self, endpoint: str) -> None:
         """Count a message that a gateway was handed; with :meth:`acknowledged` what gateways ask for."""

@@ -43,9 +43,15 @@ class OutputBuilder:
 
     def __init__(self, matcher: Matcher, routes: Routes, limits: SizeLimits) -> None:
         self._limits = limits
-        self._destinations = Destinations(matcher, routes, limits)
+        self.destinations = Destinations(matcher, routes, limits)
         self._xids = pa.array([target.xid for target in matcher.targets], pa.string())
         self.type = output_type(routes)
+        self.attributes = routes.attributes
+        """CloudEvents attributes that routes and topics look at."""
+
+    def needs_bodies(self, channel: int) -> bool:
+        """Tell whether a route may hold bodies of records on that channel against schemas."""
+        return self.destinations.needs_bodies(channel)
 
     def build(self, outcomes: Outcomes, arrivals: Int, sizes: Int) -> tuple[pa.ListArray, str | None]:
         """Return one list of outcomes per input row, and their tally.
@@ -55,8 +61,8 @@ class OutputBuilder:
         facts = outcomes.facts
         width = facts.columns.rows
         own = sizes_of(facts, sizes)
-        placed = self._destinations.place(outcomes, own)
-        spilled = self._limits.spilled(outcomes, own)
+        placed = self.destinations.place(outcomes, own)
+        spilled = self._limits.spilled(outcomes, own, placed.routes)
         messages = self._xids.take(pa.array(outcomes.winners, mask=outcomes.winners < 0))
         columns: dict[str, pa.Array] = {
             "message": messages,
@@ -126,15 +132,17 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
     passed: dict[int, Pairs] = {}
     data: dict[int, bytes | None] = {}
     places: dict[int, int] = {}
+    keys: dict[int, bytes | None] = {}
     for row, reading in outcomes.facts.readings.items():
         if reading.place >= 0:
             places[row] = reading.place
             data[row] = reading.body
         if outcomes.winners[row] < 0:
+            if (key := reading.envelope.attributes.get("partitionkey")) is not None:
+                keys[row] = key.encode()
             if reading.place >= 0:
                 # A dead letter out of a batch is the one event, and says so.
-                passed[row] = [(name, value) for name, value in _headers(reading) if name.lower() != CONTENT_TYPE]
-                passed[row].append((CONTENT_TYPE, EVENT_MEDIA))
+                passed[row] = _headers_of_one(reading)
             continue
         passed[row] = _passed(reading, int(outcomes.facts.protocols[row]))
         if row not in mapped:
@@ -149,7 +157,7 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
         "data": sparse(data, rows, pa.binary()),
         "replaced": pa.array(replaced),
         "place": sparse(places, rows, pa.int32()),
-        "key": _keys(outcomes, attributes),
+        "key": _keys(outcomes, attributes, keys),
     }
 
 
@@ -164,6 +172,14 @@ def _headers(reading: Reading) -> Pairs:
     return [
         (part.key.removeprefix("headers."), part.value) for part in reading.parts if part.key.startswith("headers.")
     ]
+
+
+def _headers_of_one(reading: Reading) -> Pairs:
+    """Return the headers of one event of a batch: those of the message, its media type in the place of theirs."""
+    headers = _headers(reading)
+    if not any(name.lower() == CONTENT_TYPE for name, _ in headers):
+        headers.append((CONTENT_TYPE, EVENT_MEDIA))
+    return [(name, EVENT_MEDIA if name.lower() == CONTENT_TYPE else value) for name, value in headers]
 
 
 def _passed(reading: Reading, protocol: int) -> Pairs:
@@ -203,9 +219,12 @@ def _all_attributes(outcomes: Outcomes, exact: Mapping[int, Pairs]) -> pa.Array:
     return pa.concat_arrays([pool, given]).take(pa.array(indices, mask=indices < 0))
 
 
-def _keys(outcomes: Outcomes, exact: Mapping[int, Pairs]) -> pa.Array:
-    """Return the partition key of rows whose attributes are given here; the JVM finds those of its own rows."""
-    keys: dict[int, bytes | None] = {}
+def _keys(outcomes: Outcomes, exact: Mapping[int, Pairs], dead: Mapping[int, bytes | None]) -> pa.Array:
+    """Return the partition key of rows whose attributes are given here; the JVM finds those of its own rows.
+
+    *dead* are those of rows that became no event, which the order of their key asks for (:mod:`router.ordering`).
+    """
+    keys = dict(dead)
     for row, pairs in exact.items():
         key = next((value for name, value in pairs if name == "ce_partitionkey"), None)
         if key is not None:

@@ -2,8 +2,10 @@
 
 ``foreachBatch`` is where everything happens that must not be done twice in different ways. In this order: a
 drain stops before the first write; the circuit breaker may hold the batch; it is pinned, durably, to the plan that
-judges it; sinks are written, and written again for as long as a sink is down; counts go to the metrics. Only then
-does Spark commit the batch.
+judges it; records that wait for dead letters of their keys are held back (:mod:`router.ordering`); sinks are written,
+and written again for as long as a sink is down; counts go to the metrics. Only then does Spark commit the batch. A
+batch that an operator has set aside (:mod:`router.notes`) is written to the dead letters instead, as far as its sinks
+do not have it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +22,8 @@ from router.errors import BatchPinError, RouterError, SinkError
 from router.generations import Generation
 from router.judging import Tallies
 from router.logs import get_logger
+from router.notes import BatchNotes, Hold, Park
+from router.ordering import Ordering
 from router.plan import Plan
 from router.refusals import REASON
 from router.render import spilled_records
@@ -38,6 +42,11 @@ if TYPE_CHECKING:
 
 RETRY_FIRST: Final = 0.5
 RETRY_MOST: Final = 30.0
+LOOK: Final = 1.0
+"""Longest time in which a held batch does not look for an operator's order to set it aside."""
+FOREVER: Final = float("inf")
+ASIDE: Final = "set aside by an operator"
+MEND: Final = "mend the catalog, and the batch is judged anew; or raise dead_letters.max_ratio and restart"
 _log = get_logger()
 
 
@@ -152,6 +161,8 @@ class Pipeline:
         self._draining = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
+        self._notes = BatchNotes(state.batches)
+        self._ordering = Ordering(state, name, self._notes)
         self.failure: RouterError | None = None
         self.last: int | None = None
 
@@ -185,6 +196,7 @@ class Pipeline:
             self.failure = error
             raise
         finally:
+            self._metrics.released(self.name)
             self._idle.set()
 
     def _write_until_done(self, rows: DataFrame, number: int) -> Tally:
@@ -193,29 +205,111 @@ class Pipeline:
         while True:
             pinned = self._state.pinned(self.name, number)
             loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned, self._restore)
+            batch = Batch(self.kind, self.name, self.generation.id, number, _now())
+            park = self._notes.parked(self.name, number, self.generation.id)
             try:
-                return self._write(rows, number, loaded, pinned=pinned is not None)
+                if park is not None:
+                    tally = self._set_aside(rows, batch, loaded, park)
+                else:
+                    tally = self._write(rows, batch, loaded, pinned=pinned is not None)
             except SinkError as error:
                 self._metrics.sink_write(error.sink, "error")
-                reason = str(error)
+                self._held(loaded, batch, str(error), error.sink, retry_seconds=wait)
+                self._pause(number, wait, parked=park is not None)
+                wait = min(wait * 2, RETRY_MOST)
             except TooManyLetters as error:
-                reason = str(error)
-            self._status.query(self.name, "held", batch=number, reason=reason)
-            _log.error("batch held", query=self.name, batch=number, reason=reason, retry_seconds=wait)
-            if self._draining.wait(wait):
-                raise Draining
-            wait = min(wait * 2, RETRY_MOST)
+                self._held(loaded, batch, str(error))
+                # The same plan would judge the same records alike, however often it is asked.
+                self._pause(number, FOREVER, judged_by=loaded.plan)
+                wait = RETRY_FIRST
+            else:
+                self._notes.release(self.name, number)
+                return tally
 
-    def _write(self, rows: DataFrame, number: int, loaded: _Loaded, *, pinned: bool) -> Tally:
-        """Judge and write once; the batch is pinned to the plan after the last look that may hold it unwritten."""
+    def _held(
+        self, loaded: _Loaded, batch: Batch, reason: str, sink: str = "", *, retry_seconds: float | None = None
+    ) -> None:
+        """Say that the batch is held, and note it with the sinks that have their share, if that is news."""
+        self._status.query(self.name, "held", batch=batch.number, reason=reason)
+        self._metrics.held(self.name, sink)
+        hint = f"`xrouter batches park CONFIG {self.name}` makes dead letters of what a sink will never take"
+        _log.error(
+            "batch held",
+            query=self.name,
+            batch=batch.number,
+            reason=reason,
+            hint=hint if sink else MEND,
+            **({} if retry_seconds is None else {"retry_seconds": retry_seconds}),
+        )
+        before = self._notes.held(self.name, batch.number, batch.generation)
+        known = loaded.writer.taken(batch) if sink else frozenset()
+        taken = tuple(sorted(known.union(before.taken if before else ())))
+        if before is not None and (before.reason, before.taken) == (reason, taken):
+            return
+        note = Hold(batch.generation, before.since if before else batch.failed, reason, sink, taken)
+        try:
+            self._notes.hold(self.name, batch.number, note)
+        except OSError as error:  # A full disk may be why the batch is held; the note can wait for it.
+            _log.warning("the hold of a batch cannot be noted", query=self.name, error=error.strerror)
+
+    def _pause(self, number: int, seconds: float, *, parked: bool = False, judged_by: Plan | None = None) -> None:
+        """Wait before the next try; an order to set the batch aside ends the wait, a drain ends the query.
+
+        With *judged_by*, another plan than that one ends it as well.
+        """
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if self._draining.wait(min(left, LOOK)):
+                raise Draining
+            if not parked and self._notes.parked(self.name, number, self.generation.id) is not None:
+                return
+            if judged_by is not None and self._plans.active.id != judged_by.id:
+                return
+
+    def _set_aside(self, rows: DataFrame, batch: Batch, loaded: _Loaded, park: Park) -> Tally:
+        """Write dead letters in place of the events that sinks lack; which ones is durable before the first write."""
         tallies = rows.sparkSession.sparkContext.accumulator([], Tallies())
         outcomes = judged(prepared(rows, self.kind), self.kind, loaded.judge, tallies, loaded.layouts)
-        batch = Batch(
-            self.kind, self.name, self.generation.id, number, datetime.now(UTC).isoformat(timespec="microseconds")
-        )
+        kept = unified(outcomes, self.kind, self.name, arrived=True).persist()
+        try:
+            kept.count()
+            tally = loaded.learn(collect(tallies.value))
+            if self._state.pinned(self.name, batch.number) is None:
+                self._state.pin(self.name, batch.number, loaded.plan.id)
+            lacking = park.lacking
+            if lacking is None:
+                lacking = self._lacking(loaded.writer, batch)
+                self._notes.park(self.name, batch.number, replace(park, lacking=lacking))
+            self._spill(kept, tally.spilled)
+            held = self._ordering.noted(kept, batch, loaded.plan)
+            refused = loaded.writer.set_aside(kept, batch, lacking, held)
+            if refused.letters is not None:
+                tally.refuse(refused.counts, REASON)
+                self._spill(refused.letters, loaded.writer.may_spill)
+            self._ordering.settle(kept, batch, loaded.plan, refused, dead=tally.dead)
+            _log.warning("batch set aside", query=self.name, batch=batch.number, letters=refused.counts.total())
+            return tally
+        finally:
+            kept.unpersist()
+
+    def _lacking(self, writer: BatchWriter, batch: Batch) -> dict[str, str]:
+        """Return the sinks that do not have their events of the batch, each with what a letter is to say of it."""
+        if writer.has_letters(batch):
+            return {}
+        held = self._notes.held(self.name, batch.number, batch.generation)
+        taken = writer.taken(batch).union(held.taken if held else ())
+        why = {held.sink: f"{ASIDE}: {held.reason.removeprefix(f'sink {held.sink}: ')}"} if held and held.sink else {}
+        return {name: why.get(name, ASIDE) for name in writer.lacking(taken)}
+
+    def _write(self, rows: DataFrame, batch: Batch, loaded: _Loaded, *, pinned: bool) -> Tally:
+        """Judge and write once; the batch is pinned to the plan after the last look that may hold it unwritten."""
+        number = batch.number
+        tallies = rows.sparkSession.sparkContext.accumulator([], Tallies())
+        outcomes = judged(prepared(rows, self.kind), self.kind, loaded.judge, tallies, loaded.layouts)
         made = unified(outcomes, self.kind, self.name, arrived=loaded.writer.may_refuse)
         if loaded.writer.one_pass:
-            self._state.pin(self.name, number, loaded.plan.id)
+            if not pinned:
+                self._state.pin(self.name, number, loaded.plan.id)
             loaded.writer.write(made, batch)
             tally = loaded.learn(collect(tallies.value))
             self._spill(made, tally.spilled)
@@ -227,11 +321,13 @@ class Pipeline:
             if not pinned:
                 check_ratio(tally, loaded.plan.settings.dead_letters.max_ratio)
                 self._state.pin(self.name, number, loaded.plan.id)
+            held = self._ordering.hold_back(kept, batch, loaded.plan, dead=tally.dead)
             self._spill(kept, tally.spilled)
-            refused = loaded.writer.write(kept, batch)
+            refused = loaded.writer.write(kept, batch, held)
             if refused.letters is not None:
                 tally.refuse(refused.counts, REASON)
                 self._spill(refused.letters, loaded.writer.may_spill)
+            self._ordering.settle(kept, batch, loaded.plan, refused, dead=tally.dead)
             return tally
         finally:
             kept.unpersist()
@@ -245,6 +341,10 @@ class Pipeline:
             _log.warning(
                 "dead letter too large for its topic", query=self.name, letter=letter, file=f"spill/{letter}.json"
             )
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def check_ratio(tally: Tally, most: float | None) -> None:

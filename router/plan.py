@@ -76,7 +76,7 @@ class Plan:
             numbers[channel] = number
             numbers.update({member.endpoint: number for member in members})
         payloads = PayloadValidation(self.catalog)
-        matcher = Matcher(builder.targets, builder.channels, payloads, self.settings.match.validation)
+        matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart)
         return Judge(matcher, OutputBuilder(matcher, self.routes, SizeLimits(self.settings)), numbers)
 
     @cached_property

@@ -4,10 +4,14 @@ A refused record ends as one dead letter, ``sink-rejected``, whatever the number
 it, and the letter says which did not and why. Letters are written after all sinks of events and before the batch
 commits, so a crash in between repeats the batch and loses none. In the tally the record moves from routed to
 dead-letter, as if the matcher had said so; the circuit breaker looks before the first write and does not see it.
+
+The same letters are made of a whole batch that an operator sets aside. Their detail is ``sink NAME: why; sink OTHER:
+why`` and names exactly the sinks that do not have the record, so that a replay sends it to those alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -16,7 +20,9 @@ import pyarrow as pa
 
 from bindings.events import decode_batch
 from router.facts import EVENT_MEDIA
-from router.names import NameTemplate, dead_letter_values
+from router.limits import LetterLimits
+from router.names import dead_letter_values
+from router.routing import Routes
 from router.sinks.contract import Rejected
 from router.stages import ARRIVED, HEADERS_TYPE, header
 
@@ -24,18 +30,50 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 REASON: Final = "sink-rejected"
+DETAIL_CAP: Final = 3_900
+"""Characters of a detail: below what a Kafka header keeps of it, lest a sink's name be cut off."""
 _TOLD: Final = "told"
 _PLACE: Final = "#"
+_NAMED: Final = re.compile(r"(?:^|; )sink ([^:;]+): ")
+_MARKS: Final = {"%": "%25", ":": "%3A", ";": "%3B"}
+"""Characters that a sink's name may have and that our form needs for itself, the escape first."""
+
+
+def detail_of(reasons: Mapping[str, str]) -> str:
+    """Return the detail of a letter that these sinks do not have, each with why; all names are in it, in full."""
+    # What a sink says must not read as if it named another one.
+    told = {_escaped(name): why.replace("; sink ", ", sink ") for name, why in reasons.items()}
+    share = max(0, DETAIL_CAP // max(1, len(told)) - max(map(len, told), default=0) - len("; sink : "))
+    return "; ".join(f"sink {name}: {why[:share]}" for name, why in told.items())
+
+
+def sinks_of(detail: str) -> tuple[str, ...]:
+    """Return the sinks that a letter's detail names, the inverse of :func:`detail_of`; () when it names none."""
+    if not detail.startswith("sink "):
+        return ()
+    return tuple(dict.fromkeys(_plain(name) for name in _NAMED.findall(detail)))
+
+
+def _escaped(name: str) -> str:
+    for mark, code in _MARKS.items():
+        name = name.replace(mark, code)
+    return name
+
+
+def _plain(name: str) -> str:
+    for mark, code in reversed(_MARKS.items()):
+        name = name.replace(code, mark)
+    return name
 
 
 class Refused:
-    """What the sinks of one batch refused. ``topics`` are those of dead letters in Kafka, by sink."""
+    """What the sinks of one batch refused; *routes* say where its dead letters go, *limits* which are spilled."""
 
-    def __init__(self, topics: Mapping[str, NameTemplate], limit: int) -> None:
-        self._topics = topics
-        self._limit = limit
+    def __init__(self, routes: Routes, limits: LetterLimits) -> None:
+        self._routes = routes
+        self._limits = limits
         self._records: dict[str, Rejected] = {}
-        self._details: dict[str, list[str]] = {}
+        self._details: dict[str, dict[str, str]] = {}
         self.letters: DataFrame | None = None
 
     def __bool__(self) -> bool:
@@ -47,11 +85,16 @@ class Refused:
         """Refused records by endpoint and definition, each once."""
         return Counter((record.endpoint, record.message) for record in self._records.values())
 
+    @property
+    def details(self) -> dict[str, str]:
+        """The detail of each refused record's letter, by position."""
+        return {position: detail_of(reasons) for position, reasons in self._details.items()}
+
     def add(self, sink: str, rejected: Iterable[Rejected]) -> None:
         """Take what one sink refused."""
         for record in rejected:
             self._records[record.position] = record
-            self._details.setdefault(record.position, []).append(f"sink {sink}: {record.reason}")
+            self._details.setdefault(record.position, {})[sink] = record.reason
 
     def as_letters(self, rows: DataFrame) -> DataFrame:
         """Return the dead letters of what was refused, with the columns of the batch's other dead letters.
@@ -67,25 +110,30 @@ class Refused:
             arrived = _item(arrived, F.col("m.place"))
         found = found.withColumn("body", arrived)
         match = F.col("m").withField("reason", F.lit(REASON)).withField("detail", F.col(f"{_TOLD}.detail"))
-        match = match.withField("passed", _passed()).withField("route", F.lit(-1))
+        match = match.withField("passed", _passed()).withField("route", F.col(f"{_TOLD}.route"))
         size = F.coalesce(F.length("body"), F.lit(0)) + F.coalesce(F.length("key"), F.lit(0))
-        match = match.withField("spilled", size > F.lit(self._limit))
-        for name in self._topics:
+        match = match.withField("spilled", size > F.col(f"{_TOLD}.limit"))
+        for name in self._routes.letter_topics:
             match = match.withField(f"letters_{name}", F.col(f"{_TOLD}.letters_{name}"))
         self.letters = found.withColumn("m", match).select(*rows.columns)
         return self.letters
 
     def _table(self) -> pa.Table:
         records = list(self._records.values())
+        taking = [self._routes.letters(record.endpoint, REASON) for record in records]
         columns: dict[str, list[str]] = {
             "at": [record.position for record in records],
-            "detail": ["; ".join(self._details[record.position]) for record in records],
+            "detail": [detail_of(self._details[record.position]) for record in records],
         }
-        for name, template in self._topics.items():
+        for name, template in self._routes.letter_topics.items():
             columns[f"letters_{name}"] = [
                 template.expand(dead_letter_values(record.endpoint, REASON), escape="_") for record in records
             ]
-        return pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
+        numbers = {
+            "route": pa.array(taking, pa.int32()),
+            "limit": pa.array([self._limits.of(route) for route in taking], pa.int64()),
+        }
+        return pa.table({**{name: pa.array(values, pa.string()) for name, values in columns.items()}, **numbers})
 
 
 def _passed() -> Column:
@@ -93,8 +141,14 @@ def _passed() -> Column:
     from pyspark.sql import functions as F
 
     came = F.coalesce(F.col("headers"), F.col("m.passed"), F.array().cast(HEADERS_TYPE))
-    rest = F.filter(came, lambda entry: F.lower(entry["key"]) != "content-type")
-    single = F.concat(rest, F.array(header("content-type", F.lit(EVENT_MEDIA.decode()))))
+    media = F.lit(EVENT_MEDIA.decode())
+
+    def of_one(entry: Column) -> Column:
+        replaced = F.struct(entry["key"].alias("key"), media.cast("binary").alias("value"))
+        return F.when(F.lower(entry["key"]) == "content-type", replaced).otherwise(entry)
+
+    named = F.exists(came, lambda entry: F.lower(entry["key"]) == "content-type")
+    single = F.when(named, F.transform(came, of_one)).otherwise(F.concat(came, F.array(header("content-type", media))))
     # Without a place, null: then the headers as they came are taken.
     return F.when(F.col("m.place").isNotNull(), single)
 

@@ -2,12 +2,16 @@
 
 A catalog is refused when it cannot be read, when it has an error that the active one does not have, or when a source
 would not work with it: a slip of the pen must not take a working definition away. It waits while it refers to what
-cannot be reached.
+cannot be reached. Whoever does not answer may take his time over it: looks are taken in a thread of their own, and
+neither the router's other duties nor its end wait for one.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from catalog.model import Catalog, Finding
 from catalog.watch import CatalogWatcher, Refusal, Waiting
@@ -20,6 +24,9 @@ if TYPE_CHECKING:
     from router.metrics import Metrics
     from router.status import Status
 
+T = TypeVar("T")
+LOOK_SECONDS: Final = 0.1
+"""Time between two looks at whether a thread has come to its end, or is to be waited for no more."""
 _log = get_logger()
 
 
@@ -36,11 +43,18 @@ class Reloader:
             settings.catalog.source, self._interval, network=settings.catalog.network, current=active.catalog
         )
 
+    @property
+    def due(self) -> bool:
+        """Whether a poll would look; before that it returns None."""
+        return self._interval > 0 and self._watcher.due
+
     def poll(self) -> Plan | None:
         """Return the plan for a new, accepted catalog; None when there is nothing new to act on."""
-        if self._interval <= 0:
+        if not self.due:
             return None
         found = self._watcher.poll()
+        self._status.awaiting(self._watcher.awaited)
+        self._metrics.awaited(len(self._watcher.awaited))
         if found is None:
             return None
         if isinstance(found, Refusal):
@@ -83,3 +97,46 @@ class Reloader:
                 problem=finding.message,
                 hint=finding.hint,
             )
+
+
+class BackgroundReloads:
+    """Polls in a thread of its own, one look at a time; whoever asks gets an answer at once."""
+
+    def __init__(self, reloader: Reloader) -> None:
+        self._reloader = reloader
+        self._look: Future[Plan | None] | None = None
+
+    def poll(self) -> Plan | None:
+        """Return the plan that a look has found since the last call; None when there is none, or it is under way.
+
+        Raises what the look raised.
+        """
+        if self._look is None and self._reloader.due:
+            self._look = in_background(self._reloader.poll)
+        if self._look is None or not self._look.done():
+            return None
+        look, self._look = self._look, None
+        return look.result()
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Begin work in a thread that the end of the process does not wait for."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # Whoever asks for the result gets it.
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="catalog", daemon=True).start()
+    return future
+
+
+def unless_stopped(work: Callable[[], T], stop: threading.Event) -> T | None:
+    """Return what work gives, or None as soon as *stop* is set; raises what the work raises."""
+    future = in_background(work)
+    while not future.done():
+        if stop.wait(LOOK_SECONDS):
+            return None
+    return future.result()

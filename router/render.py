@@ -19,7 +19,7 @@ from catalog.values import instant
 from router.facts import single
 from router.judging import inbox_parts
 from router.sinks.forms import INSTANT, TEXT_MAP, TIME_TEXT
-from router.stages import Kind
+from router.stages import Kind, came_from
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -110,7 +110,9 @@ def spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
     """Yield the id and the whole native record (semantics.md section 3) of each letter to be kept in a file."""
     from pyspark.sql import functions as F
 
-    wanted = rows.where("m.spilled").select("letter", "raw", F.col("m.place").alias("place"), "body", "m.endpoint")
+    wanted = rows.where("m.spilled").select(
+        "letter", "raw", F.col("m.place").alias("place"), "body", came_from(kind).alias("endpoint")
+    )
     for row in wanted.toLocalIterator():
         parts, binding = parts_of_raw(row["raw"].asDict(recursive=True), kind, row["place"])
         body = None if row["body"] is None else bytes(row["body"])

@@ -23,13 +23,14 @@ from catalog.model import Catalog
 from router.clusters import check_reachable
 from router.errors import CatalogUnavailable, ConfigError
 from router.intake import Intake, Store, local_store
+from router.letters.housekeeping import Housekeeping
 from router.logs import configure_logs, get_logger
 from router.metrics import Metrics
 from router.monitor import MonitorServer
 from router.pipeline import PlanHolder
 from router.plan import Plan, plan_of
 from router.queries import Queries
-from router.reload import Reloader
+from router.reload import BackgroundReloads, Reloader, unless_stopped
 from router.session import spark_session
 from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
@@ -63,28 +64,56 @@ def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], N
     settings = load_settings(settings_path)
     configure_logs(settings.log)
     stop = threading.Event()
-    with signals(stop):
-        catalog = whole_catalog(settings, stop)
+    with signals(stop), State.open(Path(settings.state)) as state, monitored(settings, Status()) as monitored_as:
+        catalog = whole_catalog(settings, stop, monitored_as)
         if catalog is None:
             return
         plan = Plan(catalog, settings)
         _ = plan.sources
         _report(plan)
-        with State.open(Path(settings.state)) as state:
-            Service(plan, state, settings_path.resolve().parent, stop).run(once=once, ready=ready)
+        Service(plan, state, settings_path.resolve().parent, stop, monitored_as).run(once=once, ready=ready)
 
 
-def whole_catalog(settings: Settings, stop: threading.Event) -> Catalog | None:
+@dataclass(frozen=True, slots=True)
+class Monitored:
+    """What watchers see of this process, from before it has a catalog, at ``port``."""
+
+    metrics: Metrics
+    status: Status
+    port: int
+
+
+@contextmanager
+def monitored(settings: Settings, status: Status) -> Iterator[Monitored]:
+    """Serve metrics and status for the time of the block.
+
+    Raises:
+        ConfigError: as :meth:`MonitorServer.start`.
+    """
+    metrics = Metrics(settings.sinks)
+    server = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status)
+    server.start()
+    try:
+        yield Monitored(metrics, status, server.port)
+    finally:
+        server.stop()
+
+
+def whole_catalog(settings: Settings, stop: threading.Event, told_by: Monitored) -> Catalog | None:
     """Load the catalog, and hold until all that it refers to is loaded or known to be unloadable (section 7).
 
-    None when *stop* came first.
+    None when *stop* came first, however long somebody takes to answer.
 
     Raises:
         CatalogUnavailable: as :func:`read_catalog`.
     """
     told: tuple[str, ...] = ()
     while not stop.is_set():
-        catalog = read_catalog(settings)
+        catalog = unless_stopped(lambda: read_catalog(settings), stop)
+        if catalog is None:
+            return None
+        told_by.status.awaiting(catalog.pending)
+        told_by.metrics.awaited(len(catalog.pending))
         if not catalog.pending:
             return catalog
         if catalog.pending != told:
@@ -138,26 +167,21 @@ def _report(plan: Plan) -> None:
 class Service:
     """One started router."""
 
-    def __init__(self, plan: Plan, state: State, base: Path, stop: threading.Event) -> None:
+    def __init__(self, plan: Plan, state: State, base: Path, stop: threading.Event, told_by: Monitored) -> None:
         self._first = plan
         self._settings = plan.settings
         self._state = state
         self._base = base
         self._stop = stop
-        endpoints = [source.endpoint for source in plan.sources]
-        self._metrics = Metrics(plan.settings.sinks, endpoints)
-        self._status = Status()
+        self._port = told_by.port
+        self._metrics, self._status = told_by.metrics, told_by.status
+        self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
 
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> None:
         """Start all parts, supervise them, and take them down in order; see :func:`run`."""
         check_reachable(self._first.sources, self._settings)
         check_endpoints(self._settings, self._first.catalog)
         with ExitStack() as stack:
-            monitor = MonitorServer(
-                self._settings.metrics.host, self._settings.metrics.port, self._metrics, self._status
-            )
-            monitor.start()
-            stack.callback(monitor.stop)
             store = self._local_store if self._settings.inbox.kafka is None else None
             stack.callback(close_targets)
             intake = Intake(self._settings, self._metrics, self._status, store, once=once)
@@ -174,9 +198,10 @@ class Service:
             queries.start(self._first.sources)
             if not once:
                 intake.take(self._first)
-            _log.info("running", metrics=f"http://{self._settings.metrics.host}:{monitor.port}/metrics")
+                stack.enter_context(Housekeeping(self._settings))
+            _log.info("running", metrics=f"http://{self._settings.metrics.host}:{self._port}/metrics")
             if ready is not None:
-                ready(RunInfo(monitor.port, intake.http_port, self._stop.set))
+                ready(RunInfo(self._port, intake.http_port, self._stop.set))
             try:
                 self._supervise(plans, queries, intake, once=once)
             finally:
@@ -184,7 +209,7 @@ class Service:
         _log.info("stopped")
 
     def _supervise(self, plans: PlanHolder, queries: Queries, intake: Intake, *, once: bool) -> None:
-        reloader = Reloader(self._settings, self._first, self._metrics, self._status)
+        reloads = BackgroundReloads(Reloader(self._settings, self._first, self._metrics, self._status))
         while not self._stop.wait(TICK):
             self._status.beat()
             queries.check()
@@ -192,7 +217,7 @@ class Service:
                 return
             if not once:
                 intake.check()
-            changed = reloader.poll() if not once else None
+            changed = reloads.poll() if not once else None
             if changed is not None:
                 self._change(changed, plans, queries, intake)
             queries.measure(intake.size())

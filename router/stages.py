@@ -1,15 +1,17 @@
 """The steps from a source's rows to outcomes, each a function from DataFrame to DataFrame.
 
 After :func:`judged` a row is one outcome, whatever its source: ``raw`` columns as the source gave them, ``m`` what the
-matcher said, and ``position``, ``received``, ``protocol``, ``body`` under the same names for all sources.
+matcher said, and ``position``, ``received``, ``protocol``, ``body`` under the same names for all sources. Sources are
+topics (``kafka``), the inbox (``inbox``), and dead letters that are judged again (``letters``): those bring the
+position and the letter's id that they have, and are judged as their first source would judge them now.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from bindings.selectors import FirstBytes
-from router.judging import inbox_column, kafka_column, selection_of
+from bindings.selectors import FirstBytes, Text
+from router.judging import inbox_column, kafka_column, letters_column, selection_of
 from router.kafka_facts import SOURCE_SCHEMA
 
 if TYPE_CHECKING:
@@ -18,11 +20,12 @@ if TYPE_CHECKING:
 
     from router.plan import Judge
 
-Kind = Literal["kafka", "inbox"]
+Kind = Literal["kafka", "inbox", "letters"]
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 RAW_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {
     "kafka": tuple(SOURCE_SCHEMA.names),
     "inbox": ("endpoint", "protocol", "received", "properties", "body", "position"),
+    "letters": ("endpoint", "protocol", "received", "properties", "body", "position", "headers", "key", "letter"),
 }
 MATCHED: Final = "m"
 ARRIVED: Final = "arrived"
@@ -33,7 +36,7 @@ def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
     """Return the source's rows with the columns that judging takes; Kafka's timestamp becomes milliseconds."""
     from pyspark.sql import functions as F
 
-    if kind == "inbox":
+    if kind != "kafka":
         return rows
     return rows.select(
         *(
@@ -64,7 +67,7 @@ def judged(
         rows = rows.select(*raw, *selection.first())
         outcomes = kafka_column(judge, selection, lists, tallies)
     else:
-        outcomes = inbox_column(judge, lists, tallies)
+        outcomes = (inbox_column if kind == "inbox" else letters_column)(judge, lists, tallies)
     return rows.select(*raw, F.explode(outcomes).alias(MATCHED))
 
 
@@ -86,7 +89,9 @@ def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -
     else:
         position = F.col("position")
         body = F.col("body")
-        headers, key = F.lit(None).cast(HEADERS_TYPE), F.lit(None).cast("binary")
+        given = kind == "letters"
+        headers = F.col("headers") if given else F.lit(None).cast(HEADERS_TYPE)
+        key = F.col("key") if given else F.lit(None).cast("binary")
         protocol = F.col("protocol")
         received = F.col("received")
     whole = F.concat(position, F.coalesce(place, F.lit("")))
@@ -100,9 +105,25 @@ def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -
         F.when(F.col("m.replaced"), F.col("m.data")).otherwise(body).alias("body"),
         headers.alias("headers"),
         key.alias("key"),
-        F.substring(F.sha2(F.concat(F.lit(f"{query}|"), whole), 256), 1, 32).alias("letter"),
+        letter_id(kind, query, whole).alias("letter"),
         *extra,
     )
+
+
+def letter_id(kind: Kind, query: str, position: Column) -> Column:
+    """Return the id of the dead letter that a row is or would be; a letter that is judged again keeps its own."""
+    from pyspark.sql import functions as F
+
+    if kind == "letters":
+        return F.col("letter")
+    return F.substring(F.sha2(F.concat(F.lit(f"{query}|"), position), 256), 1, 32)
+
+
+def came_from(kind: Kind) -> Column:
+    """Return the endpoint that a dead letter names: the matcher's, else the one it came by, were it unknown now."""
+    from pyspark.sql import functions as F
+
+    return F.col("m.endpoint") if kind == "kafka" else F.coalesce(F.col("m.endpoint"), F.col("raw.endpoint"))
 
 
 def event_headers() -> Column:
@@ -139,6 +160,15 @@ def header(name: str, value: Column) -> Column:
     from pyspark.sql import functions as F
 
     return F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value"))
+
+
+def event_attribute(name: str) -> Column:
+    """Return an attribute of a routed event as text; null where it has none."""
+    from pyspark.sql import functions as F
+
+    key = "content-type" if name == "datacontenttype" else f"ce_{name}"
+    own, made = (Text(FirstBytes(entries, key)).column() for entries in ("headers", "m.attributes"))
+    return F.when(F.col("m.attributes").isNull(), own).otherwise(made)
 
 
 def partition_key() -> Column:

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ class State:
         self.root = root
         self.inbox = root / "inbox"
         self.checkpoints = root / "checkpoints"
-        self._batches = root / "batches"
+        self.batches = root / "batches"
         self._plans = root / "plans"
         self._ledger = root / "ledger" / "offsets.json"
 
@@ -77,6 +78,22 @@ class State:
             state._check_format()
             yield state
 
+    @classmethod
+    def beside(cls, root: Path) -> State:
+        """Return the folder without its lock, to look at what is there beside a router that may be running.
+
+        Raises:
+            StateError: there is no such folder, or its format is newer or unknown.
+        """
+        if not (root / "format.json").exists():
+            raise StateError(
+                f"{root} is no state folder of this router",
+                hint="name the settings of a router that has been started; a relative `state` begins at their file",
+            )
+        state = cls(root)
+        state._check_format()
+        return state
+
     def _check_format(self) -> None:
         path = self.root / "format.json"
         if not path.exists():
@@ -96,32 +113,39 @@ class State:
 
     def pin(self, query: str, batch: int, plan: str) -> None:
         """Note, durably, that a batch is judged by a plan; earlier batches of the query need their notes no more."""
-        folder = self._batches / query
+        folder = self.batches / query
         write_durably(folder / str(batch), plan.encode())
-        for entry in folder.iterdir():
-            if entry.name.isdigit() and int(entry.name) < batch - 1:
+        for number, entry in _numbered(folder):
+            if number < batch - 1:
                 entry.unlink(missing_ok=True)
+
+    def since(self, query: str, batch: int) -> datetime | None:
+        """Return when a batch was pinned; None for one that was not."""
+        try:
+            return datetime.fromtimestamp((self.batches / query / str(batch)).stat().st_mtime, UTC)
+        except FileNotFoundError:
+            return None
 
     def pinned(self, query: str, batch: int) -> str | None:
         """Return the plan that a batch is pinned to."""
         try:
-            return (self._batches / query / str(batch)).read_text().strip() or None
+            return (self.batches / query / str(batch)).read_text().strip() or None
         except FileNotFoundError:
             return None
 
     def unpin_all(self, query: str) -> None:
         """Forget the notes of a query whose batches are counted anew."""
-        folder = self._batches / query
+        folder = self.batches / query
         if folder.exists():
             for entry in folder.iterdir():
-                entry.unlink()
+                entry.unlink(missing_ok=True)
 
     def put_plan(self, plan: str, document: bytes) -> None:
         """Keep a plan's document, and drop those that no batch names."""
         path = self._plans / f"{plan}.json"
         if not path.exists():
             write_durably(path, document)
-        named = {entry.read_text().strip() for entry in self._batches.glob("*/*") if entry.name.isdigit()}
+        named = {entry.read_text().strip() for entry in self.batches.glob("*/*") if entry.name.isdigit()}
         for entry in self._plans.glob("*.json"):
             if entry.stem not in named and entry.stem != plan:
                 entry.unlink(missing_ok=True)
@@ -156,3 +180,11 @@ class State:
         except ValueError as error:
             raise StateError(f"{self._ledger} is damaged: {error}", hint="restore it from a backup") from error
         return found
+
+
+def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yield the files of a query's folder that belong to a batch, its pin and notes, with the batch's number."""
+    for entry in folder.iterdir():
+        number = entry.name.partition(".")[0]
+        if number.isdigit():
+            yield int(number), entry

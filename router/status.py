@@ -18,7 +18,7 @@ QueryState = Literal["starting", "running", "held", "stopped", "failed"]
 STALE_SECONDS: Final = 120.0
 """A supervisor that has not been round for this long is stuck; a slow reload of a catalog is shorter."""
 FINDINGS: Final = 20
-"""Findings of a refused catalog that are shown; the log has all."""
+"""Findings of a refused catalog, and references of one that waits, that are shown; the log has all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class Status:
         self._catalog: dict[str, Any] | None = None
         self._refused: tuple[Finding, ...] = ()
         self._refused_since = ""
+        self._awaited: tuple[str, ...] = ()
         self._draining = False
         self._beaten: float | None = None
 
@@ -94,6 +95,14 @@ class Status:
         """Note that a changed catalog was refused; as the active one goes on, the router stays ready."""
         with self._lock:
             self._refused, self._refused_since = tuple(findings), _now()
+
+    def awaiting(self, references: Sequence[str]) -> None:
+        """Note what a catalog refers to and waits for, since it cannot be reached for now; nothing ends the wait.
+
+        An active catalog goes on meanwhile, so that the router stays ready; without one it has not started yet.
+        """
+        with self._lock:
+            self._awaited = tuple(references)
 
     def draining(self) -> None:
         """Note that the router is stopping: not ready from here on, alive until it ends."""
@@ -139,7 +148,8 @@ class Status:
     def _reasons(self) -> list[str]:
         reasons = ["the router is draining"] if self._draining else []
         if self._catalog is None:
-            reasons.append("no catalog is active")
+            waits = f"it refers to what cannot be reached: {', '.join(self._awaited[:FINDINGS])}"
+            reasons.append(_told("no catalog is active", waits if self._awaited else ""))
         if not self._queries and self._routes:
             reasons.append("no query has been started")
         for name, query in sorted(self._queries.items()):
@@ -155,6 +165,7 @@ class Status:
         answer["refused"] = [asdict(finding) for finding in self._refused[:FINDINGS]]
         answer["refused_findings"] = len(self._refused)
         answer["refused_since"] = self._refused_since or None
+        answer["awaited"] = list(self._awaited[:FINDINGS])
         return answer
 
 

@@ -8,29 +8,31 @@ the same batch (:mod:`router.refusals`). Nothing is committed to the source befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from router.clusters import sink_client
 from router.errors import SinkError
-from router.limits import letter_limit
+from router.kafka_columns import letter_headers, letter_value, sent_headers, sent_key
+from router.limits import LetterLimits
+from router.ordering import NOTHING, HeldBack
 from router.plan import Plan
 from router.refusals import Refused
 from router.render import event_column, native_column, structured_column
-from router.settings import KafkaSink, MessageSink, TableSink, revealed
+from router.settings import KafkaSink, MessageSink, TableSink, event_sinks, letter_sinks, revealed
 from router.sinks import ArrowSink, Commit, Rejected, open_sink
 from router.sinks.events import MESSAGE
 from router.sinks.forms import DEAD_LETTER, TIME_TEXT, WIDE
-from router.stages import HEADERS_TYPE, Kind, event_headers, header, lineage_headers, partition_key
+from router.sinks.missed import missed
+from router.stages import Kind, came_from
+from router.topic_cap import capped_topics, within
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-HEADER_CAP: Final = 4_000
-"""Characters of a text in a dead letter's Kafka header; the outcome itself is never cut."""
 LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
 """What Spark says when a broker no longer has records that were to be read."""
 Counted = Callable[[str, str], None]
@@ -53,79 +55,170 @@ class BatchWriter:
     def __init__(self, plan: Plan, counted: Counted) -> None:
         self._plan = plan
         self._counted = counted
-        self._letters = plan.settings.dead_letters.sinks
+        self._letters = letter_sinks(plan.settings)
         self._arrow: dict[tuple[str, bool], ArrowSink] = {}
+        self._capped = capped_topics(plan.settings, plan.routes.topics, plan.catalog)
+        self._taken: dict[str, tuple[int, set[str]]] = {}
 
     @property
     def one_pass(self) -> bool:
         """Whether a batch needs a single write: one cluster, binary mode, and one destination for each record."""
         sinks = self._plan.settings.sinks
-        used = {name for route in self._plan.settings.routes for name in route.to} | set(self._letters)
+        used = {*event_sinks(self._plan.settings), *self._letters}
         kafka = [sink for sink in (sinks[name] for name in used) if isinstance(sink, KafkaSink)]
         clusters = {repr((s.bootstrap_servers, s.username, s.tls, sorted(revealed(s.options).items()))) for s in kafka}
-        single = len(self._letters) == 1 and all(len(route.to) == 1 for route in self._plan.settings.routes)
+        lists = [self._plan.settings.dead_letters.sinks, *(route.to for route in self._plan.settings.routes)]
+        single = all(len(names) == 1 for names in lists)
         binary = all(sink.mode == "binary" for sink in kafka)
         unchecked = self._plan.settings.dead_letters.max_ratio is None and not self.may_refuse
         return unchecked and len(kafka) == len(used) and len(clusters) == 1 and single and binary
 
     @property
     def may_refuse(self) -> bool:
-        """Whether a sink of a route may refuse single records; their rows must then have the column ``ARRIVED``."""
+        """Whether routed records may become dead letters after all; rows must then have the column ``ARRIVED``."""
+        if self._plan.settings.dead_letters.order == "park":
+            return True
         sinks = (self._plan.settings.sinks[name] for route in self._plan.settings.routes for name in route.to)
-        return any(isinstance(sink, MessageSink) or (isinstance(sink, KafkaSink) and sink.endpoint) for sink in sinks)
+        shaped = (isinstance(sink, MessageSink) or (isinstance(sink, KafkaSink) and sink.endpoint) for sink in sinks)
+        return bool(self._capped) or any(shaped)
 
     @property
     def may_spill(self) -> bool:
         """Whether dead letters go to Kafka, which takes no record of any size."""
         return any(isinstance(self._plan.settings.sinks[name], KafkaSink) for name in self._letters)
 
-    def write(self, rows: DataFrame, batch: Batch) -> Refused:
+    def write(self, rows: DataFrame, batch: Batch, held: HeldBack = NOTHING) -> Refused:
         """Write all outcomes of a batch, and return what single sinks refused of it; see the module for guarantees.
+
+        Events that are *held* back go to no sink, and count as refused by all of theirs.
 
         Raises:
             SinkError: a sink cannot take its share now. Other sinks may have theirs; writing again is safe.
         """
-        refused = Refused(self._plan.routes.letter_topics, letter_limit(self._plan.settings))
         if self.one_pass:
             self._write_once(rows, batch)
-            return refused
+            return self._nothing_refused()
+        refused = self.write_routed(held.left(rows), batch)
+        self._refuse(held, refused)
+        return self._write_dead(rows, batch, refused)
+
+    def write_routed(self, rows: DataFrame, batch: Batch, only: Container[str] | None = None) -> Refused:
+        """Write the events of a batch and no dead letters; *only* are the sinks that get any, None for all.
+
+        Raises:
+            SinkError: as :meth:`write`.
+        """
+        refused = self._nothing_refused()
         for name, numbers in self._routed_to().items():
-            refused.add(name, self._write_events(name, rows.where(_route_in(numbers)), batch))
-        dead = rows.where("m.route = -1")
+            # One that has taken its share is not asked again while another holds the batch: Kafka would double it.
+            if (only is None or name in only) and name not in self._noted(batch):
+                turned_down = self._write_events(name, rows.where(_route_in(numbers)), batch)
+                refused.add(name, turned_down)
+                if not turned_down:
+                    # One that refused some does not have all, and must be asked again for which.
+                    self._note_taken(name, batch)
+        return refused
+
+    def has_letters(self, batch: Batch) -> bool:
+        """Whether a sink of dead letters is known to have those of the batch: then all sinks have its events.
+
+        Raises:
+            SinkError: a sink cannot be read.
+        """
+        tables = (name for name in self._letters if not isinstance(self._plan.settings.sinks[name], KafkaSink))
+        return any(self._sink(name, letters=True).already(_commit_of(name, batch, letters=True)) for name in tables)
+
+    def taken(self, batch: Batch) -> frozenset[str]:
+        """Return the sinks known to have their events of the batch: by its commit, or since they took it just now."""
+        known = set(self._noted(batch))
+        for name in self._routed_to():
+            sink = self._plan.settings.sinks[name]
+            if name in known or (isinstance(sink, KafkaSink) and not sink.endpoint):
+                continue
+            try:
+                if self._sink(name).already(_commit_of(name, batch)):
+                    known.add(name)
+            except SinkError:
+                continue  # One that cannot be read may be the one that is in the way: it counts as not having it.
+        return frozenset(known)
+
+    def lacking(self, taken: Container[str]) -> list[str]:
+        """Return the sinks of routes that are not among *taken*."""
+        return [name for name in self._routed_to() if name not in taken]
+
+    def set_aside(
+        self, rows: DataFrame, batch: Batch, reasons: Mapping[str, str], held: HeldBack = NOTHING
+    ) -> Refused:
+        """Make dead letters of the events that the sinks in *reasons* lack, and write all dead letters of the batch.
+
+        No sink gets events; those that were *held* back lack everywhere. *rows* have the column ``ARRIVED``. Repeating
+        is safe, as with :meth:`write`.
+
+        Raises:
+            SinkError: a sink of dead letters cannot take them now.
+        """
+        refused = self._nothing_refused()
+        sent = held.left(rows)
+        for name, numbers in self._routed_to().items():
+            if name in reasons:
+                share = sent.where(_route_in(numbers)).select("position", "m.endpoint", "m.message").toArrow()
+                told = (Rejected(at, reasons[name], xid or "", message) for at, xid, message in _rows(share))
+                settings = self._plan.settings.sinks[name]
+                asked = None if isinstance(settings, KafkaSink) and not settings.endpoint else self._sink(name)
+                refused.add(name, missed(asked, _commit_of(name, batch), told))
+        self._refuse(held, refused)
+        return self._write_dead(rows, batch, refused)
+
+    def _refuse(self, held: HeldBack, refused: Refused) -> None:
+        for name, numbers in self._routed_to().items():
+            refused.add(name, held.share(numbers))
+
+    def _nothing_refused(self) -> Refused:
+        return Refused(self._plan.routes, LetterLimits(self._plan.settings))
+
+    def _write_dead(self, rows: DataFrame, batch: Batch, refused: Refused) -> Refused:
+        dead = rows.where("m.route < 0")
         if refused:
             # One write: a table drops a second one with the batch's commit.
             dead = dead.unionByName(refused.as_letters(rows))
-        for name in self._letters:
-            self._write_letters(name, dead, batch)
+        for name, numbers in self._plan.routes.letter_sinks.items():
+            self._write_letters(name, dead.where(_route_in(numbers)), batch)
         return refused
 
-    def _routed_to(self) -> dict[str, list[int]]:
+    def _note_taken(self, name: str, batch: Batch) -> None:
+        self._taken[batch.generation] = (batch.number, {*self._noted(batch), name})
+
+    def _noted(self, batch: Batch) -> set[str]:
+        """Return the sinks that took their share of the batch since this process began it."""
+        number, names = self._taken.get(batch.generation, (-1, set()))
+        return names if number == batch.number else set()
+
+    def _routed_to(self) -> Mapping[str, Sequence[int]]:
         """Return per sink the routes that lead there, sinks in the order of the routes."""
-        found: dict[str, list[int]] = {}
-        for number, route in enumerate(self._plan.settings.routes):
-            for name in route.to:
-                found.setdefault(name, []).append(number)
-        return found
+        return self._plan.routes.event_sinks
 
     def _write_once(self, rows: DataFrame, batch: Batch) -> None:
         from pyspark.sql import functions as F
 
         sinks = self._plan.settings.sinks
-        letters = self._letters[0]
-        topic = F.col(f"m.letters_{letters}")
+        topic: Column = F.lit(None).cast("string")
+        for name, taken in self._plan.routes.letter_sinks.items():
+            topic = F.when(_route_in(taken), F.col(f"m.letters_{name}")).otherwise(topic)
         key: Column = F.col("key")
-        headers = self._letter_headers(batch)
+        headers = letter_headers(batch.kind, self._plan.epoch, batch.failed)
         for name, numbers in self._routed_to().items():
             sink = sinks[name]
             assert isinstance(sink, KafkaSink)
             mine = _route_in(numbers)
             topic = F.when(mine, F.col(f"m.topic_{name}")).otherwise(topic)
-            key = F.when(mine, self._key(sink)).otherwise(key)
-            headers = F.when(mine, self._event_headers(sink)).otherwise(headers)
-        out = rows.select(topic.alias("topic"), key.alias("key"), _value().alias("value"), headers.alias("headers"))
-        sink = sinks[letters]
+            key = F.when(mine, sent_key(sink)).otherwise(key)
+            headers = F.when(mine, sent_headers(sink, self._plan.epoch)).otherwise(headers)
+        out = rows.select(
+            topic.alias("topic"), key.alias("key"), letter_value().alias("value"), headers.alias("headers")
+        )
+        sink = sinks[self._letters[0]]
         assert isinstance(sink, KafkaSink)
-        names = [*self._routed_to(), letters]
+        names = [*self._routed_to(), *self._letters]
         self._save(out, sink, ",".join(dict.fromkeys(names)), names)
 
     def _write_events(self, name: str, rows: DataFrame, batch: Batch) -> tuple[Rejected, ...]:
@@ -133,14 +226,19 @@ class BatchWriter:
 
         sink = self._plan.settings.sinks[name]
         if isinstance(sink, KafkaSink) and not sink.endpoint:
+            rejected: tuple[Rejected, ...] = ()
+            if name in self._capped:
+                rows, rejected = within(rows, f"topic_{name}", self._capped[name])
             structured = sink.mode == "structured"
             value = structured_column(batch.kind) if structured else F.col("body")
-            headers = self._structured_headers(sink) if structured else self._event_headers(sink)
+            headers = sent_headers(sink, self._plan.epoch)
             out = rows.select(
-                F.col(f"m.topic_{name}").alias("topic"), self._key(sink).alias("key"), value.alias("value"), headers
+                F.col(f"m.topic_{name}").alias("topic"), sent_key(sink).alias("key"), value.alias("value"), headers
             ).toDF("topic", "key", "value", "headers")
             self._save(out, sink, name, [name])
-            return ()
+            if rejected:
+                self._counted(name, "rejected")
+            return rejected
         rendered = rows.withColumn("e", event_column(batch.kind))
         columns: dict[str, Column] = {field: F.col(f"e.{field}") for field in (*WIDE.names, TIME_TEXT)}
         columns |= {
@@ -166,13 +264,14 @@ class BatchWriter:
             out = rows.select(
                 F.col(f"m.letters_{name}").alias("topic"),
                 F.col("key"),
-                _value().alias("value"),
-                self._letter_headers(batch).alias("headers"),
+                letter_value().alias("value"),
+                letter_headers(batch.kind, self._plan.epoch, batch.failed).alias("headers"),
             )
             self._save(out, sink, name, [name])
             return
         columns: dict[str, Column] = {
-            **{field: F.col(f"m.{field}") for field in ("reason", "detail", "nearest", "endpoint")},
+            **{field: F.col(f"m.{field}") for field in ("reason", "detail", "nearest")},
+            "endpoint": came_from(batch.kind),
             "letter": F.col("letter"),
             "protocol": F.col("protocol"),
             "native": native_column(batch.kind),
@@ -189,18 +288,23 @@ class BatchWriter:
     def _commit(
         self, name: str, rows: DataFrame, schema: pa.Schema, batch: Batch, *, letters: bool
     ) -> tuple[Rejected, ...]:
+        sink = self._sink(name, letters=letters)
+        commit = _commit_of(name, batch, letters=letters)
+        # No look whether it has the batch already: a sink that is down must not hold one that has nothing for it.
+        refused = sink.write(_table(rows, schema), commit).refused
+        self._counted(name, "ok")
+        if refused:
+            self._counted(name, "rejected")
+        return refused
+
+    def _sink(self, name: str, *, letters: bool = False) -> ArrowSink:
         sink = self._arrow.get((name, letters))
         if sink is None:
             plan = self._plan
             settings = plan.settings.sinks[name]
             sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog)
             self._arrow[(name, letters)] = sink
-        commit = Commit(f"{batch.generation}-{name}{'-letters' if letters else ''}", batch.number)
-        refused = () if sink.already(commit) else sink.write(_table(rows, schema), commit).refused
-        self._counted(name, "ok")
-        if refused:
-            self._counted(name, "rejected")
-        return refused
+        return sink
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str, names: Sequence[str]) -> None:
         from py4j.protocol import Py4JJavaError
@@ -218,86 +322,18 @@ class BatchWriter:
         for each in dict.fromkeys(names):
             self._counted(each, "ok")
 
-    def _key(self, sink: KafkaSink) -> Column:
-        from pyspark.sql import functions as F
 
-        if sink.key is None:
-            return partition_key()
-        return F.coalesce(partition_key(), key_template(sink.key).cast("binary"))
-
-    def _event_headers(self, sink: KafkaSink) -> Column:
-        from pyspark.sql import functions as F
-
-        made = event_headers()
-        return F.concat(made, lineage_headers(self._plan.epoch)) if sink.lineage else made
-
-    def _structured_headers(self, sink: KafkaSink) -> Column:
-        from pyspark.sql import functions as F
-
-        # The attributes of a row that columns settled are in the body now, and only there.
-        rest = F.filter("headers", lambda entry: ~(entry["key"].startswith("ce_") | (entry["key"] == "content-type")))
-        made = F.concat(
-            F.array(header("content-type", F.lit("application/cloudevents+json"))),
-            F.coalesce(F.col("m.passed"), rest, F.array().cast(HEADERS_TYPE)),
-        )
-        return F.concat(made, lineage_headers(self._plan.epoch)) if sink.lineage else made
-
-    def _letter_headers(self, batch: Batch) -> Column:
-        """Return the headers of a dead letter: those it came with, then ours, texts capped."""
-        from pyspark.sql import functions as F
-
-        told: dict[str, Column] = {
-            "letter": F.col("letter"),
-            "reason": F.col("m.reason"),
-            "detail": F.substring(F.col("m.detail"), 1, HEADER_CAP),
-            "nearest": F.substring(F.col("m.nearest"), 1, HEADER_CAP),
-            "endpoint": F.col("m.endpoint"),
-            "protocol": F.col("protocol"),
-            "epoch": F.lit(self._plan.epoch),
-            "position": F.col("position"),
-            "received": F.date_format("received", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"),
-            "failed": F.lit(batch.failed),
-            "attempts": F.lit("1"),
-        }
-        if batch.kind != "kafka":
-            told["native"] = native_column(batch.kind)
-        told["spill"] = F.concat(F.lit("spill/"), F.col("letter"), F.lit(".json"))
-        ours = F.array(*(header(f"xrouter-{name}", value) for name, value in told.items()))
-        # Only a letter that was spilled says where; the others have no such header.
-        ours = F.when(F.col("m.spilled"), ours).otherwise(F.slice(ours, 1, len(told) - 1))
-        return F.concat(F.coalesce(F.col("m.passed"), F.col("headers"), F.array().cast(HEADERS_TYPE)), ours)
+def _commit_of(name: str, batch: Batch, *, letters: bool = False) -> Commit:
+    return Commit(commit_app(batch.generation, name, letters=letters), batch.number)
 
 
-def _value() -> Column:
-    """Return the value of a Kafka record: its body, or none for a letter that lies in a file."""
-    from pyspark.sql import functions as F
-
-    return F.when(F.col("m.spilled"), F.lit(None).cast("binary")).otherwise(F.col("body"))
+def commit_app(generation: str, sink: str, *, letters: bool = False) -> str:
+    """Return the name under which a sink commits batches of a generation, of events or of dead letters."""
+    return f"{generation}-{sink}{'-letters' if letters else ''}"
 
 
-def key_template(template: str) -> Column:
-    """Return the key that a template gives; a context value that is missing makes it null, so that none is set."""
-    from pyspark.sql import functions as F
-
-    from router.names import CONTEXT_PREFIX, parse_name
-
-    group = F.element_at(F.split("m.message", "/"), -3)
-    known = {
-        "message": F.col("m.message"),
-        "messagegroup": group,
-        "messageid": F.element_at(F.split("m.message", "/"), -1),
-        "endpoint": F.col("m.endpoint"),
-        "endpointid": F.element_at(F.split("m.endpoint", "/"), -1),
-    }
-    pieces: list[Column] = []
-    for place, part in enumerate(parse_name(template).parts):
-        if place % 2 == 0:
-            pieces.append(F.lit(part))
-        elif part.startswith(CONTEXT_PREFIX):
-            pieces.append(F.col("m.context").getItem(part.removeprefix(CONTEXT_PREFIX)))
-        else:
-            pieces.append(known[part])
-    return F.concat(*pieces)
+def _rows(share: pa.Table) -> Iterator[tuple[Any, ...]]:
+    return zip(*(column.to_pylist() for column in share.columns), strict=True)
 
 
 def _route_in(numbers: Sequence[int]) -> Column:

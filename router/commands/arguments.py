@@ -28,14 +28,14 @@ MorePaths = Annotated[
 Sources = Annotated[list[str], typer.Argument(metavar="PATH", help="Files, folders or URLs of the catalog.")]
 
 
-def usable_catalog(sources: list[str]) -> Catalog:
+def usable_catalog(sources: list[str], *, network: bool = True) -> Catalog:
     """Load a catalog to work with.
 
     Raises:
         CatalogUnavailable: it has no definition at all.
         DocumentError: a source cannot be read.
     """
-    catalog = load(sources, network=True)
+    catalog = load(sources, network=network)
     if not catalog.definitions:
         told = next((f": {each.message}" for each in catalog.findings if each.severity == "error"), "")
         hint = f"`xrouter check {sources[0]}` shows what is wrong"

@@ -39,7 +39,8 @@ def match(
         typer.Option(metavar="XID", help="Candidates are this message group, for every record; may be repeated."),
     ] = None,
     validate: Annotated[
-        Validate, typer.Option(help="When bodies are held against the schemas of definitions.")
+        Validate,
+        typer.Option(help="When bodies are held against the schemas of definitions; what routes ask is not looked at."),
     ] = Validate.ambiguous,
     explain: Annotated[bool, typer.Option("--explain", help="Tell people why, instead of outcomes as JSON.")] = False,
     everything: Annotated[

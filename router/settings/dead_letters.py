@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -56,6 +56,13 @@ class DeadLetterSettings(Section):
         None, gt=0, le=1, description="Circuit breaker: the share of a batch above which it is held; unset is off."
     )
     max_replays: int = Field(5, ge=1, description="Failed replays after which a dead letter is parked.")
+    order: Literal["continue", "park"] = Field(
+        "continue",
+        description=(
+            "What becomes of later records of a key that has a dead letter: `continue` sends them, `park` makes dead "
+            "letters of them, which wait until the first is replayed."
+        ),
+    )
     redact: Redacted = Field(
         (),
         description=(

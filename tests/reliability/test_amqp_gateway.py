@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from bindings.amqp.gateway import AmqpGateway
+from bindings.amqp.holding import GROUP
 from bindings.amqp.sender import AmqpSender, OutMessage, SendError
 from bindings.gateways import Connection, Limits, Subscription
 from bindings.inbox import Inbox, InboxRow
 from tests.support.amqp_client import depth, queue_name
-from tests.support.amqp_gateway import ENDPOINT, Counts, running, stored
+from tests.support.amqp_gateway import ENDPOINT, Counts, HeldStore, running, stored
 from tests.support.qpid import QpidBroker
 from tests.support.waiting import wait_until
 
@@ -81,6 +82,25 @@ def broker(tmp_path: Path) -> Iterator[QpidBroker]:
         yield server
     finally:
         server.stop()
+
+
+def test_small_batches_wait_for_the_answer_to_the_one_before_and_go_together(broker: QpidBroker) -> None:
+    queue, store = queue_name(), HeldStore()
+    with running(broker.uri, queue, store) as (_, counts):
+        send(broker.uri, queue, 0, 10)
+        wait_until(lambda: store.held, SECONDS, "the first batch")
+        send(broker.uri, queue, 10, 20)
+        wait_until(lambda: counts.arrived[ENDPOINT] == 20, SECONDS, "the others")
+        [(first, _)] = store.held
+        store.answer()
+        wait_until(lambda: store.held, SECONDS, "the second batch")
+        assert sorted(numbers([*first, *store.rows])) == list(range(20))
+        # Many do not wait: a store that takes long is kept busy.
+        send(broker.uri, queue, 20, 20 + GROUP)
+        wait_until(lambda: len(store.held) == 2, SECONDS, "the third batch beside the second")
+        store.answer()
+        wait_until(lambda: counts.stored[ENDPOINT] == 20 + GROUP, SECONDS, "all to be settled")
+    assert depth(broker.uri, queue) == 0
 
 
 def kill_the_gateway(broker: QpidBroker, path: Path, count: int, kills: int) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
-from tests.support.web import Reply, serving
+from tests.support.web import Reply, Request, Route, serving
 
 SECONDS = 60.0
 METRES = {"type": "object", "required": ["metres"]}
@@ -36,40 +38,99 @@ def routed(folder: Path) -> list[str]:
     return [json.loads(line)["message"].rsplit("/", 1)[-1] for line in lines]
 
 
+class Silent:
+    """A route whose server takes the request and does not answer; ``asked`` once it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def __call__(self, request: Request) -> None:
+        self.asked.set()
+        request.stopping.wait(SECONDS)
+
+
+def settings(folder: Path, port: int) -> dict[str, Any]:
+    return {
+        "catalog": {"source": str(folder / "catalog.json"), "poll": "200ms"},
+        "http": {"port": port},
+        "sinks": {
+            "out": {"type": "jsonl", "path": str(folder / "out")},
+            "dead": {"type": "jsonl", "path": str(folder / "dead")},
+        },
+        "routes": [{"to": ["out"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "trigger": "200ms",
+    }
+
+
+def awaited(router: RouterProcess) -> list[str]:
+    """Return what the catalog waits for, as the status has it; the metrics count as many."""
+
+    def agreed() -> list[list[str]]:
+        listed = [str(uri) for uri in router.readiness().get("catalog", {}).get("awaited", [])]
+        return [listed] if router.total("xrouter_catalog_awaited") == len(listed) else []
+
+    return wait_until(agreed, SECONDS, "status and metrics to agree")[0]
+
+
 def test_a_router_waits_for_schemas_before_it_starts_and_before_it_changes(
     router: RouterProcess, tmp_path: Path
 ) -> None:
     (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}/lengths"
+    out, source = tmp_path / "out", tmp_path / "catalog.json"
+
+    def send(expected: list[str], **length: int) -> None:
+        assert httpx.post(url, json=length).status_code == 202
+        wait_until(lambda: routed(out) == expected, SECONDS, lambda: f"{expected}; {routed(out)}; {router.log[-2000:]}")
+
     with serving() as web:
-        web.routes["/metres"] = Reply("busy", 503)
+        web.routes["/metres"] = Silent()
         web.routes["/feet"] = Reply(FEET)
-        source = tmp_path / "catalog.json"
         source.write_text(catalog("First", f"{web.url}/metres", f"{web.url}/feet"))
-        router.configure(
-            {
-                "catalog": {"source": str(source), "poll": "200ms"},
-                "http": {"port": port},
-                "sinks": {"out": {"type": "jsonl", "path": str(tmp_path / "out")}},
-                "routes": [{"to": ["out"]}],
-                "dead_letters": {"sinks": ["out"]},
-                "trigger": "200ms",
-            }
-        )
+        router.configure(settings(tmp_path, port))
+        router.module = ("tests.support.hasty_router",)
         router.launch()
         wait_until(lambda: "not started yet" in router.log and "/metres" in router.log, SECONDS, "the router to wait")
-        assert not router.readiness()
+        told = router.readiness()
+        assert told["ready"] is False
+        # A server that leaves one request unanswered is asked for nothing more in the same look.
+        assert f"no catalog is active: it refers to what cannot be reached: {web.url}/" in " ".join(told["reasons"])
+        assert f"{web.url}/metres" in awaited(router)
         web.routes["/metres"] = Reply(METRES)
         wait_until(lambda: router.readiness().get("ready"), SECONDS, lambda: f"a start; log:\n{router.log[-2000:]}")
-        url = f"http://127.0.0.1:{port}/lengths"
-        assert httpx.post(url, json={"metres": 1}).status_code == 202
-        wait_until(lambda: routed(tmp_path / "out") == ["First0"], SECONDS, lambda: f"First0; {routed(tmp_path)}")
-        web.routes["/later"] = Reply("busy", 503)
-        source.write_text(catalog("Second", f"{web.url}/later", f"{web.url}/feet"))
-        wait_until(lambda: "catalog waits for" in router.log, SECONDS, "the reload to wait")
-        assert httpx.post(url, json={"feet": 1}).status_code == 202
-        wait_until(lambda: routed(tmp_path / "out")[1:] == ["First1"], SECONDS, "the old catalog to go on")
+        assert awaited(router) == []
+        send(["First0"], metres=1)
+
+        # A changed catalog waits; the router goes on by the old one, and is ready.
+        away: tuple[Route, ...] = (Silent(), Reply("busy", 503))
+        for web.routes["/later"] in away:
+            source.write_text(catalog("Second", f"{web.url}/later", f"{web.url}/feet"))
+            wait_until(lambda: f"{web.url}/later" in awaited(router), SECONDS, lambda: router.log[-2000:])
+            assert router.readiness()["ready"]
+            send([*routed(out), "First1"], feet=1)
+        assert "catalog waits for" in router.log
+        before = router.readiness()["catalog"]["epoch"]
         web.routes["/later"] = Reply(METRES)
-        wait_until(lambda: "catalog reloaded" in router.log, SECONDS, "the reload")
-        assert httpx.post(url, json={"metres": 2}).status_code == 202
-        wait_until(lambda: routed(tmp_path / "out")[2:] == ["Second0"], SECONDS, "the new catalog to take over")
-    assert router.stop() == 0
+        wait_until(lambda: router.readiness()["catalog"]["epoch"] != before, SECONDS, lambda: router.log[-2000:])
+        assert awaited(router) == []
+        send([*routed(out), "Second0"], metres=2)
+
+        # Nor does the end of the router wait for somebody who does not answer.
+        web.routes["/never"] = never = Silent()
+        source.write_text(catalog("Third", f"{web.url}/never", f"{web.url}/feet"))
+        assert never.asked.wait(SECONDS)
+        assert router.stop() == 0
+    assert not (tmp_path / "dead").exists()
+
+
+def test_a_router_that_waits_for_a_silent_server_can_be_stopped(router: RouterProcess, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with serving() as web:
+        web.routes["/metres"] = silent = Silent()
+        (tmp_path / "catalog.json").write_text(catalog("First", f"{web.url}/metres"))
+        router.configure(settings(tmp_path, port))
+        router.launch()
+        assert silent.asked.wait(SECONDS)
+        assert router.stop() == 0, router.log
+    assert "not started yet" not in router.log, "it waited for the answer all the same"

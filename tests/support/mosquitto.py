@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from tests.support import deployed
 from tests.support.authority import Pair
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
@@ -26,20 +27,13 @@ DEBIAN: Final = "/usr/sbin/mosquitto"
 READY_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 30.0
 
-# Nothing is dropped for a client that is away, and persistence is written when asked for (SIGUSR1) and at the end.
-_SETTINGS: Final = """\
+# What the file of docker-compose.yml leaves to its place. Persistence is written on SIGUSR1, and at the end.
+_PLACE: Final = """\
 user {user}
 listener {port} {host}
-persistence true
 persistence_location {folder}/
 autosave_interval 86400
-max_queued_messages 0
 max_inflight_messages {in_flight}
-set_tcp_nodelay true
-log_dest stderr
-log_type error
-log_type warning
-log_type notice
 """
 
 
@@ -111,8 +105,12 @@ class Mosquitto(BrokerProcess):
         self.launch()
 
     def _command(self) -> list[str]:
-        (self._folder / "mosquitto.conf").write_text(self._configuration())
-        return [mosquitto_program(), "-c", str(self._folder / "mosquitto.conf")]
+        place = self._folder / "local.d" / "tests.conf"
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(self._configuration())
+        # The shared file includes the folder local.d of wherever the broker is started.
+        started_there = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', str(self._folder)]
+        return [*started_there, mosquitto_program(), "-c", str(deployed.MOSQUITTO)]
 
     def _ready(self) -> bool:
         try:
@@ -133,9 +131,7 @@ class Mosquitto(BrokerProcess):
 
     def _configuration(self) -> str:
         user = pwd.getpwuid(os.getuid()).pw_name
-        lines = _SETTINGS.format(
-            user=user, port=self.port, host=LOOPBACK, folder=self._folder, in_flight=self._in_flight
-        )
+        lines = _PLACE.format(user=user, port=self.port, host=LOOPBACK, folder=self._folder, in_flight=self._in_flight)
         security = self._security
         if security.server is not None:
             lines += f"certfile {security.server.certificate}\nkeyfile {security.server.key}\n"

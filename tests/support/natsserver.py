@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from tests.support import deployed
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
 
@@ -33,7 +34,7 @@ def nats_server() -> str:
 class NatsServer(BrokerProcess):
     """A server that keeps its port and its JetStream data through :meth:`kill` and :meth:`start`.
 
-    *settings* is written to its configuration file, where JSON is valid: ``authorization``, ``tls``, ``max_payload`` …
+    *settings* are added to the file of docker-compose.yml, in JSON: ``authorization``, ``tls``, ``max_payload`` …
     Should the process of the tests die, even by SIGKILL, a guard kills the server.
     """
 
@@ -51,10 +52,10 @@ class NatsServer(BrokerProcess):
         return f"nats://{LOOPBACK}:{self.port}"
 
     def configure(self, **settings: Any) -> None:
-        """Write other settings, which count from the next start."""
-        store = {"store_dir": str(self._folder / "jetstream"), "max_memory_store": 2**26, "max_file_store": 2**31}
-        form = {"host": LOOPBACK, "port": self.port, "jetstream": store, **settings}
-        (self._folder / "server.conf").write_text(json.dumps(form, indent=1))
+        """Write other settings, which count from the next start; they are added to those of docker-compose.yml."""
+        lines = [f'include "{os.path.relpath(deployed.NATS, self._folder)}"']
+        lines += [f"{name}: {json.dumps(value)}" for name, value in settings.items()]
+        (self._folder / "server.conf").write_text("\n".join(lines) + "\n")
 
     def start(self) -> NatsServer:
         """Start it, and return when it answers.
@@ -70,7 +71,8 @@ class NatsServer(BrokerProcess):
         return f"nats-server on {self.uri}"
 
     def _command(self) -> list[str]:
-        return [nats_server(), "-c", str(self._folder / "server.conf")]
+        place = ["-a", LOOPBACK, "-p", str(self.port), "-sd", str(self._folder / "jetstream")]
+        return [nats_server(), "-c", str(self._folder / "server.conf"), *place]
 
     def _ready(self) -> bool:
         try:

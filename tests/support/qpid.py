@@ -21,6 +21,7 @@ from proton import ProtonException
 from proton.utils import BlockingConnection
 
 from bindings.ivy import Coordinate, Request, find_java, resolve
+from tests.support import deployed
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
 
@@ -31,15 +32,6 @@ QPID_SERVER: Final = Request(
     wanted=(Coordinate("org.apache.qpid", "qpid-broker", "9.2.1"),),
     excludes=("com.sleepycat",),
 )
-
-_LOGGING: Final = """\
-<configuration>
-  <appender name="out" class="ch.qos.logback.core.ConsoleAppender">
-    <encoder><pattern>%d %p %c{1}: %m%n</pattern></encoder>
-  </appender>
-  <root level="warn"><appender-ref ref="out"/></root>
-</configuration>
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +85,6 @@ class QpidBroker(BrokerProcess):
         self.launch()
 
     def _command(self) -> list[str]:
-        self._write_configuration()
         return self._java()
 
     def _ready(self) -> bool:
@@ -104,57 +95,31 @@ class QpidBroker(BrokerProcess):
         classpath = os.pathsep.join(map(str, resolve(QPID_SERVER)))
         work = self._folder / "work"
         options = [f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=256m"]
-        options += ["-Djava.awt.headless=true", f"-Dlogback.configurationFile={self._folder / 'logback.xml'}"]
+        options += ["-Djava.awt.headless=true", f"-Dlogback.configurationFile={deployed.QPID_LOGGING}"]
         options += [f"-Dderby.stream.error.file={self._folder / 'derby.log'}"]
-        arguments = ["--initial-config-path", str(self._folder / "initial.json")]
-        arguments += ["-prop", f"qpid.work_dir={work}"]
+        arguments = ["--initial-config-path", str(self._initial())]
+        arguments += ["-prop", f"qpid.work_dir={work}", "-prop", f"qpid.amqp_port={self.port}"]
+        arguments += ["-prop", f"xrouter.amqp_address={LOOPBACK}"]
         return [str(find_java()), *options, "-cp", classpath, "org.apache.qpid.server.Main", *arguments]
 
-    def _write_configuration(self) -> None:
-        (self._folder / "logback.xml").write_text(_LOGGING)
-        (self._folder / "initial.json").write_text(json.dumps(self._configuration(), indent=1))
-
-    def _configuration(self) -> dict[str, Any]:
-        queue = {"pattern": "q\\..*", "nodeType": "queue", "createdOnPublish": True, "createdOnConsume": True}
-        host = {
-            "type": "DERBY",
-            "name": "default",
-            "nodeAutoCreationPolicies": [{**queue, "attributes": {"durable": True}}],
-        }
-        users = [{"name": name, "type": "managed", "password": secret} for name, secret in self._users.items()]
-        port: dict[str, Any] = {
-            "name": "amqp",
-            "port": self.port,
-            "bindingAddress": LOOPBACK,
-            "protocols": ["AMQP_1_0"],
-            "authenticationProvider": "who",
-            "virtualhostaliases": [{"name": kind, "type": kind} for kind in ("defaultAlias", "hostnameAlias")],
-        }
-        configuration: dict[str, Any] = {
-            "name": "tests",
-            "modelVersion": "9.0",
-            "authenticationproviders": [
-                {"name": "who", "type": "Plain", "users": users, "secureOnlyMechanisms": []}
-                if users
-                else {"name": "who", "type": "Anonymous"}
-            ],
-            "ports": [port],
-            "virtualhostnodes": [
-                {
-                    "name": "default",
-                    "type": "JSON",
-                    "defaultVirtualHostNode": True,
-                    "virtualHostInitialConfiguration": json.dumps(host),
-                }
-            ],
-        }
+    def _initial(self) -> Path:
+        """Return the file of docker-compose.yml, or what is made of it for users and certificates."""
+        if not self._users and self._certificates is None:
+            return deployed.QPID
+        configuration: dict[str, Any] = json.loads(deployed.QPID.read_text())
+        if self._users:
+            users = [{"name": name, "type": "managed", "password": secret} for name, secret in self._users.items()]
+            plain = {"name": "who", "type": "Plain", "users": users, "secureOnlyMechanisms": []}
+            configuration["authenticationproviders"] = [plain]
         if self._certificates is not None:
             store = {"name": "keys", "type": "NonJavaKeyStore"}
             store["certificateUrl"] = str(self._certificates.certificate)
             store["privateKeyUrl"] = str(self._certificates.key)
             configuration["keystores"] = [store]
-            port |= {"keyStore": "keys", "transports": ["SSL"]}
-        return configuration
+            configuration["ports"][0] |= {"keyStore": "keys", "transports": ["SSL"]}
+        file = self._folder / "initial.json"
+        file.write_text(json.dumps(configuration, indent=1))
+        return file
 
 
 def make_certificates(folder: Path) -> Certificates:

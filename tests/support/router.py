@@ -32,6 +32,7 @@ class RouterProcess:
         self.port = free_ports(1)[0]
         self.config = folder / "router.yaml"
         self.configure(settings)
+        self.module: tuple[str, ...] = ("router",)
         self._process: subprocess.Popen[bytes] | None = None
 
     def configure(self, settings: Mapping[str, Any]) -> None:
@@ -55,7 +56,7 @@ class RouterProcess:
         """Start it and do not wait."""
         with (self.folder / "router.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "router", self.command, str(self.config), *arguments],
+                [sys.executable, "-m", *self.module, self.command, str(self.config), *arguments],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,

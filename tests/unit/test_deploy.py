@@ -70,6 +70,7 @@ def known_samples() -> dict[str, set[str]]:
     metrics.batch_done("q", tally, 0.1, 0)
     metrics.lag("/endpoints/e", 0)
     metrics.catalog("e", 0)
+    metrics.held("q", "s")
     samples = [sample for family in metrics.registry.collect() for sample in family.samples]
     return {sample.name: set(sample.labels) | {"instance"} for sample in samples}
 

@@ -26,6 +26,9 @@ CONTRACT = {
     "xrouter_catalog_reloads": {"result"},
     "xrouter_gateway_received": {"endpoint"},
     "xrouter_gateway_acknowledged": {"endpoint"},
+    # Additions to section 8.
+    "xrouter_query_held": {"query", "sink"},
+    "xrouter_catalog_awaited": set(),
 }
 NOW = 1_700_000_000_000
 
@@ -43,6 +46,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics.batch_done("q", Tally(Counter(), Counter({"/m": 1}), Counter()), 0.1, NOW)
     metrics.lag("/endpoints/a", 1)
     metrics.catalog("e1", 1)
+    metrics.held("q", "lake")
     found = {
         family.name: {name for sample in family.samples for name in sample.labels} - {"le"}
         for family in metrics.registry.collect()
@@ -117,6 +121,24 @@ def test_a_write_for_several_sinks_counts_for_each() -> None:
     assert value(metrics, "xrouter_sink_writes_total", sink="odd", result="ok") is None
 
 
+def test_a_query_is_held_by_what_is_in_the_way_now() -> None:
+    metrics = Metrics(["a", "b", "odd,name"])
+
+    def held(query: str) -> set[str]:
+        samples = [each for family in metrics.registry.collect() for each in family.samples]
+        held = [each for each in samples if each.name == "xrouter_query_held" and each.value == 1]
+        return {each.labels["sink"] for each in held if each.labels["query"] == query}
+
+    metrics.held("inbox", "a,b")
+    metrics.held("kafka", "odd,name")
+    assert (held("inbox"), held("kafka")) == ({"a", "b"}, {"odd,name"})
+    metrics.held("inbox")
+    assert (held("inbox"), held("kafka")) == ({""}, {"odd,name"})
+    metrics.released("inbox")
+    metrics.released("nobody")
+    assert (held("inbox"), held("kafka")) == (set(), {"odd,name"})
+
+
 def test_only_the_active_epoch_has_a_series() -> None:
     metrics = Metrics()
     for epoch, definitions in (("e1", 3), ("e2", 5), ("e2", 5)):
@@ -140,6 +162,8 @@ def test_gauges_hold_what_was_last_set() -> None:
     metrics = Metrics()
     metrics.lag("/endpoints/a", 7)
     metrics.inbox(3, 4096)
+    metrics.awaited(2)
+    assert value(metrics, "xrouter_catalog_awaited") == 2
     assert value(metrics, "xrouter_source_lag_records", endpoint="/endpoints/a") == 7
     assert value(metrics, "xrouter_inbox_records") == 3
     assert value(metrics, "xrouter_inbox_bytes") == 4096

@@ -116,6 +116,19 @@ def test_a_refused_catalog_is_shown_and_the_router_stays_ready(status: Status) -
     assert status.ready()[1]["catalog"]["refused"] == []
 
 
+def test_what_a_catalog_waits_for_is_told_and_keeps_a_first_start_from_being_ready(status: Status) -> None:
+    uris = [f"https://example.com/{n}" for n in range(30)]
+    status.awaiting(uris)
+    assert not reasons(status)
+    assert status.ready()[1]["catalog"]["awaited"] == uris[:20]
+    status.awaiting(())
+    assert status.ready()[1]["catalog"]["awaited"] == []
+    first = Status()
+    first.awaiting(uris[:2])
+    told = "no catalog is active: it refers to what cannot be reached: https://example.com/0, https://example.com/1"
+    assert told in reasons(first)
+
+
 def test_a_silent_supervisor_is_not_healthy() -> None:
     clock = Clock()
     status = Status(clock=clock, stale_seconds=60)

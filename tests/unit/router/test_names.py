@@ -69,6 +69,41 @@ def test_values_of_an_event() -> None:
     assert event_values("", "", "", {})["messagegroup"] == ""
 
 
+def test_values_of_the_event_itself() -> None:
+    told = {"type": "T", "source": "/a/b", "ext": "e", "subject": ""}
+    values = event_values("/messagegroups/G/messages/M", "/endpoints/E", "", {}, told)
+    assert expand_name("{type}.{source}.{attributes.ext}.{attributes.type}", values) == "T._2Fa_2Fb.e.T"
+    assert expand_name("{subject}.{attributes.none}", values) == "_._"
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "missing"),
+    [
+        ("{context.plant|none}", "none", ()),
+        ("{context.plant|a/b}", "a_2Fb", ()),
+        ("{subject|x}{type|y}", "xT", ()),
+        ("{context.plant}.{context.plant|n}.{subject}", "_.n._", ("context.plant", "subject")),
+        ("{context.plant|}{type}", None, ()),
+    ],
+)
+def test_what_is_missing_has_a_default_or_a_placeholder(
+    template: str, name: str | None, missing: tuple[str, ...]
+) -> None:
+    values = event_values("/m", "/e", "T", {}, {"subject": ""})
+    if name is None:
+        with pytest.raises(NameTemplateError, match=r"no default after \{context.plant\|"):
+            parse_name(template)
+        return
+    assert expand_name(template, values) == name
+    assert parse_name(template).missing(values) == missing
+
+
+def test_what_is_not_known_yet_stays_as_it_was_written() -> None:
+    template = parse_name("e.{type}.{context.plant|none}.{subject}.{source|-}")
+    filled = template.filled_in_part({"type": "a/b", "source": ""}, escape_value)
+    assert filled == "e.a_2Fb.{context.plant|none}.{subject}.-"
+
+
 def test_long_names_end_in_a_digest() -> None:
     one, other = (expand_name("{type}", {"type": "x" * 300 + end}) for end in "ab")
     assert len(one) == len(other) == 249
@@ -80,6 +115,7 @@ def test_long_names_end_in_a_digest() -> None:
     [
         ("{mesage}", r"unknown \{mesage\}; known are message, messagegroup, .*context.NAME"),
         ("{context.}", "unknown"),
+        ("{attributes.Type}", "unknown"),
         ("a b", "illegal text 'a b'"),
         ("a/{type}", "illegal text 'a/'"),
         ("{type", "a brace without its partner"),

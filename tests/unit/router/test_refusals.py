@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
-from router.names import DEAD_LETTER_VARIABLES, parse_name
+from router.limits import ROOM, LetterLimits
 from router.refusals import REASON, Refused
+from router.routing import Routes
+from router.settings import settings_from_dict
 from router.sinks import Rejected
 from router.tally import DEAD_LETTER, ROUTED, Tally
 
 M, E = "/messagegroups/G/messages/M", "/endpoints/E"
 
 
-def test_a_record_refused_by_two_sinks_counts_once_and_names_both() -> None:
-    refused = Refused({"dead": parse_name("d.{endpointid}.{reason}", DEAD_LETTER_VARIABLES)}, 1000)
+def test_a_record_refused_by_two_sinks_counts_once_and_names_both(tmp_path: Path) -> None:
+    bus = {"type": "kafka", "bootstrap_servers": "broker:9092"}
+    told = {
+        "sinks": {
+            "out": {**bus, "topic": "out"},
+            "dead": {**bus, "topic": "d.{endpointid}.{reason}", "max_message_bytes": 70_000},
+        },
+        "routes": [
+            {"when": {"outcome": "dead-letter", "endpoint": "/endpoints/F"}, "to": "out"},
+            {"when": {"outcome": "dead-letter", "reason": REASON}, "to": "dead"},
+            {"to": ["out"]},
+        ],
+        "dead_letters": {"sinks": ["out"]},
+    }
+    settings = settings_from_dict(told, {}, tmp_path)
+    refused = Refused(Routes(settings), LetterLimits(settings))
     assert not refused
     refused.add("a", [Rejected("t-0-1", "too odd", E, M), Rejected("t-0-2", "too large", E, M)])
     refused.add("b", [Rejected("t-0-1", "no", E, M)])
@@ -24,6 +41,9 @@ def test_a_record_refused_by_two_sinks_counts_once_and_names_both() -> None:
         "at": ["t-0-1", "t-0-2"],
         "detail": ["sink a: too odd; sink b: no", "sink a: too large"],
         "letters_dead": ["d.E.sink-rejected"] * 2,
+        "letters_out": ["out"] * 2,
+        "route": [-3] * 2,
+        "limit": [70_000 - ROOM] * 2,
     }
 
 

@@ -1,0 +1,1 @@
+"""Dead letters after they were written: reading them back, their standing, showing and removing them."""

@@ -1,0 +1,75 @@
+"""What the catalog of now would say of a letter, candidate by candidate, as ``match --explain`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from catalog.model import Catalog
+from router.explanation import Candidate, EventExplained, Explainer, RecordExplained
+from router.letters.letter import Letter
+from router.letters.redaction import HIDDEN, Redaction
+from router.match import RecordMatcher
+from router.settings import Settings
+
+_BY_NAME = ("context", "cloudevent")
+
+
+def explained_now(letter: Letter, catalog: Catalog, settings: Settings) -> RecordExplained:
+    """Return the story of a letter's record under *catalog*, through the matcher that ``match`` uses.
+
+    The candidates are those of the letter's endpoint; one without an endpoint is held against every definition.
+    """
+    matcher = RecordMatcher(catalog, hop_by_hop=settings.match.hop_by_hop, validation=settings.match.validation)
+    return Explainer(matcher).explain(1, msgspec.json.encode(letter.record().to_json()))
+
+
+def redacted_story(story: RecordExplained, redaction: Redaction) -> RecordExplained:
+    """Return a story without what was hidden of its letter."""
+    return replace(
+        story,
+        main=tuple((name, redaction.value(name, text) or "") for name, text in story.main),
+        events=tuple(_event(event, redaction) for event in story.events),
+        error=redaction.text(story.error),
+    )
+
+
+def _event(event: EventExplained, redaction: Redaction) -> EventExplained:
+    return replace(
+        event,
+        faults=tuple(map(redaction.text, event.faults)),
+        candidates=tuple(_candidate(candidate, redaction) for candidate in event.candidates),
+        why=redaction.text(event.why),
+        outcome=_outcome(event.outcome, redaction),
+    )
+
+
+def _candidate(candidate: Candidate, redaction: Redaction) -> Candidate:
+    checks = tuple(
+        replace(
+            check,
+            expected=redaction.value(check.property, check.expected),
+            found=redaction.value(check.property, check.found),
+        )
+        for check in candidate.checks
+    )
+    schema = redaction.text(candidate.schema)
+    if redaction.whole and schema not in ("", "fits"):
+        schema = HIDDEN
+    return replace(candidate, checks=checks, schema=schema, verdict=redaction.text(candidate.verdict))
+
+
+def _outcome(outcome: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
+    made = dict(outcome)
+    for member in _BY_NAME:
+        if member in made:
+            made[member] = {name: redaction.value(name, text) for name, text in made[member].items()}
+    if "detail" in made:
+        hidden = redaction.whole and made.get("reason") == "schema-violation"
+        made["detail"] = HIDDEN if hidden else redaction.text(made["detail"])
+    if "nearest" in made:
+        made["nearest"] = [redaction.near(each) for each in made["nearest"]]
+    return made

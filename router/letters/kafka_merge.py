@@ -1,0 +1,114 @@
+"""All records of some topics up to their present ends, in the order of their timestamps."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from bindings.kafka.client import TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
+
+HELD: Final = 64
+"""Records of one partition that wait for those of others; each may have megabytes."""
+STALL_SECONDS: Final = 30.0
+"""Longest time without a record while some are still to come."""
+_POLL: Final = 0.5
+Place = tuple[str, int]
+
+
+def merged(client: KafkaClient, topics: re.Pattern[str]) -> Iterator[Message]:
+    """Yield the records of all topics whose names fit, oldest timestamp first; offsets order those of one partition.
+
+    Retention that removes what was to be read is no error; what is gone is left out.
+
+    Raises:
+        KafkaUnreachable: no broker answers, or records that should be there do not come.
+    """
+    config = {
+        **client.librdkafka(),
+        "group.id": "xrouter-dead-letters",  # a name is required; nothing is joined or committed
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "queued.max.messages.kbytes": 16_384,
+        "log_level": 0,
+    }
+    try:
+        consumer = Consumer(config)
+        try:
+            yield from _Merge(consumer, _ranges(consumer, topics)).run()
+        finally:
+            consumer.close()
+    except KafkaException as error:
+        reason = error.args[0].str() if error.args else str(error)
+        raise KafkaUnreachable(f"Kafka at {client.servers} does not answer: {reason}") from error
+
+
+def _ranges(consumer: Consumer, topics: re.Pattern[str]) -> dict[Place, tuple[int, int]]:
+    """Return first and end offset of each partition that has records."""
+    found: dict[Place, tuple[int, int]] = {}
+    for name, topic in consumer.list_topics(timeout=TIMEOUT_SECONDS).topics.items():
+        if name.startswith("__") or not topics.fullmatch(name):
+            continue
+        for partition in topic.partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=TIMEOUT_SECONDS)
+            if low < high:
+                found[(name, partition)] = (low, high)
+    return found
+
+
+class _Merge:
+    """Holds at most a few records of each partition: one that is ahead of others is paused."""
+
+    def __init__(self, consumer: Consumer, ranges: dict[Place, tuple[int, int]]) -> None:
+        self._consumer = consumer
+        self._ends = {place: end for place, (_, end) in ranges.items()}
+        self._held: dict[Place, deque[Message]] = {place: deque() for place in ranges}
+        self._reading = set(ranges)
+        self._paused: set[Place] = set()
+        consumer.assign([TopicPartition(*place, first) for place, (first, _) in ranges.items()])
+
+    def run(self) -> Iterator[Message]:
+        """Yield all records."""
+        while True:
+            self._fill()
+            heads = [(held[0].timestamp()[1], place) for place, held in self._held.items() if held]
+            if not heads:
+                return
+            place = min(heads)[1]
+            yield self._held[place].popleft()
+            if place in self._paused and not self._held[place]:
+                self._paused.discard(place)
+                self._consumer.resume([TopicPartition(*place)])
+
+    def _fill(self) -> None:
+        """Wait until each partition that has more shows its next record."""
+        last = time.monotonic()
+        while any(not self._held[place] for place in self._reading):
+            message = self._consumer.poll(_POLL)
+            if message is not None:
+                last = time.monotonic()
+                self._take(message)
+            elif time.monotonic() - last > STALL_SECONDS:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"no record in {STALL_SECONDS:g} s"))
+
+    def _take(self, message: Message) -> None:
+        place = (str(message.topic()), int(message.partition() or 0))
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        if place not in self._reading:
+            return
+        offset = int(message.offset() or 0)
+        if error is None and offset < self._ends[place]:
+            self._held[place].append(message)
+        if error is not None or offset >= self._ends[place] - 1:
+            self._reading.discard(place)
+            self._consumer.pause([TopicPartition(*place)])
+        elif len(self._held[place]) >= HELD:
+            self._paused.add(place)
+            self._consumer.pause([TopicPartition(*place)])

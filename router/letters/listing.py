@@ -1,0 +1,146 @@
+"""Counting dead letters and finding the newest, in one pass and with a bounded number of them in memory."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final, Literal
+
+from router.errors import RouterError
+from router.letters.filters import Filter
+from router.letters.ledger import Entry, LetterLedger, Standing
+from router.letters.letter import Letter, instant
+from router.letters.redaction import Redactor
+
+By = Literal["reason", "endpoint", "nearest"]
+NONE: Final = "(none)"
+_CHUNK: Final = 500
+_NAMED: Final = 5
+_WHOLE_ID: Final = 32
+_BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One line of the list. ``nearest`` are xids; ``attempts`` counts the first writing and all replays."""
+
+    id: str
+    failed: datetime | None
+    reason: str
+    endpoint: str | None
+    detail: str
+    nearest: tuple[str, ...]
+    attempts: int
+    standing: Standing
+    sink: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form for machines."""
+        return {
+            "letter": self.id,
+            "failed": None if self.failed is None else instant(self.failed),
+            "reason": self.reason,
+            "endpoint": self.endpoint,
+            "detail": self.detail,
+            "nearest": list(self.nearest),
+            "attempts": self.attempts,
+            "standing": self.standing,
+            "sink": self.sink,
+        }
+
+
+@dataclass(slots=True)
+class Listing:
+    """What a pass over the letters found: how many by what, and the newest of them, newest first."""
+
+    total: int = 0
+    counts: dict[By, Counter[str]] = field(default_factory=dict)
+    newest: list[Listed] = field(default_factory=list)
+
+
+def listing(
+    letters: Iterable[Letter], ledger: LetterLedger, wanted: Filter, redactor: Redactor, by: Sequence[By], limit: int
+) -> Listing:
+    """Count the letters that the filter takes, and keep the *limit* newest by when they were written."""
+    found = Listing(counts={each: Counter() for each in by})
+    heap: list[tuple[datetime, int, Listed]] = []
+    for letter, entry in with_entries(letters, ledger):
+        standing = standing_of(entry)
+        if not wanted.takes(letter, standing):
+            continue
+        found.total += 1
+        for each in by:
+            found.counts[each][_group(letter, each)] += 1
+        age = letter.failed or _BEGINNING
+        if limit and (len(heap) < limit or age >= heap[0][0]):
+            # Of letters that were written together, the later counts as newer.
+            keep = heapq.heappush if len(heap) < limit else heapq.heappushpop
+            keep(heap, (age, found.total, _listed(letter, entry, redactor)))
+    found.newest = [listed for _, _, listed in sorted(heap, key=lambda each: each[:2], reverse=True)]
+    return found
+
+
+def with_entries(letters: Iterable[Letter], ledger: LetterLedger) -> Iterator[tuple[Letter, Entry | None]]:
+    """Yield letters with what the ledger knows of them, None for nothing; the ledger is asked for many at once."""
+    source = iter(letters)
+    while chunk := list(islice(source, _CHUNK)):
+        known = ledger.entries([letter.id for letter in chunk])
+        for letter in chunk:
+            yield letter, known.get(letter.id)
+
+
+def standing_of(entry: Entry | None) -> Standing:
+    """Return the standing of a letter with that entry."""
+    return entry.standing if entry is not None else "open"
+
+
+def find_letter(letters: Iterable[Letter], prefix: str) -> Letter:
+    """Return the one letter whose id is *prefix* or begins with it.
+
+    Raises:
+        RouterError: there is none, or there are several.
+    """
+    wanted = prefix.strip().lower()
+    found: list[Letter] = []
+    for letter in letters:
+        if not wanted or not letter.id.startswith(wanted):
+            continue
+        if letter.id == wanted and len(wanted) == _WHOLE_ID:
+            return letter
+        found.append(letter)
+        if len(found) > _NAMED:
+            break
+    if not found:
+        raise RouterError(f"there is no dead letter {prefix!r}", hint="`xrouter dead-letters list` shows their ids")
+    if len(found) > 1:
+        names = ", ".join(letter.id for letter in found[:_NAMED]) + (", …" if len(found) > _NAMED else "")
+        raise RouterError(f"several dead letters begin with {prefix!r}: {names}", hint="give more of the id")
+    return found[0]
+
+
+def _listed(letter: Letter, entry: Entry | None, redactor: Redactor) -> Listed:
+    shown = redactor.redact(letter).letter
+    return Listed(
+        letter.id,
+        letter.failed,
+        letter.reason,
+        letter.endpoint,
+        shown.detail,
+        tuple(str(near.get("message")) for near in letter.nearest),
+        letter.attempts + (entry.attempts if entry is not None else 0),
+        standing_of(entry),
+        letter.sink,
+    )
+
+
+def _group(letter: Letter, by: By) -> str:
+    """Return what a letter is counted under; of its nearest definitions the nearest."""
+    if by == "reason":
+        return letter.reason
+    if by == "endpoint":
+        return letter.endpoint or NONE
+    return str(letter.nearest[0].get("message")) if letter.nearest else NONE

@@ -1,0 +1,285 @@
+"""What is not shown of a letter: values that settings or catalog mark as sensitive (semantics.md section 7).
+
+Marks are names of attributes, headers and properties (``*`` globs, any letter case, with or without the prefix that a
+binding puts before attributes), JSON pointers into bodies (``*`` for any one step; also into the data of a structured
+event), and names of JSON members, from schemas. Texts such as the detail may quote a value that is hidden: it is taken
+out of them wherever it stands, also cut off. A body that marks cannot be looked for in, since it is no JSON, is hidden
+whole. The stored letter stays as it is. Hiding too much is no fault here, showing too much is.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any, Final
+from urllib.parse import unquote
+
+from router.letters.letter import Letter
+
+HIDDEN: Final = "•••"
+_PREFIXES: Final = ("ce-", "ce_", "cloudevents:", "cloudevents_")
+_SHORT: Final = 4
+"""Values below this length are only taken out as words: `7` must not make a detail unreadable."""
+_QUOTED: Final = 12
+"""Characters of a value by which it is known where it was cut off."""
+_QUOTES_BODY: Final = "schema-violation"
+
+
+class _Written(float):
+    """A number with a fraction or exponent, and how it is written."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What is sensitive: ``names`` are globs, ``pointers`` JSON pointers, ``members`` names of JSON members.
+
+    With ``everything`` all that came with a record is, since what else is could not be read.
+    """
+
+    names: frozenset[str] = frozenset()
+    pointers: frozenset[str] = frozenset()
+    members: frozenset[str] = frozenset()
+    everything: bool = False
+
+    def __or__(self, other: Marks) -> Marks:
+        """Return both together."""
+        return Marks(
+            self.names | other.names,
+            self.pointers | other.pointers,
+            self.members | other.members,
+            self.everything or other.everything,
+        )
+
+
+def marks_of_settings(redact: Iterable[str]) -> Marks:
+    """Return what ``dead_letters.redact`` marks."""
+    given = frozenset(redact)
+    pointers = frozenset(each for each in given if each.startswith("/"))
+    return Marks(names=frozenset(each.lower() for each in given - pointers), pointers=pointers)
+
+
+class Redactor:
+    """Hides what is marked. Without marks it shows everything, which is what ``--reveal`` asks for."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+        self._paths = [_steps(pointer) for pointer in marks.pointers]
+
+    @property
+    def hides_everything(self) -> bool:
+        """Whether all that came with a record is sensitive."""
+        return self._marks.everything
+
+    @property
+    def looks_at_bodies(self) -> bool:
+        """Whether what is hidden may stand in bodies."""
+        marks = self._marks
+        return bool(marks.pointers or marks.members or marks.names or marks.everything)
+
+    def redact(self, letter: Letter) -> Redaction:
+        """Return the letter as it may be shown, with what was hidden to hide it elsewhere."""
+        if not self.looks_at_bodies:
+            return Redaction(self, letter, (), False)
+        found: list[str] = []
+        native = {member: self._member(member, value, found) for member, value in letter.native.items()}
+        body, whole = self._body(letter.body, found)
+        values = tuple(sorted({form for text in found for form in _forms(text)}, key=lambda each: (-len(each), each)))
+        redaction = Redaction(self, letter, values, whole)
+        detail = HIDDEN if letter.detail and redaction.hides_details else redaction.text(letter.detail)
+        nearest = tuple(redaction.near(each) for each in letter.nearest)
+        shown = replace(letter, native=native, body=body, detail=detail, nearest=nearest)
+        return replace(redaction, letter=shown)
+
+    def hides(self, name: str, path: str = "") -> bool:
+        """Tell whether values under this name (at this path, such as ``headers.x-card``) are sensitive."""
+        if self._marks.everything:
+            return True
+        known = [name.lower(), path.lower()]
+        known += [known[0].removeprefix(prefix) for prefix in _PREFIXES if known[0].startswith(prefix)]
+        return any(fnmatchcase(each, glob) for each in known if each for glob in self._marks.names)
+
+    def _member(self, member: str, value: Any, found: list[str]) -> Any:
+        if self.hides(member.removesuffix("_base64")):
+            return _hidden(value, found)
+        if isinstance(value, list):
+            return [self._entry(member, entry, found) for entry in value]
+        if isinstance(value, Mapping):
+            return {
+                name: _hidden(inner, found) if self.hides(name, f"{member}.{name}") else inner
+                for name, inner in value.items()
+            }
+        return value
+
+    def _entry(self, member: str, entry: Any, found: list[str]) -> Any:
+        name = entry.get("name") if isinstance(entry, Mapping) else None
+        if not isinstance(name, str) or not self.hides(name, f"{member}.{name}"):
+            return entry
+        _hidden({key: value for key, value in entry.items() if key != "name"}, found)
+        return {"name": name, "value": HIDDEN}
+
+    def _body(self, body: bytes | None, found: list[str]) -> tuple[bytes | None, bool]:
+        """Return the body as it may be shown, and whether it is hidden whole."""
+        marks = self._marks
+        if body is None or not self.looks_at_bodies:
+            return body, False
+        try:
+            tree = json.loads(body, parse_float=_Written)
+        except (ValueError, RecursionError):
+            # A body without JSON in it has no place that a pointer or member could mean, but may be what was JSON.
+            whole = bool(marks.pointers or marks.members or marks.everything)
+            return (HIDDEN.encode(), True) if whole else (body, False)
+        if marks.everything:
+            return HIDDEN.encode(), True
+        before = len(found)
+        tree = self._events(tree, found)
+        if len(found) == before and not (marks.pointers or marks.members):
+            return body, False
+        # Written anew even when nothing was found: of repeated members the parser sees only the last.
+        return json.dumps(tree, ensure_ascii=False).encode("utf-8", "backslashreplace"), False
+
+    def _events(self, tree: Any, found: list[str]) -> Any:
+        """Hide in a body that may be an event, whose attributes have names and whose data has pointers of its own."""
+        tree = self._tree(tree, (), found)
+        if isinstance(tree, list):
+            return [self._events(each, found) if _is_event(each) else each for each in tree]
+        if not _is_event(tree):
+            return tree
+        shown = dict(tree)
+        for name, value in tree.items():
+            if name == "data":
+                shown[name] = self._tree(value, (), found)
+            elif name != "data_base64" and self.hides(name):
+                shown[name] = _hidden(value, found)
+        if "data_base64" in tree and (self._marks.pointers or self._marks.members):
+            shown["data_base64"] = _hidden(tree["data_base64"], found)
+        return shown
+
+    def _tree(self, node: Any, at: tuple[str, ...], found: list[str]) -> Any:
+        if node != HIDDEN and any(_leads(path, at) for path in self._paths):
+            return _hidden(node, found)
+        if isinstance(node, dict):
+            return {
+                key: _hidden(value, found) if key in self._marks.members else self._tree(value, (*at, key), found)
+                for key, value in node.items()
+            }
+        if isinstance(node, list):
+            return [self._tree(value, (*at, str(index)), found) for index, value in enumerate(node)]
+        return node
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """One letter as it may be shown. ``values`` are what was hidden, longest first; ``whole`` tells it of the body."""
+
+    redactor: Redactor
+    letter: Letter
+    values: tuple[str, ...]
+    whole: bool
+
+    @property
+    def hides_details(self) -> bool:
+        """Whether texts about the record must be hidden whole, since they may quote anything in it."""
+        return self.redactor.hides_everything or (self.whole and self.letter.reason == _QUOTES_BODY)
+
+    def text(self, text: str) -> str:
+        """Return a text without the hidden values in it."""
+        for value in self.values:
+            text = _without(text, value)
+        return text
+
+    def value(self, name: str, text: str | None) -> str | None:
+        """Return the value of what is called *name*, such as ``headers.x-card`` or ``subject``, as it may be shown."""
+        if text is None:
+            return None
+        steps = name.split(".")  # names of headers may have dots: each end of the path may be what a mark names
+        hidden = any(self.redactor.hides(".".join(steps[at:])) for at in range(len(steps)))
+        return HIDDEN if hidden else self.text(text)
+
+    def near(self, nearest: Mapping[str, Any]) -> dict[str, Any]:
+        """Return one nearest definition with its mismatches as they may be shown."""
+        return {**nearest, "mismatches": [self._mismatch(each) for each in nearest.get("mismatches") or ()]}
+
+    def _mismatch(self, mismatch: Mapping[str, Any]) -> dict[str, Any]:
+        name = str(mismatch.get("property"))
+        shown = {member: _as_text(mismatch.get(member)) for member in ("expected", "found")}
+        return {**mismatch, **{member: self.value(name, text) for member, text in shown.items()}}
+
+
+def _as_text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _is_event(node: Any) -> bool:
+    return isinstance(node, dict) and "specversion" in node
+
+
+def _steps(pointer: str) -> tuple[str, ...]:
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+
+
+def _leads(path: Sequence[str], at: Sequence[str]) -> bool:
+    return len(path) == len(at) and all(wanted in ("*", step) for wanted, step in zip(path, at, strict=True))
+
+
+def _hidden(value: Any, found: list[str]) -> Any:
+    """Note the texts in a value that is hidden, and return what stands in its place."""
+    found.extend(text for text in _leaves(value) if text)
+    return None if value is None else HIDDEN
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
+    elif isinstance(value, bool):
+        yield "true" if value else "false"
+    elif isinstance(value, _Written):
+        yield from (value.text, str(value))
+    elif value is not None and value != HIDDEN:
+        yield str(value)
+
+
+def _forms(text: str) -> Iterator[str]:
+    """Yield how a value may stand in a text: as it is, decoded, or with the escapes of JSON or Python."""
+    for plain in {text, unquote(text), *_decoded(text)}:
+        yield plain
+        yield json.dumps(plain)[1:-1]
+        yield json.dumps(plain, ensure_ascii=False)[1:-1]
+        yield repr(plain)[1:-1]
+
+
+def _decoded(text: str) -> Iterator[str]:
+    """Yield the text that base64 stands for, if it does."""
+    try:
+        plain = base64.b64decode(text, validate=True).decode("utf-8")
+    except (binascii.Error, ValueError):
+        return
+    if len(plain) >= _SHORT:
+        yield plain
+
+
+def _without(text: str, value: str) -> str:
+    if len(value) < _SHORT:
+        return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", HIDDEN, text) if value.strip() else text
+    text = text.replace(value, HIDDEN)
+    if len(value) <= _QUOTED:
+        return text
+    start = value[:_QUOTED]
+    pieces = text.split(start)
+    return HIDDEN.join([pieces[0], *(piece[_common(piece, value[_QUOTED:]) :] for piece in pieces[1:])])
+
+
+def _common(one: str, other: str) -> int:
+    """Return how many characters two texts have in common at their beginnings."""
+    return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -1,0 +1,119 @@
+"""Removing dead letters that are old enough, or too many, from the sinks that let them be removed.
+
+Tables and folders lose letters; topics of Kafka have the broker's own retention. Nothing is removed while a replay runs
+or is unfinished, since it must find its letters again. The ledger forgets letters after they are gone everywhere, so a
+crash in between can leave rows of letters that are no more, and never open a letter again that was replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from router.errors import StateError
+from router.letters.delta_retention import OldRows, old_rows
+from router.letters.folder_retention import OldFiles, old_files
+from router.letters.jsonlines_reading import SUFFIX as JSON_LINES
+from router.letters.ledger import LetterLedger
+from router.letters.reading import is_readable, read_letters
+from router.letters.table_reading import PARQUET
+from router.settings import JsonLinesSink, KafkaSink, Settings, TableSink, letter_sinks
+
+SPILL: Final = "spill"
+_CHUNK: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What letters may stay: ``age`` zero is any, ``size`` 0 is any; as in :mod:`router.settings.dead_letters`."""
+
+    age: timedelta = timedelta(0)
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was removed from one sink, or would be; ``spill`` is called so, and its files are counted as letters."""
+
+    sink: str
+    letters: int
+    bytes: int
+
+
+def purge(settings: Settings, limits: Limits, *, now: datetime | None = None, dry_run: bool = False) -> list[Removed]:
+    """Remove what is beyond the limits; returns what that was by sink, those without anything left out.
+
+    With *dry_run* nothing is changed.
+
+    Raises:
+        StateError: a replay is running or unfinished, or the ledger cannot be used.
+        SinkError: a sink cannot be read or changed now; others may have been.
+    """
+    before = None if not limits.age else (now or datetime.now(UTC)) - limits.age
+    root = Path(settings.state)
+    if dry_run:
+        return [*_told(_doomed(settings, before, limits.size)), *_spilled(root, before, remove=False)]
+    with LetterLedger.open(root) as ledger, ledger.exclusive():
+        if ledger.pending() is not None:
+            raise StateError(
+                "a replay is unfinished, so that no letter can be removed",
+                hint="run `xrouter dead-letters replay` once more: it finishes what it began",
+            )
+        removed: list[Removed] = []
+        known: set[str] = set()
+        for doomed in _doomed(settings, before, limits.size):
+            known.update(_known(doomed.ids(), ledger))
+            doomed.remove()
+            removed += _told([doomed])
+        _forget(settings, ledger, known)
+    return [*removed, *_spilled(root, before, remove=True)]
+
+
+def _doomed(settings: Settings, before: datetime | None, most: int) -> Iterator[OldRows | OldFiles]:
+    """Yield what is beyond the limits, sink by sink."""
+    for name in letter_sinks(settings):
+        sink = settings.sinks[name]
+        found: OldRows | OldFiles | None = None
+        if isinstance(sink, TableSink) and sink.format == "delta":
+            found = old_rows(name, sink.path, sink.keep_replaced, before=before, most=most)
+        elif isinstance(sink, TableSink | JsonLinesSink) and sink.path != "-":
+            suffix = PARQUET if isinstance(sink, TableSink) else JSON_LINES
+            found = old_files(name, Path(sink.path), suffix, before=before, most=most)
+        if found is not None:
+            yield found
+
+
+def _told(doomed: Iterable[OldRows | OldFiles]) -> list[Removed]:
+    return [Removed(each.sink, each.letters, each.size) for each in doomed]
+
+
+def _known(ids: Iterator[str], ledger: LetterLedger) -> Iterator[str]:
+    """Yield those of the ids that the ledger has an entry of, which are few."""
+    while some := list(islice(ids, _CHUNK)):
+        yield from ledger.entries(some)
+
+
+def _forget(settings: Settings, ledger: LetterLedger, ids: set[str]) -> None:
+    """Forget letters that no sink has any more; one that a topic may still have must keep its standing."""
+    readable = [name for name in letter_sinks(settings) if is_readable(settings.sinks[name])]
+    if not ids or any(isinstance(settings.sinks[name], KafkaSink) for name in readable):
+        return
+    if len(readable) > 1:
+        ids = ids - {letter.id for letter in read_letters(settings, sinks=readable, bodies=False) if letter.id in ids}
+    ledger.forget(ids)
+
+
+def _spilled(root: Path, before: datetime | None, *, remove: bool) -> list[Removed]:
+    """Remove the files of letters in topics by their age: broker and router are to keep letters equally long."""
+    if before is None:
+        return []
+    files = [path for path in (root / SPILL).glob("*.json") if path.stat().st_mtime < before.timestamp()]
+    size = sum(path.stat().st_size for path in files)
+    if remove:
+        for path in files:
+            path.unlink(missing_ok=True)
+    return [Removed(SPILL, len(files), size)] if files else []

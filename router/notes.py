@@ -1,0 +1,109 @@
+"""Notes beside the pin of a batch, in ``state/batches/<query>``: that it is held and why, and that it is set aside.
+
+``<batch>.held`` is written by the router when a sink keeps it from finishing a batch; it says which sinks have their
+share, since message targets and Kafka cannot be asked later. ``<batch>.park`` is an operator's order to set the batch
+aside; it may be written beside a running router, or before the next start. Both name the checkpoint generation whose
+batch they mean, lest a batch of the same number in another one be taken for it. They go with the batch's pin.
+
+``<batch>.order`` (only under ``dead_letters.order: park``) is what the first try found blocked: keys of the batch, each
+with the dead letter that its records wait for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from router.errors import StateError
+from router.state import write_durably
+
+FORMAT: Final = 1
+HELD: Final = ".held"
+PARK: Final = ".park"
+ORDER: Final = ".order"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Why a batch is not finished: ``since`` when (RFC 3339), the ``sink`` in the way ('' for the circuit breaker).
+
+    ``taken`` are the sinks that have all of their events of the batch.
+    """
+
+    generation: str
+    since: str
+    reason: str
+    sink: str = ""
+    taken: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """An order to set a batch aside, given at ``asked`` (RFC 3339).
+
+    ``lacking`` is what the router made of it, with the reason for each sink that does not have the batch: None until
+    it has looked. A repeat of the batch takes what stands here, so that its letters stay the same.
+    """
+
+    generation: str
+    asked: str
+    lacking: Mapping[str, str] | None = None
+
+
+class BatchNotes:
+    """The notes in one ``state/batches`` folder; usable without the state's lock. What is written is durable."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def hold(self, query: str, batch: int, note: Hold) -> None:
+        """Note that a batch is held."""
+        self._write(query, batch, HELD, asdict(note))
+
+    def held(self, query: str, batch: int, generation: str) -> Hold | None:
+        """Return why a batch of that generation is held; None when it is not noted to be."""
+        told = self._read(query, batch, HELD, generation)
+        return None if told is None else Hold(**{**told, "taken": tuple(told["taken"])})
+
+    def release(self, query: str, batch: int) -> None:
+        """Note that a batch is held no more."""
+        (self._folder / query / f"{batch}{HELD}").unlink(missing_ok=True)
+
+    def park(self, query: str, batch: int, note: Park) -> None:
+        """Order a batch to be set aside, or note what was found when it was."""
+        self._write(query, batch, PARK, asdict(note))
+
+    def parked(self, query: str, batch: int, generation: str) -> Park | None:
+        """Return the order to set aside a batch of that generation; None when there is none."""
+        told = self._read(query, batch, PARK, generation)
+        return None if told is None else Park(**told)
+
+    def block(self, query: str, batch: int, generation: str, blocked: Mapping[str, str]) -> None:
+        """Note which keys of a batch are blocked, by which letter."""
+        self._write(query, batch, ORDER, {"generation": generation, "blocked": dict(blocked)})
+
+    def blocked(self, query: str, batch: int, generation: str) -> dict[str, str] | None:
+        """Return which keys of a batch of that generation were found blocked; None before that was noted."""
+        told = self._read(query, batch, ORDER, generation)
+        return None if told is None else dict(told["blocked"])
+
+    def _write(self, query: str, batch: int, suffix: str, told: Mapping[str, Any]) -> None:
+        content = json.dumps({"format": FORMAT, **told}).encode()
+        write_durably(self._folder / query / f"{batch}{suffix}", content)
+
+    def _read(self, query: str, batch: int, suffix: str, generation: str) -> dict[str, Any] | None:
+        path = self._folder / query / f"{batch}{suffix}"
+        try:
+            told: dict[str, Any] = json.loads(path.read_bytes())
+            found = told.pop("format")
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, AttributeError) as error:
+            raise StateError(f"{path} is damaged: {error}", hint="remove it; the batch is then tried again") from error
+        if found != FORMAT:
+            hint = "use the router version that wrote it, or remove it"
+            raise StateError(f"{path} has format {found}; this router knows {FORMAT}", hint=hint)
+        return told if told.get("generation") == generation else None

@@ -1,0 +1,180 @@
+"""Letters of a real router, in every sink that can be read back: the same from each, listed, shown and removed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.letters.letter import Letter
+from router.letters.reading import read_letters
+from router.settings import Settings, load_settings
+from tests.conftest import Kafka, TopicFactory
+from tests.support.kafka import create_topics, produce
+from tests.support.ports import free_ports
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+LIMIT = 120.0
+LARGE = b"x" * 50_000
+EVENT = {"specversion": "1.0", "id": "b1", "source": "/plants/9", "type": "unheard-of"}
+TABLES = ("delta", "parquet", "lines")
+SINKS = (*TABLES, "bus")
+
+
+def catalog(topic: str) -> dict[str, Any]:
+    """Return a catalog with a Kafka and an HTTP endpoint that expect one event."""
+    order = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "order"}}}
+    options = {"lines": ("KAFKA", {"topic": topic}), "shop": ("HTTP", {"path": "/orders", "method": "POST"})}
+    return {
+        "messagegroups": {"Orders": {"messages": {"order": order}}},
+        "endpoints": {
+            name: {
+                "usage": "consumer",
+                "protocol": protocol,
+                "protocoloptions": {"options": told},
+                "messagegroups": ["/messagegroups/Orders"],
+            }
+            for name, (protocol, told) in options.items()
+        },
+    }
+
+
+def settings(folder: Path, topic: str, bootstrap: str, port: int) -> dict[str, Any]:
+    """Return settings of a router whose letters go to all kinds of sinks."""
+    (folder / "c.json").write_text(json.dumps(catalog(topic)))
+    bus = {"type": "kafka", "bootstrap_servers": bootstrap, "max_message_bytes": "64KiB"}
+    return {
+        "catalog": {"source": str(folder / "c.json")},
+        "sources": [{"endpoint": "/endpoints/lines", "bootstrap_servers": bootstrap}, {"endpoint": "/endpoints/shop"}],
+        "http": {"port": port},
+        "sinks": {
+            "events": {"type": "jsonl", "path": str(folder / "events")},
+            "delta": {"type": "table", "path": str(folder / "delta")},
+            "parquet": {"type": "table", "format": "parquet", "path": str(folder / "parquet")},
+            "lines": {"type": "jsonl", "path": str(folder / "lines")},
+            "bus": {**bus, "topic": f"{topic}.dead.{{endpointid}}"},
+        },
+        "routes": [{"to": ["events"]}],
+        "dead_letters": {"sinks": list(SINKS)},
+    }
+
+
+def post(port: int, body: bytes, content_type: str, **headers: str) -> None:
+    """Send a message over HTTP, which must be taken."""
+    told = {"Content-Type": content_type, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/orders", body, told)
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.status == 202
+
+
+def send(bootstrap: str, topic: str, port: int) -> int:
+    """Send records that all become letters; return how many letters."""
+    head = [("ce_specversion", b"1.0"), ("ce_type", b"unheard-of"), ("ce_source", b"/a")]
+    batch = json.dumps([{**EVENT, "data": 1.50}, {"id": "broken"}]).encode()
+    records: list[Any] = [
+        (b"k1", b'{"t": 1.50}', [*head, ("ce_id", b"1"), ("odd", b"\xff"), ("odd", b"two"), ("none", None)]),
+        (None, None, []),
+        (b"\xff\x00", b"", [("xrouter-letter", b"of a router before"), ("xrouter-native", b"not ours")]),
+        (b"k2", b"\xff\x00\n", [("content-type", b"application/cloudevents+json")]),
+        (b"k3", batch, [("kind", b"x"), ("content-type", b"application/cloudevents-batch+json")]),
+        (b"k4", LARGE, [*head, ("ce_id", b"large")]),
+    ]
+    produce(bootstrap, topic, records)
+    post(port, b"{not json", "application/cloudevents+json")
+    post(port, batch, "application/cloudevents-batch+json", X_Own="a")
+    post(port, b"\xff\x00", "image/png", ce_specversion="1.0", ce_id="1", ce_source="/a", ce_type="caf%C3%A9")
+    post(port, LARGE, "text/plain", ce_specversion="1.0", ce_id="1", ce_source="/a", ce_type="large")
+    return 7 + 5
+
+
+def letters_of(config: Path, sink: str) -> dict[str, Letter]:
+    """Return the letters in a sink by id."""
+    return {letter.id: replace(letter, sink="") for letter in read_letters(load_settings(config), sinks=[sink])}
+
+
+def xrouter(config: Path, *arguments: str) -> str:
+    """Run ``xrouter dead-letters`` as users do; return what it prints."""
+    command = [sys.executable, "-m", "router", "dead-letters", arguments[0], str(config), *arguments[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.broker
+@pytest.mark.timeout(600)
+def test_letters_are_the_same_from_every_sink(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
+    topic, port = topic_factory("lines", partitions=2), free_ports(1)[0]
+    create_topics(kafka.bootstrap, [f"{topic}.dead.lines", f"{topic}.dead.shop"])
+    router.configure(settings(router.folder, topic, kafka.bootstrap, port))
+    router.start()
+    sent = send(kafka.bootstrap, topic, port)
+    wait_until(
+        lambda: router.total("xrouter_records_total", outcome="dead-letter") >= sent, LIMIT, lambda: router.log[-3000:]
+    )
+    found = {sink: letters_of(router.config, sink) for sink in SINKS}
+    assert {sink: len(letters) for sink, letters in found.items()} == dict.fromkeys(SINKS, sent)
+    for sink in SINKS[1:]:
+        assert found[sink] == found["delta"], sink
+    check_contents(found["delta"])
+    check_order(load_settings(router.config))
+    check_commands(router, found["delta"])
+    check_purge(router, port)
+    assert router.stop() == 0, router.log[-2000:]
+
+
+def check_contents(letters: dict[str, Letter]) -> None:
+    bodies = Counter(letter.body for letter in letters.values())
+    assert bodies[LARGE] == 2 and bodies[None] == 1 and bodies[b""] == 1 and bodies[b"{not json"] == 1
+    assert bodies[json.dumps({**EVENT, "data": 1.50}).encode()] == 2
+    kafka = {letter.native.get("key"): letter for letter in letters.values() if letter.protocol == "KAFKA"}
+    odd = kafka["k1"].native
+    assert [entry for entry in odd["headers"] if not entry["name"].startswith("ce_")] == [
+        {"name": "odd", "value_base64": "/w=="},
+        {"name": "odd", "value": "two"},
+        {"name": "none", "value": None},
+    ]
+    assert kafka["k1"].position == f"{odd['topic']}-{odd['partition']}-{odd['offset']}"
+    received = kafka["k1"].received
+    assert received is not None and round(received.timestamp() * 1000) == odd["timestamp"]
+    own = next(letter for letter in letters.values() if letter.native.get("key_base64"))
+    assert {"name": "xrouter-native", "value": "not ours"} in own.native["headers"]
+    assert {letter.attempts for letter in letters.values()} == {1}
+
+
+def check_order(settings: Settings) -> None:
+    """Letters of one sink come oldest first, also out of several topics and partitions."""
+    for sink in SINKS:
+        times = [letter.failed for letter in read_letters(settings, sinks=[sink])]
+        assert times == sorted(times, key=str)
+
+
+def check_commands(router: RouterProcess, letters: dict[str, Letter]) -> None:
+    rows = [json.loads(line) for line in xrouter(router.config, "list", "--format", "json").splitlines()]
+    assert {each["letter"] for each in rows if "letter" in each} == set(letters)
+    counts = {each["value"]: each["letters"] for each in rows if each.get("by") == "reason"}
+    assert counts == Counter(letter.reason for letter in letters.values())
+    large = next(letter for letter in letters.values() if letter.body == LARGE)
+    shown = json.loads(xrouter(router.config, "show", large.id, "--format", "json"))
+    assert (shown["reason"], shown["body"], shown["native"]) == (large.reason, LARGE.decode(), large.native)
+    assert shown["now"][0]["reason"] == large.reason
+
+
+def check_purge(router: RouterProcess, port: int) -> None:
+    """Tables lose their letters while the router writes; the topics keep theirs."""
+    told = xrouter(router.config, "purge", "--older", "1ms")
+    assert [line.split(":")[0] for line in told.splitlines()] == [*TABLES, "spill"]
+    for sink in TABLES:
+        assert letters_of(router.config, sink) == {}
+    assert len(letters_of(router.config, "bus")) == 10  # the two large ones were files
+    post(port, b"late", "text/plain")
+    wait_until(
+        lambda: [len(letters_of(router.config, sink)) for sink in TABLES] == [1, 1, 1], LIMIT, "a new letter everywhere"
+    )

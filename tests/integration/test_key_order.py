@@ -1,0 +1,242 @@
+"""``dead_letters.order: park``: a record waits for an earlier dead letter of its key, through crashes and replays."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bindings.inbox.stream import SPARK_SCHEMA
+from catalog.load import load
+from router import generations
+from router.letters.key_order import HELD
+from router.letters.ledger import LetterLedger
+from router.metrics import Metrics
+from router.notes import BatchNotes, Park
+from router.ordering import Ordering, in_order
+from router.pipeline import Pipeline, PlanHolder
+from router.plan import Plan
+from router.refusals import sinks_of
+from router.settings import settings_from_dict
+from router.sources import INBOX
+from router.state import State
+from router.status import Status
+from tests.conftest import Kafka, TopicFactory
+from tests.support import shop
+from tests.support.dying_router import ENDED_BY_SIGNAL
+from tests.support.kafka import Headers, produce, read_all
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+from tests.support.webhook import Answer, Webhook
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LIMIT: Final = 120.0
+WAITS: Final = "waits for dead letter "
+
+
+def test_positions_sort_as_records_arrived() -> None:
+    inbox = "0f3a-11-7"
+    for told in (["a-1-0-9", "a-1-0-10", "a-1-2-3"], [f"{inbox}-0-2-9", f"{inbox}-0-2-9#2", f"{inbox}-0-2-9#10"]):
+        assert sorted(reversed(told), key=in_order) == told
+    assert in_order("plant-x-3-12") == ("plant-x", (3, 12), -1)
+
+
+def catalog(topic: str, *, mended: bool) -> dict[str, Any]:
+    """Return one Kafka endpoint whose definitions do not know ``late`` before somebody mended them."""
+    messages = {"good": shop.event("good"), **({"late": shop.event("late")} if mended else {})}
+    endpoint = {
+        "usage": "consumer",
+        "protocol": "KAFKA",
+        "protocoloptions": {"options": {"topic": topic}},
+        "messagegroups": ["/messagegroups/G"],
+    }
+    return {"messagegroups": {"G": {"messages": messages}}, "endpoints": {"shop": endpoint}}
+
+
+def put_catalog(folder: Path, topic: str, *, mended: bool) -> None:
+    """Write the catalog at once."""
+    fresh = folder / ".catalog.json"
+    fresh.write_text(json.dumps(catalog(topic, mended=mended)))
+    fresh.replace(folder / "catalog.json")
+
+
+def record(key: str | None, n: int, kind: str = "good") -> tuple[bytes | None, bytes, Headers]:
+    """Return an event of Kafka with that key."""
+    told = {"specversion": "1.0", "id": f"{key}-{n}", "source": "/s", "type": kind}
+    headers: Headers = [(f"ce_{name}", value.encode()) for name, value in told.items()]
+    return (None if key is None else key.encode()), b"{}", headers
+
+
+def sent(kafka: Kafka, topic: str) -> list[str]:
+    """Return the ids of a topic's events in order, each where it came first: a crash may repeat some."""
+    return list(dict.fromkeys(str(message.header("ce_id")) for message in read_all(kafka.bootstrap, topic)))
+
+
+def of_key(ids: Iterable[str], key: str) -> list[int]:
+    """Return the numbers of a key's events."""
+    return [int(name.partition("-")[2]) for name in ids if name.startswith(f"{key}-")]
+
+
+@pytest.mark.timeout(600)
+def test_later_records_of_a_key_wait_and_are_replayed_in_order(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    source, out = topic_factory("in"), topic_factory("out")
+    folder = router.folder
+    put_catalog(folder, source, mended=False)
+    router.configure(
+        {
+            "catalog": {"source": str(folder / "catalog.json"), "poll": "200ms"},
+            "sources": [{"endpoint": shop.SHOP, "bootstrap_servers": kafka.bootstrap}],
+            "sinks": {
+                "lake": {"type": "table", "path": str(folder / "lake")},
+                "bus": {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": out},
+                "dead": {"type": "table", "path": str(folder / "dead")},
+            },
+            "routes": [{"to": ["lake", "bus"]}],
+            "dead_letters": {"sinks": ["dead"], "order": "park"},
+        }
+    )
+    produce(kafka.bootstrap, source, [record("A", 0), record("B", 0), record("A", 1, "late"), record(None, 0)])
+    produce(kafka.bootstrap, source, [record("A", 2), record("B", 1), record("A", 3), record(None, 1)])
+    # Killed when the letters are written and have not taken their places for good.
+    router.module = ("tests.support.dying_router", "router.ordering:Ordering.settle", "before", "0")
+    router.launch()
+    assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
+    with LetterLedger.open(folder / "state", create=False) as ledger:
+        assert len(ledger.order.letters()) == 3
+    router.module = ("router",)
+    router.start()
+    produce(kafka.bootstrap, source, [record("A", 4), record("B", 2)])
+    wait_until(lambda: "B-2" in sent(kafka, out), LIMIT, lambda: router.log[-3000:])
+    wait_until(lambda: len(shop.rows_of(folder / "dead")) == 4, LIMIT, lambda: router.log[-3000:])
+    letters = sorted(shop.rows_of(folder / "dead"), key=lambda row: in_order(row["position"]))
+    (first, *held) = letters
+    assert first["reason"] == "no-match"
+    assert [row["reason"] for row in held] == ["sink-rejected"] * 3
+    assert {sinks_of(row["detail"]) for row in held} == {("lake", "bus")}
+    assert all(f"{WAITS}{first['letter']} of the same key" in row["detail"] for row in held)
+    assert of_key(sent(kafka, out), "A") == [0]
+    assert shop.answer(router, "dead-letters", "show", "CONFIG", first["letter"])["behind"] == 3
+
+    told = shop.answer(router, "dead-letters", "replay", "CONFIG", "--dry-run")
+    assert {row["reason"]: row["letters"] for row in told} == {"no-match": 1, HELD: 3}
+    put_catalog(folder, source, mended=True)
+    told = shop.answer(router, "dead-letters", "replay", "CONFIG", "--dry-run", "--reason", "sink-rejected")
+    assert [(row["reason"], row["letters"]) for row in told] == [(HELD, 3)]
+    result = shop.answer(router, "dead-letters", "replay", "CONFIG")
+    assert result["routed"] == 4
+    produce(kafka.bootstrap, source, [record("A", 5, "late"), record("A", 6)])
+    wait_until(lambda: "A-6" in sent(kafka, out), LIMIT, lambda: router.log[-3000:])
+    assert router.stop() == 0, router.log[-2000:]
+    ids = sent(kafka, out)
+    assert of_key(ids, "A") == [0, 1, 2, 3, 4, 5, 6]
+    assert of_key(ids, "B") == [0, 1, 2]
+    assert Counter(row["id"] for row in shop.rows_of(folder / "lake")) == Counter(ids)
+    assert len(shop.rows_of(folder / "dead")) == 4
+
+
+class Died(BaseException):
+    """What stands for the end of the process."""
+
+
+class Line:
+    """One query of a router over the inbox, without its stream: batches are handed in."""
+
+    def __init__(self, spark: SparkSession, state: State, plan: Plan, generation: generations.Generation) -> None:
+        self.metrics = Metrics(plan.settings.sinks, [])
+        plans = PlanHolder(spark, state, plan, self.metrics)
+        plans.activate(plan)
+        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, Status(), lambda _: plan)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    """A state folder of its own."""
+    with State.open(tmp_path / "state") as opened:
+        yield opened
+
+
+def plan_of(folder: Path, hook: str) -> Plan:
+    """Return a plan that sends every event to a folder and to a webhook."""
+    shop.write_catalog(folder, mended=False)
+    told = shop.settings(folder, hook, state=str(folder / "state"))
+    told["sinks"]["lake"] = {"type": "jsonl", "path": str(folder / "lake")}
+    told["routes"] = [{"to": ["lake", "hook"]}]
+    told["dead_letters"] = {"sinks": ["dead"], "order": "park"}
+    return Plan(load([str(folder / "catalog.json")]), settings_from_dict(told, {}, folder))
+
+
+def rows_of(spark: SparkSession, told: str, start: int = 0) -> DataFrame:
+    """Return inbox rows, such as ``A:good A:no-match :good``: keys and what the record ends as."""
+    rows: list[tuple[Any, ...]] = []
+    for n, word in enumerate(told.split(), start):
+        key, _, reason = word.partition(":")
+        (row,) = shop.records(reason, [n])
+        parts = [tuple(part) for part in row.properties]
+        body = row.body
+        if key.islower():  # in structured mode
+            event = {"specversion": "1.0", "id": f"id-{n}", "source": "/s", "type": "late" if reason != "good" else reason}
+            parts = [("method", b"POST", ""), ("path", b"/shop", "")]
+            parts.append(("headers.content-type", b"application/cloudevents+json", ""))
+            body = json.dumps({**event, "partitionkey": key.upper()}).encode()
+        elif key:
+            parts.append(("headers.ce-partitionkey", key.encode(), ""))
+        rows.append((row.endpoint, "HTTP", datetime(2026, 1, 2, tzinfo=UTC), parts, body, f"u-0-1-{n}"))
+    return spark.createDataFrame(rows, SPARK_SCHEMA).coalesce(1)
+
+
+def letters_of(folder: Path) -> dict[int, tuple[str, ...]]:
+    """Return the sinks that letters name, by the number of the record; each record has one letter."""
+    rows = shop.rows_of(folder / "dead")
+    found = {int(row["position"].rpartition("-")[2]): sinks_of(row["detail"]) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def in_lake(folder: Path) -> list[int]:
+    """Return the numbers of the events in the folder, in order."""
+    lines = (line for path in sorted((folder / "lake").glob("*.jsonl")) for line in path.read_text().splitlines())
+    return [int(json.loads(line)["cloudevent"]["id"].removeprefix("id-")) for line in lines]
+
+
+@pytest.mark.spark
+def test_a_batch_that_is_repeated_holds_back_the_same_records(
+    spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = ("lake", "hook")
+    with Webhook(lambda request: Answer(422 if request.header("ce-id") == "id-7" else 202)) as hook:
+        plan = plan_of(tmp_path, hook.url)
+        generation = generations.begin(state, INBOX, ())
+        Line(spark, state, plan, generation).pipeline.batch(rows_of(spark, "A:good A:no-match :good A:good a:good"), 0)
+        assert letters_of(tmp_path) == {1: (), 3: both, 4: both}
+        assert in_lake(tmp_path) == [0, 2]
+
+        # It dies before it is committed, and before it is tried again a replay has all letters of the key.
+        rows = rows_of(spark, "A:good B:good b:no-match B:good", 5)
+        line = Line(spark, state, plan, generation)
+        with monkeypatch.context() as patched, pytest.raises(Died):
+            patched.setattr(line.metrics, "batch_done", _die)
+            line.pipeline.batch(rows, 1)
+        assert letters_of(tmp_path) == {1: (), 3: both, 4: both, 5: both, 7: (), 8: both}
+        with LetterLedger.open(tmp_path / "state") as ledger:
+            dead = [row["letter"] for row in shop.rows_of(tmp_path / "dead") if not row["position"].endswith("-8")]
+            ledger.replayed(dead, datetime.now(UTC))
+        Line(spark, state, plan, generation).pipeline.batch(rows, 1)
+        assert in_lake(tmp_path) == [0, 2, 6]
+        with LetterLedger.open(tmp_path / "state") as ledger:
+            assert len(ledger.order.letters()) == 1  # what was replayed blocks nothing: A flows, and B waits for 8
+
+        # What a sink turns down while the batch is written holds back later records from the next batch on.
+        line = Line(spark, state, plan, generation)
+        line.pipeline.batch(rows_of(spark, "A:good B:good C:good C:good", 7 + 2), 2)
+        assert letters_of(tmp_path)[10] == both
+        assert in_lake(tmp_path) == [0, 2, 6, 9, 11, 12]
+        assert line.metrics is not None

@@ -1,0 +1,243 @@
+"""A record that is replayed after its catalog was mended leaves as it would have left, had the catalog been so then.
+
+Through the very columns of ``run`` and of a replay, without brokers: Kafka keys, values and headers, rows of a table.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from deltalake import DeltaTable
+
+from bindings.inbox.stream import SPARK_SCHEMA
+from bindings.protocols import BINDINGS
+from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
+from catalog.record import Record
+from router.judging import Tallies
+from router.letters.dry_run import verdicts
+from router.letters.letter import Letter
+from router.letters.reading import read_letters
+from router.letters.replay_rows import rows_of
+from router.plan import Plan
+from router.settings import KafkaSink, settings_from_dict
+from router.stages import HEADERS_TYPE, Kind, judged, unified
+from router.writing import Batch, BatchWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+GROUP = "/messagegroups/g"
+RECEIVED = datetime(2026, 1, 2, 3, 4, 5, 123_450, tzinfo=UTC)
+KAFKA_ROW = (
+    f"key binary, value binary, topic string, partition int, offset long, timestamp long, headers {HEADERS_TYPE}"
+)
+EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+STRUCTURED = "application/cloudevents+json"
+BATCH = "application/cloudevents-batch+json"
+
+
+def headers(*pairs: tuple[str, str | bytes | None]) -> dict[str, Any]:
+    """Return the member ``headers`` of a native record."""
+
+    def entry(name: str, value: str | bytes | None) -> dict[str, Any]:
+        if isinstance(value, bytes):
+            return {"name": name, "value_base64": base64.b64encode(value).decode()}
+        return {"name": name, "value": value}
+
+    return {"headers": [entry(*pair) for pair in pairs]}
+
+
+def event_headers(prefix: str, *more: tuple[str, str | bytes | None]) -> dict[str, Any]:
+    """Return headers of an event in binary mode, mixed with others."""
+    (first, *rest) = ((f"{prefix}{name}", value) for name, value in EVENT.items())
+    return headers(("first", "1"), first, *more, *rest, ("content-type", "application/json"), ("last", "2"))
+
+
+RECORDS: dict[str, list[tuple[dict[str, Any], bytes | None]]] = {
+    "KAFKA": [
+        ({"key": "k", **event_headers("ce_", ("ce_partitionkey", "pk"), ("raw", b"\xff"))}, b'{"t": 1.50}'),
+        (
+            {"key_base64": "/w==", **headers(("kind", b"\xff"), ("kind", "two"), ("content-type", "text/plain"))},
+            b"\xff",
+        ),
+        ({"key": "of text", **headers()}, None),
+        (headers(("content-type", STRUCTURED), ("other", None)), json.dumps({**EVENT, "data": {"a": 1}}).encode()),
+        (headers(("content-type", BATCH)), json.dumps([EVENT, {**EVENT, "id": "2", "data": "x"}]).encode()),
+        (headers(("xrouter-message", "/from/another"), ("Content-Type", "text/x")), b"odd"),
+    ],
+    "HTTP": [
+        ({"method": "POST", "path": "/in/a%20b", "query": [{"name": "q", "value": "1"}], **headers(("x", "1"))}, b"{}"),
+        ({"method": "POST", "path": "/in", **event_headers("ce-", ("ce-partitionkey", "%70k"))}, b'{"t": 1}'),
+        ({"method": "POST", "path": "/in", **headers(("content-type", BATCH))}, json.dumps([EVENT]).encode()),
+    ],
+    "MQTT/5.0": [
+        ({"topic_name": "a/b", "qos": 1, "retain": False, "correlation_data": "/w=="}, b"1"),
+        ({"topic_name": "a/b", "user_properties": [{"name": n, "value": v} for n, v in EVENT.items()]}, b"2"),
+    ],
+    "MQTT/3.1.1": [({"topic_name": "a/b", "qos": 1}, b"1"), ({"topic_name": "c"}, json.dumps(EVENT).encode())],
+    "AMQP/1.0": [
+        (
+            {
+                "properties": {"message-id": "m-1", "creation-time": "2026-02-03T04:05:06Z", "to": "q"},
+                "application-properties": {"n": 5, "d": 1.5, "b": {"base64": "/w=="}, "t": True},
+                "header": {"durable": True},
+            },
+            b"x",
+        ),
+        ({"application-properties": {f"cloudEvents:{n}": v for n, v in EVENT.items()}}, b"y"),
+    ],
+    "NATS": [
+        ({"subject": "a.b", "stream": "S", "sequence": 17, **headers(("h", "1"), ("h", "2"))}, b"x"),
+        ({"subject": "a.b", "reply-to": "r", **event_headers("ce-")}, b"y"),
+    ],
+}
+
+
+PUSHED = tuple(protocol for protocol in RECORDS if protocol != "KAFKA")
+PLACES = {"KAFKA": "topic", "HTTP": "path", "AMQP/1.0": "properties.to", "NATS": "subject"}
+MAPPED = {"kafka": {"in-0-1", "in-0-2", "in-0-5"}, "inbox": {"m-1", "S-17", "HTTP-0", "MQTT/5.0-0", "MQTT/3.1.1-0"}}
+"""Ids that events made of native records have: of the record itself, else of its place in the source."""
+
+
+def endpoint_of(protocol: str) -> str:
+    """Return the endpoint that records of a protocol come by."""
+    return f"/endpoints/{protocol.replace('/', '-')}"
+
+
+def catalog(protocols: Sequence[str], *, mended: bool) -> Catalog:
+    """Return a catalog that takes no record of these protocols, or once mended every one."""
+    nobody = (Property("source", "urireference", "urn:nobody", required=True),)
+    definitions = [Definition(f"{GROUP}/messages/event", GROUP, CLOUDEVENTS, envelopemetadata=() if mended else nobody)]
+    for protocol in protocols:
+        place = Property(PLACES.get(protocol, "topic_name"), "string", None if mended else "nowhere", required=True)
+        made = (Property("type", "string", "made", required=True),)
+        xid = f"{GROUP}/messages/{protocol.replace('/', '-')}"
+        definitions.append(
+            Definition(xid, GROUP, CLOUDEVENTS, protocol, envelopemetadata=made, protocoloptions=(place,))
+        )
+    members = tuple(definition.xid for definition in definitions)
+    options = {"topic": "in", "node": "in", "subject": "in", "path": "/in"}
+    endpoints = [
+        Endpoint(endpoint_of(each), ("consumer",), None, each, {}, ("tcp://broker:1",), options, (), members)
+        for each in protocols
+    ]
+    return Catalog(
+        {definition.xid: definition for definition in definitions},
+        {GROUP: members},
+        {endpoint.xid: endpoint for endpoint in endpoints},
+    )
+
+
+@dataclass
+class Kept(BatchWriter):
+    """A writer that keeps what it would send to Kafka."""
+
+    plan: Plan
+    kept: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__init__(self.plan, lambda sink, result: None)
+
+    def _save(self, rows: DataFrame, sink: KafkaSink, name: str, names: Sequence[str]) -> None:
+        self.kept[name] = rows.toArrow().to_pylist()
+
+
+def plan_of(folder: Path, catalog: Catalog) -> Plan:
+    """Return the plan that sends every event to Kafka, in both modes, and to a table."""
+    kafka = {"type": "kafka", "bootstrap_servers": "broker:9092"}
+    told = {
+        "sources": [
+            {"endpoint": each.xid, **({"addresses": ["in"]} if each.protocol not in ("KAFKA", "HTTP") else {})}
+            for each in catalog.endpoints.values()
+        ],
+        "sinks": {
+            "binary": {**kafka, "topic": "binary.{messageid}", "mode": "binary"},
+            "structured": {**kafka, "topic": "structured", "mode": "structured"},
+            "lake": {"type": "table", "path": str(folder / "lake")},
+            "dead": {"type": "jsonl", "path": str(folder / "dead")},
+        },
+        "routes": [{"to": ["binary", "structured", "lake"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "state": str(folder / "state"),
+    }
+    return Plan(catalog, settings_from_dict(told, {}, folder))
+
+
+def write(plan: Plan, rows: DataFrame, kind: Kind, query: str) -> dict[str, list[dict[str, Any]]]:
+    """Judge rows and write them as ``run`` does; returns what went to Kafka."""
+    context = rows.sparkSession.sparkContext
+    judge = context.broadcast(plan.judge)
+    outcomes = unified(judged(rows, kind, judge, context.accumulator([], Tallies())), kind, query, arrived=True)
+    writer = Kept(plan)
+    batch = Batch(kind, query, f"g-{query}", 0, "2026-01-02T03:04:06.000000Z")
+    if kind == "letters":
+        writer.write_routed(outcomes, batch)
+    else:
+        writer.write(outcomes, batch)
+    return writer.kept
+
+
+def source_rows(spark: SparkSession, kind: Kind) -> DataFrame:
+    """Return the records as their source gives them."""
+    if kind == "inbox":
+        made = [
+            (
+                endpoint_of(each),
+                each,
+                RECEIVED,
+                [tuple(part) for part in BINDINGS[each].parts(native)],
+                body,
+                f"{each}-{at}",
+            )
+            for each in PUSHED
+            for at, (native, body) in enumerate(RECORDS[each])
+        ]
+        return spark.createDataFrame(made, SPARK_SCHEMA).coalesce(1)
+    rows = []
+    for at, (native, body) in enumerate(RECORDS["KAFKA"]):
+        parts = BINDINGS["KAFKA"].parts(native)
+        told = [(part.key.removeprefix("headers."), part.value) for part in parts if part.key.startswith("headers.")]
+        key = next((part.value for part in parts if part.key == "key"), None)
+        rows.append((key, body, "in", 0, at, 1_767_323_045_123, told))
+    return spark.createDataFrame(rows, KAFKA_ROW).coalesce(1)
+
+
+def table(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of the table, in order of position."""
+    rows: list[dict[str, Any]] = DeltaTable(str(folder / "lake")).to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda row: str(row["position"]))
+
+
+@pytest.mark.parametrize("kind", ["kafka", "inbox"])
+def test_a_replay_gives_what_the_record_would_have_given(spark: SparkSession, kind: Kind, tmp_path: Path) -> None:
+    protocols = ("KAFKA",) if kind == "kafka" else PUSHED
+    rows = source_rows(spark, kind)
+    before = plan_of(tmp_path / "one", catalog(protocols, mended=False))
+    assert not any(write(before, rows, kind, "q").values())
+    letters = list(read_letters(before.settings))
+    assert {letter.reason for letter in letters} == {"no-match"}
+    assert {letter.endpoint for letter in letters} == set(map(endpoint_of, protocols))
+
+    mended = catalog(protocols, mended=True)
+    wanted = write(plan_of(tmp_path / "two", mended), rows, kind, "q")
+    now = plan_of(tmp_path / "three", mended)
+    given = write(now, spark.createDataFrame(rows_of(letters)).coalesce(1), "letters", "replay")
+    assert given == wanted
+    assert len(given["binary"]) == len(letters)
+    assert table(tmp_path / "three") == table(tmp_path / "two")
+    assert {row["id"] for row in table(tmp_path / "three") if row["type"] == "made"} == MAPPED[kind]
+    told = {row["position"]: row["message"] for row in table(tmp_path / "three")}
+    assert [verdict.message for verdict in verdicts(now, letters)] == [told[letter.position] for letter in letters]
+
+
+def test_letters_keep_their_record_in_its_own_form() -> None:
+    letter = Letter("1", "no-match", "", (), None, "KAFKA", {"topic": "t"}, b"x", "e", "t-0-1", RECEIVED, None, 1)
+    assert letter.record() == Record("KAFKA", {"topic": "t"}, b"x", None, "2026-01-02T03:04:05.123450Z", "t-0-1")

@@ -1,0 +1,238 @@
+"""What is in the way passes and nothing is lost: sinks that are down, and a catalog that would flood the dead letters.
+
+In each case the batch is held, nothing of it becomes a dead letter that should not, and status, metrics and log name
+what is in the way and the remedy. Schemas that cannot be reached are in :mod:`tests.reliability.test_schemas`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.conftest import Kafka, TopicFactory
+from tests.support import shop
+from tests.support.kafka import Headers, produce
+from tests.support.ports import free_ports
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+from tests.support.webhook import Answer, Taken, Webhook
+
+LIMIT: Final = 120.0
+RECORDS: Final = 20
+BUSY: Final = "answers 503"
+
+
+class Router:
+    """The shop's router with two queries: the inbox for HTTP, and a lane for a topic whose records go elsewhere."""
+
+    def __init__(self, process: RouterProcess, kafka: Kafka, topic: str) -> None:
+        self.process = process
+        self.folder = process.folder
+        self.topic = topic
+        self.servers = kafka.bootstrap
+        (self.port,) = free_ports(1)
+        self.sent = 0
+        self.in_lane = 0
+
+    def settings(self, hook: str, **letters: Any) -> dict[str, Any]:
+        """Return the settings: what comes by HTTP goes to table, lines, webhook and another table; the lane to one."""
+        told = shop.settings(self.folder, hook)
+        lane = {"endpoint": "/endpoints/lane", "bootstrap_servers": self.servers, "lane": "own"}
+        sinks = {
+            **told["sinks"],
+            "lines": {"type": "jsonl", "path": str(self.folder / "lines")},
+            "other": {"type": "table", "path": str(self.folder / "other")},
+            "apart": {"type": "table", "path": str(self.folder / "apart")},
+        }
+        routes = [{"when": {"message": "*/aside"}, "to": ["apart"]}, {"to": ["lake", "lines", "hook", "other"]}]
+        return {
+            **told,
+            "sources": [{"endpoint": shop.SHOP}, lane],
+            "http": {"port": self.port},
+            "sinks": sinks,
+            "routes": routes,
+            "dead_letters": {"sinks": ["dead"], **letters},
+            "trigger": "200ms",
+        }
+
+    def write_catalog(self, *types: str) -> None:
+        """Write the catalog, at once, with definitions of these types for HTTP and the one of the lane."""
+        document = shop.catalog(mended=True)
+        document["messagegroups"] = {
+            "G": {"messages": {name: shop.event(name) for name in types}},
+            "L": {"messages": {"aside": shop.event("aside")}},
+        }
+        lane = {"usage": "consumer", "protocol": "KAFKA", "protocoloptions": {"options": {"topic": self.topic}}}
+        document["endpoints"]["lane"] = {**lane, "messagegroups": ["/messagegroups/L"]}
+        (self.folder / "fresh").write_text(json.dumps(document))
+        (self.folder / "fresh").replace(self.folder / "catalog.json")
+
+    def post(self, *types: str) -> None:
+        """Send events of these types by HTTP, in one request, so that they are one batch of the router's."""
+        events = [
+            {"specversion": "1.0", "id": f"id-{n}", "source": "/s", "type": name, "data": {"n": n}}
+            for n, name in enumerate(types, self.sent)
+        ]
+        headers = {"content-type": "application/cloudevents-batch+json"}
+        answer = httpx.post(f"http://127.0.0.1:{self.port}/shop", json=events, headers=headers, timeout=30)
+        assert answer.status_code == 202, answer.text
+        self.sent += len(events)
+
+    def lane_goes_on(self) -> None:
+        """Send some by the lane, and see them in its table."""
+        told: Headers = [(f"ce_{name}", text) for name, text in (("specversion", b"1.0"), ("source", b"/s"))]
+        more = [
+            [*told, ("ce_type", b"aside"), ("ce_id", str(n).encode())] for n in range(self.in_lane, self.in_lane + 5)
+        ]
+        produce(self.servers, self.topic, ((None, b"x", headers) for headers in more))
+        self.in_lane += len(more)
+        apart = self.folder / "apart"
+        self.wait(lambda: len(shop.rows_of(apart)) == self.in_lane)
+
+    def held(self, *signs: str) -> dict[str, Any]:
+        """Wait until the inbox's query alone is held, for a reason with all these signs; return what is said of it."""
+        self.wait(lambda: all(sign in self.reason for sign in signs))
+        told = self.process.readiness()
+        assert told["ready"] is False
+        assert [reason.partition(":")[0] for reason in told["reasons"]] == ["query inbox is held"]
+        assert told["queries"]["inbox"]["batch"] is not None
+        (other,) = (query for name, query in told["queries"].items() if name != "inbox")
+        assert other["state"] == "running"
+        return dict(told["queries"]["inbox"])
+
+    @property
+    def reason(self) -> str:
+        """Why the inbox's query is held; '' when it is not."""
+        query = self.process.readiness().get("queries", {}).get("inbox", {})
+        return str(query.get("reason", "")) if query.get("state") == "held" else ""
+
+    def gauge(self) -> dict[str, float]:
+        """Return which sinks hold the inbox's query, as the metrics have it."""
+        start = 'xrouter_query_held{query="inbox",sink="'
+        return {
+            name.removeprefix(start).removesuffix('"}'): value
+            for name, value in self.process.metrics().items()
+            if name.startswith(start)
+        }
+
+    def errors(self, sink: str) -> float:
+        return self.process.total("xrouter_sink_writes_total", sink=sink, result="error")
+
+    def counted(self) -> Counter[str]:
+        """Return how many records of the shop have which outcome."""
+        return Counter(
+            {
+                outcome: int(self.process.total("xrouter_records_total", endpoint=shop.SHOP, outcome=outcome))
+                for outcome in ("routed", "dead-letter")
+            }
+        )
+
+    def wait(self, condition: Any) -> None:
+        wait_until(condition, LIMIT, lambda: f"{self.reason!r}; log:\n{self.process.log[-3000:]}")
+
+    def ids(self, table: str) -> Counter[str]:
+        return Counter(row["id"] for row in shop.rows_of(self.folder / table))
+
+    def line_ids(self) -> Counter[str]:
+        files = sorted((self.folder / "lines").glob("*.jsonl"))
+        lines = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+        return Counter(line["cloudevent"]["id"] for line in lines)
+
+
+@pytest.fixture
+def shop_router(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> Router:
+    return Router(router, kafka, topic_factory("lane"))
+
+
+def ids_of(requests: list[Taken]) -> Counter[str]:
+    return Counter(request.attributes()["id"] for request in requests)
+
+
+def test_sinks_that_are_down_hold_their_query_and_no_other(shop_router: Router) -> None:
+    router, busy = shop_router, True
+
+    def answer(_: Taken) -> Answer:
+        return Answer(503 if busy else 202)
+
+    router.write_catalog("good")
+    other = router.folder / "other"
+    with Webhook(answer) as hook:
+        router.process.configure(router.settings(hook.url))
+        router.process.start()
+        router.post(*["good"] * RECORDS)
+        told = router.held("sink hook", BUSY)
+        router.wait(lambda: router.errors("hook") >= 2)
+        # In the order of the route: what stands before the webhook has the batch, what comes after it not.
+        once = Counter({f"id-{n}": 1 for n in range(RECORDS)})
+        assert router.ids("lake") == router.line_ids() == once
+        assert not other.exists()
+        assert router.gauge() == {"hook": 1}
+        assert router.errors("lake") == router.errors("other") == 0
+        assert f"batch={told['batch']}" in last_line(router.process.log, "batch held")
+        router.lane_goes_on()
+        assert router.counted() == {"routed": 0, "dead-letter": 0}
+
+        # The webhook comes back, and the next in the row is away: something else lies where the table is to be.
+        other.write_text("in the way")
+        busy = False
+        router.held("sink other", str(other))
+        assert router.gauge() == {"hook": 0, "other": 1}
+        assert ids_of(hook.taken) == once
+        router.lane_goes_on()
+        other.unlink()
+        router.wait(lambda: router.process.readiness()["ready"])
+        assert router.gauge() == {"hook": 0, "other": 0}
+
+        # The next batch is as any other: held no more, and in its order.
+        router.post(*["good"] * RECORDS)
+        router.wait(lambda: router.counted()["routed"] == router.sent)
+        router.lane_goes_on()
+        assert router.process.stop() == 0, router.process.log[-2000:]
+        taken = ids_of(hook.taken)
+    once = Counter({f"id-{n}": 1 for n in range(2 * RECORDS)})
+    assert router.ids("lake") == router.ids("other") == router.line_ids() == once
+    assert taken == once
+    assert not (router.folder / "dead").exists()
+
+
+def test_a_catalog_that_makes_dead_letters_of_most_holds_the_batch_until_it_is_mended(shop_router: Router) -> None:
+    router = shop_router
+    kinds = ["good", "good", "late", "late", "late"] * 4
+    with Webhook() as hook:
+        router.write_catalog("good")
+        router.process.configure(router.settings(hook.url, max_ratio=0.5))
+        router.process.start()
+        router.post(*kinds)
+        router.held("12 of 20 records would be dead letters", "max_ratio 0.5", "mend the catalog")
+        line = last_line(router.process.log, "batch held")
+        assert "mend the catalog, and the batch is judged anew" in line
+        assert router.gauge() == {"": 1}
+        router.lane_goes_on()
+        # A change that mends nothing of it is tried once, and held again.
+        router.write_catalog("good", "else")
+        router.wait(lambda: router.process.log.count("batch held") == 2)
+        router.held("12 of 20 records")
+        assert not any((router.folder / name).exists() for name in ("lake", "lines", "other", "dead"))
+        assert not hook.seen
+        assert router.counted() == {"routed": 0, "dead-letter": 0}
+
+        router.write_catalog("good", "late")
+        router.wait(lambda: router.counted()["routed"] == router.sent)
+        router.wait(lambda: router.process.readiness()["ready"])
+        assert router.gauge() == {"": 0}
+        assert router.process.log.count("batch held") == 2, "the batch was judged anew by a plan that had judged it"
+        # Fewer than the limit are dead letters as ever.
+        router.post(*["good"] * 4, "unknown")
+        router.wait(lambda: router.counted() == {"routed": router.sent - 1, "dead-letter": 1})
+        assert router.process.stop() == 0, router.process.log[-2000:]
+    once = Counter({f"id-{n}": 1 for n in range(router.sent - 1)})
+    assert router.ids("lake") == router.ids("other") == router.line_ids() == ids_of(hook.taken) == once
+    assert Counter(row["reason"] for row in shop.rows_of(router.folder / "dead")) == {"no-match": 1}
+
+
+def last_line(log: str, sign: str) -> str:
+    return next(line for line in reversed(log.splitlines()) if sign in line)

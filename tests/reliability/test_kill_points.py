@@ -1,0 +1,122 @@
+"""The router is killed at each point of a batch in turn: tables have every record once, other sinks at least once.
+
+One state goes through all deaths: each router first finishes the batch that the one before it left, and then dies at
+its own point in the next batch. What is looked at in the end has therefore been through every repair there is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import Kafka, TopicFactory
+from tests.support import load
+from tests.support.dying_router import ENDED_BY_SIGNAL
+from tests.support.kafka import produce, read_all
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+from tests.support.webhook import Webhook
+
+DEFINITIONS: Final = 10
+RECORDS: Final = 40
+LIMIT: Final = 120.0
+POINTS: Final = (
+    ("router.state:State.pin", "before"),
+    ("router.state:State.pin", "after"),
+    ("router.sinks.delta:DeltaSink.write", "before"),
+    ("router.sinks.delta:make_durable", "before"),
+    ("router.sinks.definition_tables:DefinitionTablesSink.write", "after"),
+    ("router.writing:BatchWriter._save", "before"),
+    ("router.writing:BatchWriter._save", "after"),
+    ("router.sinks.messages:ConfirmedSink.write", "before"),
+    ("router.sinks.messages:ConfirmedSink.write", "after"),
+    ("router.writing:BatchWriter._write_letters", "before"),
+    ("router.writing:BatchWriter._write_letters", "after"),
+    ("router.writing:BatchWriter.write", "after"),
+    ("router.metrics:Metrics.batch_done", "before"),
+    ("router.metrics:Metrics.batch_done", "after"),
+)
+FEW: Final = tuple(POINTS[number] for number in (1, 3, 6, 11))
+
+
+def settings(kafka: Kafka, folder: Path, out: str, hook: Webhook) -> dict[str, Any]:
+    """One source, and a sink of each kind of promise."""
+    return {
+        "catalog": {"source": str(folder / "catalog.json")},
+        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": kafka.bootstrap}],
+        "sinks": {
+            "wide": {"type": "table", "path": str(folder / "wide"), "compact_after": 2},
+            "typed": {"type": "table", "path": str(folder / "typed"), "layout": "definition", "table": "{messageid}"},
+            "bus": {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": out},
+            "hook": {"type": "http", "url": hook.url + "/{messageid}"},
+            "files": {"type": "table", "format": "parquet", "path": str(folder / "files")},
+            "dead": {"type": "table", "path": str(folder / "dead")},
+        },
+        "routes": [{"to": ["wide", "typed", "bus", "hook", "files"]}],
+        "dead_letters": {"sinks": ["dead"]},
+    }
+
+
+def numbers(bodies: Iterable[bytes | None]) -> Counter[int]:
+    """Count records by the number in their body."""
+    return Counter(json.loads(body or b"{}")["n"] for body in bodies)
+
+
+def of_table(folder: Path, column: str = "data") -> Counter[int]:
+    """Count the records of a Delta table, read by DuckDB."""
+    files = [uri.removeprefix("file://") for uri in DeltaTable(folder).file_uris()]
+    rows = duckdb.execute(f"select {column} from read_parquet(?, union_by_name=true)", [files]).fetchall()
+    return numbers(row[0] for row in rows)
+
+
+def step_through(
+    kafka: Kafka, topics: tuple[str, str], router: RouterProcess, points: Iterable[tuple[str, str]]
+) -> None:
+    source, out = topics
+    folder = router.folder
+    load.write_catalog(folder / "catalog.json", load.catalog(DEFINITIONS, topic=source))
+    sent = 0
+    with Webhook() as hook:
+        router.configure(settings(kafka, folder, out, hook))
+        for left, (point, when) in enumerate(points):
+            produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, start=sent, bad=8))
+            sent += RECORDS
+            router.module = ("tests.support.dying_router", point, when, str(min(left, 1)))
+            router.launch()
+            assert router.wait(LIMIT) == ENDED_BY_SIGNAL, f"it did not die {when} {point}: {router.log[-2000:]}"
+        router.module = ("router",)
+        produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, start=sent, bad=8))
+        sent += RECORDS
+        router.start()
+        goal = sum(1 for n in range(sent) if n % 8 == 7)
+        wait_until(lambda: (folder / "dead").exists() and len(of_table(folder / "dead", "body")) == goal, LIMIT,
+                   lambda: f"the last letters; log:\n{router.log[-3000:]}")  # fmt: skip
+        assert router.stop() == 0, router.log[-2000:]
+        posted = numbers(taken.body for taken in hook.taken)
+    good = {n for n in range(sent) if n % 8 != 7}
+    once = Counter(good)
+    assert of_table(folder / "wide") == once
+    assert sum((of_table(table) for table in (folder / "typed").iterdir()), Counter()) == once
+    files = [str(file) for file in (folder / "files").glob("*.parquet")]
+    rows = duckdb.execute("select data from read_parquet(?)", [files]).fetchall()
+    assert numbers(row[0] for row in rows) == once
+    assert of_table(folder / "dead", "body") == Counter(set(range(sent)) - good)
+    assert set(posted) == good
+    assert set(numbers(message.value for message in read_all(kafka.bootstrap, out))) == good
+
+
+def test_killed_at_some_points(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
+    step_through(kafka, (topic_factory("in"), topic_factory("out")), router, FEW)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_killed_at_every_point(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
+    step_through(kafka, (topic_factory("in"), topic_factory("out")), router, POINTS)

@@ -1,0 +1,144 @@
+"""Which letters hold up their keys: places in the ledger, crashes, and the turns of a replay."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from router.letters.key_order import Turns, held_up, only_waits, waits_for
+from router.letters.ledger import LetterLedger, Outcome, PendingReplay
+from router.letters.letter import Letter
+from router.letters.replay_selection import Chosen, batches, lacking
+from router.refusals import detail_of, sinks_of
+
+WHEN = datetime(2026, 1, 2, tzinfo=UTC)
+LETTER = Letter("a1", "no-match", "", (), "/endpoints/e", "KAFKA", {}, b"", "1", "t-0-1", WHEN, WHEN, 1, "dead")
+ARRIVED = [("A", "a1"), ("B", "b1"), ("A", "a2"), ("A", "a3")]
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[LetterLedger]:
+    """A ledger with three letters of one key and one of another."""
+    with LetterLedger.open(tmp_path) as opened:
+        opened.order.arrived(ARRIVED)
+        yield opened
+
+
+def test_a_key_is_blocked_by_its_first_letter_until_that_is_replayed_or_gone(ledger: LetterLedger) -> None:
+    order = ledger.order
+    assert order.heads() == {"A": "a1", "B": "b1"}
+    assert [order.behind(letter) for letter in ("a1", "a2", "a3", "x")] == [2, 1, 0, 0]
+    assert order.keys(["a2", "b1", "x"]) == {"a2": "A", "b1": "B"}
+    ledger.begin(PendingReplay(1, "plan", ("a1", "b1")))
+    ledger.finish(1, [Outcome("a1"), Outcome("b1", "no-match", "still")])
+    assert order.heads() == {"A": "a2", "B": "b1"}
+    assert order.is_first("a2") and not order.is_first("a3")
+    ledger.forget(["b1"])
+    ledger.replayed(["a2"], WHEN)
+    assert order.heads() == {"A": "a3"}
+    assert order.release(["a3", "a1"]) == 1
+    assert order.letters() == set()
+    assert ledger.standing(["a3"]) == {"a3": "open"}
+
+
+def test_a_batch_that_is_repeated_stands_as_before_and_without_what_was_replayed(ledger: LetterLedger) -> None:
+    order = ledger.order
+    ledger.replayed(["a1"], WHEN)
+    order.arrived(ARRIVED)
+    assert order.heads() == {"B": "b1", "A": "a2"}
+    # One that a sink turned down comes in its place among those that stood there before the write.
+    order.arrived([("A", "a2"), ("A", "a0"), ("A", "a3")])
+    assert [Turns(order).earlier(letter) for letter in ("a2", "a0", "a3")] == [None, "a2", "a0"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from router.letters.ledger import LetterLedger
+
+with LetterLedger.open(Path(sys.argv[1])) as ledger:
+    ledger.order.arrived([("A", "a1")])
+    seen = 0
+    def watch(statement):
+        global seen
+        seen += statement.startswith("INSERT INTO waiting")
+        if seen == 700:
+            os.kill(os.getpid(), signal.SIGKILL)
+    ledger._database.set_trace_callback(watch)
+    ledger.order.arrived([("A", "a1"), *(("B", f"b{n}") for n in range(1000))])
+"""
+
+
+def test_killed_while_letters_arrive_nothing_of_it_is_there(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    with LetterLedger.open(tmp_path) as ledger:
+        assert ledger.order.heads() == {"A": "a1"}
+
+
+def test_what_is_behind_a_letter_that_stays_dead_is_held_up() -> None:
+    keys = {"a1": "A", "a2": "A", "b1": "B", "b2": "B"}
+    assert held_up(["a1", "b1", "x", "a2", "b2", "y"], ["a1", "x", "b2"], keys) == {"a2"}
+
+
+def test_a_letter_that_only_waited_is_nowhere(tmp_path: Path) -> None:
+    detail = detail_of(dict.fromkeys(["lake", "b;us"], waits_for("0a" * 16)))
+    assert sinks_of(detail) == ("lake", "b;us")
+    assert only_waits(detail)
+    assert not only_waits(f"{detail}; sink hook: away")
+    assert not only_waits("sink lake: no")
+    with LetterLedger.open(tmp_path) as ledger:
+        assert lacking(ledger, replace(LETTER, reason="sink-rejected", detail=detail), None) == ()
+
+
+def gathered(
+    ledger: LetterLedger, letters: Sequence[str], lasting: str = "", lake: str = ""
+) -> tuple[list[list[str]], set[str]]:
+    """Replay letters in the order in which they are read, all but *lasting*; returns batches, and who was left out."""
+    turns = Turns(ledger.order)
+    chosen = (
+        Chosen(replace(LETTER, id=letter, position=letter), ("lake",) if letter in lake.split() else ())
+        for letter in letters
+    )
+    found: list[list[str]] = []
+    for batch in batches(chosen, 2, turns):
+        ids = [letter.id for letter in batch.letters]
+        found.append(ids)
+        held = held_up(ids, lasting.split(), ledger.order.keys(ids))
+        ledger.replayed([letter for letter in ids if letter not in held and letter not in lasting.split()], WHEN)
+    return found, turns.left
+
+
+def test_letters_of_a_key_are_replayed_in_order(ledger: LetterLedger) -> None:
+    assert gathered(ledger, ["a1", "b1", "a2", "x", "a3"]) == ([["a1", "b1"], ["a2", "x"], ["a3"]], set())
+
+
+def test_what_goes_to_other_sinks_waits_for_the_batch_before_it(ledger: LetterLedger) -> None:
+    assert gathered(ledger, ["a1", "a2", "a3", "b1"], lake="a2 a3") == ([["a1"], ["a2", "a3"], ["b1"]], set())
+
+
+def test_a_letter_is_left_out_while_one_before_it_is_dead_or_no_part_of_the_replay(ledger: LetterLedger) -> None:
+    assert gathered(ledger, ["a2", "b1"]) == ([["b1"]], {"a2"})
+    assert gathered(ledger, ["a1", "a2", "a3"], lasting="a1") == ([["a1", "a2"]], {"a3"})
+    assert gathered(ledger, ["a1", "a2"], lasting="a1", lake="a2") == ([["a1"]], {"a2"})
+    assert ledger.order.heads() == {"A": "a1"}
+
+
+def test_one_that_is_read_before_its_turn_is_left_for_another_pass(ledger: LetterLedger) -> None:
+    assert gathered(ledger, ["a3", "a2", "a1"]) == ([["a1"]], {"a2", "a3"})
+    assert ledger.order.is_first("a2")
+
+
+def test_in_a_dry_run_what_passed_holds_up_nothing(ledger: LetterLedger) -> None:
+    turns = Turns(ledger.order)
+    assert turns.earlier("a2") == "a1"
+    turns.passed("a1")
+    assert (turns.earlier("a2"), turns.earlier("a3")) == (None, "a2")
+    assert ledger.order.heads()["A"] == "a1"

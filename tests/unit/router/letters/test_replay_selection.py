@@ -1,0 +1,122 @@
+"""Which letters a replay takes, which sinks they still lack, and how they are put into batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from router.errors import RouterError, StateError
+from router.letters.filters import Filter, filter_of, moment_of
+from router.letters.ledger import LetterLedger, Outcome, PendingReplay
+from router.letters.letter import Letter
+from router.letters.replay import ReplayOptions
+from router.letters.replay_rows import rows_of
+from router.letters.replay_selection import Chosen, Selection, batches, lacking
+
+WHEN = datetime(2026, 1, 2, tzinfo=UTC)
+NEAREST = ({"message": "/messagegroups/G/messages/M", "mismatches": []},)
+LETTER = Letter(
+    "a", "no-match", "x", NEAREST, "/endpoints/e", "HTTP", {"path": "/"}, b"{}", "1", "p-0-1", WHEN, WHEN, 1, "dead"
+)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "taken"),
+    [
+        (Filter(), True),
+        (Filter(ids=frozenset("a")), True),
+        (Filter(ids=frozenset("b")), False),
+        (Filter(reasons=frozenset({"no-match", "ambiguous"})), True),
+        (Filter(reasons=frozenset({"ambiguous"})), False),
+        (Filter(endpoints=("/endpoints/x", "*/e")), True),
+        (Filter(endpoints=("/endpoints/x",)), False),
+        (Filter(messages=("*/M",)), True),
+        (Filter(messages=("M",)), False),
+        (Filter(since=WHEN), True),
+        (Filter(since=WHEN + timedelta(seconds=1)), False),
+        (Filter(until=WHEN), False),
+        (Filter(until=WHEN + timedelta(seconds=1)), True),
+        (Filter(standings=frozenset({"parked"})), False),
+        (Filter(standings=frozenset({"open", "parked"}), reasons=frozenset({"no-match"})), True),
+    ],
+)
+def test_filter(wanted: Filter, taken: bool) -> None:
+    assert wanted.takes(LETTER, "open") is taken
+
+
+def test_a_letter_without_a_time_is_of_no_time() -> None:
+    assert not Filter(since=WHEN).takes(replace(LETTER, failed=None), "open")
+    assert Filter().takes(replace(LETTER, failed=None), "open")
+
+
+def test_times_of_a_command_line() -> None:
+    assert moment_of("2026-01-02", "--since") == WHEN
+    assert moment_of("2026-01-02T01:00:00+01:00", "--since") == WHEN
+    ago = moment_of("2h ago", "--since")
+    assert ago is not None
+    assert timedelta(hours=1, minutes=59) < datetime.now(UTC) - ago < timedelta(hours=2, minutes=1)
+    with pytest.raises(RouterError, match="--until 'soon' is no time"):
+        filter_of(until="soon")
+
+
+def test_standing_decides_and_what_failed_too_often_is_parked(tmp_path: Path) -> None:
+    letters = [replace(LETTER, id=name, position=name) for name in "abcd"]
+    with LetterLedger.open(tmp_path) as ledger:
+        ledger.replayed(["a"], WHEN)
+        ledger.park(["b"])
+        ledger.attempted([("c", "no-match", "")] * 2, WHEN)
+        selection = Selection(ledger, Filter(), most=2)
+        assert [each.letter.id for each in selection.choose(letters)] == ["d"]
+        assert selection.skipped == Counter(replayed=1, parked=2)
+        assert ledger.standing("c") == {"c": "parked"}
+        again = Selection(ledger, Filter(ids=frozenset("cdz")), parked=True, most=2)
+        assert [each.letter.id for each in again.choose(letters)] == ["c", "d"]
+        assert again.seen == {"c", "d"}
+        assert [each.letter.id for each in Selection(ledger, Filter(), limit=0).choose(letters)] == []
+
+
+def test_sinks_that_lack_a_record_are_those_named_last(tmp_path: Path) -> None:
+    rejected = replace(LETTER, reason="sink-rejected", detail="sink bus: no; sink hook: away")
+    with LetterLedger.open(tmp_path) as ledger:
+        assert lacking(ledger, LETTER, None) == ()
+        assert lacking(ledger, rejected, None) == ("bus", "hook")
+        # Refused by one of them; then a catalog that knew nothing of it, which changes nothing about who has it.
+        ledger.attempted([("a", "sink-rejected", "sink hook: never")], WHEN)
+        ledger.attempted([("a", "no-match", "sink bus: said a record")], WHEN)
+        assert lacking(ledger, rejected, ledger.entries("a")["a"]) == ("hook",)
+        assert lacking(ledger, LETTER, ledger.entries("a")["a"]) == ("hook",)
+
+
+def test_batches_are_of_one_destination_and_have_no_position_twice() -> None:
+    letters = [replace(LETTER, id=str(n), position=f"p-{n % 4}") for n in range(6)]
+    chosen = [Chosen(letter, ("bus",) if n == 2 else ()) for n, letter in enumerate(letters)]
+    found = [(batch.sinks, [letter.id for letter in batch.letters]) for batch in batches(chosen, 3)]
+    assert found == [((), ["0", "1", "3"]), (("bus",), ["2"]), ((), ["4", "5"])]
+    twice = [Chosen(replace(LETTER, id=name)) for name in "xy"]
+    assert [len(batch.letters) for batch in batches(twice, 3)] == [1, 1]
+
+
+def test_a_batch_is_no_larger_than_a_second_of_the_rate() -> None:
+    assert ReplayOptions(rate=7.9).size == 7
+    assert ReplayOptions(rate=0.2).size == 1
+    assert ReplayOptions(rate=1e9).size == 1_000
+
+
+def test_a_letter_that_was_changed_where_it_lies_is_named() -> None:
+    with pytest.raises(RouterError, match=r"dead letter a in dead: native\.headers must be a list"):
+        rows_of([replace(LETTER, native={"headers": 1})])
+    with pytest.raises(RouterError, match="protocol 'COAP' is none of"):
+        rows_of([replace(LETTER, protocol="COAP")])
+
+
+def test_one_replay_at_a_time(tmp_path: Path) -> None:
+    with LetterLedger.open(tmp_path) as one, LetterLedger.open(tmp_path) as other, one.exclusive():
+        with pytest.raises(StateError, match=r"another replay .*is running"), other.exclusive():
+            pass
+        one.begin(PendingReplay(1, "plan", ("a",)))
+        one.finish(1, [Outcome("a")])
+        assert one.next_number() == 2

@@ -1,0 +1,24 @@
+"""The detail of a refused record names the sinks that lack it, whatever they are called and whatever they said."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.kafka_columns import HEADER_CAP
+from router.refusals import detail_of, sinks_of
+
+NAMES = st.text(alphabet="ab-_.:;% ", min_size=1, max_size=12)
+REASONS = st.one_of(st.text(max_size=40), st.just("no; sink other: never"), st.just("x" * 6_000))
+
+
+@given(st.dictionaries(NAMES, REASONS, min_size=1, max_size=12))
+def test_names_are_read_back_and_fit_into_a_header(reasons: dict[str, str]) -> None:
+    detail = detail_of(reasons)
+    assert sinks_of(detail) == tuple(reasons)
+    assert len(detail) <= HEADER_CAP
+
+
+def test_other_details_name_no_sink() -> None:
+    assert sinks_of("70000 bytes of key and data; a sink of its route takes 67232") == ()
+    assert sinks_of("") == ()

@@ -1,0 +1,108 @@
+"""The brokers of docker-compose.yml and those of the tests run on the same settings files; the router on its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from router.cli import app
+from tests.support import deployed
+from tests.support.brokers import KafkaBroker
+from tests.support.mosquitto import Mosquitto
+from tests.support.natsserver import NatsServer
+from tests.support.qpid import QPID_SERVER, QpidBroker
+
+ROOT = Path(__file__).resolve().parents[2]
+SERVICES = {"mqtt": deployed.MOSQUITTO, "nats": deployed.NATS, "kafka": deployed.KAFKA, "amqp": deployed.QPID}
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    return found
+
+
+def inside(service: dict[str, Any], file: Path) -> str:
+    """Return where a container sees a file of ours; fails when it does not."""
+    for volume in service["volumes"]:
+        source, place, *mode = volume.split(":")
+        mounted = (ROOT / source).resolve()
+        if source.startswith(".") and (mounted == file or mounted in file.parents):
+            assert mode == ["ro"], f"{volume} can be written to"
+            return str(place / file.relative_to(mounted)) if mounted != file else place
+    raise AssertionError(f"{file} is not mounted by {service['image']}")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_each_broker_is_started_with_its_file(compose: dict[str, Any], name: str) -> None:
+    service = compose["services"][name]
+    place = inside(service, SERVICES[name])
+    if name == "kafka":  # where the image looks for a file by itself
+        assert place == "/mnt/shared/config/server.properties"
+    else:
+        assert place in service["command"]
+    if name == "amqp":
+        logging = inside(service, deployed.QPID_LOGGING)
+        assert f"-Dlogback.configurationFile={logging}" in service["entrypoint"]
+    if name == "mqtt":
+        assert inside(service, deployed.MOSQUITTO.parent / "local.d" / "compose.conf").startswith(
+            service["working_dir"]
+        )
+
+
+def test_every_file_of_a_broker_is_there_and_used() -> None:
+    kept = {path for path in deployed.COMPOSE.rglob("*") if path.is_file()}
+    router = {deployed.COMPOSE / "router.yaml", deployed.COMPOSE / "catalog.xreg.json"}
+    assert kept == {*deployed.ALL, *router, deployed.MOSQUITTO.parent / "local.d" / "compose.conf"}
+
+
+def test_the_brokers_of_tests_take_the_same_files(tmp_path: Path) -> None:
+    assert str(deployed.MOSQUITTO) in Mosquitto(tmp_path / "mqtt")._command()
+    server = NatsServer(tmp_path / "nats")
+    [line] = (tmp_path / "nats" / "server.conf").read_text().splitlines()
+    assert (tmp_path / "nats" / line.split('"')[1]).resolve() == deployed.NATS
+    assert str(tmp_path / "nats" / "server.conf") in server._command()
+    qpid = QpidBroker(tmp_path / "amqp")
+    assert qpid._initial() == deployed.QPID
+    kafka = KafkaBroker(tmp_path / "kafka")
+    assert kafka._properties().startswith(deployed.KAFKA.read_text())
+
+
+def test_a_kafka_container_adds_only_what_the_place_decides(compose: dict[str, Any]) -> None:
+    lines = [line for line in deployed.KAFKA.read_text().splitlines() if line and not line.startswith("#")]
+    settled = {line.split("=", 1)[0] for line in lines}
+    environment = compose["services"]["kafka"]["environment"]
+    added = {name.removeprefix("KAFKA_").lower().replace("_", ".") for name in environment if name.startswith("KAFKA_")}
+    assert not added & settled
+    assert {"listeners", "log.dirs", "controller.quorum.voters"} <= added
+
+
+def test_qpid_is_told_every_value_that_its_file_leaves_open(compose: dict[str, Any], tmp_path: Path) -> None:
+    text = deployed.QPID.read_text()
+    assert json.loads(json.loads(text)["virtualhostnodes"][0]["virtualHostInitialConfiguration"])["type"] == "DERBY"
+    told = " ".join(compose["services"]["amqp"]["command"])
+    for name in ("qpid.amqp_port", "xrouter.amqp_address"):
+        assert f"${{{name}}}" in text
+        assert f" -prop {name}=" in told
+    # The image has another patch release than the jars of the tests, of the same feature release.
+    version = compose["services"]["amqp"]["image"].split(":")[1].removesuffix("-alpine")
+    assert version.split(".")[:2] == QPID_SERVER.wanted[0].revision.split(".")[:2]
+
+
+def test_the_catalog_and_the_settings_are_clean() -> None:
+    catalog, settings = deployed.COMPOSE / "catalog.xreg.json", deployed.COMPOSE / "router.yaml"
+    done = CliRunner().invoke(app, ["check", str(catalog), "--config", str(settings), "--format", "json"])
+    assert (done.exit_code, json.loads(done.stdout)) == (0, [])
+
+
+def test_all_endpoints_of_the_catalog_are_sources() -> None:
+    catalog = json.loads((deployed.COMPOSE / "catalog.xreg.json").read_text())
+    sources = yaml.safe_load((deployed.COMPOSE / "router.yaml").read_text())["sources"]
+    assert {source["endpoint"] for source in sources} == {f"/endpoints/{name}" for name in catalog["endpoints"]}
+    protocols = {endpoint["protocol"] for endpoint in catalog["endpoints"].values()}
+    assert protocols == {"KAFKA", "MQTT/5.0", "AMQP/1.0", "NATS", "HTTP"}
