@@ -17,17 +17,7 @@ import typer
 
 from bindings.kafka.client import KafkaUnreachable
 from catalog.errors import CatalogError, DocumentError
-from router.commands.batches import batches_app
-from router.commands.catalog import catalog_app
-from router.commands.check import check
-from router.commands.dead_letters import dead_letters_app
-from router.commands.demo import demo
-from router.commands.doctor import doctor
-from router.commands.emit import emit
-from router.commands.gateway import gateway
-from router.commands.match import match
-from router.commands.routes import routes
-from router.commands.run import run
+from router.commands.lazy import HELP, lazy_group
 from router.errors import BrokerUnreachable, CatalogUnavailable, RouterError
 
 DEBUG: Final = "XROUTER_DEBUG"
@@ -40,11 +30,20 @@ _UsageError: Final[type[Exception]] = next(
     kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
 )
 
+COMMANDS: Final = {
+    **{name: f"router.commands.{name}:{name}" for name in ("run", "gateway", "check", "routes", "match", "emit")},
+    "catalog": "router.commands.catalog:catalog_app",
+    "dead-letters": "router.commands.dead_letters:dead_letters_app",
+    "batches": "router.commands.batches:batches_app",
+    "doctor": "router.commands.doctor:doctor",
+    "demo": "router.commands.demo:demo",
+}
 app = typer.Typer(
     name="xrouter",
+    cls=lazy_group(COMMANDS),
     help="Demultiplex message channels by an xRegistry catalog.",
     add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
 )
 
 
@@ -64,13 +63,6 @@ def _root(
     """Demultiplex message channels by an xRegistry catalog."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
-
-
-for _command in (run, gateway, check, routes, match, emit, doctor, demo):
-    app.command()(_command)
-app.add_typer(catalog_app, name="catalog")
-app.add_typer(dead_letters_app, name="dead-letters")
-app.add_typer(batches_app, name="batches")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

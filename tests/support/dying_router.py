@@ -1,8 +1,8 @@
 """A real router that dies, as by a power cut, at a point of a batch that a test names.
 
 ``python -m tests.support.dying_router MODULE:PATH before|after BATCHES COMMAND...`` runs ``xrouter COMMAND...`` and
-kills its own process at the first call of that function after so many batches are written. A chain of such routers meets
-each point in a batch of its own: the one that the router before it left unfinished comes first.
+kills its own process at the first call of that function after so many batches are written. A chain of such routers
+meets each point in a batch of its own: the one that the router before it left unfinished comes first.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def test_what_is_to_be_confirmed_is_not_sent_with_qos_0(tmp_path: Path, least: i
 
 
 def test_an_endpoint_may_ask_for_structured_events_by_its_options(tmp_path: Path) -> None:
-    options = {"protocoloptions": {"options": {"subject": "s", "contentmode": "structured"}}}
+    options: dict[str, Any] = {"protocoloptions": {"options": {"subject": "s", "contentmode": "structured"}}}
     made = shape(catalog(tmp_path, {"protocol": "NATS", **options}, T={})).shape(event())
     assert parts(made)["headers.content-type"] == "application/cloudevents+json"
     options = {"envelopeoptions": {"mode": "binary"}, **options}
