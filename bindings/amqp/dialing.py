@@ -52,7 +52,8 @@ class Dialer:
     certificate; else ANONYMOUS. TLS always checks the chain and the host name.
 
     Raises:
-        GatewayError: an address of no form, a certificate that cannot be read, properties that are no map.
+        GatewayError: an address of no form, or without TLS where certificates are given, a certificate that cannot be
+            read, properties that are no map.
     """
 
     def __init__(self, connection: Connection, container_id: str) -> None:
@@ -63,6 +64,9 @@ class Dialer:
         self._container_id = container_id
         self._properties = option_map(connection.options, "connectionproperties")
         self._certified = connection.tls is not None and connection.tls.certificate is not None
+        plain = next((address for address in self.addresses if address.scheme == "amqp"), None)
+        if connection.tls is not None and plain is not None:
+            raise GatewayError(f"tls is set, and {plain.url} is spoken without TLS; write amqps, or leave out tls")
         secure = any(address.scheme == "amqps" for address in self.addresses)
         self._domain = _domain(connection.tls or Tls()) if secure else None
         self._attempts = 0

@@ -83,6 +83,12 @@ def test_credentials_come_from_the_login_else_from_the_uri_and_are_not_shown() -
     assert "cret" not in repr(by_uri) and "hidden" not in repr(by_login)
 
 
+def test_a_password_does_not_go_without_tls_where_tls_is_asked_for() -> None:
+    connection = Connection(("amqps://one", "amqp://two"), Login("me", "hidden"), Tls())
+    with pytest.raises(GatewayError, match=r"amqp://two:5672 is spoken without TLS; write amqps"):
+        Dialer(connection, "c")
+
+
 @pytest.mark.parametrize("name", ["distributionmode", "distribution-mode", "distribution_mode", "DistributionMode"])
 def test_options_are_found_in_any_spelling(name: str) -> None:
     options: dict[str, Any] = {"node": "x", name: "copy"}
