@@ -12,6 +12,8 @@ LOCK_DEV := deploy/requirements-dev.lock
 # Set PYTHON=/path/to/python3 to choose another; the first of these that runs and is new enough is taken.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+# Test files that `make test` runs at a time, each with brokers of its own; most of a test's time is waiting for others.
+WORKERS ?= 2
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
@@ -51,7 +53,7 @@ format: install ## format, and mend what the linter can
 	$(BIN)/ruff check --fix .
 
 test: install ## all tests but the long ones, with a real broker
-	$(BIN)/python -m pytest -m "not full"
+	$(BIN)/python -m pytest -m "not full" -n $(WORKERS) --dist loadfile
 
 test-full: install ## all tests
 	$(BIN)/python -m pytest
