@@ -8,6 +8,9 @@ batches; then sinks and dead letters are written; then the letters take their pl
 that a sink turned down. What a sink turns down while a batch is written therefore holds back later records from the
 next batch on, not those that the same write sent.
 
+A replay that caught up with all letters of a key but those that still come says so, and batches with records of that
+key wait for its end: else a key that always has records would never be free again.
+
 Of a batch the driver sees only rows of keys that are blocked or have a dead letter in it, and of those no body. A key
 is the event's ``partitionkey``, else the key that the record came with; a record without one is never held back.
 """
@@ -15,7 +18,8 @@ is the event's ``partitionkey``, else the key that the record came with; a recor
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,6 +41,9 @@ if TYPE_CHECKING:
     from router.writing import Batch
 
 KEY: Final = "order_key"
+PATIENCE_SECONDS: Final = 60.0
+"""Longest time in which a batch waits for a replay that is about to free one of its keys."""
+LOOK_SECONDS: Final = 0.1
 _AMONG: Final = "among"
 _NUMBERS: Final = re.compile(r"((?:-\d+)*)(?:#(\d+))?\Z")
 _log = get_logger()
@@ -76,7 +83,9 @@ NOTHING: Final = HeldBack()
 class Ordering:
     """Holds back records of one query, by the settings of each batch's plan; under ``continue`` it does nothing."""
 
-    def __init__(self, state: State, query: str, notes: BatchNotes) -> None:
+    def __init__(self, state: State, query: str, notes: BatchNotes, pause: Callable[[float], None]) -> None:
+        """*pause* waits so many seconds, or raises what is to end the batch before its first write."""
+        self._pause = pause
         self._root = state.root
         self._query = query
         self._notes = notes
@@ -92,9 +101,10 @@ class Ordering:
         if not _parks(plan):
             return NOTHING
         noted = self._notes.blocked(self._query, batch.number, batch.generation)
-        blocked = self._heads() if noted is None else noted
+        blocked = self._heads(()) if noted is None else noted
         found = _suspects(rows, batch.kind, blocked, dead=dead)
         if noted is None:
+            blocked = self._heads({row[KEY] for row in found})
             met = {key: blocked[key] for key in {row[KEY] for row in found} & blocked.keys()}
             self._notes.block(self._query, batch.number, batch.generation, met)
         held = _held(found, blocked)
@@ -126,9 +136,17 @@ class Ordering:
             letters = letters.unionByName(refused.letters)
         self._arrived(_keyed(letters, batch.kind).select("position", "letter", KEY).toArrow().to_pylist())
 
-    def _heads(self) -> dict[str, str]:
-        with LetterLedger.open(self._root, create=False) as ledger:
-            return ledger.order.heads()
+    def _heads(self, keys: Collection[str]) -> dict[str, str]:
+        """Return the blocked keys, when no replay is about to free one of *keys*; such a one is waited for."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            with LetterLedger.open(self._root, create=False) as ledger:
+                heads = ledger.order.heads()
+                freeing = ledger.order.catching() & heads.keys() & set(keys)
+                # What a replay that was killed has said is no matter.
+                if not freeing or not ledger.is_locked or time.monotonic() >= deadline:
+                    return heads
+            self._pause(LOOK_SECONDS)
 
     def _arrived(self, letters: Iterable[Mapping[str, Any]]) -> None:
         rows = sorted(letters, key=lambda row: in_order(row["position"]))

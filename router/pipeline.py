@@ -162,7 +162,7 @@ class Pipeline:
         self._idle = threading.Event()
         self._idle.set()
         self._notes = BatchNotes(state.batches)
-        self._ordering = Ordering(state, name, self._notes)
+        self._ordering = Ordering(state, name, self._notes, self._breathe)
         self.failure: RouterError | None = None
         self.last: int | None = None
 
@@ -265,6 +265,11 @@ class Pipeline:
                 return
             if judged_by is not None and self._plans.active.id != judged_by.id:
                 return
+
+    def _breathe(self, seconds: float) -> None:
+        """Wait; a drain ends the query."""
+        if self._draining.wait(seconds):
+            raise Draining
 
     def _set_aside(self, rows: DataFrame, batch: Batch, loaded: _Loaded, park: Park) -> Tally:
         """Write dead letters in place of the events that sinks lack; which ones is durable before the first write."""

@@ -12,6 +12,7 @@ COMMANDS: Final = {
     "list": "router.commands.dead_letters_list:list_letters",
     "show": "router.commands.dead_letters_show:show",
     "replay": "router.commands.dead_letters_replay:replay",
+    "release": "router.commands.dead_letters_release:release",
     "suggest": "router.commands.dead_letters_suggest:suggest",
     "purge": "router.commands.dead_letters_purge:purge_letters",
 }

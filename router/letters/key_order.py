@@ -1,8 +1,8 @@
 """Which dead letters hold up later records of their keys (``dead_letters.order: park``), in the letters' ledger.
 
 A key is blocked while a letter of it stands here. Letters of a key stand in order of arrival; the first is what the
-others wait for. One leaves when it was replayed, when it was forgotten, or when an operator releases it. What a method
-changed is on the disk when it returns, wholly or not at all.
+others wait for. One leaves when it was replayed, when no sink has it any more, or when an operator releases it. What a
+method changed is on the disk when it returns, wholly or not at all.
 """
 
 from __future__ import annotations
@@ -88,6 +88,24 @@ class KeyOrder:
         place = self.place(letter)
         return place is None or self.last_between(place[0], 0, place[1]) is None
 
+    def of_keys(self, keys: Iterable[str]) -> set[str]:
+        """Return the letters of these keys."""
+        found: set[str] = set()
+        for some in portions(keys):
+            marks = ",".join("?" * len(some))
+            found.update(row[0] for row in self._all(f"SELECT letter FROM waiting WHERE key IN ({marks})", some))
+        return found
+
+    def catch_up(self, keys: Iterable[str]) -> None:
+        """Say which keys a replay is about to free, in place of those that were said before."""
+        with transaction(self._database, self._path) as database:
+            database.execute("DELETE FROM catching")
+            database.executemany("INSERT OR IGNORE INTO catching VALUES (?)", [(key,) for key in keys])
+
+    def catching(self) -> set[str]:
+        """Return the keys that a replay is about to free, as long as it runs."""
+        return {row[0] for row in self._all("SELECT key FROM catching")}
+
     def behind(self, letter: str) -> int:
         """Return how many letters of the same key wait behind a letter."""
         query = (
@@ -96,9 +114,14 @@ class KeyOrder:
         )
         return int(self._all(query, [letter])[0][0])
 
-    def letters(self) -> set[str]:
-        """Return all letters that stand here."""
-        return {row[0] for row in self._all("SELECT letter FROM waiting")}
+    def numbers(self) -> dict[str, int]:
+        """Return all letters that stand here, each with its number; a number is never given twice."""
+        return dict(self._all("SELECT letter, sequence FROM waiting"))
+
+    def gone(self, numbers: Mapping[str, int]) -> None:
+        """Remove letters that no sink has, but for those that took another number since :meth:`numbers` was asked."""
+        with transaction(self._database, self._path) as database:
+            database.executemany("DELETE FROM waiting WHERE letter = ? AND sequence = ?", list(numbers.items()))
 
     def release(self, letters: Iterable[str]) -> int:
         """Let these letters hold up nothing any more; return how many did. They stay dead letters as they are."""

@@ -210,6 +210,18 @@ class LetterLedger:
             _failed(database, ((o.letter, o.reason, o.detail) for o in settled if o.reason is not None), at, number)
             _replayed(database, (o.letter for o in settled if o.reason is None), at, number)
 
+    @property
+    def is_locked(self) -> bool:
+        """Whether a process holds the lock of :meth:`exclusive` now."""
+        try:
+            with (self._folder / LOCK).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold the lock of replays and purges: one at a time, across processes; a killed holder leaves it free.

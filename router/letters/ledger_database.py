@@ -25,6 +25,7 @@ _TABLES: Final = (
     "began TEXT NOT NULL, ended TEXT)",
     "CREATE TABLE waiting (sequence INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL, letter TEXT NOT NULL UNIQUE)",
     "CREATE INDEX waiting_by_key ON waiting (key, sequence)",
+    "CREATE TABLE catching (key TEXT PRIMARY KEY) WITHOUT ROWID",
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
 )
 

@@ -35,6 +35,9 @@ from router.sinks import check_endpoints, close_targets
 MASTER: Final = "local[2]"
 """A replay is small, and runs where the command is, whatever the router runs on."""
 CHUNK: Final = 1_000
+CATCH_UP_SECONDS: Final = 30.0
+"""Longest time in which a replay follows a router that goes on to hold records back."""
+LOOK_SECONDS: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +165,8 @@ class _Run:
         self._stack = stack
         self._replayer: Replayer | None = None
         self._plan: Plan | None = None
+        self._tried: set[str] = set()
+        self._freed: set[str] = set()
         self._began, self._before = time.monotonic(), 0
         self.result = Result()
 
@@ -177,8 +182,34 @@ class _Run:
         # One that was read before its turn came is looked for again; each time there are fewer.
         while any(self._ledger.order.is_first(letter) for letter in left):
             left = self._through(replace(selection, limit=None, only=frozenset(left), skipped=Counter(), seen=set()))
+        if self._wanted == Filter() and self._options.limit is None:
+            self._catch_up(selection)
         if held := len(left) + self.result.summary.held:
             self.result.skipped[HELD] = held
+
+    def _catch_up(self, selection: Selection) -> None:
+        """Replay letters that came meanwhile and wait behind some that were routed, until their keys are free.
+
+        A key that always has records would never be, were it not that the router waits with them for so long
+        (:mod:`router.ordering`). One that it had held back before is read once it is written.
+        """
+        order = self._ledger.order
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        try:
+            while (keys := self._due()) and time.monotonic() < deadline and not self._stop.is_set():
+                order.catch_up(keys)
+                only, tried = frozenset(order.of_keys(keys) - self._tried), len(self._tried)
+                self._through(replace(selection, only=only, skipped=Counter(), seen=set()))
+                if len(self._tried) == tried:
+                    self._stop.wait(LOOK_SECONDS)
+        finally:
+            order.catch_up(())
+
+    def _due(self) -> list[str]:
+        """Return keys that this replay freed in part, and whose first letter now is one that it did not try."""
+        heads = {key: head for key, head in self._ledger.order.heads().items() if key in self._freed}
+        standing = self._ledger.standing(heads.values())
+        return [key for key, head in heads.items() if head not in self._tried and standing[head] == "open"]
 
     def _through(self, selection: Selection) -> set[str]:
         """Replay what a selection chooses; return the letters that were left out because of one before them."""
@@ -197,7 +228,10 @@ class _Run:
         ids = tuple(letter.id for letter in batch.letters)
         pending = PendingReplay(self._ledger.next_number(), plan.id, ids, batch.sinks)
         self._ledger.begin(pending)
+        keys = self._ledger.order.keys(ids)
         replayer.replay(plan, pending, batch.letters, self.result.summary)
+        self._tried.update(ids)
+        self._freed.update(keys[letter] for letter in keys.keys() - self._ledger.order.keys(keys).keys())
         self._watcher.progress(self.result.summary)
 
     def _resume(self) -> None:

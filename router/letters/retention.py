@@ -19,7 +19,7 @@ from router.letters.delta_retention import OldRows, old_rows
 from router.letters.folder_retention import OldFiles, old_files
 from router.letters.jsonlines_reading import SUFFIX as JSON_LINES
 from router.letters.ledger import LetterLedger
-from router.letters.reading import is_readable, read_letters
+from router.letters.reading import read_letters, readable_sinks
 from router.letters.table_reading import PARQUET
 from router.settings import JsonLinesSink, KafkaSink, Settings, TableSink, letter_sinks
 
@@ -70,6 +70,8 @@ def purge(settings: Settings, limits: Limits, *, now: datetime | None = None, dr
             doomed.remove()
             removed += _told([doomed])
         _forget(settings, ledger, known)
+        if removed or _has_topics(settings):
+            _free_keys(settings, ledger)
     return [*removed, *_spilled(root, before, remove=True)]
 
 
@@ -99,12 +101,28 @@ def _known(ids: Iterator[str], ledger: LetterLedger) -> Iterator[str]:
 
 def _forget(settings: Settings, ledger: LetterLedger, ids: set[str]) -> None:
     """Forget letters that no sink has any more; one that a topic may still have must keep its standing."""
-    readable = [name for name in letter_sinks(settings) if is_readable(settings.sinks[name])]
-    if not ids or any(isinstance(settings.sinks[name], KafkaSink) for name in readable):
+    if not ids or _has_topics(settings):
         return
+    readable = readable_sinks(settings)
     if len(readable) > 1:
         ids = ids - {letter.id for letter in read_letters(settings, sinks=readable, bodies=False) if letter.id in ids}
     ledger.forget(ids)
+
+
+def _free_keys(settings: Settings, ledger: LetterLedger) -> None:
+    """Let letters that no sink has any more hold up no key: also those that a broker removed.
+
+    A letter that is to be written yet may be among them; it takes its place anew once it is.
+    """
+    left = ledger.order.numbers()
+    if left:
+        for letter in read_letters(settings, bodies=False):
+            left.pop(letter.id, None)
+        ledger.order.gone(left)
+
+
+def _has_topics(settings: Settings) -> bool:
+    return any(isinstance(settings.sinks[name], KafkaSink) for name in letter_sinks(settings))
 
 
 def _spilled(root: Path, before: datetime | None, *, remove: bool) -> list[Removed]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from router.letters.key_order import Turns, held_up, only_waits, waits_for
+from router.cli import status_of
+from router.letters.key_order import HELD, Turns, held_up, only_waits, waits_for
 from router.letters.ledger import LetterLedger, Outcome, PendingReplay
 from router.letters.letter import Letter
 from router.letters.replay_selection import Chosen, batches, lacking
+from router.letters.retention import Limits, purge
 from router.refusals import detail_of, sinks_of
+from tests.support.letters import letter_id, row, settings_file, write_letters
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 LETTER = Letter("a1", "no-match", "", (), "/endpoints/e", "KAFKA", {}, b"", "1", "t-0-1", WHEN, WHEN, 1, "dead")
@@ -44,7 +48,7 @@ def test_a_key_is_blocked_by_its_first_letter_until_that_is_replayed_or_gone(led
     ledger.replayed(["a2"], WHEN)
     assert order.heads() == {"A": "a3"}
     assert order.release(["a3", "a1"]) == 1
-    assert order.letters() == set()
+    assert order.numbers() == {}
     assert ledger.standing(["a3"]) == {"a3": "open"}
 
 
@@ -142,3 +146,46 @@ def test_in_a_dry_run_what_passed_holds_up_nothing(ledger: LetterLedger) -> None
     turns.passed("a1")
     assert (turns.earlier("a2"), turns.earlier("a3")) == (None, "a2")
     assert ledger.order.heads()["A"] == "a1"
+
+
+def letters_that_wait(folder: Path) -> Path:
+    """Write two letters of one key, and return their settings file."""
+    file = settings_file(folder, order="park")
+    settings = write_letters(file, [row(1, received=WHEN), row(2, received=WHEN)])
+    with LetterLedger.open(Path(settings.state)) as ledger:
+        ledger.order.arrived([("A", letter_id(1)), ("A", letter_id(2)), ("B", "gone")])
+    return file
+
+
+def test_show_tells_who_waits_and_release_goes_on_without_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(letters_that_wait(tmp_path))
+    assert status_of(["dead-letters", "show", file, letter_id(1)]) == 0
+    assert "waiting behind it\t1 of the same key" in capsys.readouterr().out
+    assert status_of(["dead-letters", "replay", file, "--dry-run", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {each["reason"]: each["letters"] for each in told} == {"no-match": 1, HELD: 1}
+    assert status_of(["dead-letters", "release", file, "f"]) == 1
+    assert "no letter that holds up a key begins with 'f'" in capsys.readouterr().err
+    assert status_of(["dead-letters", "release", file, letter_id(1)[:5]]) == 0
+    assert "released 1; 1 letters waited behind" in capsys.readouterr().out
+    with LetterLedger.open(tmp_path / "state", create=False) as ledger:
+        assert ledger.order.heads() == {"A": letter_id(2), "B": "gone"}
+        ledger.begin(PendingReplay(1, "plan", (letter_id(2),)))
+    assert status_of(["dead-letters", "release", file, letter_id(2)]) == 6
+    assert "a replay is unfinished" in capsys.readouterr().err
+
+
+def test_retention_frees_keys_of_letters_that_are_gone(tmp_path: Path) -> None:
+    file = letters_that_wait(tmp_path)
+    settings = write_letters(file, [row(3, failed=datetime.now(UTC))], version=2)
+    with LetterLedger.open(Path(settings.state)) as ledger:
+        ledger.order.arrived([("A", letter_id(3))])
+        purge(settings, Limits(age=timedelta(days=1)))
+        # The two that were removed, and one that a purge before it did not come to forget.
+        assert ledger.order.heads() == {"A": letter_id(3)}
+        numbers = ledger.order.numbers()
+        ledger.order.arrived([("A", letter_id(3))])
+        ledger.order.gone(numbers)
+        assert ledger.order.heads() == {"A": letter_id(3)}
