@@ -146,9 +146,7 @@ class BatchWriter:
         """Return the sinks of routes that are not among *taken*."""
         return [name for name in self._routed_to() if name not in taken]
 
-    def set_aside(
-        self, rows: DataFrame, batch: Batch, reasons: Mapping[str, str], held: HeldBack = NOTHING
-    ) -> Refused:
+    def set_aside(self, rows: DataFrame, batch: Batch, reasons: Mapping[str, str], held: HeldBack = NOTHING) -> Refused:
         """Make dead letters of the events that the sinks in *reasons* lack, and write all dead letters of the batch.
 
         No sink gets events; those that were *held* back lack everywhere. *rows* have the column ``ARRIVED``. Repeating

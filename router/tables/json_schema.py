@@ -84,7 +84,7 @@ class _JsonSchema(Composition):
             raise Never
         if kinds == {"integer", "number"}:
             return DOUBLE
-        if len(kinds) > 1:
+        if len(kinds) > 1 or "any" in kinds:
             raise Untypable("any value is allowed" if "any" in kinds else f"it may be {' or '.join(sorted(kinds))}")
         kind = kinds.pop()
         if kind == "object":
