@@ -13,18 +13,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from bindings.kafka.layouts import learned
-from router.errors import BatchPinError, RouterError, SinkError
+from router.errors import RouterError, SinkError
 from router.generations import Generation
 from router.judging import Tallies
 from router.logs import get_logger
 from router.notes import BatchNotes, Hold, Park
 from router.ordering import Ordering
 from router.plan import Plan
+from router.plans import LoadedPlan, PlanHolder
 from router.refusals import REASON
 from router.render import spilled_records
 from router.stages import Kind, judged, prepared, unified
@@ -33,11 +33,9 @@ from router.tally import Tally, collect
 from router.writing import Batch, BatchWriter
 
 if TYPE_CHECKING:
-    from pyspark import Broadcast
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from router.metrics import Metrics
-    from router.plan import Judge
     from router.status import Status
 
 RETRY_FIRST: Final = 0.5
@@ -56,84 +54,6 @@ class Draining(Exception):
 
 class TooManyLetters(Exception):
     """The circuit breaker: a batch that would flood the dead letters is held before its first write."""
-
-
-@dataclass(slots=True)
-class _Loaded:
-    """A plan on its way through the session: broadcast to the workers, with its writer and what it learned."""
-
-    plan: Plan
-    judge: Broadcast[Judge]
-    writer: BatchWriter
-    layouts: frozenset[str] = frozenset()
-
-    def learn(self, tally: Tally) -> Tally:
-        """Remember the plain header layouts of a batch, which make the next one faster."""
-        self.layouts = learned(self.layouts, tally.layouts)
-        return tally
-
-
-class PlanHolder:
-    """The active plan, and the pinned ones that retried batches need; thread-safe.
-
-    ``activate`` takes effect with the next batch of every query, never inside one.
-    """
-
-    def __init__(self, spark: SparkSession, state: State, plan: Plan, metrics: Metrics) -> None:
-        self._spark = spark
-        self._state = state
-        self._metrics = metrics
-        self._lock = threading.Lock()
-        self._loaded: dict[str, _Loaded] = {}
-        self._active = plan
-
-    @property
-    def active(self) -> Plan:
-        """The plan that the next batch is judged by."""
-        return self._active
-
-    def activate(self, plan: Plan) -> None:
-        """Make a plan the one for the next batches; it is compiled and sent to the workers first."""
-        self._load(plan)
-        self._state.put_plan(plan.id, plan.to_bytes())
-        with self._lock:
-            self._active = plan
-
-    def current(self) -> _Loaded:
-        """Return the active plan, loaded."""
-        return self._load(self._active)
-
-    def pinned(self, plan_id: str, restore: Callable[[bytes], Plan]) -> _Loaded:
-        """Return the plan with that id, compiled from its document if need be.
-
-        Raises:
-            BatchPinError: its document is gone, or of another version.
-        """
-        if plan_id in self._loaded or plan_id == self._active.id:
-            return self._load(self._active) if plan_id == self._active.id else self._loaded[plan_id]
-        document = self._state.plan(plan_id)
-        if document is None:
-            raise BatchPinError(
-                f"an unfinished batch is pinned to plan {plan_id}, which is not in the state folder",
-                hint="restore state/plans from a backup, or remove the query's checkpoint to start it anew",
-            )
-        plan = restore(document)
-        if plan.id != plan_id:
-            raise BatchPinError(
-                f"plan {plan_id} of an unfinished batch does not compile to itself any more (now {plan.id})",
-                hint="start the router version that began the batch once, so that it finishes it",
-            )
-        return self._load(plan)
-
-    def _load(self, plan: Plan) -> _Loaded:
-        with self._lock:
-            known = self._loaded.get(plan.id)
-            if known is None:
-                judge = self._spark.sparkContext.broadcast(plan.judge)
-                known = self._loaded[plan.id] = _Loaded(plan, judge, BatchWriter(plan, self._metrics.sink_write))
-                for stale in [key for key in self._loaded if key not in (plan.id, self._active.id)][:-2]:
-                    self._loaded.pop(stale).judge.unpersist()
-            return known
 
 
 class Pipeline:
@@ -227,7 +147,7 @@ class Pipeline:
                 return tally
 
     def _held(
-        self, loaded: _Loaded, batch: Batch, reason: str, sink: str = "", *, retry_seconds: float | None = None
+        self, loaded: LoadedPlan, batch: Batch, reason: str, sink: str = "", *, retry_seconds: float | None = None
     ) -> None:
         """Say that the batch is held, and note it with the sinks that have their share, if that is news."""
         self._status.query(self.name, "held", batch=batch.number, reason=reason)
@@ -271,7 +191,7 @@ class Pipeline:
         if self._draining.wait(seconds):
             raise Draining
 
-    def _set_aside(self, rows: DataFrame, batch: Batch, loaded: _Loaded, park: Park) -> Tally:
+    def _set_aside(self, rows: DataFrame, batch: Batch, loaded: LoadedPlan, park: Park) -> Tally:
         """Write dead letters in place of the events that sinks lack; which ones is durable before the first write."""
         tallies = rows.sparkSession.sparkContext.accumulator([], Tallies())
         outcomes = judged(prepared(rows, self.kind), self.kind, loaded.judge, tallies, loaded.layouts)
@@ -306,7 +226,7 @@ class Pipeline:
         why = {held.sink: f"{ASIDE}: {held.reason.removeprefix(f'sink {held.sink}: ')}"} if held and held.sink else {}
         return {name: why.get(name, ASIDE) for name in writer.lacking(taken)}
 
-    def _write(self, rows: DataFrame, batch: Batch, loaded: _Loaded, *, pinned: bool) -> Tally:
+    def _write(self, rows: DataFrame, batch: Batch, loaded: LoadedPlan, *, pinned: bool) -> Tally:
         """Judge and write once; the batch is pinned to the plan after the last look that may hold it unwritten."""
         number = batch.number
         tallies = rows.sparkSession.sparkContext.accumulator([], Tallies())

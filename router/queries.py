@@ -10,12 +10,9 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from bindings.inbox.offsets import places_of
 from bindings.inbox.stream import NAME as INBOX_FORMAT
-from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaUnreachable
 from bindings.kafka.store import inbox_columns
 from router import generations
@@ -23,8 +20,10 @@ from router.clusters import inbox_client, source_client
 from router.errors import BrokerUnreachable, StateError
 from router.generations import Generation
 from router.logs import get_logger
-from router.pipeline import Pipeline, PlanHolder
+from router.pipeline import Pipeline
 from router.plan import Plan
+from router.plans import PlanHolder
+from router.progress import inbox_backlog, lag_by_topic
 from router.sources import INBOX, Source
 from router.state import State
 from router.writing import LOST
@@ -323,33 +322,6 @@ def by_query(sources: Sequence[Source]) -> dict[str, tuple[Source, ...]]:
 def topics_of(sources: Sequence[Source]) -> tuple[str, ...]:
     """Return the topics of Kafka sources, each once."""
     return tuple(dict.fromkeys(source.topic for source in sources))
-
-
-def lag_by_topic(progress: Any) -> dict[str, int]:
-    """Return how many records each topic has that the query has not read, from Spark's progress report."""
-    lag: dict[str, int] = {}
-    for source in progress["sources"]:
-        end, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
-        for topic, partitions in latest.items():
-            read = end.get(topic, {})
-            behind = sum(max(0, at - read.get(number, 0)) for number, at in partitions.items())
-            lag[topic] = lag.get(topic, 0) + behind
-    return lag
-
-
-def inbox_backlog(path: Path, end: Any) -> int:
-    """Return how many durable rows of the inbox no batch has taken yet."""
-    offset = json.loads(end) if isinstance(end, str) else end
-    if not isinstance(offset, dict):
-        return 0
-    view = InboxView(path)
-    places = places_of(offset, view.layout.inbox)
-    return sum(view.count(number, place, max(place, view.end(number))) for number, place in places.items())
-
-
-def _offsets(told: Any) -> dict[str, dict[str, int]]:
-    found = json.loads(told) if isinstance(told, str) else told
-    return found if isinstance(found, dict) else {}
 
 
 def cause_of(text: str) -> str:

@@ -27,8 +27,8 @@ from router.letters.housekeeping import Housekeeping
 from router.logs import configure_logs, get_logger
 from router.metrics import Metrics
 from router.monitor import MonitorServer
-from router.pipeline import PlanHolder
 from router.plan import Plan, plan_of
+from router.plans import PlanHolder
 from router.queries import Queries
 from router.reload import BackgroundReloads, Reloader, unless_stopped
 from router.session import spark_session

@@ -24,8 +24,9 @@ from confluent_kafka.cimpl import NewTopic
 from catalog.load import load as load_catalog
 from router.generations import begin
 from router.metrics import Metrics
-from router.pipeline import Pipeline, PlanHolder
+from router.pipeline import Pipeline
 from router.plan import Plan
+from router.plans import PlanHolder
 from router.session import spark_session
 from router.settings import settings_from_dict
 from router.state import State

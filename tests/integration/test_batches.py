@@ -19,8 +19,9 @@ from router.batches import park
 from router.generations import Generation
 from router.metrics import Metrics
 from router.notes import BatchNotes, Hold, Park
-from router.pipeline import Draining, Pipeline, PlanHolder
+from router.pipeline import Draining, Pipeline
 from router.plan import Plan
+from router.plans import PlanHolder
 from router.refusals import sinks_of
 from router.settings import settings_from_dict
 from router.sources import INBOX

@@ -26,8 +26,9 @@ from router.letters.replaying import Summary
 from router.metrics import Metrics
 from router.notes import BatchNotes, Park
 from router.ordering import Ordering, in_order
-from router.pipeline import Draining, Pipeline, PlanHolder
+from router.pipeline import Draining, Pipeline
 from router.plan import Plan
+from router.plans import PlanHolder
 from router.refusals import sinks_of
 from router.settings import settings_from_dict
 from router.sources import INBOX
