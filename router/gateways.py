@@ -59,6 +59,7 @@ def _key(source: Source) -> str:
     return hashlib.sha256(repr((source.protocol, source.uris, who, link)).encode()).hexdigest()[:12]
 
 
+CONNECTING: Final = "connecting"
 _OF_CONNECTIONS: Final = frozenset({"connectionproperties", "cleansession", "sessionexpiryinterval", "keepalive"})
 """Endpoint options that belong to a connection, so that endpoints which differ in them need one each."""
 
@@ -183,6 +184,8 @@ class BrokerGateways:
         except GatewayError as error:
             raise ConfigError(f"gateway of {link.name}: {error}", key="sources") from error
         self._running[link.key] = (link, gateway)
+        # Not ready before it is connected, also when nobody has looked yet.
+        self._status.gateway(link.name, False, CONNECTING)
         addresses = [each.address for each in link.subscriptions]
         _log.info("gateway started", protocol=link.protocol, endpoints=link.name, addresses=addresses)
 
@@ -196,7 +199,8 @@ class BrokerGateways:
             if not gateway.alive:
                 self._status.gateway(link.name, False, "it ended by itself")
                 raise RouterError(f"the gateway of {link.name} ended by itself", hint="see the log before this line")
-            self._status.gateway(link.name, gateway.connected, gateway.trouble or "connecting")
+            up = gateway.connected
+            self._status.gateway(link.name, up, gateway.trouble or ("" if up else CONNECTING))
 
     @property
     def count(self) -> int:

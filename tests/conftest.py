@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from router.connectors import kafka_jars
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
-from tests.support.router import RouterProcess
+from tests.support.router import SHORT_LIVED, RouterProcess
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.jars": ",".join(map(str, kafka_jars())),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        "spark.driver.extraJavaOptions": SHORT_LIVED,
         "spark.driver.memory": "1g",
         "spark.sql.caseSensitive": "true",
         "spark.sql.session.timeZone": "UTC",

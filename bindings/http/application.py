@@ -29,6 +29,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 BODY_METHODS: Final = frozenset(("POST", "PUT", "PATCH"))
 """Methods whose requests say how long their body is, or are answered 411."""
+_COMPLAIN_SECONDS: Final = 10.0
 _MAX_DRAIN: Final = 16 * 2**20
 """Bytes of a refused body that are read and dropped, so that the sender sees the answer and not a reset."""
 
@@ -80,6 +81,8 @@ class GatewayApplication:
         self._in_flight = 0
         self._idle = asyncio.Event()
         self._idle.set()
+        self._refused = 0
+        self._complain_at = 0.0
         self.started = asyncio.Event()
         self.stopping = False
 
@@ -158,8 +161,16 @@ class GatewayApplication:
             raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from error
         except InboxError as error:
             # The text names files of this machine, which is for the log and not for senders.
-            _logger.warning("message for %s refused: %s", row.endpoint, error)
+            self._complain(row.endpoint, error)
             raise unavailable("the inbox takes nothing at present; send again", self._limits.retry_after) from error
+
+    def _complain(self, endpoint: str, error: InboxError) -> None:
+        """Log why messages are refused, now and then: impatient senders make thousands of them a second."""
+        self._refused += 1
+        now = time.monotonic()
+        if now >= self._complain_at:
+            _logger.warning("%d messages refused, the last for %s: %s", self._refused, endpoint, error)
+            self._refused, self._complain_at = 0, now + _COMPLAIN_SECONDS
 
 
 class _Body:

@@ -129,6 +129,8 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
         "routes": [{"to": ["lake"]}],
         "dead_letters": {"sinks": ["dead"]},
         "trigger": "500ms",
+        # Not the short-lived JVM of the tests: this one is measured.
+        "spark": {"conf": {"spark.driver.extraJavaOptions": ""}},
     }
     router = RouterProcess(folder / "router", settings)
     router.start()

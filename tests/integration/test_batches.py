@@ -41,6 +41,7 @@ LIMIT = 120.0
 RECORDS = 30
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_a_batch_for_a_topic_that_is_gone_is_set_aside_and_replayed_there_alone(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess

@@ -108,6 +108,7 @@ def xrouter(config: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.broker
 @pytest.mark.timeout(600)
 def test_letters_are_the_same_from_every_sink(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:

@@ -92,6 +92,7 @@ def of_key(ids: Iterable[str], key: str) -> list[int]:
     return [int(name.partition("-")[2]) for name in ids if name.startswith(f"{key}-")]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess

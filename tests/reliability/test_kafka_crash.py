@@ -91,6 +91,7 @@ def router_said(router: RouterProcess) -> Any:
     return lambda: f"the records to arrive; log:\n{router.log[-3000:]}"
 
 
+@pytest.mark.full
 def test_no_record_is_lost_when_the_router_is_killed(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:
