@@ -19,12 +19,11 @@ from typing import Any, Final
 
 import duckdb
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from deltalake import DeltaTable
 
 from tests.benchmarks.machine import machine
 from tests.support.brokers import kafka_for_tests
+from tests.support.kafka import create_topics
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
@@ -113,7 +112,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
-        AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(TOPIC, 4, 1)])[TOPIC].result(30)
+        create_topics(bootstrap, [TOPIC], partitions=4)
         _measure(chosen, Path(folder), bootstrap)
 
 
