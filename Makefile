@@ -46,7 +46,7 @@ check: install ## format, lint, types, unit and architecture tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -m "not full and not broker and not spark" tests/unit tests/test_architecture.py
+	$(BIN)/python -m pytest -q -m "not full and not broker and not spark" -n $(WORKERS) --dist loadfile tests/unit tests/test_architecture.py
 
 format: install ## format, and mend what the linter can
 	$(BIN)/ruff format .
