@@ -19,6 +19,7 @@ from router import generations
 from router.clusters import inbox_client, source_client
 from router.errors import BrokerUnreachable, StateError
 from router.generations import Generation
+from router.kafka_writing import LOST
 from router.logs import get_logger
 from router.pipeline import Pipeline
 from router.plan import Plan
@@ -26,7 +27,6 @@ from router.plans import PlanHolder
 from router.progress import inbox_backlog, lag_by_topic
 from router.sources import INBOX, Source
 from router.state import State
-from router.writing import LOST
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -8,15 +8,15 @@ the same batch (:mod:`router.refusals`). Nothing is committed to the source befo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from router.clusters import sink_client
 from router.errors import SinkError
 from router.kafka_columns import letter_headers, letter_value, sent_headers, sent_key
+from router.kafka_writing import save_to_kafka
 from router.limits import LetterLimits
 from router.ordering import NOTHING, HeldBack
 from router.plan import Plan
@@ -33,8 +33,6 @@ from router.topic_cap import capped_topics, within
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
-"""What Spark says when a broker no longer has records that were to be read."""
 Counted = Callable[[str, str], None]
 
 
@@ -160,7 +158,10 @@ class BatchWriter:
         for name, numbers in self._routed_to().items():
             if name in reasons:
                 share = sent.where(_route_in(numbers)).select("position", "m.endpoint", "m.message").toArrow()
-                told = (Rejected(at, reasons[name], xid or "", message) for at, xid, message in _rows(share))
+                told = (
+                    Rejected(row["position"], reasons[name], row["endpoint"] or "", row["message"])
+                    for row in share.to_pylist()
+                )
                 settings = self._plan.settings.sinks[name]
                 asked = None if isinstance(settings, KafkaSink) and not settings.endpoint else self._sink(name)
                 refused.add(name, missed(asked, _commit_of(name, batch), told))
@@ -305,18 +306,7 @@ class BatchWriter:
         return sink
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str, names: Sequence[str]) -> None:
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-
-        options = sink_client(sink).jvm()
-        try:
-            rows.write.format("kafka").options(**options).save()
-        except (PySparkException, Py4JJavaError) as error:
-            if any(sign in str(error) for sign in LOST):
-                raise  # The source's fault, and none that writing again can mend.
-            raise SinkError(
-                name, f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
-            ) from error
+        save_to_kafka(rows, sink, name)
         for each in dict.fromkeys(names):
             self._counted(each, "ok")
 
@@ -330,10 +320,6 @@ def commit_app(generation: str, sink: str, *, letters: bool = False) -> str:
     return f"{generation}-{sink}{'-letters' if letters else ''}"
 
 
-def _rows(share: pa.Table) -> Iterator[tuple[Any, ...]]:
-    return zip(*(column.to_pylist() for column in share.columns), strict=True)
-
-
 def _route_in(numbers: Sequence[int]) -> Column:
     from pyspark.sql import functions as F
 
@@ -343,10 +329,3 @@ def _route_in(numbers: Sequence[int]) -> Column:
 def _table(rows: DataFrame, schema: pa.Schema) -> pa.Table:
     table = rows.toArrow()
     return table.select(schema.names).cast(schema)
-
-
-def _cause(error: Exception) -> str:
-    """Return the line of a Spark error that says what happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "kafka" in line.lower() and "Exception" in line]
-    return (told or lines or ["unknown"])[-1 if told else 0][:300]

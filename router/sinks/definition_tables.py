@@ -6,7 +6,7 @@ knows the batches it has, so a batch that was cut off between two tables is comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.model import Catalog
-from router.errors import SinkError
 from router.logs import get_logger
 from router.names import TABLE_VARIABLES, event_values, parse_name
 from router.sinks.contract import ArrowSink, Commit, WriteResult
@@ -116,20 +115,6 @@ class DefinitionTablesSink:
 def table_path(path: str, place: str, *, url: bool) -> str:
     """Return the folder or URL of the table at *place* below a sink's path."""
     return f"{path.rstrip('/')}/{place}" if url else str(Path(path) / place)
-
-
-def table_names(template: str, catalog: Catalog) -> Mapping[str, str]:
-    """Return the place of the table of each definition of a catalog.
-
-    Raises:
-        NameTemplateError: the template names no tables.
-    """
-    sink = DefinitionTablesSink("", template, catalog, _unopened)
-    return {xid: sink.place_of(xid) for xid in catalog.definitions}
-
-
-def _unopened(place: str) -> ArrowSink:
-    raise SinkError(place, "is only named, not opened")
 
 
 def _joined(known: pa.Table, more: pa.Table) -> pa.Table:
