@@ -1,8 +1,12 @@
-"""``python -m router`` is ``xrouter``."""
+"""``python -m router`` is ``xrouter``: it looks for no module in the working directory, though ``-m`` says so."""
 
 from __future__ import annotations
 
-from router.cli import main
+import sys
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    from router.cli import main
+
     main()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bindings.private import open_to
 from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
@@ -63,6 +64,7 @@ def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], N
     """
     settings = load_settings(settings_path)
     configure_logs(settings.log)
+    open_to(settings.readable_by)
     stop = threading.Event()
     with signals(stop), State.open(Path(settings.state)) as state, monitored(settings, Status()) as monitored_as:
         catalog = whole_catalog(settings, stop, monitored_as)

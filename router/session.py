@@ -8,13 +8,14 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bindings.inbox.stream import InboxDataSource
 from router.connectors import kafka_jars
 from router.errors import StateError
+from router.jvm import end_jvm, launch_jvm
 from router.logs import jvm_log_conf
 from router.settings import KafkaSink, Settings, revealed
 from router.sources import Source
@@ -26,6 +27,10 @@ LOCK_SECONDS: Final = 60.0
 ARROW_ROWS: Final = 20_000
 _FIXED: Final = {
     "spark.app.name": "xregistry-router",
+    # For executors on other machines; local workers have it from the JVM (:mod:`router.jvm`).
+    "spark.executorEnv.PYTHONSAFEPATH": "1",
+    # Hadoop sets modes itself, past the umask of the process.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -68,12 +73,13 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     chosen = {**_FIXED, "spark.sql.warehouse.dir": str(state / "warehouse"), **revealed(settings.spark.conf)}
     chosen["spark.driver.extraJavaOptions"] = f"{_JIT} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
     chosen |= jvm_log_conf(chosen) | _ENFORCED
-    builder = SparkSession.builder.master(settings.spark.master)
     if jars:
-        builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
+        chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
+    builder = SparkSession.builder.master(settings.spark.master)
     for name, value in chosen.items():
         builder = builder.config(name, value)
     with _own_interrupt():
+        launch_jvm(chosen, state)
         spark = builder.getOrCreate()
     try:
         spark.sparkContext.setLogLevel("ERROR")
@@ -82,7 +88,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         yield spark
     finally:
         spark.stop()
-        _end_jvm()
+        end_jvm()
 
 
 @contextmanager
@@ -112,21 +118,3 @@ def _lock(spark: SparkSession, path: Path) -> None:
             )
         time.sleep(0.5)
     spark._xrouter_lock = file  # type: ignore[attr-defined]
-
-
-def _end_jvm() -> None:
-    """End the JVM now, so that nothing of it outlives the router, and its lock is free."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    if gateway is None:
-        return
-    process = getattr(gateway, "proc", None)
-    with suppress(Exception):  # The JVM may be gone already; that is what is wanted.
-        gateway.shutdown()
-    if process is not None:
-        with suppress(OSError):
-            process.stdin.close()
-        with suppress(Exception):  # Waiting is a courtesy; at exit the closed pipe ends it anyway.
-            process.wait(10)
-    SparkContext._gateway = SparkContext._jvm = None

@@ -14,16 +14,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from bindings.private import narrow, private_file, private_folder
 from router.errors import StateError
+from router.logs import get_logger
 
 FORMAT: Final = 1
+_log = get_logger()
 
 
 def write_durably(path: Path, content: bytes) -> None:
     """Replace a file so that after a crash it holds the old content or the new, and the new once this returns."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
+    with private_file(temporary, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -49,14 +52,14 @@ class State:
     @classmethod
     @contextlib.contextmanager
     def open(cls, root: Path) -> Iterator[State]:
-        """Create the folder if needed, lock it, and check its format.
+        """Create the folder if needed, lock it, take it from everybody but its owner, and check its format.
 
         Raises:
             StateError: another process holds the lock, the format is newer or unknown, or the folder is not writable.
         """
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            lock = (root / "lock").open("a+")
+            private_folder(root)
+            lock = private_file(root / "lock", "a+")
         except OSError as error:
             raise StateError(
                 f"state folder {root} cannot be used: {error.strerror}", hint="choose a writable folder under `state`"
@@ -74,6 +77,7 @@ class State:
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
+            _keep_private(root)
             state = cls(root)
             state._check_format()
             yield state
@@ -180,6 +184,20 @@ class State:
         except ValueError as error:
             raise StateError(f"{self._ledger} is damaged: {error}", hint="restore it from a backup") from error
         return found
+
+
+def _keep_private(root: Path) -> None:
+    """Narrow what an earlier version, or a copy, left for others to read."""
+    try:
+        if changed := narrow(root):
+            _log.warning(
+                "state was open to other users of this machine and is no more", folder=str(root), entries=changed
+            )
+    except OSError as error:
+        raise StateError(
+            f"{error.filename} in the state folder cannot be made private: {error.strerror}",
+            hint=f"give the folder to the user of the router: chown -R USER {root}",
+        ) from error
 
 
 def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from bindings.inbox.errors import InboxDamaged
 from bindings.inbox.frames import encode, frames, seed_of
 from bindings.inbox.segments import map_segment, read_rows, rows_in, segment_path, sync_directory
+from bindings.private import private_file
 
 FRAME_ROWS: Final = 10_000
 FRAME_BYTES: Final = 8 * 2**20
@@ -78,7 +79,7 @@ def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _write(path: Path, batches: Iterable[pa.RecordBatch], seed: int) -> None:
     first = 0
-    with path.open("wb") as file:
+    with private_file(path, "wb") as file:
         for batch in batches:
             file.write(encode(batch, first, seed))
             first += batch.num_rows

@@ -18,6 +18,8 @@ import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bindings.private import FILE_MODE
+
 _FILE: Final = "durable"
 _RECORD: Final = struct.Struct("<4sQQQI")
 _MAGIC: Final = b"XRE1"
@@ -36,7 +38,7 @@ class EndFile:
     """The writer's handle on the published end of one partition log."""
 
     def __init__(self, directory: Path) -> None:
-        self._descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT, 0o640)
+        self._descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT, FILE_MODE)
 
     def publish(self, end: End) -> None:
         """Show readers everything up to *end*, which must be durable.

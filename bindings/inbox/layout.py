@@ -11,6 +11,7 @@ from typing import Final
 
 from bindings.inbox.errors import InboxFormatError
 from bindings.inbox.segments import partition_directory, sync_directory
+from bindings.private import private_file, private_folder
 
 FORMAT: Final = 1
 _FILE: Final = "format.json"
@@ -53,7 +54,7 @@ def open_layout(path: Path, partitions: int) -> Layout:
         InboxFormatError: the inbox is of an unknown version, or has another number of partitions. That number is
             fixed: order holds per partition, and a row's partition depends on it.
     """
-    path.mkdir(parents=True, exist_ok=True)
+    private_folder(path)
     if not (path / _FILE).exists():
         if any(path.glob("*/*.log")):
             raise InboxFormatError(f"{path} has segments but no {_FILE}; restore it from a backup")
@@ -69,9 +70,9 @@ def open_layout(path: Path, partitions: int) -> Layout:
 
 def _create(path: Path, layout: Layout) -> None:
     for partition in range(layout.partitions):
-        partition_directory(path, partition).mkdir(exist_ok=True)
+        private_folder(partition_directory(path, partition))
     temporary = path / f"{_FILE}.tmp"
-    with temporary.open("w", encoding="utf-8") as file:
+    with private_file(temporary, "w") as file:
         json.dump(asdict(layout), file)
         file.flush()
         os.fsync(file.fileno())

@@ -25,6 +25,7 @@ from bindings.inbox.frames import InboxRow, batch_of, encode, seed_of
 from bindings.inbox.recovery import recover
 from bindings.inbox.segments import segment_path, sync_directory
 from bindings.inbox.space import InboxLimits, Space
+from bindings.private import FILE_MODE
 
 GROUP_ROWS: Final = 10_000
 GROUP_BYTES: Final = 16 * 2**20
@@ -198,7 +199,7 @@ class PartitionLog:
 
     def _open_segment(self, segment: int) -> None:
         path = segment_path(self._directory, segment)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
             os.ftruncate(descriptor, 0)
             os.fsync(descriptor)

@@ -9,6 +9,7 @@ from pathlib import Path
 from bindings.inbox.ends import published_end
 from bindings.inbox.frames import frames, is_intact, search_intact, seed_of
 from bindings.inbox.segments import damaged, map_segment, segment_path, segments_in, sync_directory
+from bindings.private import private_folder
 
 _logger = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ def recover(directory: Path, inbox: str, partition: int) -> int:
             lies behind a broken one. Nothing is changed then.
         OSError: the files cannot be read or written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    private_folder(directory)
     for leftover in directory.glob("*.tmp"):
         leftover.unlink()
     segments = segments_in(directory)

@@ -88,7 +88,7 @@ def _try(documents: XsdDocuments, version: str) -> None:
     job = {"texts": texts, "path": sys.path, "seconds": MAX_SECONDS, "memory": MAX_MEMORY, "invalid": _INVALID}
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _TRIAL],
+            [sys.executable, "-P", "-c", _TRIAL],
             input=json.dumps(job).encode(),
             capture_output=True,
             check=False,

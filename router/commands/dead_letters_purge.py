@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bindings.private import open_to
 from router.errors import RouterError
 from router.letters.retention import Limits, purge
 from router.logs import configure_logs
@@ -26,6 +27,7 @@ def purge_letters(
     """Remove dead letters from tables and folders, by `dead_letters.retention` or by age; beside a running router."""
     settings = load_settings(config)
     configure_logs(settings.log)
+    open_to(settings.readable_by)
     retention = settings.dead_letters.retention
     if older is None and not retention.on:
         hint = "give --older AGE, or set dead_letters.retention in the settings"

@@ -140,7 +140,7 @@ def running(config: Path) -> Iterator[RouterProcess]:
     """Run the router on *config* for the time of the block; its log goes beside the file."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("XROUTER_") or name in _KEPT}
     process = subprocess.Popen(
-        [sys.executable, "-m", "router", "run", config.name],
+        [sys.executable, "-P", "-m", "router", "run", config.name],
         cwd=config.parent,
         env=environ,
         stdin=subprocess.DEVNULL,

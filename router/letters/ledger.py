@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from bindings.private import private_file
 from router.errors import StateError
 from router.letters.key_order import KeyOrder, freed, portions
 from router.letters.ledger_database import opened, transaction, translated
@@ -231,7 +232,7 @@ class LetterLedger:
         """
         path = self._folder / LOCK
         try:
-            lock = path.open("a+")
+            lock = private_file(path, "a+")
         except OSError as error:
             raise StateError(f"{path} cannot be used: {error.strerror}", hint="make it writable") from error
         with lock:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from bindings.private import private_file, private_folder
 from router.errors import StateError
 from router.sinks.atomic import sync_path
 
@@ -80,8 +81,10 @@ def transaction(database: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Co
 def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
     kept = create or path.exists()
     if create:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(path.parent)
     new = kept and not path.exists()
+    if new:
+        private_file(path, "ab").close()  # SQLite gives the files beside it the same mode.
     database = sqlite3.connect(str(path) if kept else ":memory:", timeout=BUSY_SECONDS, isolation_level=None)
     try:
         database.execute("PRAGMA journal_mode = WAL")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from bindings.private import open_to, private_folder
 from router.errors import CatalogUnavailable
 from router.letters.dry_run import Verdict, in_turn, verdicts
 from router.letters.filters import Filter
@@ -112,6 +113,7 @@ def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher)
     """
     settings = load_settings(path)
     configure_logs(settings.log)
+    open_to(settings.readable_by)
     root = Path(settings.state)
     stop = threading.Event()
     with signals(stop), LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
@@ -261,7 +263,7 @@ class _Run:
             spark = self._settings.spark.model_copy(update={"master": MASTER})
             settings = self._settings.model_copy(update={"spark": spark})
             folder = Path(self._settings.state) / FOLDER / "replay"
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             self._stack.callback(close_targets)
             session = self._stack.enter_context(spark_session(settings, folder, ()))
             self._replayer = Replayer(session, self._ledger, self._stop, self._watcher.held)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from bindings.private import Readers
 from router.settings.dead_letters import DeadLetterSettings as DeadLetterSettings
 from router.settings.inward import GatewaySettings, HttpSettings, InboxSettings
 from router.settings.logins import HTTP_URL, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl
@@ -261,6 +262,9 @@ class Settings(BaseSettings):
     dead_letters: DeadLetterSettings = Field(description="Dead letters.")
     state: str = Field(
         "./state", description="Folder of checkpoints, plans and inbox; one router at a time.", min_length=1
+    )
+    readable_by: Readers = Field(
+        "group", description="Who may read files of local sinks, the umask permitting; state is its owner's alone."
     )
     trigger: Duration = Field(timedelta(milliseconds=500), description="Least time between the starts of batches.")
     max_records_per_batch: int = Field(100_000, ge=1, description="Most records that one batch takes.")

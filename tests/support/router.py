@@ -35,6 +35,10 @@ class RouterProcess:
         self.config = folder / "router.yaml"
         self.configure(settings)
         self.module: tuple[str, ...] = ("router",)
+        self.script: Path | None = None
+        """What to run instead of the module."""
+        self.cwd: Path | None = None
+        self.umask = -1
         self._process: subprocess.Popen[bytes] | None = None
 
     def configure(self, settings: Mapping[str, Any]) -> None:
@@ -56,15 +60,24 @@ class RouterProcess:
         wait_until(self._ready_or_dead, START_SECONDS, lambda: f"the router to be ready; log:\n{self.log[-3000:]}")
         return self
 
+    @property
+    def pid(self) -> int:
+        """The process's id; it has one once it was started."""
+        assert self._process is not None
+        return self._process.pid
+
     def launch(self, *arguments: str, environ: Mapping[str, str] | None = None) -> None:
-        """Start it and do not wait."""
+        """Start it and do not wait; ``cwd`` and ``umask`` are those of the tests unless they were set."""
+        program = [sys.executable, "-m", *self.module] if self.script is None else [str(self.script)]
         with (self.folder / "router.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *self.module, self.command, str(self.config), *arguments],
+                [*program, self.command, str(self.config), *arguments],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                cwd=self.cwd,
+                umask=self.umask,
                 env={**os.environ, **(environ or {})},
             )
 

@@ -1,0 +1,64 @@
+"""Files and folders for their owner alone, whatever the umask of the process says.
+
+The umask is for what others may read: the files of local sinks. State holds payloads, and references to secrets.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, Final, Literal
+
+Readers = Literal["owner", "group", "everyone"]
+_DENIED: Final[Mapping[Readers, int]] = {"owner": 0o077, "group": 0o027, "everyone": 0o022}
+FOLDER_MODE: Final = 0o700
+FILE_MODE: Final = 0o600
+
+
+def open_to(readers: Readers) -> None:
+    """Let no file that this process makes from now on be read beyond *readers*; a narrower umask stays as it is."""
+    os.umask(os.umask(0o077) | _DENIED[readers])
+
+
+def private_folder(path: Path) -> None:
+    """Make *path* and the parents it lacks, all with mode 0700; what exists stays as it is."""
+    missing = [path, *path.parents]
+    for each in reversed(missing[: next((n for n, one in enumerate(missing) if one.is_dir()), len(missing))]):
+        each.mkdir(FOLDER_MODE, exist_ok=True)
+
+
+def private_file(path: Path, mode: str) -> IO[Any]:
+    """Open *path* as :func:`open` does; a file that is made has mode 0600. Text is UTF-8."""
+    return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=_open_private)
+
+
+def narrow(root: Path) -> int:
+    """Take every right from others than the owner below *root*, itself included; return how many entries had some.
+
+    Links are left alone. An entry that vanishes meanwhile is no fault.
+
+    Raises:
+        OSError: an entry belongs to somebody else.
+    """
+    # The root comes first: from then on nobody else gets to what is below.
+    changed = int(_narrow_entry(root))
+    for folder, folders, files in os.walk(root):
+        changed += sum(_narrow_entry(Path(folder, name)) for name in (*folders, *files))
+    return changed
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
+
+
+def _narrow_entry(path: Path) -> bool:
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode) or not mode & 0o077:
+            return False
+        path.chmod(stat.S_IMODE(mode) & ~0o077)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,124 @@
+"""The JVM under the router: how it starts with its configuration, and how it ends.
+
+Everybody on a machine may read the arguments of a process, so no value of the configuration stands there. It is handed
+over in files of mode 0600, which are gone once the JVM runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from bindings.private import private_file, private_folder
+from router.errors import ConfigError
+
+FOLDER: Final = "launch"
+_DEFAULT_OPTIONS: Final = "spark.driver.defaultJavaOptions"
+_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_SUBMIT: Final = "PYSPARK_SUBMIT_ARGS"
+_SAFE_PATH: Final = "PYTHONSAFEPATH"
+_UMASK: Final = 0o077
+"""All that the JVM writes is state: tables and lines are written by the driver."""
+
+
+def launch_jvm(conf: Mapping[str, str], state: Path) -> None:
+    """Start the JVM for the next Spark session, with *conf* as its defaults.
+
+    Python workers, which are its children, look for no module in the working directory. Files that it makes are
+    private. What the files in ``state/launch`` hold is read once: they are removed, also after a crash by the next
+    start.
+
+    Raises:
+        ConfigError: the Java options cannot be parted.
+    """
+    from pyspark import SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    if SparkContext._gateway is not None:
+        return
+    folder = state / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    private_folder(folder)
+    try:
+        properties = _write_properties(conf, folder)
+        given = os.environ.get(_SUBMIT, "pyspark-shell")
+        arguments = f"--properties-file {shlex.quote(str(properties))} --load-spark-defaults {given}"
+        with _environment({_SUBMIT: arguments, _SAFE_PATH: "1", "PYTHONPATH": _python_path()}):
+            gateway = launch_gateway(popen_kwargs={"umask": _UMASK})  # type: ignore[no-untyped-call]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def end_jvm() -> None:
+    """End the JVM now, so that nothing of it outlives the router, and its lock is free."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    process = getattr(gateway, "proc", None)
+    with suppress(Exception):  # The JVM may be gone already; that is what is wanted.
+        gateway.shutdown()
+    if process is not None:
+        with suppress(OSError):
+            process.stdin.close()
+        with suppress(Exception):  # Waiting is a courtesy; at exit the closed pipe ends it anyway.
+            process.wait(10)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+def _write_properties(conf: Mapping[str, str], folder: Path) -> Path:
+    """Write *conf* as ``spark-submit`` reads it. It puts Java options into the arguments: those get a file as well."""
+    options = f"{conf.get(_DEFAULT_OPTIONS, '')} {conf.get(_OPTIONS, '')}"
+    java, properties = folder / "java.options", folder / "spark.properties"
+    try:
+        each = shlex.split(options)
+    except ValueError as error:
+        hint = f"close every quote in {_DEFAULT_OPTIONS} and {_OPTIONS}"
+        raise ConfigError(f"the Java options cannot be read: {error}", key="spark.conf", hint=hint) from error
+    with private_file(java, "w") as file:
+        file.writelines(f"{_quoted(option)}\n" for option in each)
+    told = {name: value for name, value in conf.items() if name != _DEFAULT_OPTIONS}
+    told[_OPTIONS] = _quoted(f"@{java}")
+    with private_file(properties, "w") as file:
+        file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in told.items())
+    return properties
+
+
+def _quoted(text: str) -> str:
+    """Quote one option, for a file of Java options and for the launcher of Spark alike."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _escaped(text: str) -> str:
+    """Write text as Java's properties do; whatever is not plain is a code unit of UTF-16."""
+    units = text.encode("utf-16-be")
+    codes = (int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2))
+    return "".join(chr(code) if chr(code).isalnum() and code < 128 else f"\\u{code:04x}" for code in codes)
+
+
+def _python_path() -> str | None:
+    """Return ``PYTHONPATH`` without empty entries, such as a colon too many gives: they mean the working directory."""
+    given = os.environ.get("PYTHONPATH")
+    return given and os.pathsep.join(entry for entry in given.split(os.pathsep) if entry)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set variables for processes that start within the block; None leaves one as it is."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update({name: value for name, value in values.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

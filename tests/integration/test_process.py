@@ -1,0 +1,202 @@
+"""The processes of a router, seen from outside: where they look for modules, their arguments, and who may read what."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+import yaml
+
+from tests.support.ports import free_ports
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+SECONDS: Final = 120.0
+XROUTER: Final = Path(sys.executable).with_name("xrouter")
+# router.py would be run by Python itself for `python -m router`; the installed command is what operators start.
+SHADOWS: Final = ("router", "catalog", "json", "sitecustomize", "typer", "pyarrow")
+PACKAGES: Final = ("bindings", "pyspark")
+TRAP: Final = "open(__file__ + '.ran', 'w').close()\nraise SystemExit('a module of the working directory ran')\n"
+SECRET: Final = "s3cr3t-of-this-test"
+CONF: Final = {
+    "spark.hadoop.fs.s3a.secret.key": f'{SECRET}-1 with "quotes", \\ and ü=#!\t€',
+    "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 '-Djavax.net.ssl.trustStorePassword={SECRET}-2 \"x\"'",
+    "spark.driver.defaultJavaOptions": f"-Djavax.net.ssl.keyStorePassword={SECRET}-3",
+    "spark.ssl.keyPassword": f"{SECRET}-4",
+}
+CATALOG: Final = {
+    "specversion": "1.0-rc4",
+    "endpoints": {
+        "door": {
+            "usage": ["consumer"],
+            "protocol": "HTTP",
+            "protocoloptions": {"endpoints": [{"uri": "http://127.0.0.1/events"}]},
+            "messagegroups": ["/messagegroups/g"],
+        }
+    },
+    "messagegroups": {
+        "g": {"messages": {"m": {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "made"}}}}}
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One router that took a record while it had secrets, traps in its working directory, and state open to all."""
+
+    folder: Path
+    arguments: dict[int, bytes]
+    """The arguments of each of its processes, by id."""
+    log: str
+
+
+def set_traps(folder: Path) -> None:
+    """Fill a folder with modules that must not run, named like ours, like those of libraries, and like Python's."""
+    folder.mkdir()
+    for name in SHADOWS:
+        (folder / f"{name}.py").write_text(TRAP)
+    for name in PACKAGES:
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text(TRAP)
+
+
+def processes_below(root: int) -> list[int]:
+    """Return *root* and the ids of all its descendants."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue  # It ended.
+    below = [root]
+    for each in below:
+        below += [pid for pid, parent in parents.items() if parent == each]
+    return below
+
+
+def settings_with_secrets(folder: Path, port: int) -> dict[str, object]:
+    (folder / "catalog.xreg.json").write_text(yaml.safe_dump(CATALOG))
+    return {
+        "catalog": {"source": str(folder / "catalog.xreg.json")},
+        "sinks": {
+            "lines": {"type": "jsonl", "path": str(folder / "lines")},
+            "table": {"type": "table", "path": str(folder / "table")},
+        },
+        "routes": [{"to": ["lines", "table"]}],
+        "dead_letters": {"sinks": ["lines"]},
+        "http": {"port": port},
+        "spark": {"conf": {name: f"${{TEST_CONF_{number}}}" for number, name in enumerate(CONF)}},
+    }
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+    folder = tmp_path_factory.mktemp("process")
+    (port,) = free_ports(1)
+    router = RouterProcess(folder, settings_with_secrets(folder, port))
+    router.script, router.cwd, router.umask = XROUTER, folder / "traps", 0
+    set_traps(folder / "traps")
+    state = folder / "state"
+    (state / "checkpoints" / "earlier").mkdir(parents=True)
+    state.chmod(0o777)
+    (state / "checkpoints" / "earlier" / "offsets").write_text("")
+    (state / "checkpoints" / "earlier" / "offsets").chmod(0o666)
+    try:
+        router.start(environ={f"TEST_CONF_{number}": value for number, value in enumerate(CONF.values())})
+        headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "made"}
+        answer = httpx.post(f"http://127.0.0.1:{port}/events", content=b"{}", headers=headers, timeout=SECONDS)
+        assert answer.status_code == 202
+        wait_until(lambda: (folder / "table").exists(), SECONDS, lambda: f"the record\n{router.log[-3000:]}")
+        arguments = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_below(router.pid)}
+        assert router.stop() == 0, router.log[-3000:]
+        yield Seen(folder, arguments, router.log)
+    finally:
+        router.end()
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """Return the rights that anybody but the owner has below *folder*, where there are some."""
+    entries = (folder, *folder.rglob("*"))
+    return {str(path): stat.filemode(path.stat().st_mode) for path in entries if path.stat().st_mode & 0o077}
+
+
+def test_nothing_in_the_working_directory_is_run(seen: Seen) -> None:
+    ran = {path.name for path in (seen.folder / "traps").rglob("*.ran")}
+    assert not ran, seen.log[-3000:]
+    assert any(b"pyspark.daemon" in arguments for arguments in seen.arguments.values())
+
+
+def test_no_argument_of_any_process_has_a_secret(seen: Seen) -> None:
+    assert any(b"java" in arguments for arguments in seen.arguments.values())
+    assert not [arguments for arguments in seen.arguments.values() if SECRET.encode() in arguments]
+    assert SECRET not in seen.log
+    assert not (seen.folder / "state" / "launch").exists()
+
+
+def test_state_is_for_its_owner_alone(seen: Seen) -> None:
+    written = {path.name for path in (seen.folder / "state").iterdir()}
+    assert {"checkpoints", "inbox", "plans", "batches", "lock.jvm"} <= written
+    assert modes(seen.folder / "state") == {}
+
+
+def test_state_that_was_open_is_narrowed_and_told(seen: Seen) -> None:
+    [line] = [line for line in seen.log.splitlines() if "open to other users" in line]
+    assert str(seen.folder / "state") in line and "entries=4" in line
+
+
+def test_files_of_sinks_are_for_the_group_as_well(seen: Seen) -> None:
+    for name in ("lines", "table"):
+        for path in (seen.folder / name).rglob("*"):
+            assert stat.S_IMODE(path.stat().st_mode) == (0o750 if path.is_dir() else 0o640), path
+
+
+def test_the_jvm_gets_every_value_as_it_was_written(tmp_path: Path) -> None:
+    names = [
+        *list(CONF)[:1],
+        "spark.ssl.keyPassword",
+        "javax.net.ssl.trustStorePassword",
+        "javax.net.ssl.keyStorePassword",
+    ]
+    script = (
+        "import json, sys; from pathlib import Path; from router.jvm import end_jvm, launch_jvm\n"
+        "conf, names = json.load(sys.stdin); launch_jvm(conf, Path(sys.argv[1]) / 'a folder')\n"
+        "from pyspark import SparkContext; read = SparkContext._jvm.java.lang.System.getProperty\n"
+        "print(json.dumps([read(name) for name in names])); end_jvm()"
+    )
+    command = [sys.executable, "-P", "-c", script, str(tmp_path)]
+    done = subprocess.run(
+        command, input=json.dumps([CONF, names]), capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, last = CONF["spark.hadoop.fs.s3a.secret.key"], CONF["spark.ssl.keyPassword"]
+    assert json.loads(done.stdout) == [first, last, f'{SECRET}-2 "x"', f"{SECRET}-3"]
+
+
+@pytest.mark.parametrize("program", [[str(XROUTER)], [sys.executable, "-m", "router"]], ids=["script", "module"])
+def test_a_command_looks_for_nothing_in_the_working_directory(program: list[str], tmp_path: Path) -> None:
+    set_traps(tmp_path / "traps")
+    # Python itself runs router.py for `-m router`, before anything of ours: only the script is safe from that.
+    if "-m" in program:
+        (tmp_path / "traps" / "router.py").unlink()
+    (tmp_path / "c.xreg.json").write_text(yaml.safe_dump(CATALOG))
+    done = subprocess.run(
+        [*program, "catalog", "list", str(tmp_path / "c.xreg.json")],
+        cwd=tmp_path / "traps",
+        env={name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / "traps").rglob("*.ran"))
