@@ -19,6 +19,7 @@ from bindings.kafka.client import KafkaUnreachable
 from catalog.errors import CatalogError, DocumentError
 from router.commands.lazy import HELP, lazy_group
 from router.errors import BrokerUnreachable, CatalogUnavailable, RouterError
+from router.terminal import say
 
 DEBUG: Final = "XROUTER_DEBUG"
 USAGE: Final = 2
@@ -49,7 +50,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"xrouter {version('xregistry-router')}")
+        say(f"xrouter {version('xregistry-router')}")
         raise typer.Exit
 
 
@@ -62,7 +63,7 @@ def _root(
 ) -> None:
     """Demultiplex message channels by an xRegistry catalog."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        say(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -86,9 +87,9 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get(DEBUG):
             traceback.print_exc()
         message, hint, status = _told(error)
-        _say(f"xrouter: error: {message}")
+        say(_flat(f"xrouter: error: {message}"), err=True)
         if hint:
-            _say(f"hint: {hint}")
+            say(_flat(f"hint: {hint}"), err=True)
         return status
 
 
@@ -113,8 +114,8 @@ def _usage_hint(error: Exception) -> str:
     return f"`{command} --help` shows what it takes"
 
 
-def _say(line: str) -> None:
-    sys.stderr.write(" ".join(line.split()) + "\n")
+def _flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _close_output() -> None:

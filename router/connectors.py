@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from bindings.ivy import Coordinate, IvyError, Request, resolve
+from catalog.escaping import one_line
 from router.errors import ConnectorError
 
 KAFKA: Final = Request(
@@ -52,7 +53,7 @@ def main() -> int:
     try:
         jars = kafka_jars()
     except ConnectorError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{one_line(str(error))}\n")
         return error.exit_code
     sys.stdout.writelines(f"{jar}\n" for jar in jars)
     return 0

@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from bindings.parts import Part, first
 from bindings.protocols import BINDINGS
+from catalog.escaping import escaped_json
 from catalog.record import Record
 from router.emit import record_line
 from router.errors import BrokerUnreachable, RouterError
@@ -74,7 +75,7 @@ class _Lines:
         self._output = output
 
     def send(self, record: Record) -> None:
-        self._output.write(record_line(record))
+        self._output.write(escaped_json(record_line(record)))
 
 
 class _Http:

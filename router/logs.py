@@ -6,6 +6,7 @@ The JVM has its own logger, which prints to the same place; :func:`jvm_log_conf`
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import re
@@ -16,8 +17,9 @@ from typing import Any, Final, TextIO
 
 import structlog
 from structlog.stdlib import BoundLogger, ProcessorFormatter
-from structlog.typing import EventDict, Processor, WrappedLogger
+from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
+from catalog.escaping import escaped, one_line
 from router.settings import LogSettings
 
 MASKED: Final = "***"
@@ -35,7 +37,6 @@ _SECRET: Final = re.compile(
     r"passw(or)?d|passphrase|secret|token|sasl|authorization|jaas|credential|(private|api|access)[._-]?key",
     re.IGNORECASE,
 )
-_CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _MULTILINE: Final = frozenset({"exception", "stack"})
 
 
@@ -123,20 +124,26 @@ def _rendering(settings: LogSettings, out: TextIO) -> list[Processor]:
     if settings.format == "json":
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     colours = out.isatty() and not os.environ.get("NO_COLOR")
-    console = structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback)
+    console = structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=_traceback)
     return [_one_line, console]
 
 
+def _traceback(stream: TextIO, exc_info: ExcInfo) -> None:
+    """Write a traceback, whose last line may hold text of a record."""
+    plain = io.StringIO()
+    structlog.dev.plain_traceback(plain, exc_info)
+    stream.write(escaped(plain.getvalue()))
+
+
 def _one_line(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Escape control characters, so that text out of a record can neither forge a line nor reach the terminal."""
-    return {
-        name: value if name in _MULTILINE or not isinstance(value, str) else _CONTROLS.sub(_escaped, value)
-        for name, value in event.items()
-    }
+    """Escape what a terminal acts upon, so that text out of a record can neither forge a line nor hide one."""
+    return {name: _harmless(name, value) for name, value in event.items()}
 
 
-def _escaped(found: re.Match[str]) -> str:
-    return found.group().encode("unicode_escape").decode("ascii")
+def _harmless(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value  # lists and maps are shown as Python writes them, which escapes
+    return escaped(value) if name in _MULTILINE else one_line(value)
 
 
 def _is_secret(name: object) -> bool:

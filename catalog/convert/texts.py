@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from catalog.errors import CatalogError
+from catalog.escaping import is_harmless
 
 _WIDTH: Final = 110
 _NUMBER_LIKE: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
@@ -41,11 +42,14 @@ def yaml_text(document: Mapping[str, Any]) -> str:
         CatalogError: it holds a text that is not Unicode (a lone surrogate), which YAML cannot write.
     """
     try:
-        json.dumps(document, ensure_ascii=False).encode("utf-8")
+        plain = json.dumps(document, ensure_ascii=False)
+        plain.encode("utf-8")
     except UnicodeEncodeError as error:
         raise CatalogError(f"the catalog holds a text that YAML cannot write: {error}; convert it to JSON") from error
+    # Marks that hide or turn text must be seen by whoever reviews the document, so they are written as escapes.
+    shown = is_harmless(plain)
     text: str = yaml.dump(
-        document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_WIDTH, default_flow_style=False
+        document, Dumper=_Dumper, sort_keys=False, allow_unicode=shown, width=_WIDTH, default_flow_style=False
     )
     return text
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from router.commands.arguments import Format
 from router.errors import RouterError
+from router.terminal import WIDE, Terminal, say, say_json_lines, styled, terminal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -40,7 +37,7 @@ def show(config: Config, format: Annotated[Format, typer.Option(help="How it is 
     running = told_by_router(settings)
     told = [_told(batch, settings, state, config, running) for batch in open_batches(state)]
     if format is Format.json:
-        typer.echo(json.dumps({"running": running is not None, "batches": told}))
+        say_json_lines([{"running": running is not None, "batches": told}])
         return
     _say("" if running is not None else "no router answers; this is what the last one left")
     for each in told:
@@ -76,7 +73,7 @@ def park(
         typer.confirm("Make dead letters of what its sinks do not have?", abort=True)
     batch = order(state, query)
     when = "at its next try" if running is not None else "when it is started"
-    typer.echo(f"batch {batch.batch} of {query} will be set aside by the router {when}")
+    say(f"batch {batch.batch} of {query} will be set aside by the router {when}")
 
 
 def _told(
@@ -114,22 +111,22 @@ def _tell(told: Mapping[str, Any], config: Path) -> None:
     """Write one batch for people."""
     console = _console()
     count = "an unknown number of" if told["records"] is None else str(told["records"])
-    console.print(f"[bold]{escape(told['query'])}[/] batch {told['batch']}: {count} records, {told['state']}")
+    console.print(styled((told["query"], "bold"), f" batch {told['batch']}: {count} records, {told['state']}"))
     console.print(f"  plan {told['plan'] or 'none yet: nothing of it has been written'}, since {told['since']}")
     for each in told["ranges"]:
-        console.print(f"  {escape(each['source'])}: {each['start'] or 'its beginning'} to {each['end']}")
+        console.print(f"  {each['source']}: {each['start'] or 'its beginning'} to {each['end']}")
     if told["reason"]:
-        console.print(f"  held: {escape(told['reason'])}")
+        console.print(f"  held: {told['reason']}")
     if told["sinks"]:
         table = Table("sink", "has it", "")
         for each in told["sinks"]:
             has = {True: "yes", False: "no", None: "not known"}[each["has"]]
-            table.add_row(escape(each["sink"]), has, escape(each["detail"]))
+            table.add_row(each["sink"], has, each["detail"])
         console.print(table)
     if told["parked"]:
         console.print("  it is to be set aside")
     elif told["reason"]:
-        console.print(f"  to set it aside, as dead letters: xrouter batches park {escape(str(config))} {told['query']}")
+        console.print(f"  to set it aside, as dead letters: xrouter batches park {config} {told['query']}")
 
 
 def _say(line: str) -> None:
@@ -137,5 +134,5 @@ def _say(line: str) -> None:
         _console().print(line)
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+def _console() -> Terminal:
+    return terminal(width=WIDE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -15,6 +14,7 @@ from catalog.load import load
 from router.commands.arguments import Sources
 from router.errors import CatalogUnavailable, RouterError
 from router.sinks.atomic import write_atomically
+from router.terminal import say, write_document
 
 
 class Form(StrEnum):
@@ -63,8 +63,7 @@ def _form(to: Form | None, output: Path | None) -> Form:
 
 def _write(data: bytes, output: Path | None) -> None:
     if output is None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        write_document(data)
         return
     try:
         write_atomically(output, lambda file: _fill(file, data))
@@ -79,6 +78,6 @@ def _fill(file: BinaryIO, data: bytes) -> None:
 
 def _tell(done: Converted) -> None:
     for xid in done.left_out:
-        typer.echo(f"xrouter: warning: {xid} has an error and is left out", err=True)
+        say(f"xrouter: warning: {xid} has an error and is left out", err=True)
     for xid in done.not_flat:
-        typer.echo(f"xrouter: warning: {xid} keeps its base, whose group gives its protocol", err=True)
+        say(f"xrouter: warning: {xid} keeps its base, whose group gives its protocol", err=True)

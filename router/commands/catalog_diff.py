@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from catalog.comparing import Change, Difference, compare
 from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from router.commands.arguments import Format
+from router.terminal import say, say_json, styled, terminal
 
 COMPATIBLE: Final = 0
 INCOMPATIBLE: Final = 1
@@ -37,12 +35,11 @@ def diff(
     try:
         before, after = _loaded(old), _loaded(new)
     except DocumentError as error:
-        typer.echo(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
+        say(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
         raise typer.Exit(UNREADABLE) from error
     difference = compare(before, after)
     if format is Format.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(difference.to_json())) + b"\n")
-        sys.stdout.buffer.flush()
+        say_json(difference.to_json())
     else:
         _write(difference)
     raise typer.Exit(COMPATIBLE if difference.compatible else INCOMPATIBLE)
@@ -53,14 +50,14 @@ def _loaded(source: str) -> Catalog:
 
 
 def _write(difference: Difference) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal(soft_wrap=True)
     shown = ""
     for change in difference.changes:
         if change.xid != shown:
             shown = change.xid
-            console.print(f"[bold]{escape(shown)}[/bold]")
+            console.print(styled((shown, "bold")))
         colour = "green" if change.compatible else "red"
-        console.print(f"  [{colour}]{change.kind}[/{colour}]{escape(_told(change))}")
+        console.print(styled("  ", (change.kind, colour), _told(change)))
     wrong = sum(not change.compatible for change in difference.changes)
     count = len(difference.changes)
     changes = f"{count} change{'' if count == 1 else 's'}"

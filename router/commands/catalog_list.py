@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
-import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from catalog.listing import listing
 from catalog.load import load
 from catalog.model import Catalog
 from router.commands.arguments import Format, Sources
+from router.terminal import say_json_lines, say_row, terminal
 
 
 def list_definitions(
@@ -23,14 +22,12 @@ def list_definitions(
     """List the effective message definitions, after inheritance."""
     catalog = load(sources, network=True)
     if format is Format.json:
-        for definition in catalog.definitions.values():
-            sys.stdout.buffer.write(msgspec.json.encode(listing(definition, catalog)) + b"\n")
-        sys.stdout.buffer.flush()
+        say_json_lines(listing(definition, catalog) for definition in catalog.definitions.values())
     elif sys.stdout.isatty():
-        Console().print(_table(catalog))
+        terminal().print(_table(catalog))
     else:
         for xid, row in _rows(catalog).items():
-            typer.echo("\t".join((xid, *row)))
+            say_row((xid, *row))
 
 
 def _rows(catalog: Catalog) -> dict[str, tuple[str, str, str]]:

@@ -9,8 +9,6 @@ from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from catalog.declared import Declarations
@@ -19,6 +17,7 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.commands.arguments import Format, Sources
 from router.errors import RouterError
+from router.terminal import say_json, say_row, terminal
 
 _MEMBERS: Final = ("type", "value", "required")
 _TABLES: Final = {"cloudevents": "CloudEvents", "protocol": "protocol table", "default": "default"}
@@ -38,15 +37,14 @@ def show(
     if form is None:
         raise _unknown(xid, catalog, declarations, sources)
     if format is Format.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(form)) + b"\n")
-        sys.stdout.buffer.flush()
+        say_json(form)
         return
     rows = list(_message_rows(form) if form["kind"] == "message" else _rows(form))
     if sys.stdout.isatty():
-        Console().print(_table(form, rows))
+        terminal().print(_table(form, rows))
     else:
         for row in ((form["kind"], form["xid"], _place(form)), *rows):
-            typer.echo("\t".join(row).rstrip("\t"))
+            say_row(row if any(row[2:]) else row[: 2 if row[1] else 1])
 
 
 def _unknown(xid: str, catalog: Catalog, declarations: Declarations, sources: list[str]) -> RouterError:
@@ -139,7 +137,7 @@ def _text(value: Any) -> str:
 
 
 def _table(form: Mapping[str, Any], rows: list[Row]) -> Table:
-    table = Table("", "value", "from", title=escape(f"{form['kind']} {form['xid']}"), caption=escape(_place(form)))
+    table = Table("", "value", "from", title=f"{form['kind']} {form['xid']}", caption=_place(form))
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -11,12 +10,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Final
 
-import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from catalog.errors import DocumentError
+from catalog.escaping import one_line
 from catalog.lines import lines_of_findings
 from catalog.listing import finding_to_json
 from catalog.load import load
@@ -25,6 +22,7 @@ from catalog.rules import explanation, rules
 from router.commands.arguments import Sources
 from router.errors import RouterError
 from router.sarif import sarif
+from router.terminal import Terminal, say, say_json, styled, terminal
 
 CLEAN: Final = 0
 ERRORS: Final = 1
@@ -53,7 +51,7 @@ def _explain(rule: str | None) -> None:
         hint = f"did you mean {near[0]}?" if near else f"`xrouter check --explain {ALL_RULES}` tells them all"
         raise RouterError(f"there is no rule {rule}", hint=hint)
     chosen = table.values() if rule == ALL_RULES else [table[rule]]
-    typer.echo("\n\n".join(explanation(each) for each in chosen))
+    say("\n\n".join(explanation(each) for each in chosen))
     raise typer.Exit(CLEAN)
 
 
@@ -82,12 +80,12 @@ def check(
     """Check catalogs. Ends with 0 when there are no errors, 1 when there are, 2 when a source cannot be read."""
     findings, status = examined(sources, config)
     if format is CheckFormat.json:
-        _write_json([*map(finding_to_json, findings)])
+        say_json([*map(finding_to_json, findings)])
     elif format is CheckFormat.sarif:
-        _write_json(sarif(findings, lines_of_findings(findings), Path.cwd(), exit_code=status))
+        say_json(sarif(findings, lines_of_findings(findings), Path.cwd(), exit_code=status))
     elif status == UNREADABLE:
         for each in findings:
-            typer.echo(f"xrouter: error: {each.message}" + (f"\nhint: {each.hint}" if each.hint else ""), err=True)
+            say(f"xrouter: error: {each.message}" + (f"\nhint: {each.hint}" if each.hint else ""), err=True)
     else:
         _write(findings, everything=everything)
     raise typer.Exit(status)
@@ -110,18 +108,13 @@ def examined(sources: Sequence[str], config: Path | None = None) -> tuple[list[F
     return sorted(found), ERRORS if "error" in severities else CLEAN
 
 
-def _write_json(form: object) -> None:
-    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(form)) + b"\n")
-    sys.stdout.buffer.flush()
-
-
 def _write(findings: Sequence[Finding], *, everything: bool) -> None:
     """Write findings by file and line: coloured on a terminal, else one finding a line with its hint below."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal(soft_wrap=True)
     lines = lines_of_findings(findings)
     for file, grouped in groupby(findings, key=lambda finding: finding.file):
         members = sorted(grouped, key=lambda finding: lines.get((finding.file, finding.pointer), 0))
-        console.print(f"[bold]{escape(file)}[/bold]")
+        console.print(styled((one_line(file), "bold")))
         shown: Counter[str] = Counter()
         for each in members:
             shown[each.rule] += 1
@@ -130,18 +123,17 @@ def _write(findings: Sequence[Finding], *, everything: bool) -> None:
         for rule, number in shown.items():
             if not everything and number > FOLDED_ABOVE:
                 more = f"… and {number - FOLDED_ABOVE} more of [{rule}]"
-                console.print(f"  {escape(more)} (--all shows all)", style="dim")
+                console.print(styled((f"  {more} (--all shows all)", "dim")))
     counts = {kind: sum(each.severity == kind for each in findings) for kind in _COLOURS}
     console.print(", ".join(_counted(number, kind) for kind, number in counts.items()))
 
 
-def _write_one(console: Console, finding: Finding, line: int | None) -> None:
-    colour = _COLOURS[finding.severity]
-    place, rule = escape(finding.pointer or "/"), escape(f"[{finding.rule}]")
+def _write_one(console: Terminal, finding: Finding, line: int | None) -> None:
     number = f"{line}: " if line is not None else ""
-    console.print(f"  {number}[{colour}]{finding.severity}[/{colour}] {place} {rule} {escape(finding.message)}")
+    said = f" {finding.pointer or '/'} [{finding.rule}] {finding.message}"
+    console.print(styled(f"  {number}", (finding.severity, _COLOURS[finding.severity]), one_line(said)))
     if finding.hint:
-        console.print(f"    hint: {escape(finding.hint)}", style="dim")
+        console.print(styled((one_line(f"    hint: {finding.hint}"), "dim")))
 
 
 def _counted(number: int, kind: str) -> str:

@@ -8,10 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, cast, get_args
 
-import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from router.commands.arguments import Format
@@ -23,6 +20,7 @@ from router.letters.reading import read_letters
 from router.letters.showing import printable, time_text
 from router.logs import configure_logs
 from router.settings import load_settings
+from router.terminal import say_json_lines, say_row, terminal
 
 _COLUMNS: Final = ("letter", "written", "reason", "endpoint", "attempts", "standing", "detail")
 _DETAIL: Final = 100
@@ -84,13 +82,12 @@ def list_letters(
         kinds = () if ByOption.none in (by or ()) else counted
         found = listing(letters, ledger, wanted, redactor, kinds, limit)
     if format is Format.json:
-        sys.stdout.buffer.writelines(msgspec.json.encode(form) + b"\n" for form in _forms(found))
-        sys.stdout.buffer.flush()
+        say_json_lines(_forms(found))
     elif sys.stdout.isatty():
         _print(found)
     else:
         for row in _rows(found):
-            typer.echo("\t".join(row))
+            say_row(row)
 
 
 def _forms(found: Listing) -> Iterator[dict[str, object]]:
@@ -123,12 +120,12 @@ def _row(listed: Listed, most: int) -> tuple[str, ...]:
 
 
 def _print(found: Listing) -> None:
-    console = Console(highlight=False)
+    console = terminal()
     for by, counts in found.counts.items():
         table = Table(by, "letters")
         shown = counts.most_common(_CASES)
         for value, number in shown:
-            table.add_row(escape(printable(value)), str(number))
+            table.add_row(printable(value), str(number))
         if len(counts) > len(shown):
             table.add_row("and others", str(found.total - sum(number for _, number in shown)))
         console.print(f"{found.total} dead letters by {by}", table)
@@ -136,7 +133,7 @@ def _print(found: Listing) -> None:
     for name, width in zip(_COLUMNS, (_ID, _TIME, None, None, None, None, None), strict=True):
         table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
     for listed in found.newest:
-        table.add_row(*map(escape, _row(listed, _DETAIL)))
+        table.add_row(*_row(listed, _DETAIL))
     console.print(
         f"the newest {len(found.newest)} of {found.total}; `xrouter dead-letters show` takes their ids", table
     )

@@ -15,6 +15,7 @@ from router.logs import configure_logs
 from router.settings import load_settings
 from router.settings.dead_letters import retention_cautions
 from router.settings.values import parse_duration
+from router.terminal import say
 
 
 def purge_letters(
@@ -34,13 +35,13 @@ def purge_letters(
         raise RouterError("nothing says which dead letters are to be removed", hint=hint)
     limits = Limits(retention.age, retention.size) if older is None else Limits(_age(older))
     for _, caution in retention_cautions(settings):
-        typer.echo(f"xrouter: {caution}", err=True)
+        say(f"xrouter: {caution}", err=True)
     found = purge(settings, limits, dry_run=dry_run)
     for removed in found:
         verb = "would be removed" if dry_run else "removed"
-        typer.echo(f"{removed.sink}: {removed.letters} letters {verb}, {removed.bytes} bytes")
+        say(f"{removed.sink}: {removed.letters} letters {verb}, {removed.bytes} bytes")
     if not found:
-        typer.echo("nothing to remove")
+        say("nothing to remove")
 
 
 def _age(text: str) -> timedelta:

@@ -10,6 +10,7 @@ import typer
 from router.errors import RouterError, StateError
 from router.letters.ledger import LetterLedger
 from router.settings import load_settings
+from router.terminal import say
 
 
 def release(
@@ -29,7 +30,7 @@ def release(
         found = [_one(known, text) for text in ids]
         waiting = sum(ledger.order.behind(letter) for letter in found)
         ledger.order.release(found)
-    typer.echo(f"released {len(found)}; {waiting} letters waited behind: `xrouter dead-letters replay` sends them")
+    say(f"released {len(found)}; {waiting} letters waited behind: `xrouter dead-letters replay` sends them")
 
 
 def _one(known: dict[str, int], text: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -11,8 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -20,6 +16,7 @@ from router.commands.arguments import Format
 from router.errors import RouterError
 from router.letters.filters import Endpoints, Filter, Messages, Reasons, Since, Until, filter_of
 from router.settings import load_settings
+from router.terminal import WIDE, Terminal, say, say_json_lines, styled, terminal
 
 if TYPE_CHECKING:
     from router.letters.dry_run import Verdict
@@ -73,7 +70,7 @@ def _run(config: Path, wanted: Filter, options: ReplayOptions, format: Format) -
     from router.letters.replay import matching
     from router.letters.replay import replay as run
 
-    console = Console(stderr=True)
+    console = terminal(err=True)
     total = matching(load_settings(config), wanted, options) if console.is_terminal else None
     with _watcher(console, total) as watcher:
         result = run(config, wanted, options, watcher)
@@ -129,12 +126,12 @@ class _Bar:
         self._progress.update(self._task, completed=summary.settled, description="replaying")
 
     def held(self, reason: str, seconds: float) -> None:
-        self._progress.console.print(f"[yellow]held[/]: {escape(reason)}; again in {seconds:g} s")
+        self._progress.console.print(styled(("held", "yellow"), f": {reason}; again in {seconds:g} s"))
         self._progress.update(self._task, description="held")
 
 
 @contextmanager
-def _watcher(console: Console, total: int | None) -> Iterator[_Lines | _Bar]:
+def _watcher(console: Terminal, total: int | None) -> Iterator[_Lines | _Bar]:
     if total is None:
         yield _Lines()
         return
@@ -144,8 +141,7 @@ def _watcher(console: Console, total: int | None) -> Iterator[_Lines | _Bar]:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-    sys.stderr.flush()
+    say(line, err=True)
 
 
 def _tell_verdicts(verdicts: Iterable[Verdict], format: Format) -> None:
@@ -154,16 +150,14 @@ def _tell_verdicts(verdicts: Iterable[Verdict], format: Format) -> None:
     told = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
     if format is Format.json:
         names = ("message", "reason", "sinks")
-        typer.echo(
-            json.dumps(
-                [{"outcome": _outcome(key[1]), **dict(zip(names, key, strict=True)), "letters": n} for key, n in told]
-            )
+        say_json_lines(
+            [[{"outcome": _outcome(key[1]), **dict(zip(names, key, strict=True)), "letters": n} for key, n in told]]
         )
         return
     table = Table("outcome", "definition or reason", "sinks", "letters", title="What a replay would do now")
     for (message, reason, sinks), count in told:
         where = ", ".join(sinks) or ("-" if reason else "none: those that lack it are not in its route any more")
-        table.add_row(_outcome(reason), escape(message or reason or ""), escape(where), str(count))
+        table.add_row(_outcome(reason), message or reason or "", where, str(count))
     _print(table if told else "no letter to replay")
 
 
@@ -185,12 +179,12 @@ def _tell_result(result: Result, format: Format) -> None:
             "unknown": list(result.unknown),
             "interrupted": result.interrupted,
         }
-        typer.echo(json.dumps(told))
+        say_json_lines([told])
         return
     table = Table("letters", "count", title="Replay interrupted" if result.interrupted else "Replay")
     table.add_row("routed", str(summary.routed.total()))
     for reason, count in summary.dead.most_common():
-        table.add_row(f"still dead, {escape(reason)}", str(count))
+        table.add_row(f"still dead, {reason}", str(count))
     others = {"parked now": summary.parked, "gone before their turn": summary.gone}
     others |= {f"left out, {standing}": count for standing, count in result.skipped.items()}
     for name, count in others.items():
@@ -202,5 +196,4 @@ def _tell_result(result: Result, format: Format) -> None:
 
 
 def _print(what: Table | str) -> None:
-    console = Console()
-    Console(width=None if console.is_terminal else 200).print(what)
+    terminal(width=WIDE).print(what)

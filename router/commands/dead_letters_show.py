@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from catalog.model import Catalog
@@ -28,6 +25,7 @@ from router.letters.redaction import Redaction
 from router.letters.showing import body_json, body_lines, native_rows, printable, time_text
 from router.logs import configure_logs
 from router.settings import Settings, load_settings
+from router.terminal import say, say_json, say_row, terminal
 
 Row = tuple[str, str]
 
@@ -68,8 +66,7 @@ def show(
     now = None if catalog is None else _now(found, catalog, settings, redaction)
     shown = Shown(redaction.letter, entry, history, now, behind)
     if format is Format.json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(_form(shown))) + b"\n")
-        sys.stdout.buffer.flush()
+        say_json(_form(shown))
     else:
         _print(shown)
 
@@ -128,10 +125,9 @@ def _print(shown: Shown) -> None:
         ]
         _table("history", ("when", "what", "replay", "why"), rows)
     if shown.now is None:
-        typer.echo("now: unknown, since the catalog cannot be read")
+        say("now: unknown, since the catalog cannot be read")
         return
-    typer.echo("under the catalog of now:")
-    sys.stdout.flush()
+    say("under the catalog of now:")
     Teller().tell(shown.now)
 
 
@@ -167,11 +163,11 @@ def _why(happening: Happening) -> str:
 def _table(title: str, columns: tuple[str, ...], rows: Any) -> None:
     """Write rows as a table on a terminal, else as lines with tabs below their title."""
     if not sys.stdout.isatty():
-        typer.echo(title)
+        say(title)
         for row in rows:
-            typer.echo("\t".join(("", *row)))
+            say_row(("", *row))
         return
     table = Table(*columns)
     for row in rows:
-        table.add_row(*map(escape, row))
-    Console(highlight=False).print(escape(title), table)
+        table.add_row(*row)
+    terminal().print(title, table)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from catalog.convert import json_text, yaml_text
@@ -30,6 +27,7 @@ from router.suggest.basis import Basis
 from router.suggest.suggesting import DRAFTABLE, LEAST, Suggested, Suggestion
 from router.suggest.suggesting import suggest as drafted
 from router.suggest.traits import Hides
+from router.terminal import say, say_row, terminal, write_document
 
 _COLUMNS: Final = ("draft", "letters", "matched", "address or type", "properties")
 
@@ -92,7 +90,7 @@ def suggest(
 def _merged(found: Suggestion, basis: Basis) -> Mapping[str, Any]:
     document, left_out = basis.merged(found.fragment, found.attached)
     for xid in left_out:
-        typer.echo(f"xrouter: warning: {xid} has an error and is left out", err=True)
+        say(f"xrouter: warning: {xid} has an error and is left out", err=True)
     return document
 
 
@@ -122,8 +120,7 @@ def _form(form: Form | None, output: Path | None) -> Form:
 
 def _write(data: bytes, output: Path | None) -> None:
     if output is None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        write_document(data)
         return
 
     def fill(file: BinaryIO) -> None:
@@ -138,16 +135,18 @@ def _write(data: bytes, output: Path | None) -> None:
 
 def _tell(found: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> None:
     """Tell what was drafted, on standard output unless the document is there."""
-    stream = sys.stdout if output is not None else sys.stderr
-    if found.drafts and stream.isatty():
+    aside = output is None
+    console = terminal(err=aside)
+    if found.drafts and console.is_terminal:
         table = Table(*_COLUMNS, title=f"{len(found.drafts)} drafts", title_justify="left")
         for each in found.drafts:
-            table.add_row(*map(escape, _row(each)))
-        Console(file=stream).print(table)
+            table.add_row(*_row(each))
+        console.print(table)
     elif found.drafts:
-        stream.writelines("\t".join(row) + "\n" for row in (_COLUMNS, *map(_row, found.drafts)))
-    stream.writelines(f"{printable(line)}\n" for line in _lines(found, settings, output, merge=merge))
-    stream.flush()
+        for row in (_COLUMNS, *map(_row, found.drafts)):
+            say_row(row, err=aside)
+    for line in _lines(found, settings, output, merge=merge):
+        say(printable(line), err=aside)
 
 
 def _row(each: Suggested) -> tuple[str, ...]:

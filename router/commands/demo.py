@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
-from rich.console import Console
+
+from router.terminal import terminal
 
 _WIDTH: Final = 120
 """Columns where the output is no terminal, so that tables keep their form in a file."""
@@ -25,9 +26,7 @@ def demo(
     from router.demo.run import demonstrate
 
     signal.signal(signal.SIGTERM, _interrupt)
-    terminal = Console()
-    console = terminal if terminal.is_terminal else Console(width=_WIDTH, highlight=False)
-    raise typer.Exit(0 if demonstrate(console, keep) else 1)
+    raise typer.Exit(0 if demonstrate(terminal(width=_WIDTH), keep) else 1)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

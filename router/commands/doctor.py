@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from router.doctor import Diagnosis, examine
+from router.terminal import say, styled, terminal
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -22,19 +21,18 @@ def doctor(
 ) -> None:
     """Look at Java, Spark, connectors, and with settings at catalog, disk and brokers; ends with 1 when one fails."""
     diagnoses = list(examine(config))
-    console = Console()
+    console = terminal()
     if console.is_terminal:
         console.print(_table(diagnoses))
     else:
         for each in diagnoses:
             remedy = f" (remedy: {each.remedy})" if each.remedy else ""
-            typer.echo(f"{each.state:4} {each.name}: {each.found}{remedy}")
+            say(f"{each.state:4} {each.name}: {each.found}{remedy}")
     raise typer.Exit(1 if any(each.state == "fail" for each in diagnoses) else 0)
 
 
 def _table(diagnoses: list[Diagnosis]) -> Table:
     table = Table("", "what", "found", "remedy")
     for each in diagnoses:
-        colour = _COLOURS[each.state]
-        table.add_row(f"[{colour}]{each.state}[/]", escape(each.name), escape(each.found), escape(each.remedy))
+        table.add_row(styled((each.state, _COLOURS[each.state])), each.name, each.found, each.remedy)
     return table

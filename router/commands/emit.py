@@ -6,12 +6,12 @@ import sys
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from router.commands.arguments import CatalogOption, pairs_of, usable_catalog
 from router.delivery import opened, protocol_of
 from router.emit import MODES, Producer, check_matches
+from router.terminal import terminal
 
 _PROGRESS_FROM: Final = 100
 """Fewer records are gone before a bar could be read."""
@@ -63,7 +63,7 @@ def emit(
         seed=seed,
     )
     shown = count >= _PROGRESS_FROM and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
-    with Progress(console=Console(stderr=True), disable=not shown) as bar, opened(to, sys.stdout.buffer) as target:
+    with Progress(console=terminal(err=True), disable=not shown) as bar, opened(to, sys.stdout.buffer) as target:
         task, doubted = bar.add_task("produced", total=count), False
         for number, record in enumerate(producer.records(count), 1):
             if number == 1:
@@ -71,6 +71,6 @@ def emit(
             if producer.payload_doubt and not doubted:
                 doubted = True
                 warning = f"warning: the data of {message} is not known to fit: {producer.payload_doubt}"
-                bar.console.print(warning, markup=False, highlight=False, soft_wrap=True)
+                bar.console.print(warning, soft_wrap=True)
             target.send(record)
             bar.advance(task)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from catalog.escaping import escaped_json
 from catalog.model import Catalog
 from router.commands.arguments import CatalogOption, MorePaths, usable_catalog
 from router.commands.match_explained import Teller
@@ -64,7 +65,7 @@ def match(
         return
     output = sys.stdout.buffer
     for outcome in matcher.outcomes(sys.stdin.buffer):
-        output.write(to_line(outcome))
+        output.write(escaped_json(to_line(outcome)))
     output.flush()
 
 

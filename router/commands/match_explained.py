@@ -6,11 +6,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, TextIO
 
-from rich.console import Console
-from rich.text import Text
-
+from catalog.escaping import one_line
 from router.explanation import Candidate, EventExplained, RecordExplained
 from router.matching.nearest import Check
+from router.terminal import styled, terminal
 
 _SHOWN: Final = 300
 """Characters of a value; the rest is left out."""
@@ -29,7 +28,7 @@ class Teller:
 
     def __init__(self, output: TextIO | None = None) -> None:
         self._output = output if output is not None else sys.stdout
-        self._console = Console(file=self._output, highlight=False, soft_wrap=True, markup=False, emoji=False)
+        self._console = terminal(file=self._output, soft_wrap=True)
         self._encoding = self._output.encoding or "utf-8"
         fancy = self._shows("✓✗…")
         self._yes, self._no, self._cut = ("✓", "✗", "…") if fancy else ("+", "-", "...")
@@ -37,8 +36,8 @@ class Teller:
     def tell(self, explained: RecordExplained) -> None:
         """Write one record's explanation, and an empty line."""
         for text, style in (*self._record(explained), ("", "")):
-            safe = text.encode(self._encoding, "backslashreplace").decode(self._encoding)
-            self._console.print(Text(safe, style))
+            safe = one_line(text).encode(self._encoding, "backslashreplace").decode(self._encoding)
+            self._console.print(styled((safe, style)))
 
     def _shows(self, signs: str) -> bool:
         try:
@@ -124,7 +123,7 @@ class Teller:
         shown = text or ""
         if len(shown) > _SHOWN:
             shown = shown[:_SHOWN] + self._cut
-        return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in shown)
+        return one_line(shown)
 
 
 def _counted(number: int, what: str) -> str:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from router.commands.arguments import Format, usable_catalog
 from router.plan import Plan
 from router.settings import load_settings
 from router.survey import UNKNOWN, Aim, Survey, survey
+from router.terminal import say_json_lines, say_row, terminal
 
 NOTED: Final = 20
 """Definitions that a note names."""
@@ -37,19 +34,17 @@ def routes(
     plan = Plan(usable_catalog(list(settings.catalog.source), network=settings.catalog.network), settings)
     found = survey(plan)
     if format is Format.json:
-        for line in _objects(found):
-            sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
-        sys.stdout.buffer.flush()
+        say_json_lines(_objects(found))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = terminal(soft_wrap=True)
     rows = [*_events(found), *_letters(found)]
     if console.is_terminal:
         console.print(_table(rows))
     else:
         for row in rows:
-            typer.echo("\t".join(row))
+            say_row(row)
     for note in _notes(found):
-        console.print(escape(note))
+        console.print(note)
 
 
 def _objects(found: Survey) -> Iterator[dict[str, Any]]:
@@ -128,6 +123,6 @@ def _table(rows: Iterable[Row]) -> Table:
     above: Row | None = None
     for row in rows:
         same = above is not None and row[:2] == above[:2]
-        table.add_row(*map(escape, ("", "", *row[2:]) if same else row))
+        table.add_row(*(("", "", *row[2:]) if same else row))
         above = row
     return table

@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from router.sinks.forms import instant_text
+from router.terminal import Terminal, styled
 
 if TYPE_CHECKING:
     from router.demo.run import Results
@@ -21,7 +20,7 @@ MAPPED: Final = "Market.Tills.Sale"
 _DETAIL: Final = 100
 
 
-def show(console: Console, results: Results) -> None:
+def show(console: Terminal, results: Results) -> None:
     """Write the whole report."""
     _sent(console, results)
     _events(console, results)
@@ -31,7 +30,7 @@ def show(console: Console, results: Results) -> None:
     _sum(console, results)
 
 
-def _sent(console: Console, results: Results) -> None:
+def _sent(console: Terminal, results: Results) -> None:
     table = Table("sent over HTTP, all answered 202", "requests", "records", title="Records in", title_justify="left")
     for step in results.sent:
         table.add_row(step.title, str(len(step.requests)), str(step.records))
@@ -40,17 +39,17 @@ def _sent(console: Console, results: Results) -> None:
     console.print(table)
 
 
-def _events(console: Console, results: Results) -> None:
+def _events(console: Terminal, results: Results) -> None:
     counts = Counter(row["message"].rsplit("/", 1)[-1] for row in results.events)
     title = "CloudEvents in the table data/events, by definition"
     table = Table("definition", "type", "rows", title=title, title_justify="left")
     types = {row["message"].rsplit("/", 1)[-1]: row["type"] for row in results.events}
     for name, number in sorted(counts.items()):
-        table.add_row(escape(name), escape(types[name]), str(number))
+        table.add_row(name, types[name], str(number))
     console.print(table)
 
 
-def _mapped(console: Console, results: Results) -> None:
+def _mapped(console: Terminal, results: Results) -> None:
     row = next((row for row in results.events if row["message"].endswith(MAPPED)), None)
     if row is None:
         return
@@ -64,11 +63,11 @@ def _mapped(console: Console, results: Results) -> None:
     table = Table(
         "as it came", "as a CloudEvent", title="One plain HTTP message, before and after", title_justify="left"
     )
-    table.add_row(escape("\n".join(before)), escape("\n".join(after)))
+    table.add_row("\n".join(before), "\n".join(after))
     console.print(table)
 
 
-def _letters(console: Console, results: Results) -> None:
+def _letters(console: Terminal, results: Results) -> None:
     found: Counter[tuple[str, str, str]] = Counter()
     for row in results.letters:
         nearest = json.loads(row["nearest"] or "[]")
@@ -76,7 +75,7 @@ def _letters(console: Console, results: Results) -> None:
     table = Table("reason", "why", "nearest definition", "letters", title="Dead letters in data/dead_letters")
     table.title_justify = "left"
     for (reason, why, name), number in sorted(found.items()):
-        table.add_row(escape(reason), escape(why), escape(name), str(number))
+        table.add_row(reason, why, name, str(number))
     console.print(table)
 
 
@@ -94,17 +93,17 @@ def _name(nearest: list[dict[str, Any]]) -> str:
     return str(nearest[0].get("message", "")).rsplit("/", 1)[-1] if nearest else ""
 
 
-def _metrics(console: Console, results: Results) -> None:
+def _metrics(console: Terminal, results: Results) -> None:
     console.print(f"Metrics, from {results.metrics_address} while it ran:")
     for name, labels, value in results.metrics:
         told = ",".join(f'{label}="{text}"' for label, text in labels.items() if text)
-        console.print(f"  {escape(name)}{escape('{' + told + '}') if told else ''} {value:g}", soft_wrap=True)
+        console.print(f"  {name}{'{' + told + '}' if told else ''} {value:g}", soft_wrap=True)
 
 
-def _sum(console: Console, results: Results) -> None:
+def _sum(console: Terminal, results: Results) -> None:
     routed, dead = len(results.events), len(results.letters)
     colour, word = ("green", "adds up") if results.adds_up else ("red", "DOES NOT ADD UP")
     total = f"{results.records} in = {routed} routed + {dead} dead-lettered"
-    console.print(f"\n[{colour} bold]{total}: {word}[/]")
+    console.print(styled("\n", (f"{total}: {word}", f"{colour} bold")))
     if results.exit_code != 0:
-        console.print(f"[red]The router ended with exit code {results.exit_code}.[/red]")
+        console.print(styled((f"The router ended with exit code {results.exit_code}.", "red")))

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from catalog.load import load
@@ -23,6 +21,7 @@ from router.demo.process import RouterProcess, running
 from router.demo.report import Row, show
 from router.demo.traffic import Step, steps
 from router.errors import RouterError
+from router.terminal import Terminal, styled
 
 CATALOG: Final = "market.xreg.json"
 CONFIG: Final = "router.yaml"
@@ -53,7 +52,7 @@ class Results:
         return self.records == len(self.events) + len(self.letters) and self.exit_code == 0
 
 
-def demonstrate(console: Console, keep: Path | None = None) -> bool:
+def demonstrate(console: Terminal, keep: Path | None = None) -> bool:
     """Run the demo and show it on *console*; return whether the sum is right.
 
     Everything lies in a temporary folder that is removed, or in *keep*, which must be empty or new.
@@ -72,17 +71,18 @@ def demonstrate(console: Console, keep: Path | None = None) -> bool:
     return results.adds_up
 
 
-def _results(console: Console, folder: Path) -> Results:
+def _results(console: Terminal, folder: Path) -> Results:
     planned = tuple(steps(load([folder / CATALOG])))
     with running(folder / CONFIG) as router:
-        console.print("Starting the router: [bold]xrouter run router.yaml[/bold] ...")
+        console.print(styled("Starting the router: ", ("xrouter run router.yaml", "bold"), " ..."))
         router.wait_ready()
         console.print(f"It takes HTTP at {router.http} and shows metrics at {router.metrics}\n")
         _send(console, router, planned)
         wanted = sum(step.records for step in planned)
         if not router.wait_for(lambda: _routed(router) >= wanted, ROUTE_SECONDS):
-            told = escape(router.last_error() or "the log tells no error")
-            console.print(f"[red]Only {_routed(router):g} of {wanted} records have an outcome: {told}[/red]")
+            told = router.last_error() or "the log tells no error"
+            few = f"Only {_routed(router):g} of {wanted} records have an outcome: {told}"
+            console.print(styled((few, "red")))
         metrics = tuple(sample for sample in router.samples() if sample[0] in SHOWN)
         address = router.metrics
         status = router.stop()
@@ -90,7 +90,7 @@ def _results(console: Console, folder: Path) -> Results:
     return Results(planned, _rows(data / "events"), _rows(data / "dead_letters"), metrics, address, status)
 
 
-def _send(console: Console, router: RouterProcess, planned: Sequence[Step]) -> None:
+def _send(console: Terminal, router: RouterProcess, planned: Sequence[Step]) -> None:
     columns = (TextColumn("{task.description:<52}"), BarColumn(bar_width=24), MofNCompleteColumn())
     shown = console.is_terminal
     with (

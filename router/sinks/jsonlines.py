@@ -10,6 +10,7 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from catalog.escaping import escaped_json
 from router.sinks.atomic import batch_file, refused, sync_path, write_atomically
 from router.sinks.contract import Commit, WriteResult
 from router.sinks.forms import INSTANT, JsonForm
@@ -60,7 +61,8 @@ class JsonLinesSink:
 class StandardOutputSink:
     """Writes lines to standard output: at least once, since nothing can tell what a reader took.
 
-    A crash in mid-batch leaves whole lines but perhaps the last, and the batch comes again.
+    A terminal may be there, so characters that it would act upon are JSON escapes. A crash in mid-batch leaves whole
+    lines but perhaps the last, and the batch comes again.
     """
 
     def __init__(self, name: str, form: JsonForm, stream: BinaryIO | None = None) -> None:
@@ -72,7 +74,7 @@ class StandardOutputSink:
         """Write a batch, repeated or not, and flush it."""
         stream = self._stream or sys.stdout.buffer
         try:
-            stream.writelines(_lines(rows, self._form))
+            stream.writelines(escaped_json(line) for line in _lines(rows, self._form))
             stream.flush()
         except OSError as error:
             raise refused(self._name, "standard output", error) from error
