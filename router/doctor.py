@@ -19,6 +19,7 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.clusters import sink_client, source_client
 from router.connectors import KAFKA
+from router.descriptors import ENOUGH, descriptor_limit
 from router.errors import ConfigError
 from router.settings import KafkaSink, Settings, load_settings
 from router.sources import missing_sources, sources_of
@@ -43,12 +44,13 @@ class Diagnosis:
 def examine(config: Path | None = None) -> Iterator[Diagnosis]:
     """Yield what is found, one by one; without *config* only what every start needs.
 
-    Looks at Java, Spark, the connector cache, the settings, the catalog, the state folder and every broker. An
-    unreachable broker takes up to ten seconds.
+    Looks at Java, Spark, the connector cache, the limit on open files, the settings, the catalog, the state folder and
+    every broker. An unreachable broker takes up to ten seconds.
     """
     yield java()
     yield spark()
     yield connectors()
+    yield open_files()
     if config is None:
         return
     try:
@@ -105,6 +107,15 @@ def connectors() -> Diagnosis:
         return Diagnosis("connectors", "ok", f"Kafka, in {folder.parent}")
     remedy = "nothing to do with a network: the first start that needs Kafka fetches them; else run `make connectors`"
     return Diagnosis("connectors", "warn", f"the jars for Kafka are not yet in {folder.parent}", remedy)
+
+
+def open_files() -> Diagnosis:
+    """Look how many files, and so connections, a router may open here."""
+    limit = descriptor_limit()
+    if limit >= ENOUGH:
+        return Diagnosis("open files", "ok", "no limit" if limit >= 2**31 else f"up to {limit}")
+    remedy = f"raise the hard limit to {ENOUGH} or more (ulimit -Hn, LimitNOFILE of systemd, --ulimit nofile)"
+    return Diagnosis("open files", "warn", f"up to {limit}; fewer senders can be connected at a time", remedy)
 
 
 def state_folder(settings: Settings) -> Diagnosis:

@@ -11,6 +11,7 @@ import threading
 from contextlib import ExitStack
 from pathlib import Path
 
+from router.descriptors import raise_descriptor_limit
 from router.errors import ConfigError
 from router.intake import Intake, topic_store
 from router.logs import configure_logs, get_logger
@@ -31,6 +32,7 @@ def serve(settings_path: Path) -> None:
     """
     settings = load_settings(settings_path)
     configure_logs(settings.log)
+    raise_descriptor_limit()
     if settings.inbox.kafka is None:
         hint = "set inbox.kafka, or use `xrouter run`, which has its gateways and inbox in one process"
         raise ConfigError("gateways of their own need a Kafka topic as their inbox", key="inbox.kafka", hint=hint)

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from bindings.http.access import Access
 from bindings.http.gateway import GatewayError, HttpGateway
 from bindings.http.gateway import HttpSettings as ServerSettings
+from bindings.http.limits import ServerLimits
 from bindings.http.routing import HttpRoute
 from bindings.inbox import Inbox, InboxError, InboxLimits, InboxRow
 from bindings.kafka.store import KafkaStore
@@ -204,7 +205,25 @@ def server_settings(chosen: HttpSettings) -> ServerSettings:
     if chosen.auth is not None:
         bearer, basic, keys = (revealed(each) for each in (chosen.auth.bearer, chosen.auth.basic, chosen.auth.api_keys))
         access = Access(bearer, basic, keys, chosen.auth.api_key_header)
-    server = ServerSettings(host=chosen.host, port=chosen.port, max_body_bytes=chosen.max_body, access=access)
+    limits = ServerLimits(
+        max_target=chosen.max_target,
+        max_header_bytes=chosen.max_header,
+        max_headers=chosen.max_headers,
+        max_connections=chosen.max_connections,
+        max_per_address=chosen.max_connections_per_address,
+        max_held_bytes=chosen.max_in_flight_bytes,
+        header_timeout=chosen.header_timeout.total_seconds(),
+        request_timeout=chosen.request_timeout.total_seconds(),
+        idle_timeout=chosen.idle_timeout.total_seconds(),
+    )
+    server = ServerSettings(
+        host=chosen.host,
+        port=chosen.port,
+        max_body_bytes=chosen.max_body,
+        max_in_flight=chosen.max_in_flight,
+        limits=limits,
+        access=access,
+    )
     if chosen.tls is None:
         return server
     clients = Path(chosen.tls.ca) if chosen.tls.ca else None

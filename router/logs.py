@@ -26,11 +26,9 @@ MASKED: Final = "***"
 OURS: Final = ("catalog", "bindings", "router")
 QUIET: Final[Mapping[str, int]] = {
     "py4j": logging.CRITICAL,
-    "hypercorn": logging.ERROR,
-    "bindings.http.server": logging.WARNING,
 }
 """Loggers that say more than anyone asked: py4j calls every closed connection an error, though what matters is raised
-to its caller, and the HTTP server announces itself."""
+to its caller."""
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 _SECRET: Final = re.compile(

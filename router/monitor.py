@@ -1,38 +1,43 @@
 """The HTTP server for those who watch: ``/metrics``, ``/healthz`` and ``/readyz`` on one port.
 
-It has no login and speaks no TLS, so it listens on loopback unless the settings say otherwise.
+It has no login and speaks no TLS, so it listens on loopback unless the settings say otherwise. What connections and
+requests may cost is limited as at the gateway, so that nobody who reaches the port can stop the router.
 """
 
 from __future__ import annotations
 
 import json
 import socket
-import socketserver
-import threading
-from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import make_wsgi_app
 
+from bindings.http.limits import ServerLimits
+from bindings.http.problems import Reply
+from bindings.http.request import Head
+from bindings.http.server import HttpServer
 from router.errors import ConfigError
-from router.logs import get_logger
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import StartResponse, WSGIEnvironment
-
     from router.metrics import Metrics
     from router.status import Status
 
-REQUEST_SECONDS: Final = 10.0
-"""How long a watcher may take to say what it wants."""
-_POLL_SECONDS: Final = 0.1
-_log = get_logger()
+LIMITS: Final = ServerLimits(
+    max_header_bytes=16 * 2**10,
+    max_headers=100,
+    max_connections=100,
+    max_per_address=50,
+    header_timeout=10.0,
+    request_timeout=10.0,
+)
+"""Few watch, and they ask for little."""
+_STOP_SECONDS: Final = 1.0
+_NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 class MonitorServer:
-    """Serves metrics and status from threads of its own; started once, stopped once.
+    """Serves metrics and status from a thread of its own; started once, stopped once.
 
     ``port`` 0 takes a free one; after :meth:`start`, ``port`` is the one in use.
     """
@@ -42,8 +47,7 @@ class MonitorServer:
         self.port = port
         self._status = status
         self._metrics_app = make_wsgi_app(metrics.registry)
-        self._server: _Server | None = None
-        self._thread: threading.Thread | None = None
+        self._server: HttpServer | None = None
 
     @property
     def address(self) -> str:
@@ -56,68 +60,45 @@ class MonitorServer:
         Raises:
             ConfigError: the port is taken or not allowed (``metrics.port``), or the host is unknown (``metrics.host``).
         """
-        self._server = _listen(self._host, self.port)
-        self._server.set_app(self._answer)
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_SECONDS,), name="monitor", daemon=True
-        )
-        self._thread.start()
+        listener = _listen(self._host, self.port)
+        self.port = listener.getsockname()[1]
+        self._server = HttpServer(listener, self, LIMITS, name="monitor")
+        self._server.start()
 
     def stop(self) -> None:
-        """Stop listening. Requests being answered end by themselves; does nothing when not running."""
-        if self._server is None or self._thread is None:
-            return
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-        self._server = self._thread = None
+        """Stop listening and close all connections; does nothing when not running."""
+        if self._server is not None:
+            self._server.stop(_STOP_SECONDS)
+            self._server = None
 
-    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        method = environ.get("REQUEST_METHOD")
-        if method == "HEAD":
-            list(self._answer({**environ, "REQUEST_METHOD": "GET"}, start_response))
-            return []
-        if method != "GET":
-            return _json(start_response, HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered"})
-        path = environ.get("PATH_INFO", "")
-        if path == "/metrics":
-            body: Iterable[bytes] = self._metrics_app(environ, start_response)
-            return body
-        if path in ("/healthz", "/readyz"):
-            good, answer = self._status.healthy() if path == "/healthz" else self._status.ready()
-            return _json(start_response, HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, answer)
-        return _json(start_response, HTTPStatus.NOT_FOUND, {"error": "there are /metrics, /healthz and /readyz"})
+    def admit(self, head: Head) -> Reply:
+        """Answer a request."""
+        if head.method not in ("GET", "HEAD"):
+            return _json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered"})
+        if head.path == b"/metrics":
+            return self._metrics(head)
+        if head.path in (b"/healthz", b"/readyz"):
+            good, answer = self._status.healthy() if head.path == b"/healthz" else self._status.ready()
+            return _json(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, answer)
+        return _json(HTTPStatus.NOT_FOUND, {"error": "there are /metrics, /healthz and /readyz"})
 
-
-class _Server(socketserver.ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-    # Two routers must not share a port and answer by turns.
-    allow_reuse_port = False
-
-    def server_bind(self) -> None:
-        """Bind, without the look-up of our own name that the library does and that can take many seconds."""
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-        self.setup_environ()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Note a connection that broke; the library would write a traceback to standard error."""
-        _log.debug("a watcher's connection broke", client=str(client_address[0]), exc_info=True)
+    def _metrics(self, head: Head) -> Reply:
+        """Ask the library for the form that the watcher prefers, compressed if it takes that."""
+        started: list[tuple[str, list[tuple[str, str]]]] = []
+        environ = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": "/metrics",
+            "QUERY_STRING": head.query.decode("latin-1"),
+            "HTTP_ACCEPT": (head.header(b"accept") or b"").decode("latin-1"),
+            "HTTP_ACCEPT_ENCODING": (head.header(b"accept-encoding") or b"").decode("latin-1"),
+        }
+        body = b"".join(self._metrics_app(environ, lambda status, headers: started.append((status, headers))))
+        status, headers = started[0]
+        told = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
+        return Reply(int(status.split()[0]), tuple(each for each in told if each[0] != b"content-length"), body)
 
 
-class _ServerV6(_Server):
-    address_family = socket.AF_INET6
-
-
-class _Handler(WSGIRequestHandler):
-    timeout = REQUEST_SECONDS
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Write no line for each request: probes and scrapes come every few seconds."""
-
-
-def _listen(host: str, port: int) -> _Server:
+def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
@@ -126,9 +107,8 @@ def _listen(host: str, port: int) -> _Server:
             key="metrics.host",
             hint="set metrics.host to an address of this machine, such as 127.0.0.1",
         ) from error
-    kind = _ServerV6 if family == socket.AF_INET6 else _Server
     try:
-        return kind((str(address[0]), port), _Handler)
+        return socket.create_server((str(address[0]), port), family=family, backlog=128)
     except OSError as error:
         raise ConfigError(
             f"the metrics server cannot listen on {host}:{port}: {error.strerror or error}",
@@ -137,12 +117,6 @@ def _listen(host: str, port: int) -> _Server:
         ) from error
 
 
-def _json(start_response: StartResponse, status: HTTPStatus, answer: dict[str, Any]) -> list[bytes]:
+def _json(status: HTTPStatus, answer: dict[str, Any]) -> Reply:
     body = json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-    headers = [
-        ("Content-Type", "application/json"),
-        ("Content-Length", str(len(body))),
-        ("Cache-Control", "no-store"),
-    ]
-    start_response(f"{status.value} {status.phrase}", headers)
-    return [body]
+    return Reply(status, ((b"content-type", b"application/json"), _NO_STORE), body)

@@ -22,6 +22,7 @@ from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from router.clusters import check_reachable
+from router.descriptors import raise_descriptor_limit
 from router.errors import CatalogUnavailable, ConfigError
 from router.intake import Intake, Store, local_store
 from router.letters.housekeeping import Housekeeping
@@ -65,6 +66,7 @@ def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], N
     settings = load_settings(settings_path)
     configure_logs(settings.log)
     open_to(settings.readable_by)
+    raise_descriptor_limit()
     stop = threading.Event()
     with signals(stop), State.open(Path(settings.state)) as state, monitored(settings, Status()) as monitored_as:
         catalog = whole_catalog(settings, stop, monitored_as)

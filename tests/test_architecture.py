@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("catalog", "bindings", "router")
 MAY_IMPORT = {"catalog": {"catalog"}, "bindings": {"catalog", "bindings"}, "router": {"catalog", "bindings", "router"}}
-CLIENTS = {"confluent_kafka", "hypercorn", "kafka", "nats", "paho", "proton", "starlette"}
+CLIENTS = {"confluent_kafka", "httptools", "kafka", "nats", "paho", "proton", "uvloop"}
 SPARK = {"delta", "py4j", "pyspark"}
 MODULE_LINES = 400
 SHAPELESS_NAMES = {"common", "helpers", "manager", "misc", "utils"}

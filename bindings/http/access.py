@@ -15,10 +15,10 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from bindings.http.problems import Refusal
-from bindings.http.request import header, token_of
+from bindings.http.request import Head, token_of
 
 REALM: Final = "xrouter"
 _Known = list[tuple[str, bytes]]
@@ -56,7 +56,7 @@ class Guard:
         """Headers, in lower case, that hold credentials here and so are no part of a record."""
         return frozenset((self._header.lower(),)) if self._keys else frozenset()
 
-    def admit(self, scope: Mapping[str, Any]) -> str | None:
+    def admit(self, head: Head) -> str | None:
         """Return the name of the sender, from the request's head alone; None where everybody may send.
 
         Raises:
@@ -64,7 +64,7 @@ class Guard:
         """
         if self._open:
             return None
-        shown = list(self._shown(scope))
+        shown = list(self._shown(head))
         names = [self._whose(known, secret) for known, secret in shown]
         found = next((name for name in names if name is not None), None)
         if found is None:
@@ -80,13 +80,13 @@ class Guard:
         if users is not None and name not in users:
             raise Refusal(HTTPStatus.FORBIDDEN, "these credentials are valid, but may not send to this path")
 
-    def _shown(self, scope: Mapping[str, Any]) -> Iterator[tuple[_Known, bytes]]:
+    def _shown(self, head: Head) -> Iterator[tuple[_Known, bytes]]:
         """Yield each secret that a request shows, with those it may be; with none, if nobody here has such."""
-        if self._keys and (key := header(scope, self._header.lower().encode("ascii"))) is not None:
+        if self._keys and (key := head.header(self._header.lower().encode("ascii"))) is not None:
             yield self._keys, key
-        if self._bearer and (token := token_of(scope["query_string"])) is not None:
+        if self._bearer and (token := token_of(head.query)) is not None:
             yield self._bearer, token
-        if (value := header(scope, b"authorization")) is not None:
+        if (value := head.header(b"authorization")) is not None:
             scheme, _, rest = value.strip().partition(b" ")
             if scheme.lower() == b"bearer":
                 yield self._bearer, rest.strip()

@@ -1,4 +1,4 @@
-"""The gateway's ASGI application: one request in, one row in the inbox, and only then the 202.
+"""What the gateway does with requests: one request in, one row in the inbox, and only then the 202.
 
 What a sender may rely on: 202 means that the message is on disk and will have an outcome. Any other answer means
 that it was not taken, save one: a 503 after the inbox took too long, and a connection that broke before the answer,
@@ -7,31 +7,26 @@ leave it open, and a sender that repeats may be counted twice (at least once).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from bindings.http.access import Guard
 from bindings.http.codec import PROTOCOL
+from bindings.http.connection import Answer, Taking, too_large
 from bindings.http.problems import Refusal, Reply, unavailable
-from bindings.http.request import header, parts_of_request
+from bindings.http.request import Head, parts_of_request
 from bindings.http.routing import Found, Routes
 from bindings.inbox import InboxError, InboxRow, InboxRowError
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
-
 BODY_METHODS: Final = frozenset(("POST", "PUT", "PATCH"))
 """Methods whose requests say how long their body is, or are answered 411."""
+_ORIGIN: Final = b"webhook-request-origin"
+_TAKEN: Final = Reply(HTTPStatus.ACCEPTED)
 _COMPLAIN_SECONDS: Final = 10.0
-_MAX_DRAIN: Final = 16 * 2**20
-"""Bytes of a refused body that are read and dropped, so that the sender sees the answer and not a reset."""
 
 _logger = logging.getLogger(__name__)
 
@@ -54,24 +49,25 @@ class GatewayCounters(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RequestLimits:
-    """What one request, and all of them together, may cost.
-
-    ``max_body_bytes`` of one message; ``timeout`` seconds for a body to arrive, and again for the inbox;
-    ``max_in_flight`` requests held at once; ``retry_after`` seconds that a sender is asked to wait.
+class MessageLimits:
+    """``max_body`` bytes of one message; ``max_in_flight`` messages wait for the inbox at a time; ``retry_after``
+    seconds that a sender is asked to wait with every 503.
     """
 
-    max_body_bytes: int
-    timeout: float
+    max_body: int
     max_in_flight: int
     retry_after: int
 
 
 class GatewayApplication:
-    """Takes requests for the given routes; see the module for its promise."""
+    """Takes requests for the given routes; see the module for its promise. Used on the server's thread.
+
+    Who sends is checked before anything else, so that strangers learn nothing of paths, and cost next to nothing.
+    ``stopping`` refuses new messages.
+    """
 
     def __init__(
-        self, routes: Routes, store: RowStore, limits: RequestLimits, counters: GatewayCounters, guard: Guard
+        self, routes: Routes, store: RowStore, limits: MessageLimits, counters: GatewayCounters, guard: Guard
     ) -> None:
         self._routes = routes
         self._guard = guard
@@ -79,92 +75,69 @@ class GatewayApplication:
         self._limits = limits
         self._counters = counters
         self._in_flight = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
         self._refused = 0
         self._complain_at = 0.0
-        self.started = asyncio.Event()
         self.stopping = False
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection scope."""
-        if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
-        elif scope["type"] == "http":
-            await self._request(scope, receive, send)
-        else:
-            await _refuse_websocket(send)
-
-    async def drained(self) -> None:
-        """Wait until no request is in flight."""
-        await self._idle.wait()
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-        self.started.set()
-        await receive()
-        await send({"type": "lifespan.shutdown.complete"})
-
-    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = _Body(receive)
-        self._in_flight += 1
-        self._idle.clear()
+    def admit(self, head: Head) -> Taking | Reply:
+        """Return the message to come, or why there shall be none."""
         try:
-            reply = await self._reply(scope, body)
-            if not body.complete and not body.late:
-                await body.drain(self._limits.timeout)
-            if not body.broken:
-                await _answer(send, reply, close=self.stopping or not body.complete, version=scope["http_version"])
-        finally:
-            self._in_flight -= 1
-            if self._in_flight == 0:
-                self._idle.set()
-
-    async def _reply(self, scope: Scope, body: _Body) -> Reply:
-        try:
-            found = self._routes.find(scope["method"], scope["raw_path"].decode("latin-1"))
-            if scope["method"] == "OPTIONS" and found.allowed and found.endpoint is None:
-                return _handshake(scope, found)
-            # Before anything is told about paths and methods, and before the body is asked for.
-            sender = self._guard.admit(scope)
-            endpoint = _endpoint(scope, found)
-            self._guard.allow(sender, found.users)
-            return await self._take(scope, body, endpoint)
+            return self._admitted(head)
         except Refusal as refusal:
             return refusal.reply()
 
-    async def _take(self, scope: Scope, body: _Body, endpoint: str) -> Reply:
+    def store(self, endpoint: str, head: Head, body: bytes, answer: Answer) -> None:
+        """Append a message to the inbox, and answer when it is durable or refused."""
+        if self._in_flight >= self._limits.max_in_flight:
+            refusal = unavailable("too many requests are in flight; send again", self._limits.retry_after)
+            answer(refusal.reply)
+            return
+        received = time.time_ns() // 1000
+        parts = parts_of_request(head, self._guard.secret_headers)
+        stored = self._store.append(InboxRow(endpoint, PROTOCOL, received, parts, body or None))
+        self._in_flight += 1
+        stored.add_done_callback(lambda done: answer(lambda: self._settled(endpoint, done)))
+
+    def late(self) -> Reply:
+        """Return the answer to a message that the inbox has had for too long."""
+        detail = "the inbox took too long; the message may have been stored"
+        return unavailable(detail, self._limits.retry_after).reply()
+
+    def _admitted(self, head: Head) -> Taking | Reply:
+        try:
+            sender = self._guard.admit(head)
+        except Refusal:
+            if head.method == "OPTIONS" and (origin := head.header(_ORIGIN)) is not None:
+                # The validation handshake of webhooks needs no credentials. It is answered alike for every path.
+                return Reply(HTTPStatus.OK, _permission(origin))
+            raise
+        found = self._routes.find(head.method, head.path.decode("latin-1"))
+        if head.method == "OPTIONS" and found.allowed and found.endpoint is None:
+            return _handshake(head, found)
+        endpoint = _endpoint(head, found)
+        self._guard.allow(sender, found.users)
         self._counters.received(endpoint)
         if self.stopping:
             raise unavailable("the router is stopping; send again", self._limits.retry_after)
-        if self._in_flight > self._limits.max_in_flight:
-            raise unavailable("too many requests are in flight; send again", self._limits.retry_after)
-        _check_length(scope, self._limits.max_body_bytes)
-        received = time.time_ns() // 1000
-        content = await body.read(self._limits.max_body_bytes, self._limits.timeout)
-        row = InboxRow(
-            endpoint, PROTOCOL, received, parts_of_request(scope, self._guard.secret_headers), content or None
-        )
-        await self._append(row)
-        self._counters.acknowledged(endpoint)
-        return Reply(HTTPStatus.ACCEPTED, ((b"content-length", b"0"),))
+        _check_length(head, self._limits.max_body)
+        return _Message(self, endpoint, head, self._limits.max_body)
 
-    async def _append(self, row: InboxRow) -> None:
-        try:
-            async with asyncio.timeout(self._limits.timeout):
-                await asyncio.wrap_future(self._store.append(row))
-        except TimeoutError:
-            detail = "the inbox took too long; the message may have been stored"
-            raise unavailable(detail, self._limits.retry_after) from None
-        except InboxRowError as error:
-            raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from error
-        except InboxError as error:
-            # The text names files of this machine, which is for the log and not for senders.
-            self._complain(row.endpoint, error)
-            raise unavailable("the inbox takes nothing at present; send again", self._limits.retry_after) from error
+    def _settled(self, endpoint: str, done: Future[None]) -> Reply:
+        self._in_flight -= 1
+        error = done.exception()
+        if error is None:
+            self._counters.acknowledged(endpoint)
+            return _TAKEN
+        if isinstance(error, InboxRowError):
+            return Refusal(HTTPStatus.BAD_REQUEST, str(error)).reply()
+        # The text may name files of this machine, which is for the log and not for senders.
+        self._complain(endpoint, error)
+        if isinstance(error, InboxError):
+            refusal = unavailable("the inbox takes nothing at present; send again", self._limits.retry_after)
+            return refusal.reply()
+        return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "the message was not stored").reply()
 
-    def _complain(self, endpoint: str, error: InboxError) -> None:
+    def _complain(self, endpoint: str, error: BaseException) -> None:
         """Log why messages are refused, now and then: impatient senders make thousands of them a second."""
         self._refused += 1
         now = time.monotonic()
@@ -173,105 +146,47 @@ class GatewayApplication:
             self._refused, self._complain_at = 0, now + _COMPLAIN_SECONDS
 
 
-class _Body:
-    """The body of one request, read at most once.
+@dataclass(frozen=True, slots=True)
+class _Message:
+    """A message whose body is still to come."""
 
-    ``broken``: the sender went away, so nobody waits for an answer. ``late``: it is not worth waiting for more.
-    """
+    application: GatewayApplication
+    endpoint: str
+    head: Head
+    max_body: int
 
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self.complete = False
-        self.broken = False
-        self.late = False
+    def take(self, body: bytes, answer: Answer) -> None:
+        """Store it."""
+        self.application.store(self.endpoint, self.head, body, answer)
 
-    async def read(self, limit: int, timeout: float) -> bytes:
-        """Return the body.
-
-        Raises:
-            Refusal: it is larger than *limit* bytes, did not arrive within *timeout* seconds, or ended early.
-        """
-        content = bytearray()
-        try:
-            async with asyncio.timeout(timeout):
-                while not self.complete:
-                    content += await self._next()
-                    if len(content) > limit:
-                        raise _too_large(limit)
-        except TimeoutError:
-            self.late = True
-            raise Refusal(HTTPStatus.BAD_REQUEST, f"the body did not arrive within {timeout:g} seconds") from None
-        return bytes(content)
-
-    async def drain(self, timeout: float) -> None:
-        """Read and drop what is left, within reason."""
-        dropped = 0
-        try:
-            async with asyncio.timeout(timeout):
-                while not self.complete and not self.broken and dropped < _MAX_DRAIN:
-                    dropped += len(await self._next())
-        except (TimeoutError, Refusal):
-            return
-
-    async def _next(self) -> bytes:
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            self.broken = True
-            raise Refusal(HTTPStatus.BAD_REQUEST, "the request ended before its body")
-        self.complete = not message.get("more_body", False)
-        return bytes(message.get("body", b""))
+    def late(self) -> Reply:
+        """Tell the sender that it is not known whether it was stored."""
+        return self.application.late()
 
 
-def _endpoint(scope: Scope, found: Found) -> str:
+def _endpoint(head: Head, found: Found) -> str:
     if found.endpoint is not None:
         return found.endpoint
     if not found.allowed:
         raise Refusal(HTTPStatus.NOT_FOUND, "no endpoint takes this path; see the catalog for those that exist")
     allowed = ", ".join(found.allowed)
-    detail = f"this path takes {allowed}, not {scope['method']}"
+    detail = f"this path takes {allowed}, not {head.method}"
     raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, detail, (b"allow", allowed.encode("ascii")))
 
 
-def _check_length(scope: Scope, limit: int) -> None:
-    length = header(scope, b"content-length")
-    if length is not None:
-        if not length.isdigit():
-            raise Refusal(HTTPStatus.BAD_REQUEST, "Content-Length is not a whole number")
-        if int(length) > limit:
-            raise _too_large(limit)
-    elif (
-        scope["method"] in BODY_METHODS
-        and scope["http_version"].startswith("1")  # HTTP/2 marks the end of a body by itself
-        and header(scope, b"transfer-encoding") is None
-    ):
+def _check_length(head: Head, limit: int) -> None:
+    if head.length is not None and head.length > limit:
+        raise too_large(limit)
+    if head.length is None and not head.chunked and head.method in BODY_METHODS:
         raise Refusal(HTTPStatus.LENGTH_REQUIRED, "send Content-Length (0 for no body) or a chunked body")
 
 
-def _too_large(limit: int) -> Refusal:
-    return Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have {limit} bytes; send less, or a reference")
-
-
-def _handshake(scope: Scope, found: Found) -> Reply:
+def _handshake(head: Head, found: Found) -> Reply:
     """Answer OPTIONS; with an origin it is the validation of CloudEvents webhooks, and permission is granted."""
     allow = ", ".join(dict.fromkeys((*found.allowed, "OPTIONS"))).encode("ascii")
-    headers = [(b"allow", allow), (b"content-length", b"0")]
-    origin = header(scope, b"webhook-request-origin")
-    if origin is not None:
-        headers += [(b"webhook-allowed-origin", origin), (b"webhook-allowed-rate", b"*")]
-    return Reply(HTTPStatus.OK, tuple(headers))
+    origin = head.header(_ORIGIN)
+    return Reply(HTTPStatus.OK, ((b"allow", allow), *(_permission(origin) if origin is not None else ())))
 
 
-async def _refuse_websocket(send: Send) -> None:
-    """Answer the upgrade as the request that it still is; a plain close would be a 403 without a word."""
-    reply = Refusal(HTTPStatus.BAD_REQUEST, "WebSocket is not spoken here; send each message as a request").reply()
-    headers = list(reply.headers)
-    await send({"type": "websocket.http.response.start", "status": int(reply.status), "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": reply.body})
-
-
-async def _answer(send: Send, reply: Reply, *, close: bool, version: str) -> None:
-    headers = list(reply.headers)
-    if close and version.startswith("1"):
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": int(reply.status), "headers": headers})
-    await send({"type": "http.response.body", "body": reply.body})
+def _permission(origin: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    return (b"webhook-allowed-origin", origin), (b"webhook-allowed-rate", b"*")

@@ -1,21 +1,33 @@
-"""What the gateway refuses, as ``application/problem+json`` (RFC 9457). Titles are fixed per status."""
+"""Short answers, and refusals as ``application/problem+json`` (RFC 9457) with a fixed title for each status."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Final
 
-Headers = list[tuple[bytes, bytes]]
+_LINES: Final = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n".encode("ascii") for status in HTTPStatus}
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer of the gateway, complete."""
+    """One answer, complete; its length is added when it is sent."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...] = ()
     body: bytes = b""
+
+    def encoded(self, date: bytes, connection: bytes, *, body: bool) -> bytes:
+        """Return it as HTTP/1.1, without its *body* for HEAD; *connection* is the value of that header, if any."""
+        lines = [_LINES[self.status], b"date: ", date, b"\r\ncontent-length: %d\r\n" % len(self.body)]
+        lines += [b"%s: %s\r\n" % header for header in self.headers]
+        if connection:
+            lines.append(b"connection: %s\r\n" % connection)
+        lines.append(b"\r\n")
+        if body:
+            lines.append(self.body)
+        return b"".join(lines)
 
 
 class Refusal(Exception):
@@ -30,9 +42,8 @@ class Refusal(Exception):
     def reply(self) -> Reply:
         """Return the answer that the sender gets."""
         problem = {"type": "about:blank", "title": self.status.phrase, "status": self.status, "detail": self.detail}
-        body = json.dumps(problem).encode("ascii")
-        content = ((b"content-type", b"application/problem+json"), (b"content-length", b"%d" % len(body)))
-        return Reply(self.status, (*content, *self.headers), body)
+        content = (b"content-type", b"application/problem+json")
+        return Reply(self.status, (content, *self.headers), json.dumps(problem).encode("ascii"))
 
 
 def unavailable(detail: str, retry_after: int) -> Refusal:

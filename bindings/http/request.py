@@ -1,9 +1,10 @@
-"""From an ASGI request to the properties of a native record (semantics.md section 3)."""
+"""The head of a request, and from it the properties of a native record (semantics.md section 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from bindings.parts import Part
@@ -14,26 +15,53 @@ TOKEN: Final = b"access_token"
 """The query parameter that is never part of a record."""
 
 
-def parts_of_request(scope: Mapping[str, Any], secret: frozenset[str] = frozenset()) -> list[Part]:
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Request line and headers: ``path`` and ``query`` raw, header names in lower case, in the order they came.
+
+    ``length`` is what Content-Length says, None without one. ``keep_alive`` tells whether the client would send more
+    requests on this connection, ``expects_continue`` whether it waits for 100 before it sends the body.
+    """
+
+    method: str
+    path: bytes
+    query: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    version: str = "1.1"
+    length: int | None = None
+    chunked: bool = False
+    keep_alive: bool = True
+    expects_continue: bool = False
+
+    @property
+    def has_body(self) -> bool:
+        """Whether bytes of a body follow."""
+        return self.chunked or bool(self.length)
+
+    def header(self, name: bytes) -> bytes | None:
+        """Return the first value of a header; *name* in lower case."""
+        return next((value for each, value in self.headers if each == name), None)
+
+
+def parts_of_request(head: Head, secret: frozenset[str] = frozenset()) -> list[Part]:
     """Return ``method``, ``path`` (raw), ``query.*`` and ``headers.*`` (lower case), without credentials.
 
     *secret* are more headers that hold credentials, in lower case.
     """
-    return [
-        Part("method", scope["method"].encode("ascii")),
-        Part("path", scope["raw_path"]),
-        *query_parts(scope["query_string"]),
-        *header_parts(scope["headers"], secret),
-    ]
+    parts = [Part("method", head.method.encode("ascii")), Part("path", head.path)]
+    if head.query:
+        parts.extend(query_parts(head.query))
+    parts.extend(header_parts(head.headers, secret))
+    return parts
 
 
 def header_parts(headers: Iterable[tuple[bytes, bytes]], secret: frozenset[str] = frozenset()) -> Iterator[Part]:
-    """Yield headers in order, names in lower case, values byte for byte; credentials are left out."""
+    """Yield headers in order, values byte for byte; credentials are left out."""
     left_out = CREDENTIALS | secret
     for name, value in headers:
-        lowered = name.decode("latin-1").lower()
-        if lowered not in left_out:
-            yield Part(f"headers.{lowered}", bytes(value))
+        text = name.decode("latin-1")
+        if text not in left_out:
+            yield Part(f"headers.{text}", value)
 
 
 def query_parts(query: bytes) -> Iterator[Part]:
@@ -59,11 +87,6 @@ def token_of(query: bytes) -> bytes | None:
     """Return the access token of a query (RFC 6750 section 2.3)."""
     pairs = (pair.partition(b"=") for pair in query.split(b"&"))
     return next((_form_decoded(value) for name, _, value in pairs if _form_decoded(name) == TOKEN), None)
-
-
-def header(scope: Mapping[str, Any], name: bytes) -> bytes | None:
-    """Return the first value of a header; *name* in lower case."""
-    return next((bytes(value) for each, value in scope["headers"] if each.lower() == name), None)
 
 
 def _form_decoded(text: bytes) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from pydantic import Field, SecretStr
 
 from router.settings.logins import HTTP_URL, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl, TlsSettings
 from router.settings.section import Section
-from router.settings.values import Options, Size
+from router.settings.values import Duration, Options, Size
 
 
 class HttpTlsSettings(Section):
@@ -39,6 +41,30 @@ class HttpSettings(Section):
     host: str = Field("127.0.0.1", description="Address to listen at.")
     port: int = Field(8080, ge=0, le=65535, description="Port; 0 takes a free one.")
     max_body: Size = Field(2**20, gt=0, description="Largest request body; more is answered 413.")
+    max_target: Size = Field(8 * 2**10, ge=64, description="Longest path and query; more is answered 414.")
+    max_header: Size = Field(64 * 2**10, ge=1024, description="Most bytes of headers; more is answered 431.")
+    max_headers: int = Field(200, ge=8, description="Most headers; more is answered 431.")
+    max_connections: int = Field(
+        1000,
+        ge=1,
+        description="Connections at a time, fewer if the limit on open files asks for it; idle ones make room.",
+    )
+    max_connections_per_address: int = Field(
+        256, ge=1, description="Connections of one address (IPv6: of one /64) at a time; raise it behind a proxy."
+    )
+    max_in_flight: int = Field(1000, ge=1, description="Messages that wait for the inbox; more is answered 503.")
+    max_in_flight_bytes: Size = Field(
+        256 * 2**20, gt=0, description="Bytes of bodies in memory; the oldest unfinished body makes room for more."
+    )
+    header_timeout: Duration = Field(
+        timedelta(seconds=10), gt=timedelta(0), description="Time for a TLS handshake, and for the head of a request."
+    )
+    request_timeout: Duration = Field(
+        timedelta(seconds=30), gt=timedelta(0), description="Time for a body, and then for the inbox to take it."
+    )
+    idle_timeout: Duration = Field(
+        timedelta(seconds=30), gt=timedelta(0), description="Time between two requests before a connection is closed."
+    )
     tls: HttpTlsSettings | None = Field(None, description="Certificates; with them it speaks HTTPS only.")
     auth: HttpAuthSettings | None = Field(None, description="Who may send; without it everybody who reaches the port.")
 

@@ -80,7 +80,6 @@ def test_levels_ours_by_the_settings_others_from_warning() -> None:
     logging.getLogger("somebody").info("not this")
     logging.getLogger("somebody").warning("this %s", "one")
     logging.getLogger("py4j.clientserver").error("closed connection")
-    logging.getLogger("hypercorn.error").warning("noise")
     assert [event["event"] for event in events(out)] == ["ours", "ours too", "this one"]
     out = configured(format="json", level="error")
     get_logger("router.x").warning("not now")

@@ -1,0 +1,314 @@
+"""One connection of an HTTP server: requests are answered in turn, and every wait of it has an end.
+
+A connection that is refused something with a body under way gets the answer at once; what follows is read and dropped
+for :attr:`ServerLimits.linger` seconds, so that the sender sees the answer and not a reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from enum import Enum
+from http import HTTPStatus
+from typing import Final, Protocol, cast
+
+from bindings.http.limits import ServerLimits
+from bindings.http.problems import Refusal, Reply
+from bindings.http.reader import End, RequestReader
+from bindings.http.request import Head
+
+MAX_DROPPED: Final = 16 * 2**20
+"""Bytes of a refused body that are read and dropped."""
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+Answer = Callable[[Callable[[], Reply]], None]
+"""Call it from any thread, once: the function is run on the server's thread, and what it returns is sent."""
+
+
+class Taking(Protocol):
+    """A request whose head was accepted. Called on the server's thread."""
+
+    @property
+    def max_body(self) -> int:
+        """Bytes that its body may have."""
+
+    def take(self, body: bytes, answer: Answer) -> None:
+        """Take the request, now that its body is whole; *answer* is called at once or later."""
+
+    def late(self) -> Reply:
+        """Return what is sent when no answer came in time; one that comes later is dropped."""
+
+
+class Handler(Protocol):
+    """What a server is for. Called on the server's thread."""
+
+    def admit(self, head: Head) -> Taking | Reply:
+        """Decide by the head alone; with a reply the body is not asked for, and never seen."""
+
+
+class Ledger(Protocol):
+    """What all connections have in common."""
+
+    limits: ServerLimits
+    handler: Handler
+    stopping: bool
+    date: bytes
+
+    def answer_to(self, connection: HttpConnection, taking: Taking) -> Answer:
+        """Return a way to answer from any thread."""
+
+    def hold(self, size: int) -> bool:
+        """Count bytes of bodies as held, or no longer (below 0); False when there are too many."""
+
+    def accepted(self, connection: HttpConnection) -> None:
+        """Note that one has sent a request that was taken."""
+
+    def gone(self, connection: HttpConnection) -> None:
+        """Forget one."""
+
+
+class Phase(Enum):
+    """What a connection waits for."""
+
+    OPENING = "opening"
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    ANSWER = "answer"
+    LINGER = "linger"
+    CLOSED = "closed"
+
+
+class HttpConnection(asyncio.Protocol):
+    """See the module.
+
+    ``address`` is whom its client counts as; :meth:`expire` is due at ``deadline`` (loop time).
+    """
+
+    def __init__(self, ledger: Ledger, address: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.address = address
+        self.phase = Phase.OPENING
+        self.held = 0
+        self.opening: asyncio.Task[None] | None = None
+        self._ledger = ledger
+        self._limits = ledger.limits
+        self._loop = loop
+        self.deadline = loop.time() + self._limits.header_timeout
+        self._transport: asyncio.Transport | None = None
+        self._reader = RequestReader(self._limits)
+        self._unread = b""
+        self._head: Head | None = None
+        self._taking: Taking | None = None
+        self._body: list[bytes] = []
+        self._dropped = 0
+        self._skipping = self._pumping = self._paused = self._blocked = self._ended = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a request of it is whole and not yet answered."""
+        return self.phase is Phase.ANSWER
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.opening = None
+        if self.phase is Phase.CLOSED:
+            self._transport.abort()
+        else:
+            # The first byte is waited for as long as the rest of a head; from then on the time begins anew.
+            self._wait(Phase.IDLE, self._limits.header_timeout)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._release()
+        self.phase = Phase.CLOSED
+        self._ledger.gone(self)
+        self._taking = self._transport = None
+        self._reader.events.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase is Phase.LINGER:
+            self._dropped += len(data)
+            if self._dropped > MAX_DROPPED:
+                self.abort()
+        elif self.phase is not Phase.CLOSED:
+            self._unread = self._unread + data if self._unread else data
+            self._pump()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        if self.phase is Phase.BODY:
+            self._refuse(Refusal(HTTPStatus.BAD_REQUEST, "the request ended before its body"))
+            return False
+        # A sender may end its side after a request and still read the answer.
+        return self.waiting and self._plain
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+        if not self.waiting:
+            self.deadline = self._loop.time() + self._limits.header_timeout
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        if self.phase is Phase.IDLE:
+            self._wait(Phase.IDLE, self._limits.idle_timeout)
+        self._pump()
+
+    def expire(self) -> None:
+        """End the wait that took too long."""
+        phase = self.phase
+        if phase is Phase.ANSWER and self._taking is not None:
+            self._answered(self._taking, self._taking.late())
+        elif phase is Phase.BODY and not self._blocked:
+            timeout = self._limits.request_timeout
+            self._refuse(Refusal(HTTPStatus.BAD_REQUEST, f"the body did not arrive within {timeout:g} seconds"))
+        elif phase is Phase.HEAD and not self._blocked:
+            self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time"))
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close at once, whatever is under way."""
+        self.phase = Phase.CLOSED
+        self._release()
+        if self.opening is not None:
+            self.opening.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def finish(self) -> None:
+        """Close after what is being answered now; a body under way has :attr:`ServerLimits.linger` seconds left."""
+        if self.phase is Phase.BODY:
+            self.deadline = min(self.deadline, self._loop.time() + self._limits.linger)
+        elif not self.waiting:
+            self.abort()
+
+    def answered(self, taking: Taking, reply: Reply) -> None:
+        """Send an answer, unless its request is no longer waiting for one."""
+        if self.waiting and taking is self._taking:
+            self._answered(taking, reply)
+
+    @property
+    def _plain(self) -> bool:
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is None
+
+    def _pump(self) -> None:
+        """Go through what has come, until a request has to be waited for."""
+        if self._pumping:
+            return
+        self._pumping = True
+        events = self._reader.events
+        while not self._blocked and self.phase not in (Phase.ANSWER, Phase.LINGER, Phase.CLOSED):
+            if events:
+                self._handle(events.popleft())
+            elif self._unread:
+                size = self._reader.slice
+                if len(self._unread) <= size:
+                    data, self._unread = self._unread, b""
+                else:
+                    data, self._unread = self._unread[:size], self._unread[size:]
+                self._reader.feed(data)
+            else:
+                break
+        self._pumping = False
+        if self.phase is Phase.IDLE and self._reader.in_head:
+            self._wait(Phase.HEAD, self._limits.header_timeout)
+        self._read_on(not self._unread)
+
+    def _read_on(self, wanted: bool) -> None:
+        if self._transport is not None and wanted is self._paused and not self._transport.is_closing():
+            self._paused = not wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()
+
+    def _handle(self, event: Head | bytes | End | Refusal) -> None:
+        if isinstance(event, bytes):
+            self._take_piece(event)
+        elif isinstance(event, Head):
+            self._take_head(event)
+        elif isinstance(event, End):
+            self._take_end()
+        else:
+            self._refuse(event)
+
+    def _take_head(self, head: Head) -> None:
+        self._head = head
+        found = self._ledger.handler.admit(head)
+        if isinstance(found, Reply):
+            # A body that is here already costs nothing, and the connection can go on.
+            self._skipping = End.END in self._reader.events
+            self._send(found, close=not self._skipping)
+            return
+        self._taking = found
+        self._wait(Phase.BODY, self._limits.request_timeout)
+        if head.expects_continue and head.has_body and not self._reader.events and self._transport is not None:
+            self._transport.write(_CONTINUE)
+
+    def _take_piece(self, piece: bytes) -> None:
+        if self._skipping or self._taking is None:
+            return
+        self.held += len(piece)
+        held = self._ledger.hold(len(piece))
+        if self.phase is not Phase.BODY:
+            return  # making room has ended this connection
+        self._body.append(piece)
+        if self.held > self._taking.max_body:
+            self._refuse(too_large(self._taking.max_body))
+        elif not held:
+            self._refuse(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being received; send again"))
+
+    def _take_end(self) -> None:
+        taking = self._taking
+        if self._skipping or taking is None:
+            self._skipping = False
+            return
+        self._wait(Phase.ANSWER, self._limits.request_timeout)
+        body = b"".join(self._body)
+        self._body.clear()
+        taking.take(body, self._ledger.answer_to(self, taking))
+
+    def _answered(self, taking: Taking, reply: Reply) -> None:
+        if reply.status == HTTPStatus.ACCEPTED:
+            self._ledger.accepted(self)
+        self._send(reply, close=False)
+        self._pump()
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._send(refusal.reply(), close=True)
+
+    def _send(self, reply: Reply, *, close: bool) -> None:
+        """Send an answer; with *close* there is more of the request to come, or nothing that can be understood."""
+        head, transport = self._head, self._transport
+        self._release()
+        self._head = self._taking = None
+        if transport is None or transport.is_closing():
+            return
+        last = close or self._ended or self._ledger.stopping or (head is not None and not head.keep_alive)
+        old = head is not None and head.version == "1.0"
+        connection = b"close" if last else b"keep-alive" if old else b""
+        transport.write(reply.encoded(self._ledger.date, connection, body=head is None or head.method != "HEAD"))
+        if close and not self._ended:
+            self._wait(Phase.LINGER, self._limits.linger)
+            self._unread = b""
+            self._read_on(True)
+            if self._plain:
+                transport.write_eof()
+        elif last:
+            self._wait(Phase.CLOSED, self._limits.linger)
+            transport.close()
+        else:
+            self._wait(Phase.IDLE, self._limits.idle_timeout)
+
+    def _release(self) -> None:
+        self._body.clear()
+        if self.held:
+            self._ledger.hold(-self.held)
+            self.held = 0
+
+    def _wait(self, phase: Phase, seconds: float) -> None:
+        self.phase = phase
+        self.deadline = self._loop.time() + seconds
+
+
+def too_large(limit: int) -> Refusal:
+    """Return the refusal of a body of more than *limit* bytes."""
+    return Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have {limit} bytes; send less, or a reference")

@@ -1,0 +1,105 @@
+"""All connections of an HTTP server: how many there may be, and which makes room for a new one.
+
+At the limit the connection that matters least is closed: one whose client has never sent anything that was taken, the
+oldest first; then one that is idle, the longest first. So those who only keep connections open, wherever they come
+from, do not keep out those who send. A request that waits for its answer is never cut off.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from bindings.http.connection import HttpConnection, Phase
+from bindings.http.limits import ServerLimits
+
+
+class Connections:
+    """Used on one thread. ``held`` are the bytes of all bodies that are in memory."""
+
+    def __init__(self, limits: ServerLimits, most: int) -> None:
+        self._limits = limits
+        self._most = most
+        self._strangers: dict[HttpConnection, None] = {}
+        self._known: dict[HttpConnection, None] = {}
+        self._by_address: Counter[str] = Counter()
+        self.held = 0
+
+    def __len__(self) -> int:
+        return len(self._strangers) + len(self._known)
+
+    def __iter__(self) -> Iterator[HttpConnection]:
+        return iter([*self._strangers, *self._known])
+
+    @property
+    def busy(self) -> int:
+        """How many requests were accepted and have no answer yet."""
+        return sum(each.phase in (Phase.BODY, Phase.ANSWER) for each in self)
+
+    def has_room(self, address: str) -> bool:
+        """Tell whether one more may come from an address; closes another if that is what it takes."""
+        if self._by_address[address] >= self._limits.max_per_address:
+            return False
+        return len(self) < self._most or self.make_room()
+
+    def add(self, connection: HttpConnection) -> None:
+        """Count a connection in."""
+        self._strangers[connection] = None
+        self._by_address[connection.address] += 1
+
+    def remove(self, connection: HttpConnection) -> None:
+        """Count a connection out; does nothing when it is not in."""
+        if connection in self._strangers:
+            del self._strangers[connection]
+        elif connection in self._known:
+            del self._known[connection]
+        else:
+            return
+        self._by_address[connection.address] -= 1
+        if not self._by_address[connection.address]:
+            del self._by_address[connection.address]
+
+    def accepted(self, connection: HttpConnection) -> None:
+        """Note that a request of it was taken; of all connections it is now the last to make room."""
+        if connection in self._strangers:
+            del self._strangers[connection]
+        elif connection in self._known:
+            del self._known[connection]
+        else:
+            return
+        self._known[connection] = None
+
+    def make_room(self) -> bool:
+        """Close the connection that matters least; False when all wait for answers."""
+        found = next((each for each in chain(self._strangers, self._known) if not each.waiting), None)
+        if found is None:
+            return False
+        self.remove(found)
+        found.abort()
+        return True
+
+    def hold(self, size: int) -> bool:
+        """Count bytes of bodies in, or out when below 0; False when they are too many and nobody can make room.
+
+        Bodies that are not yet whole give way, in the order of :meth:`make_room`.
+        """
+        self.held += size
+        while size > 0 and self.held > self._limits.max_held_bytes:
+            found = next((each for each in self if each.held and each.phase is Phase.BODY), None)
+            if found is None:
+                return False
+            found.abort()
+        return True
+
+
+def address_group(peer: Any) -> str:
+    """Return whom a client counts as: its address, or for IPv6 its network of 64 bits, which one host has whole."""
+    address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.IPv6Network((int(address) >> 64 << 64, 64)))
+    return str(address)

@@ -1,0 +1,282 @@
+"""An HTTP/1.1 server that strangers may talk to: its own thread and event loop, and a limit on everything.
+
+Connections are accepted here and not by the event loop's own server, which would end when descriptors run out, and
+could not tell who a client is before it has shaken hands for TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import logging
+import resource
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any, Final
+
+import uvloop
+
+from bindings.http.connection import Answer, Handler, HttpConnection, Taking
+from bindings.http.connections import Connections, address_group
+from bindings.http.limits import ServerLimits
+from bindings.http.problems import Reply, unavailable
+
+SPARE_DESCRIPTORS: Final = 300
+"""Descriptors that connections leave to the rest of the process."""
+_START_SECONDS: Final = 30.0
+_CLOSE_SECONDS: Final = 5.0
+_SWEEP_SECONDS: Final = 0.25
+_DRAIN_SECONDS: Final = 0.02
+_EXHAUSTED_SECONDS: Final = 0.2
+_COMPLAIN_SECONDS: Final = 10.0
+_LOW_DESCRIPTORS: Final = 1024
+"""Descriptors below this are left to clients of brokers: some of them use ``select``, which knows no others."""
+_BURST: Final = 32
+"""Connections that are accepted before others get their turn."""
+_EXHAUSTED: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+_logger = logging.getLogger(__name__)
+
+
+class HttpServer:
+    """Serves a listening socket; started once, stopped once. With *tls* it speaks HTTPS only.
+
+    ``failure`` is what ended it, when it ended by itself.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        handler: Handler,
+        limits: ServerLimits,
+        *,
+        name: str,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.limits = limits
+        self.handler = handler
+        self.stopping = False
+        self.date = b""
+        self.failure: BaseException | None = None
+        self._listener = listener
+        self._tls = tls
+        self._name = name
+        self._connections = Connections(limits, _affordable(limits.max_connections))
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = threading.Event()
+        self._stop: asyncio.Event | None = None
+        self._grace = 0.0
+        self._answers: deque[tuple[HttpConnection, Taking, Callable[[], Reply]]] = deque()
+        self._awake = False
+        self._complaints: dict[str, tuple[float, int]] = {}
+
+    @property
+    def alive(self) -> bool:
+        """Whether it serves; False before the start, after the stop, and when it ended by itself."""
+        return self._thread is not None and self._thread.is_alive() and self.failure is None
+
+    def start(self) -> None:
+        """Serve; when this returns, requests are taken.
+
+        Raises:
+            OSError: it cannot.
+        """
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+        if not self._ready.wait(_START_SECONDS) or self.failure is not None:
+            raise OSError(f"{self._name} did not start: {self.failure or 'no answer'}") from self.failure
+
+    def stop(self, grace: float) -> None:
+        """Let requests that were accepted finish for up to *grace* seconds, then close everything.
+
+        Until then others are answered too, and every answer ends its connection. Does nothing when not running.
+        """
+        if self._thread is None or self._loop is None or self._stop is None:
+            return
+        self._grace = grace
+        try:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        except RuntimeError:
+            _logger.debug("%s had ended before it was stopped", self._name)
+        self._thread.join(grace + 2 * _CLOSE_SECONDS)
+        self._thread = None
+
+    def answer_to(self, connection: HttpConnection, taking: Taking) -> Answer:
+        """Return a way to answer from any thread; answers of one turn share one call to the loop."""
+
+        def answer(make: Callable[[], Reply]) -> None:
+            self._answers.append((connection, taking, make))
+            if not self._awake and self._loop is not None:
+                self._awake = True
+                try:
+                    self._loop.call_soon_threadsafe(self._send_answers)
+                except RuntimeError:
+                    _logger.debug("an answer came after the end of %s", self._name)
+
+        return answer
+
+    def hold(self, size: int) -> bool:
+        """Count bytes of bodies; see :meth:`Connections.hold`."""
+        return self._connections.hold(size)
+
+    def accepted(self, connection: HttpConnection) -> None:
+        """Note that a request of a connection was taken."""
+        self._connections.accepted(connection)
+
+    def gone(self, connection: HttpConnection) -> None:
+        """Forget a connection."""
+        self._connections.remove(connection)
+
+    def _send_answers(self) -> None:
+        self._awake = False
+        while self._answers:
+            connection, taking, make = self._answers.popleft()
+            connection.answered(taking, make())
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve())
+        except Exception as error:
+            self.failure = error
+            _logger.exception("%s ended", self._name)
+        finally:
+            self._listener.close()
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._loop_failed)
+        self._stop = asyncio.Event()
+        self._listener.setblocking(False)
+        self._look_at_clock()
+        tasks = [asyncio.create_task(each) for each in (self._accept(loop), self._sweep(loop), self._stop.wait())]
+        self._ready.set()
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if tasks[2] in done:
+            await self._drain()
+        for task in tasks:
+            task.cancel()
+        for connection in self._connections:
+            connection.abort()
+        await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def _drain(self) -> None:
+        """Answer what was accepted; connections on which nothing is under way are closed at once."""
+        assert self._loop is not None
+        self.stopping = True
+        for connection in self._connections:
+            connection.finish()
+        deadline = self._loop.time() + self._grace
+        while self._connections.busy and self._loop.time() < deadline:
+            await asyncio.sleep(_DRAIN_SECONDS)
+        if self._connections.busy:
+            _logger.warning("requests are still in flight after %s s; their senders get no answer", self._grace)
+        await asyncio.sleep(_DRAIN_SECONDS)  # for the last answers to leave
+
+    async def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
+        burst = 0
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(self._listener)
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._complain(f"no more connections for now: {error.strerror}; raise the limit on open files")
+                    self._connections.make_room()
+                    await asyncio.sleep(_EXHAUSTED_SECONDS)
+                continue
+            burst = (burst + 1) % _BURST
+            if not burst:
+                await asyncio.sleep(0)
+            self._open(loop, accepted, peer)
+
+    def _open(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, peer: Any) -> None:
+        address = address_group(peer)
+        if not self._connections.has_room(address):
+            self._turn_away(accepted)
+            return
+        connection = HttpConnection(self, address, loop)
+        self._connections.add(connection)
+        connection.opening = loop.create_task(self._connect(loop, connection, _moved_up(accepted)))
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop, connection: HttpConnection, plain: socket.socket) -> None:
+        times: dict[str, Any] = {}
+        if self._tls is not None:
+            times = {"ssl_handshake_timeout": self.limits.header_timeout, "ssl_shutdown_timeout": self.limits.linger}
+        try:
+            plain.setblocking(False)
+            await loop.connect_accepted_socket(lambda: connection, plain, ssl=self._tls, **times)
+        except (OSError, asyncio.CancelledError) as error:
+            # A client that went away, took too long, or does not speak TLS; nothing of ours is wrong.
+            _logger.debug("a connection was not made: %s", type(error).__name__)
+            plain.close()
+            self._connections.remove(connection)
+
+    def _turn_away(self, accepted: socket.socket) -> None:
+        """Say that there are too many connections, if that can be said without waiting."""
+        self._complain("connections were turned away: there are too many, or too many of one address")
+        with accepted:
+            accepted.setblocking(False)
+            if self._tls is None:
+                reply = unavailable("too many connections; use those that are open", 1).reply()
+                try:
+                    accepted.send(reply.encoded(self.date, b"close", body=True))
+                    accepted.shutdown(socket.SHUT_WR)
+                except OSError:
+                    _logger.debug("a client that was turned away had gone")
+
+    async def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_SECONDS)
+            self._look_at_clock()
+            now = loop.time()
+            for connection in self._connections:
+                if now >= connection.deadline:
+                    connection.expire()
+
+    def _look_at_clock(self) -> None:
+        self.date = formatdate(time.time(), usegmt=True).encode("ascii")
+
+    def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Note in one line what the loop could not hand to anybody; the request's own bytes are not in it."""
+        error = context.get("exception")
+        self._complain(f"{context.get('message')}: {type(error).__name__ if error else 'no exception'}")
+
+    def _complain(self, problem: str) -> None:
+        """Log a problem now and then, with how often it was met: whoever floods us shall not flood the log."""
+        due, count = self._complaints.get(problem, (0.0, 0))
+        now = time.monotonic()
+        if now >= due:
+            _logger.warning("%s (%d times)", problem, count + 1)
+            due, count = now + _COMPLAIN_SECONDS, -1
+        self._complaints[problem] = (due, count + 1)
+
+
+def _moved_up(accepted: socket.socket) -> socket.socket:
+    """Give a socket a high descriptor, where the limit allows for it."""
+    try:
+        number = fcntl.fcntl(accepted, fcntl.F_DUPFD_CLOEXEC, _LOW_DESCRIPTORS)
+    except OSError:
+        return accepted
+    with accepted:
+        return socket.socket(accepted.family, accepted.type, accepted.proto, fileno=number)
+
+
+def _affordable(wanted: int) -> int:
+    """Return how many connections there may be, with the descriptors that this process may open."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    room = max(limit // 8, limit - SPARE_DESCRIPTORS)
+    if limit == resource.RLIM_INFINITY or room >= wanted:
+        return wanted
+    _logger.warning("only %d connections instead of %d: this process may open %d files", room, wanted, limit)
+    return room

@@ -1,0 +1,348 @@
+"""What the HTTP gateway does with clients that mean no good, and with honest ones while those are there."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import httpx
+import pytest
+
+from bindings.http.access import Access
+from bindings.http.gateway import HttpGateway, HttpSettings
+from bindings.http.limits import ServerLimits
+from bindings.http.routing import HttpRoute, Routes
+from bindings.inbox import InboxRow
+from tests.support.waiting import wait_until
+
+SECONDS = 30
+ROUTES = [HttpRoute("/endpoints/plain", "/events"), HttpRoute("/endpoints/days", "/days/{y}-{m}-{d}/x", ("PUT",))]
+LIMITS = ServerLimits(
+    max_target=300, max_header_bytes=5000, max_headers=20, header_timeout=0.5, request_timeout=1.0, idle_timeout=1.0
+)
+POST = b"POST /events HTTP/1.1\r\nHost: x\r\n"
+GOOD = POST + b"Content-Length: 1\r\n\r\na"
+
+
+class Rows:
+    """A store that takes everything at once, or when told to."""
+
+    def __init__(self) -> None:
+        self.rows: list[InboxRow] = []
+        self.held: list[Future[None]] = []
+        self.hold = False
+
+    def append(self, row: InboxRow) -> Future[None]:
+        self.rows.append(row)
+        done: Future[None] = Future()
+        if self.hold:
+            self.held.append(done)
+        else:
+            done.set_result(None)
+        return done
+
+
+@pytest.fixture
+def rows() -> Rows:
+    return Rows()
+
+
+Serve = Callable[..., HttpGateway]
+
+
+@pytest.fixture
+def serve(rows: Rows) -> Iterator[Serve]:
+    with contextlib.ExitStack() as stack:
+
+        def started(limits: ServerLimits = LIMITS, **settings: Any) -> HttpGateway:
+            gateway = HttpGateway(ROUTES, rows, HttpSettings(port=0, max_body_bytes=1000, limits=limits, **settings))
+            gateway.start()
+            stack.callback(gateway.stop, 1)
+            return gateway
+
+        yield started
+
+
+@contextlib.contextmanager
+def connected(gateway: HttpGateway, source: str = "127.0.0.1") -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", gateway.port), SECONDS, (source, 0)) as connection:
+        yield connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Return what comes until the other side closes."""
+    answer = b""
+    with contextlib.suppress(ConnectionResetError):
+        while data := connection.recv(65536):
+            answer += data
+    return answer
+
+
+def exchange(gateway: HttpGateway, *pieces: bytes) -> bytes:
+    with connected(gateway) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+        return read_all(connection)
+
+
+def statuses(answer: bytes) -> list[int]:
+    return [int(each) for each in re.findall(rb"HTTP/1\.1 (\d+) ", answer)]
+
+
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+REFUSED = {
+    "length beside chunked": (
+        POST + b"Content-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        400,
+    ),
+    "chunked beside length": (
+        POST + b"Transfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        400,
+    ),
+    "chunked in 1.0": (b"POST /events HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", 400),
+    "two lengths": (POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\na", 400),
+    "a list of lengths": (POST + b"Content-Length: 1, 1\r\n\r\na", 400),
+    "a length with a sign": (POST + b"Content-Length: +1\r\n\r\na", 400),
+    "a length beyond 64 bits": (POST + b"Content-Length: 99999999999999999999\r\n\r\na", 400),
+    "a space before the colon": (POST + b"Content-Length : 1\r\n\r\na", 400),
+    "another coding": (POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", 400),
+    "chunked twice": (POST + b"Transfer-Encoding: chunked, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", 400),
+    "a coding in disguise": (POST + b"Transfer-Encoding: xchunked\r\n\r\n1\r\na\r\n0\r\n\r\n", 400),
+    "two codings": (POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    "bare LF": (b"POST /events HTTP/1.1\nHost: x\nContent-Length: 1\n\na", 400),
+    "bare LF in headers": (b"POST /events HTTP/1.1\r\nHost: x\nContent-Length: 1\r\n\r\na", 400),
+    "bare CR in headers": (b"POST /events HTTP/1.1\r\nHost: x\rContent-Length: 1\r\n\r\na", 400),
+    "a folded header": (POST + b"X: a\r\n b\r\nContent-Length: 1\r\n\r\na", 400),
+    "NUL in a value": (POST + b"X: a\x00b\r\nContent-Length: 1\r\n\r\na", 400),
+    "NUL in a name": (POST + b"X\x00: a\r\nContent-Length: 1\r\n\r\na", 400),
+    "no colon": (POST + b"X\r\nContent-Length: 1\r\n\r\na", 400),
+    "HTTP/0.9": (b"POST /events HTTP/0.9\r\nHost: x\r\nContent-Length: 1\r\n\r\na", 400),
+    "HTTP/1.2": (b"POST /events HTTP/1.2\r\nHost: x\r\nContent-Length: 1\r\n\r\na", 400),
+    "HTTP/2.0": (b"POST /events HTTP/2.0\r\nHost: x\r\nContent-Length: 1\r\n\r\na", 400),
+    "HTTP/2 by prior knowledge": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
+    "no host": (b"POST /events HTTP/1.1\r\nContent-Length: 1\r\n\r\na", 400),
+    "two hosts": (POST + b"Host: y\r\nContent-Length: 1\r\n\r\na", 400),
+    "CONNECT": (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    "no known method": (b"G\x01T /events HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    "a control character in the target": (b"POST /ev\x01ents HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 400),
+    "a fragment": (b"POST /events#x HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 400),
+    "a user in the target": (b"POST http://a:b@x/events HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 400),
+    "a chunk size with a sign": (CHUNKED + b"-1\r\na\r\n0\r\n\r\n", 400),
+    "a chunk without its end": (CHUNKED + b"1\r\nab\r\n0\r\n\r\n", 400),
+    "LF after a chunk": (CHUNKED + b"1\r\na\n0\r\n\r\n", 400),
+    "a length in a trailer": (CHUNKED + b"0\r\nContent-Length: 1\r\n\r\n", 400),
+    "endless chunk extensions": (CHUNKED + b"1;" + b"x" * 200_000 + b"\r\na\r\n", 400),
+    "a long target": (b"POST /" + b"e" * 300 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+    "an endless target": (b"POST /" + b"e" * 20_000, 414),
+    "large headers": (POST + b"X: " + b"y" * 5000 + b"\r\nContent-Length: 1\r\n\r\na", 431),
+    "an endless header": (POST + b"X: " + b"y" * 20_000, 431),
+    "many headers": (POST + b"".join(b"X%d: y\r\n" % n for n in range(20)) + b"\r\n", 431),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_could_be_read_in_two_ways_is_refused_and_the_connection_closed(
+    serve: Serve, rows: Rows, name: str
+) -> None:
+    request, status = REFUSED[name]
+    gateway = serve()
+    answer = exchange(gateway, request + GOOD)
+    assert statuses(answer) == [status]
+    assert b"\r\nconnection: close\r\n" in answer and b"application/problem+json" in answer
+    assert not rows.rows
+
+
+TAKEN = {
+    "one": GOOD,
+    "byte by byte": GOOD,
+    "the end of the client's side": GOOD,
+    "chunked, with an extension and a trailer": CHUNKED + b"1;a=b\r\na\r\n0\r\nX: y\r\n\r\n",
+    "an absolute target": b"POST http://x/events HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na",
+    "HTTP/1.0": b"POST /events HTTP/1.0\r\nContent-Length: 1\r\n\r\na",
+    "an offer of h2c": POST
+    + b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
+    b"Content-Length: 1\r\n\r\na",
+    "an offer of h2c, chunked": POST
+    + b"Connection: Upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+    "empty lines before": b"\r\n\r\n" + GOOD,
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_senders_may_write_is_taken(serve: Serve, rows: Rows, name: str) -> None:
+    gateway = serve(ServerLimits())
+    pieces = [bytes([each]) for each in TAKEN[name]] if name == "byte by byte" else [TAKEN[name]]
+    with connected(gateway) as connection:
+        for piece in pieces:
+            connection.sendall(piece)
+        if name.startswith("the end"):
+            connection.shutdown(socket.SHUT_WR)
+            assert statuses(read_all(connection)) == [202]
+        else:
+            assert statuses(connection.recv(65536)) == [202]
+            connection.sendall(b"" if name == "HTTP/1.0" else GOOD)
+            if name != "HTTP/1.0":
+                assert statuses(connection.recv(65536)) == [202]
+    assert {row.body for row in rows.rows} == {b"a"}
+
+
+def test_a_pipeline_is_answered_in_order_and_ends_at_its_fault(serve: Serve, rows: Rows) -> None:
+    gone = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = exchange(serve(), GOOD * 200 + gone + GOOD + b"rubbish\r\n\r\n" + GOOD)
+    assert statuses(answer) == [202] * 200 + [404, 202, 400]
+    assert len(rows.rows) == 201
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n", 401),
+        (b"POST /events HTTP/1.1\r\nHost: x\r\nX-Api-Key: k\r\nContent-Length: 5000\r\n", 413),
+        (b"POST /nowhere HTTP/1.1\r\nHost: x\r\nX-Api-Key: k\r\nContent-Length: 5\r\n", 404),
+    ],
+)
+def test_nobody_is_asked_for_a_body_that_will_be_refused(serve: Serve, head: bytes, status: int) -> None:
+    gateway = serve(access=Access(api_keys={"meter": "k"}))
+    began = time.monotonic()
+    answer = exchange(gateway, head + b"Expect: 100-continue\r\n\r\n")
+    assert statuses(answer) == [status] and time.monotonic() - began < SECONDS
+    with connected(gateway) as connection:
+        connection.sendall(POST + b"X-Api-Key: k\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\n")
+        assert statuses(connection.recv(1000)) == [100]
+        connection.sendall(b"a")
+        assert statuses(connection.recv(1000)) == [202]
+
+
+def test_a_path_costs_what_it_is_long_and_strangers_learn_nothing_of_it(serve: Serve) -> None:
+    routes = Routes(ROUTES)
+    began = time.process_time()
+    assert routes.find("PUT", "/days/" + "-" * 60_000 + "/y").allowed == ()
+    assert routes.find("PUT", "/days/" + "-" * 60_000 + "/x").allowed == ("PUT",)
+    assert time.process_time() - began < 1.0
+    gateway = serve(access=Access(api_keys={"meter": "k"}))
+    asked = b" HTTP/1.1\r\nHost: x\r\nWebHook-Request-Origin: o\r\nConnection: close\r\n\r\n"
+    for method in (b"GET", b"PUT", b"DELETE", b"OPTIONS"):
+        answers = {
+            re.sub(rb"date: [^\r]*", b"", exchange(gateway, method + path + asked))
+            for path in (b" /events", b" /days/1-2-3/x", b" /nowhere")
+        }
+        assert len(answers) == 1
+
+
+def test_a_head_a_body_and_silence_have_their_time(serve: Serve) -> None:
+    gateway = serve()
+    assert statuses(exchange(gateway, b"POST /events HT")) == [408]
+    assert statuses(exchange(gateway, POST + b"Content-Length: 9\r\n\r\nslow")) == [400]
+    assert statuses(exchange(gateway, b"")) == []
+    assert statuses(exchange(gateway, GOOD)) == [202]
+    with connected(gateway) as connection:  # a byte now and then does not begin the time anew
+        for byte in POST * 100:
+            try:
+                connection.sendall(bytes([byte]))
+                time.sleep(0.05)
+            except OSError:
+                break
+        else:
+            pytest.fail("the connection was never closed")
+
+
+def test_the_rest_of_a_refused_body_is_dropped_for_two_seconds(serve: Serve) -> None:
+    gateway = serve()
+    with connected(gateway) as connection:
+        connection.sendall(POST + b"Content-Length: 100000000\r\n\r\n")
+        assert statuses(connection.recv(65536)) == [413]
+        began = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - began < SECONDS:
+                connection.sendall(b"x")
+                time.sleep(0.05)
+        assert 1.0 < time.monotonic() - began < SECONDS
+
+
+def test_connections_that_the_client_closed_are_closed(serve: Serve) -> None:
+    gateway = serve(ServerLimits())
+    own = f"127.0.0.1:{gateway.port}"
+    for _ in range(50):
+        assert httpx.post(f"http://{own}/events", content=b"x", trust_env=False).status_code == 202
+    wait_until(lambda: not held_open(gateway.port), 5, lambda: f"{held_open(gateway.port)} connections to be closed")
+
+
+def held_open(port: int) -> int:
+    """Return how many connections of this port wait to be closed by us, or are open (CLOSE-WAIT, ESTABLISHED)."""
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        entries = [line.split()[1:4] for line in table.readlines()[1:]]
+    return sum(own.endswith(f":{port:04X}") and state in ("01", "08") for own, _, state in entries)
+
+
+def test_one_address_has_its_share_and_idle_ones_make_room(serve: Serve) -> None:
+    gateway = serve(ServerLimits(max_connections=8, max_per_address=5))
+    with contextlib.ExitStack() as stack:
+        known = stack.enter_context(connected(gateway))
+        known.sendall(GOOD)
+        assert statuses(known.recv(1000)) == [202]
+        crowd = [stack.enter_context(connected(gateway, "127.0.0.2")) for _ in range(5)]
+        assert statuses(exchange_from(gateway, "127.0.0.2")) == [503]
+        more = [stack.enter_context(connected(gateway, "127.0.0.3")) for _ in range(4)]
+        # Two more than there is room for: the oldest of those who never sent anything are closed.
+        assert [read_all(each) for each in crowd[:2]] == [b"", b""]
+        for each in (*more, known):
+            each.sendall(GOOD)
+            assert statuses(each.recv(1000)) == [202]
+
+
+def exchange_from(gateway: HttpGateway, source: str) -> bytes:
+    with connected(gateway, source) as connection:
+        return read_all(connection)
+
+
+def test_a_request_that_waits_is_never_cut_off(serve: Serve, rows: Rows) -> None:
+    gateway = serve(ServerLimits(max_connections=2))
+    rows.hold = True
+    with connected(gateway) as first, connected(gateway) as second:
+        for each in (first, second):
+            each.sendall(GOOD)
+        wait_until(lambda: len(rows.held) == 2, SECONDS, "both rows")
+        assert statuses(exchange_from(gateway, "127.0.0.2")) == [503]
+        for held in rows.held:
+            held.set_result(None)
+        assert [statuses(each.recv(1000)) for each in (first, second)] == [[202], [202]]
+
+
+def test_an_inbox_that_takes_too_long_is_503_and_a_late_answer_is_dropped(serve: Serve, rows: Rows) -> None:
+    gateway = serve()
+    rows.hold = True
+    with connected(gateway) as connection:
+        connection.sendall(GOOD)
+        answer = connection.recv(1000)
+        assert statuses(answer) == [503] and b"may have been stored" in answer
+        rows.held[0].set_result(None)
+        rows.hold = False
+        connection.sendall(GOOD)
+        assert statuses(connection.recv(1000)) == [202]
+
+
+def test_unfinished_bodies_make_room_for_others(serve: Serve, rows: Rows) -> None:
+    gateway = serve(ServerLimits(max_held_bytes=2000))
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(connected(gateway, "127.0.0.2")) for _ in range(4)]
+        for each in slow:
+            each.sendall(POST + b"Content-Length: 900\r\n\r\n" + b"x" * 800)
+        for _ in range(20):
+            answer = httpx.post(f"http://127.0.0.1:{gateway.port}/events", content=b"y" * 900, trust_env=False)
+            assert answer.status_code == 202
+    assert {row.body for row in rows.rows} == {b"y" * 900}
+
+
+def test_who_never_reads_answers_is_closed(serve: Serve) -> None:
+    gateway = serve()
+    asked = b"GET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n" * 1000
+    with connected(gateway) as connection:
+        connection.settimeout(SECONDS)
+        with pytest.raises((ConnectionError, BrokenPipeError)):
+            while True:
+                connection.sendall(asked)
