@@ -24,6 +24,7 @@ from router.kafka_facts import SIZE, SOURCE_SCHEMA, KafkaSelection, facts_of_sel
 from router.matching.columns import Int
 from router.plan import Judge
 from router.tally import with_layouts
+from router.worker_memory import judging, load
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -205,7 +206,9 @@ def _udf(
     from pyspark.sql.pandas.types import from_arrow_type
 
     def judged(*arrays: pa.Array) -> pa.Array:
-        outcomes, counts = decide(judge.value, pa.RecordBatch.from_arrays(list(arrays), names=names))
+        plan = load(judge)
+        rows = pa.RecordBatch.from_arrays(list(arrays), names=names)
+        outcomes, counts = judging(plan, rows.num_rows, lambda: decide(plan, rows))
         if counts is not None:
             tallies.add([counts])
         return outcomes

@@ -23,6 +23,7 @@ from router.channels import ChannelBuilder
 from router.errors import BatchPinError
 from router.limits import SizeLimits
 from router.matcher import Matcher
+from router.memory import divided
 from router.outputs import OutputBuilder
 from router.routing import Routes
 from router.settings import Settings, settings_from_dict
@@ -77,7 +78,8 @@ class Plan:
             numbers.update({member.endpoint: number for member in members})
         payloads = PayloadValidation(self.catalog)
         matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart)
-        return Judge(matcher, OutputBuilder(matcher, self.routes, SizeLimits(self.settings)), numbers)
+        outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings))
+        return Judge(matcher, outputs, numbers, divided(self.settings).worker)
 
     @cached_property
     def _document(self) -> bytes:
@@ -97,11 +99,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A compiled plan as workers hold it: the matcher, the output builder, and channel numbers by name."""
+    """A compiled plan as workers hold it: the matcher, the output builder, channel numbers by name, and the bytes of
+    ``memory`` that judging may take in a worker.
+    """
 
     matcher: Matcher
     outputs: OutputBuilder
     channels: Mapping[str, int]
+    memory: int
 
 
 def plan_of(document: bytes, *, environ: Mapping[str, str], base: Path) -> Plan:

@@ -27,6 +27,7 @@ from router.errors import CatalogUnavailable, ConfigError
 from router.intake import Intake, Store, local_store
 from router.letters.housekeeping import Housekeeping
 from router.logs import configure_logs, get_logger
+from router.memory import divided
 from router.metrics import Metrics
 from router.monitor import MonitorServer
 from router.plan import Plan, plan_of
@@ -191,6 +192,7 @@ class Service:
             intake = Intake(self._settings, self._metrics, self._status, store, once=once)
             stack.callback(intake.close)
             intake.open_inbox(self._first)
+            _log.info("memory divided", **divided(self._settings).told)
             spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)

@@ -17,14 +17,18 @@ from router.connectors import kafka_jars
 from router.errors import StateError
 from router.jvm import end_jvm, launch_jvm
 from router.logs import jvm_log_conf
+from router.memory import HEAP_OPTION, MIB, divided
 from router.settings import KafkaSink, Settings, revealed
 from router.sources import Source
+from router.worker_memory import ENVIRONMENT as WORKER_ENVIRONMENT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCK_SECONDS: Final = 60.0
 ARROW_ROWS: Final = 20_000
+ARROW_BYTES: Final = 16 * MIB
+"""An Arrow batch on its way to a Python worker ends at whichever comes first."""
 _FIXED: Final = {
     "spark.app.name": "xregistry-router",
     # For executors on other machines; local workers have it from the JVM (:mod:`router.jvm`).
@@ -70,7 +74,8 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    chosen = {**_FIXED, "spark.sql.warehouse.dir": str(state / "warehouse"), **revealed(settings.spark.conf)}
+    shares = {"spark.sql.warehouse.dir": str(state / "warehouse"), **memory_conf(settings)}
+    chosen = {**_FIXED, **shares, **revealed(settings.spark.conf)}
     chosen["spark.driver.extraJavaOptions"] = f"{_JIT} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
     chosen |= jvm_log_conf(chosen) | _ENFORCED
     if jars:
@@ -89,6 +94,22 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     finally:
         spark.stop()
         end_jvm()
+
+
+def memory_conf(settings: Settings) -> dict[str, str]:
+    """Return the configuration that keeps Spark within its share of the machine's memory.
+
+    Raises:
+        ConfigError: as :func:`router.memory.divided`.
+    """
+    division = divided(settings)
+    return {
+        HEAP_OPTION: f"{division.heap // MIB}m",
+        # What comes to the driver at once. Past it a batch fails, where the JVM would else run out of memory.
+        "spark.driver.maxResultSize": str(division.heap // 4),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(min(ARROW_BYTES, division.batch)),
+        **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
+    }
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from router.settings.dead_letters import DeadLetterSettings as DeadLetterSetting
 from router.settings.inward import GatewaySettings, HttpSettings, InboxSettings
 from router.settings.logins import HTTP_URL, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl
 from router.settings.logins import TlsSettings as TlsSettings
+from router.settings.memory import MemorySettings
 from router.settings.routes import MISSING_TEXT, Missing, RouteSettings
 from router.settings.section import Section
 from router.settings.values import Duration, Options, Size, Text, Texts, as_text
@@ -268,6 +269,11 @@ class Settings(BaseSettings):
     )
     trigger: Duration = Field(timedelta(milliseconds=500), description="Least time between the starts of batches.")
     max_records_per_batch: int = Field(100_000, ge=1, description="Most records that one batch takes.")
+    max_bytes_per_batch: Size | None = Field(
+        None,
+        ge=2**20,
+        description="Most bytes that one batch takes; unset is a sixteenth of `memory.heap`, 16 to 128 MiB.",
+    )
     start: Literal["earliest", "latest"] = Field("earliest", description="Where a first start begins.")
     on_data_loss: Literal["stop", "continue"] = Field(
         "stop", description="What to do when a broker lost unread records."
@@ -279,6 +285,7 @@ class Settings(BaseSettings):
     inbox: InboxSettings = Field(InboxSettings(), description="The inbox.")
     drain_grace: Duration = Field(timedelta(seconds=30), description="Longest wait for a batch when stopping.")
     log: LogSettings = Field(LogSettings(), description="Logging.")
+    memory: MemorySettings = Field(MemorySettings(), description="Memory.")
     spark: SparkSettings = Field(SparkSettings(), description="Spark.")
     _unresolved: dict[str, Any] = PrivateAttr(default_factory=dict)
 

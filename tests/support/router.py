@@ -49,6 +49,12 @@ class RouterProcess:
         self.config.write_text(yaml.safe_dump({**told, "spark": spark}))
 
     @property
+    def ended(self) -> int | None:
+        """The exit code of the router that was started last; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
+
+    @property
     def log(self) -> str:
         """What the router has written so far, over all its starts."""
         path = self.folder / "router.log"

@@ -116,7 +116,7 @@ def judge_of(catalog: Catalog, settings: Settings, endpoints: Collection[str], f
     for xid in numbers:
         builder.endpoints(xid, [xid])
     matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), settings.validate)
-    return Judge(matcher, OutputBuilder(matcher, Routes(chosen), SizeLimits(chosen)), numbers)
+    return Judge(matcher, OutputBuilder(matcher, Routes(chosen), SizeLimits(chosen)), numbers, 2**30)
 
 
 def turns_of(samples: Sequence[Sample], places: Sequence[int]) -> Iterator[list[int]]:

@@ -1,0 +1,145 @@
+"""How the memory of the machine is divided: Spark's JVM, each Python worker, and the batch that goes through both.
+
+What is there is the machine's memory, or less where a control group (a container, a systemd unit) sets a limit. Shares
+that the settings do not give are derived from it, once, when the router starts. They are upper bounds; what is left
+is for this process, which holds one batch for tables and message targets, for brokers and for the page cache.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from router.errors import ConfigError
+from router.settings import Settings, revealed
+
+MIB: Final = 2**20
+GIB: Final = 2**30
+HEAP_OPTION: Final = "spark.driver.memory"
+LEAST_HEAP: Final = 512 * MIB
+"""Below about this Spark does not start."""
+_HEAP_MOST: Final = 4 * GIB
+_WORKER_LEAST: Final = 512 * MIB
+_WORKER_MOST: Final = GIB
+_BATCH_LEAST: Final = 16 * MIB
+_BATCH_MOST: Final = 128 * MIB
+_COPIES: Final = 16
+"""A batch is at most this part of the heap: its rows are there several times over while they go to a table."""
+_JVM_SIZE: Final = re.compile(r"(\d+)\s*([bkmgt]?)b?", re.IGNORECASE)
+_UNLIMITED: Final = 2**60
+"""Control groups of the first version write a number beyond this for no limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Bytes for each part.
+
+    ``machine`` is what there is, ``heap`` the JVM's, ``worker`` what each Python worker may take besides the compiled
+    plan, ``batch`` the records of one batch.
+    """
+
+    machine: int
+    heap: int
+    worker: int
+    batch: int
+
+    @property
+    def told(self) -> dict[str, str]:
+        """The shares for a line of the log, by the keys of the settings that change them."""
+        shares = {"machine": self.machine, "memory.heap": self.heap, "memory.worker": self.worker}
+        return {name: _text(size) for name, size in (shares | {"max_bytes_per_batch": self.batch}).items()}
+
+    @property
+    def heap_remedy(self) -> str:
+        """What to do when the JVM ran out of memory."""
+        return (
+            f"raise memory.heap, now {_text(self.heap)}, or lower max_bytes_per_batch, now {_text(self.batch)}; "
+            "a batch that was begun is then read in parts"
+        )
+
+    @property
+    def worker_remedy(self) -> str:
+        """What to do when a Python worker ran out of memory."""
+        return f"raise memory.worker, now {_text(self.worker)}; the machine has {_text(self.machine)}"
+
+
+def divided(settings: Settings, machine: int | None = None, cores: int | None = None) -> Division:
+    """Divide *machine* bytes among *cores* Python workers and the rest; unset takes what is there.
+
+    Raises:
+        ConfigError: `spark.conf` has a ``spark.driver.memory`` that is no size.
+    """
+    machine = machine or memory_of_machine()
+    cores = cores or len(os.sched_getaffinity(0))
+    given = revealed(settings.spark.conf).get(HEAP_OPTION)
+    heap = _jvm_size(given) if given is not None else settings.memory.heap or _heap(machine)
+    worker = settings.memory.worker or _within(machine // 8 // cores, _WORKER_LEAST, _WORKER_MOST)
+    batch = settings.max_bytes_per_batch or _within(heap // _COPIES, _BATCH_LEAST, _BATCH_MOST)
+    return Division(machine, heap, worker, batch)
+
+
+def memory_of_machine(root: Path = Path("/")) -> int:
+    """Return the bytes of memory that this process may count on: the machine's, or its control group's limit."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_group_limits(root)]
+    return min(limits)
+
+
+def _text(size: int) -> str:
+    return f"{size // MIB} MiB"
+
+
+def _heap(machine: int) -> int:
+    # Small machines give a larger part: a JVM of less than a gigabyte spends its time collecting garbage.
+    return _within(max(machine // 8, min(GIB, machine * 2 // 5)), LEAST_HEAP, _HEAP_MOST)
+
+
+def _within(size: int, least: int, most: int) -> int:
+    return min(max(size, least), most)
+
+
+def _jvm_size(text: str) -> int:
+    found = _JVM_SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(
+            f"spark.conf: {HEAP_OPTION} is {text!r}, which is no size of a JVM",
+            key=f"spark.conf.{HEAP_OPTION}",
+            hint="write a number with k, m or g behind it, such as 2g; or set memory.heap instead",
+        )
+    # A number alone is mebibytes, as Spark reads it.
+    exponent = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}.get(found[2].lower(), 2)
+    return int(found[1]) << 10 * exponent
+
+
+def _group_limits(root: Path) -> Iterator[int]:
+    """Yield the limits of this process's control groups and of all around them, in both versions of those."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    groups = root / "sys/fs/cgroup"
+    for line in lines:
+        _, controllers, place = line.split(":", 2)
+        if controllers == "":
+            folder, name = groups, "memory.max"
+        elif "memory" in controllers.split(","):
+            folder, name = groups / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        # In a container the file system begins at the container's own group, whatever the place says.
+        inner = folder / place.lstrip("/")
+        for each in (folder, inner, *(above for above in inner.parents if folder in above.parents)):
+            limit = _limit(each / name)
+            if limit is not None:
+                yield limit
+
+
+def _limit(file: Path) -> int | None:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < _UNLIMITED else None

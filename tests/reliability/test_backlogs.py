@@ -1,0 +1,97 @@
+"""Backlogs drain at default settings within bounded memory, whatever the size of their records."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import Kafka, TopicFactory
+from tests.support import load
+from tests.support.footprint import Footprint, Peaks
+from tests.support.kafka import ends, produce
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+MIB: Final = 2**20
+GIB: Final = 2**30
+DEFINITIONS: Final = 60
+DRAIN_SECONDS: Final = 1500.0
+
+
+def sized(count: int, size: int, start: int = 0) -> Iterator[tuple[bytes | None, bytes, load.Headers]]:
+    """Yield records of :func:`tests.support.load.records` whose values have *size* bytes at least."""
+    for key, value, headers in load.records(count, DEFINITIONS, start=start):
+        yield key, value + b" " * (size - len(value)), headers
+
+
+def drained(router: RouterProcess, count: int) -> Peaks:
+    """Run a router until it has settled so many records; return what memory it took, and print figures."""
+    router.start()
+    began = time.monotonic()
+
+    def settled() -> bool:
+        assert router.ended is None, router.log[-3000:]
+        return router.total("xrouter_records_total") >= count
+
+    with Footprint(router.pid) as peaks:
+        wait_until(settled, DRAIN_SECONDS, lambda: router.log[-3000:])
+    seconds = time.monotonic() - began
+    batches = router.total("xrouter_batch_seconds_count")
+    sys.stdout.write(f"\n{count} records in {seconds:.0f} s, {batches:.0f} batches; {peaks}\n")
+    assert router.stop() == 0, router.log[-2000:]
+    return peaks
+
+
+def configure(router: RouterProcess, bootstrap: str, source: str, sinks: dict[str, Any], **more: Any) -> None:
+    """Write settings with one Kafka source, the first sink for events and the last one for dead letters."""
+    catalog = load.write_catalog(router.folder / "catalog.xreg.json", load.catalog(DEFINITIONS, topic=source))
+    names = list(sinks)
+    router.configure(
+        {
+            "catalog": {"source": str(catalog), "poll": "0"},
+            "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
+            "sinks": sinks,
+            "routes": [{"to": [names[0]]}],
+            "dead_letters": {"sinks": [names[-1]]},
+            **more,
+        }
+    )
+
+
+def kafka_sinks(bootstrap: str, out: str, dead: str) -> dict[str, Any]:
+    """Return two topics as sinks."""
+    sink = {"type": "kafka", "bootstrap_servers": bootstrap}
+    return {"bus": {**sink, "topic": out}, "dead": {**sink, "topic": dead}}
+
+
+def table_sinks(folder: Path) -> dict[str, Any]:
+    """Return two tables as sinks."""
+    return {name: {"type": "table", "path": str(folder / name)} for name in ("lake", "letters")}
+
+
+@pytest.mark.full
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize(("count", "size"), [(200_000, 8_000), (1_000_000, 200)])
+@pytest.mark.parametrize("to", ["kafka", "table"])
+def test_a_backlog_drains_at_default_settings_within_bounded_memory(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, count: int, size: int, to: str
+) -> None:
+    source, out, dead = topic_factory("in"), topic_factory("out"), topic_factory("dead")
+    produce(kafka.bootstrap, source, sized(count, size))
+    sinks = kafka_sinks(kafka.bootstrap, out, dead) if to == "kafka" else table_sinks(router.folder)
+    configure(router, kafka.bootstrap, source, sinks)
+    peaks = drained(router, count)
+    if to == "kafka":
+        assert sum(ends(kafka.bootstrap, out).values()) + sum(ends(kafka.bootstrap, dead).values()) == count
+    else:
+        rows = [len(DeltaTable(sinks[name]["path"]).to_pyarrow_table(columns=["position"])) for name in sinks]
+        assert sum(rows) == count
+    assert peaks.driver < 1.5 * GIB
+    assert peaks.worker < 1.5 * GIB
+    assert peaks.jvm < 4.5 * GIB

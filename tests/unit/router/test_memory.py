@@ -1,0 +1,130 @@
+"""The machine's memory is divided by what there is, also inside of a container, and a worker keeps to its share."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from router.errors import ConfigError
+from router.memory import GIB, MIB, divided, memory_of_machine
+from router.session import memory_conf
+from router.settings import Settings, settings_from_dict
+from router.worker_memory import data_bytes, judging, load
+
+BARE: dict[str, Any] = {
+    "sinks": {"out": {"type": "jsonl"}},
+    "routes": [{"to": ["out"]}],
+    "dead_letters": {"sinks": ["out"]},
+}
+
+
+def given(**more: Any) -> Settings:
+    """Return settings with some keys."""
+    return settings_from_dict({**BARE, **more}, {}, Path("/"))
+
+
+@pytest.mark.parametrize(
+    ("machine", "cores", "heap", "worker", "batch"),
+    [
+        (1 * GIB, 2, 512 * MIB, 512 * MIB, 32 * MIB),
+        (4 * GIB, 2, GIB, 512 * MIB, 64 * MIB),
+        (16 * GIB, 2, 2 * GIB, GIB, 128 * MIB),
+        (16 * GIB, 16, 2 * GIB, 512 * MIB, 128 * MIB),
+        (512 * GIB, 64, 4 * GIB, GIB, 128 * MIB),
+    ],
+)
+def test_shares_follow_the_machine(machine: int, cores: int, heap: int, worker: int, batch: int) -> None:
+    division = divided(given(), machine, cores)
+    assert (division.heap, division.worker, division.batch) == (heap, worker, batch)
+
+
+def test_remedies_name_settings_with_their_present_values() -> None:
+    division = divided(given(max_bytes_per_batch="3MiB"), 16 * GIB, 2)
+    assert "memory.heap, now 2048 MiB" in division.heap_remedy
+    assert "max_bytes_per_batch, now 3 MiB" in division.heap_remedy
+    assert "memory.worker, now 1024 MiB" in division.worker_remedy
+
+
+def test_settings_go_before_the_machine() -> None:
+    division = divided(given(memory={"heap": "600MiB", "worker": "200MiB"}, max_bytes_per_batch="3MiB"), 64 * GIB, 4)
+    assert (division.heap, division.worker, division.batch) == (600 * MIB, 200 * MIB, 3 * MIB)
+    assert divided(given(memory={"heap": "600MiB"}), 64 * GIB, 4).batch == 600 * MIB // 16
+
+
+@pytest.mark.parametrize(("text", "heap"), [("2g", 2 * GIB), ("700m", 700 * MIB), ("900", 900 * MIB)])
+def test_a_heap_given_to_spark_itself_counts(text: str, heap: int) -> None:
+    assert divided(given(spark={"conf": {"spark.driver.memory": text}}), 64 * GIB, 4).heap == heap
+
+
+def test_a_heap_that_is_no_size_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"spark\.driver\.memory is 'much'"):
+        divided(given(spark={"conf": {"spark.driver.memory": "much"}}), 64 * GIB, 4)
+
+
+def test_spark_is_given_its_heap_in_a_unit() -> None:
+    assert memory_conf(given(memory={"heap": "600MiB"}))["spark.driver.memory"] == "600m"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/\n", {"memory.max": "1073741824\n"}, GIB),
+        (
+            "0::/a.slice/b.service\n",
+            {"a.slice/memory.max": "2147483648", "a.slice/b.service/memory.max": "max"},
+            2 * GIB,
+        ),
+        ("4:memory:/docker/x\n0::/\n", {"memory/docker/x/memory.limit_in_bytes": "536870912"}, 512 * MIB),
+        # In a container the place is that of the host, and the files are at the top.
+        ("4:cpu,memory:/docker/x\n", {"memory/memory.limit_in_bytes": "536870912"}, 512 * MIB),
+        ("4:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+        ("0::/\n", {}, None),
+    ],
+)
+def test_the_limit_of_a_control_group_is_the_machine(
+    tmp_path: Path, groups: str, files: dict[str, str], limit: int | None
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(groups)
+    for name, content in files.items():
+        file = tmp_path / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content)
+    whole = memory_of_machine(tmp_path / "nothing")
+    assert memory_of_machine(tmp_path) == (whole if limit is None else min(whole, limit))
+
+
+def judge_too_much(told: Connection) -> None:
+    """Ask for more than a plan allows, in a process of its own; tell what came of it."""
+    plan: Any = SimpleNamespace(memory=64 * MIB)
+    held = load(SimpleNamespace(value=plan))  # type: ignore[arg-type]
+    try:
+        judging(held, 7, lambda: [bytearray(MIB) for _ in range(512)])
+        told.send("it got it")
+    except MemoryError as error:
+        told.send(str(error))
+    told.send(data_bytes())
+    told.send(len(judging(held, 7, lambda: bytearray(32 * MIB))))
+    told.send(len(bytearray(256 * MIB)))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold this limit")
+def test_a_worker_that_asks_for_too_much_is_told_so_and_goes_on() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=judge_too_much, args=(theirs,))
+    process.start()
+    try:
+        assert ours.poll(60)
+        told = ours.recv()
+        assert "judging 7 records" in told and "memory.worker" in told and "64 MiB" in told
+        assert ours.poll(60) and ours.recv() < 400 * MIB  # What it had taken is free again.
+        assert ours.poll(60) and ours.recv() == 32 * MIB
+        assert ours.poll(60) and ours.recv() == 256 * MIB  # Nobody else is limited.
+    finally:
+        process.join(60)
