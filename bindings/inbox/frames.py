@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bindings.inbox.errors import InboxRowError
 from bindings.parts import Part
@@ -100,6 +103,19 @@ def batch_of(rows: Sequence[InboxRow]) -> pa.RecordBatch:
     except (pa.ArrowException, TypeError, ValueError, LookupError, OverflowError, AttributeError) as error:
         raise InboxRowError(f"not a row that the inbox can store: {error}") from error
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+
+
+def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Return the bytes that each row of a batch has in its body and its properties."""
+    sizes = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy().astype(np.int64)
+    properties = batch.column("properties")
+    entries = properties.flatten()
+    parts = [pc.fill_null(pc.binary_length(entries.field(name)), 0) for name in ("key", "value", "type")]
+    ends = np.concatenate(([0], np.cumsum(sum(part.to_numpy().astype(np.int64) for part in parts))))
+    counts = pc.fill_null(pc.list_value_length(properties), 0).to_numpy()
+    bounds = np.concatenate(([0], np.cumsum(counts)))
+    total: npt.NDArray[np.int64] = sizes + ends[bounds[1:]] - ends[bounds[:-1]]
+    return total
 
 
 def encode(batch: pa.RecordBatch, first: int, seed: int) -> bytes:

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from bindings.inbox.errors import InboxDamaged
-from bindings.inbox.frames import Frame, decode, frame_at, frames, is_intact
+from bindings.inbox.frames import Frame, decode, frame_at, frames, is_intact, row_bytes
 
 SUFFIX: Final = ".log"
 _DIGITS: Final = 12
@@ -94,6 +95,41 @@ def read_rows(path: Path, first: int, last: int, seed: int, hint: int = 0) -> It
             return
     if row < last:
         raise damaged(path, row)
+
+
+def rows_within(path: Path, first: int, last: int, size: int, seed: int, hint: int = 0) -> tuple[int, int]:
+    """Return how many of the rows *first* to *last* have at most *size* bytes together, and what is left of *size*.
+
+    Only the frame in which they end is read. *hint* is as for :func:`read_rows`.
+
+    Raises:
+        FileNotFoundError: the segment was trimmed, or never was.
+        InboxDamaged: that frame is broken.
+    """
+    data = map_segment(path)
+    hinted = frame_at(data, hint, data.size)
+    start = hint if hinted is not None and hinted.first == first else 0
+    row = first
+    for frame in frames(data, start, data.size):
+        if frame.last <= row:
+            continue
+        stop = min(last, frame.last)
+        whole = frame.first == row and stop == frame.last
+        if whole and frame.end - frame.start <= size:
+            size -= frame.end - frame.start
+            row = stop
+        else:
+            if not is_intact(data, frame, seed):
+                raise damaged(path, row)
+            sizes = np.cumsum(row_bytes(_rows(data, frame, row, stop)))
+            taken = int(np.searchsorted(sizes, size, "right"))
+            size -= int(sizes[taken - 1]) if taken else 0
+            if row + taken < stop:
+                return row + taken - first, size
+            row = stop
+        if row >= last:
+            break
+    return row - first, size
 
 
 def _rows(data: pa.Buffer, frame: Frame, first: int, last: int) -> pa.RecordBatch:

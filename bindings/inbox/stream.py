@@ -46,7 +46,10 @@ SPARK_SCHEMA: Final = StructType(
 
 
 class InboxDataSource(DataSource):
-    """Options: ``path``, the inbox directory; ``max_records``, the most rows of one batch (default: all there are)."""
+    """Options: ``path``, the inbox directory; ``max_records`` and ``max_bytes``, the most of one batch (default: all).
+
+    A row beyond ``max_bytes`` is a batch of its own.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -83,7 +86,8 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not path:
             raise InboxFormatError(f"the source {NAME} needs the option path, the inbox directory")
         self._path = Path(path)
-        self._max_records = _limit_of(options.get("max_records"))
+        self._max_records = _limit_of("max_records", options)
+        self._max_bytes = _limit_of("max_bytes", options)
         self._target: dict[int, Place] | None = None
         self._opened: InboxView | None = None
 
@@ -106,13 +110,17 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {each: view.end(each) for each in view.partitions}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch: never before *start*, never past *limit*, *start* when nothing is new."""
+        """Return the end of the next batch: never before *start*, never past a limit, *start* when nothing is new."""
         view = self._view()
         places = self._places(start)
         ends = {each: max(place, self._end(each)) for each, place in places.items()}
         available = {each: view.count(each, place, ends[each]) for each, place in places.items()}
         taken = shares(available, limit.max_rows) if isinstance(limit, ReadMaxRows) else available
         moved = {each: view.advance(each, place, taken[each], ends[each]) for each, place in places.items()}
+        if self._max_bytes is not None:
+            sizes = {each: view.size(each, place, moved[each]) for each, place in places.items() if moved[each] > place}
+            allowed = shares(sizes, self._max_bytes)
+            moved |= {each: view.reach(each, places[each], moved[each], size) for each, size in allowed.items()}
         return offset_json(view.layout.inbox, moved)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -155,9 +163,10 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._view().end(partition) if self._target is None else self._target[partition]
 
 
-def _limit_of(text: str | None) -> int | None:
+def _limit_of(name: str, options: Mapping[str, str]) -> int | None:
+    text = options.get(name)
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise InboxFormatError(f"max_records must be a whole number above 0, not {text!r}")
+        raise InboxFormatError(f"{name} must be a whole number above 0, not {text!r}")
     return int(text)

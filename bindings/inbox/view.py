@@ -14,7 +14,7 @@ from bindings.inbox.errors import InboxDamaged
 from bindings.inbox.frames import SCHEMA, seed_of
 from bindings.inbox.layout import read_layout
 from bindings.inbox.offsets import Place
-from bindings.inbox.segments import partition_directory, read_rows, rows_in, segment_path, segments_in
+from bindings.inbox.segments import partition_directory, read_rows, rows_in, rows_within, segment_path, segments_in
 
 READ_SCHEMA = SCHEMA.append(pa.field("position", pa.string()))
 """The columns of a frame, and ``position``: ``<inbox>-<partition>-<segment>-<row>``, unique for ever."""
@@ -44,7 +44,7 @@ class InboxView:
         self.layout = read_layout(path)
         self.partitions = range(self.layout.partitions)
         self._sealed_rows: dict[tuple[int, int], int] = {}
-        self._seen: dict[int, End] = {}
+        self._seen: dict[int, tuple[End, ...]] = {}
 
     def first(self, partition: int) -> Place:
         """Return the place before the oldest row that is kept."""
@@ -57,9 +57,10 @@ class InboxView:
         if published is None:
             # Not written yet, or lost with the power: nothing can be vouched for until the writer has opened the log.
             return Place(0, 0)
-        previous = self._seen.get(partition)
-        if previous is None or published > previous:
-            self._seen[partition] = published
+        # The one before as well: a batch begins there when its end is looked for.
+        seen = self._seen.get(partition, ())
+        if not seen or published > seen[-1]:
+            self._seen[partition] = (*seen[-1:], published)
         return Place(published.segment, published.rows)
 
     def count(self, partition: int, start: Place, end: Place) -> int:
@@ -83,6 +84,43 @@ class InboxView:
                 return Place(segment, row + rows)
             segment, row, rows = segment + 1, 0, rows - left
         return max(start, Place(segment, row + max(0, min(rows, end.row - row))))
+
+    def size(self, partition: int, start: Place, end: Place) -> int:
+        """Return at least the bytes that lie from *start* to *end*: those of the segments, but for what was seen read.
+
+        Raises:
+            InboxDamaged: a segment between them is gone.
+        """
+        total = -self._hint(partition, start.segment, start.row)
+        for segment in range(start.segment, end.segment + 1):
+            path = segment_path(self._directory(partition), segment)
+            try:
+                total += path.stat().st_size
+            except FileNotFoundError:
+                if segment != end.segment or end.row:
+                    raise self._gone(path, 0) from None
+        return total
+
+    def reach(self, partition: int, start: Place, end: Place, size: int) -> Place:
+        """Return the last place up to *end* before which lie at most *size* bytes; at least a row behind *start*.
+
+        Raises:
+            InboxDamaged: a segment between them is gone or broken.
+        """
+        if self.size(partition, start, end) <= size:
+            return end
+        left = size
+        for span in self.spans(partition, start, end):
+            path = segment_path(self._directory(partition), span.segment)
+            seed = seed_of(self.layout.inbox, partition, span.segment)
+            try:
+                taken, left = rows_within(path, span.first, span.last, left, seed, span.hint)
+            except FileNotFoundError:
+                raise self._gone(path, span.first) from None
+            place = Place(span.segment, span.first + taken)
+            if span.first + taken < span.last:
+                return max(place, Place(start.segment, start.row + 1))
+        return end
 
     def spans(self, partition: int, start: Place, end: Place) -> list[Span]:
         """Return what has to be read from *start* to *end*, in order.
@@ -146,8 +184,8 @@ class InboxView:
 
     def _hint(self, partition: int, segment: int, row: int) -> int:
         """Return the byte where a row starts, when an end was seen there. It saves walking over old frames."""
-        seen = self._seen.get(partition)
-        return seen.size if seen is not None and (seen.segment, seen.rows) == (segment, row) else 0
+        seen = (end for end in self._seen.get(partition, ()) if (end.segment, end.rows) == (segment, row))
+        return next((end.size for end in seen), 0)
 
     def _gone(self, path: Path, row: int) -> InboxDamaged:
         return InboxDamaged(

@@ -13,10 +13,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from bindings.inbox import Inbox, InboxDamaged, InboxFormatError, InboxLimits, InboxRow
+from bindings.inbox.compaction import compact
 from bindings.inbox.offsets import Place, shares
 from bindings.inbox.segments import segment_path, segments_in
 from bindings.inbox.stream import NAME, SPARK_SCHEMA, InboxDataSource, InboxStreamReader
-from bindings.inbox.view import READ_SCHEMA
+from bindings.inbox.view import READ_SCHEMA, InboxView
 from bindings.parts import Part
 from tests.support.waiting import wait_until
 
@@ -76,6 +77,41 @@ def test_ranges_respect_the_limit_and_read_identically_after_a_restart(tmp_path:
     assert [part["value"] for part in rest[0]["properties"][1:]] == [b"1", None]
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_batch_is_bounded_by_bytes_as_well(tmp_path: Path, *, compacted: bool) -> None:
+    inbox = Inbox(tmp_path, partitions=1)
+    sizes = [100, 100, 5_000, 100, *([900] * 40), 30_000, 100, 100]
+    for number, size in enumerate(sizes):
+        inbox.append(InboxRow("/endpoints/e", "HTTP", number, [Part("path", b"/a")], b"x" * size)).result(20)
+    inbox.close()
+    if compacted:
+        Inbox(tmp_path, partitions=1).close()
+        compact(tmp_path / "0", InboxView(tmp_path).layout.inbox, 0, 0)
+    reader = InboxStreamReader({"path": str(tmp_path), "max_records": "30", "max_bytes": "10000"})
+    limit = reader.getDefaultReadLimit()
+    offsets = [reader.initialOffset()]
+    while (end := reader.latestOffset(offsets[-1], limit)) != offsets[-1]:
+        offsets.append(end)
+    batches = [[len(form["body"]) for form in read(reader, *pair)] for pair in itertools.pairwise(offsets)]
+    assert [size for batch in batches for size in batch] == sizes
+    assert all(sum(batch) <= 10_000 or len(batch) == 1 for batch in batches), batches
+    assert [30_000] in batches
+    assert len(batches) < 12
+
+
+def test_bytes_are_not_counted_where_all_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inbox = Inbox(tmp_path, limits=SMALL)
+    reader = InboxStreamReader({"path": str(tmp_path), "max_bytes": "20000"})
+    start = reader.initialOffset()
+    monkeypatch.setattr("bindings.inbox.view.rows_within", None)
+    for first in range(0, 200, 20):
+        append(inbox, range(first, first + 20))
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert len(read(reader, start, end)) == 20
+        start = end
+    inbox.close()
+
+
 def test_commit_trims_only_what_lies_behind_and_never_the_open_segment(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, partitions=1, limits=SMALL)
     append(inbox, range(500))
@@ -124,9 +160,12 @@ def test_a_foreign_offset_is_refused(tmp_path: Path, change: dict[str, Any], tex
         reader.latestOffset({**reader.initialOffset(), **change}, ReadAllAvailable())
 
 
-@pytest.mark.parametrize("options", [{}, {"path": "x", "max_records": "0"}, {"path": "x", "max_records": "many"}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"path": "x", "max_records": "0"}, {"path": "x", "max_records": "many"}, {"path": "x", "max_bytes": "1k"}],
+)
 def test_bad_options_are_named(options: dict[str, str]) -> None:
-    with pytest.raises(InboxFormatError, match=r"path|max_records"):
+    with pytest.raises(InboxFormatError, match=r"path|max_records|max_bytes"):
         InboxStreamReader(options)
 
 
