@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from bindings.events import DEFAULT_CONTENT_TYPE, Event, NotAnEvent, decode_event, looks_like_event
 from bindings.parts import BINARY_KIND, Part, Parts, first
-from catalog.values import percent_decode
+from catalog.values import media_type_of, percent_decode
 
 Mode = Literal["native", "binary", "structured", "batch", "undecodable"]
 REQUIRED: Final = ("id", "source", "type")
@@ -70,7 +70,7 @@ def envelope_of(
     """
     content_part = first(parts, rule.content_type)
     content_type = content_part.text if content_part else None
-    media = (content_type or "").partition(";")[0].strip().lower()
+    media = media_type_of(content_type)
     if media == BATCH:
         return Envelope("batch", data=body, content_type=content_type)
     if media == STRUCTURED:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import msgspec
 
 from catalog.record import MAX_DEPTH
+from catalog.values import media_type_of
 
 DEFAULT_CONTENT_TYPE: Final = "application/json"
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -59,9 +60,11 @@ def decode_batch(body: bytes | None) -> list[bytes]:
     """Return the raw text of each event of a batch; an event's own faults are found when it is decoded.
 
     Raises:
-        NotAnEvent: the body is no JSON array, or not valid as :func:`decode_event` demands.
+        NotAnEvent: the body is no JSON array, has no event, or is not valid as :func:`decode_event` demands. A batch
+            without events would otherwise be a record without an outcome.
     """
-    _parse(body, list)
+    if not _parse(body, list):
+        raise NotAnEvent("the batch has no events")
     try:
         return [bytes(raw) for raw in _ARRAY.decode(_required(body))]
     except msgspec.DecodeError:
@@ -111,8 +114,7 @@ def is_json(content_type: str | None) -> bool:
     """Tell whether a content type holds JSON; none at all does, as the JSON format has it."""
     if content_type is None:
         return True
-    media = content_type.partition(";")[0].strip().lower()
-    return media.endswith(("/json", "+json"))
+    return media_type_of(content_type).endswith(("/json", "+json"))
 
 
 def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> Event:

@@ -85,12 +85,12 @@ def native_of(parts: Iterable[Part], shape: Shape) -> dict[str, Any]:
     """Put a native record together again; the inverse of :func:`parts_of`."""
     native: dict[str, Any] = {}
     for part in parts:
-        member, dot, name = part.key.partition(".")
-        if dot and member in shape.lists:
+        member, _, name = part.key.partition(".")
+        if member in shape.lists:
             entry: dict[str, Any] = {"name": name}
             entry.update(_valued(part))
             native.setdefault(member, []).append(entry)
-        elif dot and member in shape.maps:
+        elif member in shape.maps:
             native.setdefault(member, {})[name] = _plain(part)
         else:
             native[part.key] = _plain(part)
@@ -137,7 +137,7 @@ def _valued(part: Part) -> dict[str, Any]:
     if part.value is None:
         return {"value": None}
     if part.kind == JSON_KIND:
-        return {"value": msgspec.json.decode(part.value)}
+        return {"value": _json(part.value)}
     return text_or_base64("value", part.value)
 
 
@@ -145,8 +145,16 @@ def _plain(part: Part) -> Any:
     if part.value is None:
         return None
     if part.kind == JSON_KIND:
-        return msgspec.json.decode(part.value)
+        return _json(part.value)
     if part.kind == BINARY_KIND:
         encoded = base64.b64encode(part.value).decode("ascii")
         return {"base64": encoded} if "." in part.key else encoded
     return part.value.decode("utf-8", "replace")
+
+
+def _json(text: bytes) -> Any:
+    """Return what a JSON text stands for; one that is none, which only others write to an inbox topic, as text."""
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return text.decode("utf-8", "replace")

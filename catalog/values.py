@@ -17,6 +17,10 @@ import msgspec
 
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
+INT64_MAX: Final = 2**63 - 1
+YEAR_1: Final = -62_135_596_800_000
+YEAR_10000: Final = 253_402_300_800_000
+"""Milliseconds since 1970: the first of the calendar, and the first past it. Clocks that are wrong give others."""
 _CACHED_TEXT: Final = 256
 """Longer texts are not kept in caches, so that hostile values cannot fill the memory."""
 _NANOSECONDS: Final = 1_000_000_000
@@ -68,6 +72,26 @@ def text_of(value: object) -> str:
     if value is None:
         return ""
     return msgspec.json.encode(value).decode("utf-8")
+
+
+def whole_number(text: str | bytes, most: int = INT64_MAX) -> int | None:
+    """Return the number that ASCII digits write; None for any other text, and for a number above *most*.
+
+    ``str.isdigit`` takes digits that ``int`` does not, and ``int`` takes blanks, underscores and digits without end.
+    """
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(most)):
+        return None
+    number = int(text)
+    return number if number <= most else None
+
+
+def media_type_of(content_type: str | None) -> str:
+    """Return the media type of a content type: without parameters and the blanks of HTTP, in small ASCII letters.
+
+    Empty for none. Other letters stay as they are: small letters of Unicode would make JSON of what is none.
+    """
+    media = (content_type or "").partition(";")[0].strip(" \t")
+    return media.lower() if media.isascii() else media
 
 
 def is_valid(type: str, text: str, *, bits32: bool = False) -> bool:
@@ -184,13 +208,13 @@ def _media_type(text: str) -> tuple[str, dict[str, str]]:
 def _parse_media_type(text: str) -> tuple[str, dict[str, str]]:
     end = text.find(";")
     if end < 0:
-        return text.strip().lower(), {}
+        return media_type_of(text), {}
     parameters: dict[str, str] = {}
     for found in _PARAMETER.finditer(text, end):
         name, quoted, plain = found.group(1, 2, 3)
-        value = plain.strip() if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
+        value = plain.strip(" \t") if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
         parameters.setdefault(name.lower(), value.lower())
-    return text[:end].strip().lower(), parameters
+    return media_type_of(text[:end]), parameters
 
 
 _cached_media_type: Final = lru_cache(maxsize=4096)(_parse_media_type)

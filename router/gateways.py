@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from bindings.background import count_fault
+from bindings.backoff import Backoff
 from bindings.gateways import (
     Connection,
     Gateway,
@@ -21,7 +23,7 @@ from bindings.gateways import (
     Tls,
 )
 from catalog.protocol_properties import squash
-from router.errors import ConfigError, RouterError
+from router.errors import ConfigError
 from router.logs import get_logger
 from router.settings import Settings, SourceSettings
 from router.sources import Source
@@ -157,6 +159,7 @@ class BrokerGateways:
         self._identity = identity
         self._open = opener
         self._running: dict[str, tuple[Link, Gateway]] = {}
+        self._reopening: dict[str, tuple[Backoff, float]] = {}
 
     def take(self, sources: Iterable[Source]) -> None:
         """Run the gateways of these sources from now on: new ones start, those of none stop, others change live.
@@ -190,17 +193,32 @@ class BrokerGateways:
         _log.info("gateway started", protocol=link.protocol, endpoints=link.name, addresses=addresses)
 
     def check(self) -> None:
-        """Tell the status what each gateway is about.
+        """Tell the status what each gateway is about, and open one that ended by a fault of its own again.
 
-        Raises:
-            RouterError: one has ended by a fault of its own.
+        What it held and had not stored was never acknowledged, so that its broker delivers it again.
         """
-        for link, gateway in self._running.values():
-            if not gateway.alive:
-                self._status.gateway(link.name, False, "it ended by itself")
-                raise RouterError(f"the gateway of {link.name} ended by itself", hint="see the log before this line")
-            up = gateway.connected
-            self._status.gateway(link.name, up, gateway.trouble or ("" if up else CONNECTING))
+        for link, gateway in list(self._running.values()):
+            if gateway.alive:
+                up = gateway.connected
+                self._status.gateway(link.name, up, gateway.trouble or ("" if up else CONNECTING))
+            else:
+                self._reopen(link, gateway)
+
+    def _reopen(self, link: Link, ended: Gateway) -> None:
+        backoff, due = self._reopening.setdefault(link.key, (Backoff(1.0, 60.0), 0.0))
+        if time.monotonic() < due:
+            return
+        count_fault("gateway")
+        self._reopening[link.key] = (backoff, time.monotonic() + backoff.pause())
+        trouble = ended.trouble or "it ended by itself"
+        _log.error("gateway ended by itself and is opened again", endpoints=link.name, problem=trouble)
+        ended.stop(0.0)
+        try:
+            self._start(link)
+        except ConfigError as error:
+            # It could be opened once, so that a file or name may be back at the next try.
+            trouble = error.message
+        self._status.gateway(link.name, False, trouble)
 
     @property
     def count(self) -> int:

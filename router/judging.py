@@ -68,8 +68,7 @@ def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Judged:
     raw = RawFacts(judge.matcher.index.keys)
     arrivals, sizes = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
     for number, row in enumerate(batch.to_pylist()):
-        received = row["received"]
-        arrivals[number] = int(received.timestamp() * 1000)
+        arrivals[number] = int(row["received"].timestamp() * 1000) if row["received"] else 0
         sizes[number] = len(row["body"] or b"")
         raw.add(inbox_row(judge, number, row))
     return judge.outputs.build(judge.matcher.match(raw.build()), arrivals, sizes)

@@ -15,6 +15,7 @@ from bindings.kafka.facts import ALWAYS, ENTRIES, LAYOUT, constrained_headers, o
 from bindings.kafka.layouts import MOST, is_plain
 from bindings.protocols import BINDINGS
 from bindings.selectors import Expression, Field, Layout, Rows, Selected, Text
+from catalog.values import YEAR_10000
 from router.facts import NO_SOURCE, PROTOCOL_NUMBERS, Facts, RawFacts, RawRow, join
 from router.mapping import Defaults
 from router.matcher import Matcher
@@ -28,7 +29,6 @@ VERSION: Final = "e.specversion"
 RAW: Final = "raw"
 RAW_FIELDS: Final = ("key", "value", ENTRIES)
 PLAIN: Final = ("topic", "partition", "offset", "timestamp")
-YEAR_10000: Final = 253_402_300_800_000
 """Milliseconds from which RFC 3339 has no text. Negative ones are Kafka's way of saying that there is no time."""
 TEXT_KEY: Final = "text_key"
 SIZE: Final = "size"

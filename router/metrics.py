@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-from prometheus_client.metrics_core import HistogramMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from bindings.background import faults
 from router.tally import ROUTED, Tally
 
 OTHER: Final = "other"
@@ -113,6 +114,7 @@ class Metrics:
         )
         for result in _RELOAD_RESULTS:
             self._reloads.labels(result)
+        registry.register(FaultCounter())
 
     def expect(self, sinks: Iterable[str] = (), endpoints: Iterable[str] = ()) -> None:
         """Begin the series of sinks and endpoints at 0, so that the first event of each shows up in a rate."""
@@ -204,6 +206,26 @@ class Metrics:
     def acknowledged(self, endpoint: str) -> None:
         """Count a message that is on disk and whose sender is being told so."""
         self._acknowledged.labels(self._endpoint_labels.of(endpoint)).inc()
+
+
+class FaultCounter(Collector):
+    """What :mod:`bindings.background` has counted in this process."""
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        """Tell the registry the name, which it then keeps others from taking."""
+        yield self._family()
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Give the faults of each part as they are now."""
+        family = self._family()
+        for part, count in sorted(faults().items()):
+            family.add_metric([part], count)
+        yield family
+
+    @staticmethod
+    def _family() -> CounterMetricFamily:
+        text = "Faults of background threads and gateways, which began again."
+        return CounterMetricFamily("xrouter_background_faults", text, labels=["part"])
 
 
 class BulkHistogram(Collector):

@@ -15,7 +15,7 @@ from bindings.kafka.codec import parts_of_row
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.record import Record
-from catalog.values import instant
+from catalog.values import YEAR_1, YEAR_10000, instant
 from router.facts import single
 from router.judging import inbox_parts
 from router.sinks.forms import INSTANT, TEXT_MAP, TIME_TEXT
@@ -65,12 +65,14 @@ def native_json(parts: list[Part], binding: Binding) -> str:
 
 
 def moment(text: str | None) -> int | None:
-    """Return an event's time in microseconds; None for one that no table column can hold."""
+    """Return an event's time in microseconds; None for one outside of the years 1 to 9999.
+
+    RFC 3339 has a year 0, and offsets and leap seconds reach past 9999; readers of tables know neither.
+    """
     nanoseconds = instant(text) if text is not None else None
     if nanoseconds is None:
         return None
-    microseconds = nanoseconds // 1000
-    return microseconds if abs(microseconds) < 1 << 62 else None
+    return nanoseconds // 1000 if YEAR_1 <= nanoseconds // 1_000_000 < YEAR_10000 else None
 
 
 def parts_of_raw(raw: Mapping[str, Any], kind: Kind, place: int | None) -> tuple[list[Part], Binding]:

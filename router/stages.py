@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal
 
 from bindings.selectors import FirstBytes, Text
+from catalog.values import YEAR_10000
 from router.judging import inbox_column, kafka_column, letters_column, selection_of
 from router.kafka_facts import SOURCE_SCHEMA
 
@@ -85,7 +86,9 @@ def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -
         position = F.concat_ws("-", "topic", "partition", "offset")
         body, headers, key = F.col("value"), F.col("headers"), F.col("key")
         protocol: Column = F.lit("KAFKA")
-        received = F.timestamp_millis("timestamp")
+        # What is no instant of the calendar is kept in the native record; no column of a table takes it.
+        told = (F.col("timestamp") >= 0) & (F.col("timestamp") < YEAR_10000)
+        received = F.timestamp_millis(F.when(told, F.col("timestamp")))
     else:
         position = F.col("position")
         body = F.col("body")

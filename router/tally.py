@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from catalog.values import YEAR_10000
 from router.matching.columns import Int
 
 ROUTED: Final = "routed"
@@ -97,7 +98,8 @@ def collect(texts: Iterable[str]) -> Tally:
 
 
 def _histogram(arrivals: Int) -> list[list[int]]:
-    known = arrivals[arrivals > 0]
+    # What is no time of the calendar says nothing about latency.
+    known = arrivals[(arrivals > 0) & (arrivals < YEAR_10000)]
     if not len(known):
         return []
     low = int(known.min())

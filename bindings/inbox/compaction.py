@@ -17,6 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from bindings.background import Background
 from bindings.inbox.errors import InboxDamaged
 from bindings.inbox.frames import encode, frames, seed_of
 from bindings.inbox.segments import map_segment, read_rows, rows_in, segment_path, sync_directory
@@ -94,7 +95,7 @@ class Compactor:
         self._inbox = inbox
         self._due: queue.SimpleQueue[tuple[Path, int] | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="inbox-compactor", daemon=True)
+        self._thread = Background("inbox-compactor", self._run)
         self._thread.start()
 
     def add(self, directory: Path, segment: int) -> None:
@@ -104,6 +105,7 @@ class Compactor:
     def close(self) -> None:
         """Finish the segment in hand and stop; what is left is taken up at the next start."""
         self._stopping.set()
+        self._thread.ask_to_end()
         self._due.put(None)
         self._thread.join()
 

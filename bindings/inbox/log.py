@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from bindings.background import count_fault
 from bindings.inbox.ends import End, EndFile
 from bindings.inbox.errors import InboxClosed, InboxError, InboxFull, InboxRowError
 from bindings.inbox.frames import InboxRow, batch_of, encode, seed_of
@@ -116,18 +117,19 @@ class PartitionLog:
         os.close(self._descriptor)
 
     def _run(self) -> None:
-        group: list[_Entry] = []
-        try:
-            while (taken := self._take()) is not None:
-                group = taken
+        """Store groups until the log is closed. A fault of ours fails the group in hand, whose senders try again."""
+        while (group := self._take()) is not None:
+            try:
                 if group:
                     self._commit(group)
                 if self._unpublished:
                     self._publish()
-        except BaseException as error:
-            # A fault of this module. Nobody may wait for ever: whoever appends is told, and nothing is acknowledged.
-            _logger.exception("inbox partition %s stopped", self._partition)
-            self._abandon(group, error)
+            except Exception as error:
+                # Nobody may wait for ever. Nothing is acknowledged, and what was half written is cut off first.
+                count_fault("inbox")
+                _logger.exception("%s: a group of rows was not stored", self._directory)
+                fault = InboxFull(f"{self._directory}: {type(error).__name__} while storing; see the log")
+                _fail([entry for entry in group if not entry.done.done()], fault)
 
     def _take(self) -> list[_Entry] | None:
         """Wait for entries and take as many as one commit may hold; maybe none when a publish is due.
@@ -225,15 +227,6 @@ class PartitionLog:
             self._unpublished = True
         else:
             self._unpublished = False
-
-    def _abandon(self, group: list[_Entry], cause: BaseException) -> None:
-        with self._wake:
-            self._closing = True
-            waiting = list(self._waiting)
-            self._waiting.clear()
-        error = InboxError(f"inbox partition {self._partition} stopped: {cause!r}; restart the router")
-        _fail([entry for entry in group if not entry.done.done()], error)
-        _fail([entry for entry in waiting if entry.done.set_running_or_notify_cancel()], error)
 
 
 def _fail(group: Sequence[_Entry], error: InboxError) -> None:

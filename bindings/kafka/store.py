@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from bindings.background import Background
 from bindings.inbox.errors import InboxClosed, InboxError, InboxFull, InboxRowError
 from bindings.inbox.frames import InboxRow
 from bindings.inbox.inbox import ORDER_KEYS
 from bindings.kafka.client import KafkaClient
-from bindings.selectors import FirstBytes
+from bindings.selectors import FirstBytes, Text
+from catalog.values import YEAR_10000
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -28,6 +30,7 @@ ENDPOINT: Final = "xrouter-in-endpoint"
 PROTOCOL: Final = "xrouter-in-protocol"
 RECEIVED: Final = "xrouter-in-received"
 PART: Final = "xrouter-in:"
+_PROPERTIES: Final = "array<struct<key:string,value:binary,type:string>>"
 """Begins the name of a header that is a part of the record: ``xrouter-in:KIND:KEY``."""
 _CLOSE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.1
@@ -51,7 +54,7 @@ class KafkaStore:
             }
         )
         self._closed = threading.Event()
-        self._poller = threading.Thread(target=self._poll, name="kafka-inbox", daemon=True)
+        self._poller = Background("kafka-inbox", self._poll)
         self._poller.start()
 
     def append(self, row: InboxRow) -> Future[None]:
@@ -93,6 +96,7 @@ class KafkaStore:
         if not self._closed.is_set():
             self._producer.flush(_CLOSE_SECONDS)
             self._closed.set()
+            self._poller.ask_to_end()
             self._poller.join(_CLOSE_SECONDS)
 
     def _poll(self) -> None:
@@ -105,6 +109,8 @@ class _Together:
 
     def __init__(self, count: int) -> None:
         self.future: Future[None] = Future()
+        # Nobody may cancel it: the rows are on their way, and the producer's thread must be able to answer.
+        self.future.set_running_or_notify_cancel()
         self._left = count
         self._lock = threading.Lock()
 
@@ -126,26 +132,34 @@ class _Together:
 
 
 def inbox_columns(rows: DataFrame) -> DataFrame:
-    """Return messages of an inbox topic, read by Spark's Kafka source with headers, as rows of the inbox."""
+    """Return messages of an inbox topic, read by Spark's Kafka source with headers, as rows of the inbox.
+
+    Others may write to the topic too: what no gateway wrote becomes a row with less in it, never an error.
+    """
     from pyspark.sql import functions as F
 
     def text(name: str) -> Column:
-        return FirstBytes("headers", name).column().cast("string")
+        return Text(FirstBytes("headers", name)).column()
 
-    parts = F.filter("headers", lambda entry: entry["key"].startswith(PART))
+    def step(key: Column, number: int) -> Column:
+        return F.get(F.split(key, ":", 3), F.lit(number))
+
+    parts = F.filter("headers", lambda entry: entry["key"].startswith(PART) & step(entry["key"], 2).isNotNull())
     properties = F.transform(
         parts,
         lambda entry: F.struct(
-            F.split(entry["key"], ":", 3)[2].alias("key"),
+            step(entry["key"], 2).alias("key"),
             entry["value"].alias("value"),
-            F.nullif(F.split(entry["key"], ":", 3)[1], F.lit("")).alias("type"),
+            F.nullif(step(entry["key"], 1), F.lit("")).alias("type"),
         ),
     )
+    received = text(RECEIVED).try_cast("long")
+    told = (received >= 0) & (received < YEAR_10000 * 1000)
     return rows.select(
         text(ENDPOINT).alias("endpoint"),
-        text(PROTOCOL).alias("protocol"),
-        F.timestamp_micros(text(RECEIVED).cast("long")).alias("received"),
-        properties.alias("properties"),
+        F.coalesce(text(PROTOCOL), F.lit("")).alias("protocol"),
+        F.timestamp_micros(F.when(told, received)).alias("received"),
+        F.coalesce(properties, F.array().cast(_PROPERTIES)).alias("properties"),
         F.col("value").alias("body"),
         F.concat_ws("-", "topic", "partition", "offset").alias("position"),
     )

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from catalog.values import whole_number
+
 VERSION: Final = b"NATS/1.0"
 _NAME: Final = re.compile(rb"[!-9;-~]+")
 """What may be sent: printable ASCII without the colon, which is all that servers and clients agree on."""
@@ -37,10 +39,11 @@ def headers_of(block: bytes) -> list[Header]:
 def status_of(block: bytes) -> Status | None:
     """Return the status that the first line of a raw block has; None for the headers of a message."""
     line = block.partition(b"\r\n")[0].removeprefix(VERSION).strip()
-    code, _, description = line.partition(b" ")
-    if not code.isdigit():
+    word, _, description = line.partition(b" ")
+    code = whole_number(word, 999)
+    if code is None:
         return None
-    return Status(int(code), description.strip().decode("utf-8", "replace"))
+    return Status(code, description.strip().decode("utf-8", "replace"))
 
 
 def block_of(headers: Iterable[tuple[str, bytes]]) -> bytes:

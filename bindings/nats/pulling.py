@@ -27,6 +27,7 @@ from bindings.nats.options import StreamPlan
 from bindings.nats.records import Arrival, row_of, stored_at
 from bindings.nats.storing import Item, Storing
 from bindings.nats.waiting import within
+from catalog.values import whole_number
 
 EXPIRES_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 5.0
@@ -225,8 +226,8 @@ class Puller:
 def _left(block: bytes) -> int | None:
     """Return how many messages of an ended request were not sent, if the server says so."""
     for name, value in headers_of(block):
-        if name.lower() == _PENDING and value is not None and value.isdigit():
-            return int(value)
+        if name.lower() == _PENDING and value is not None:
+            return whole_number(value)
     return None
 
 

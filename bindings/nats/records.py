@@ -8,9 +8,11 @@ from typing import Final, NamedTuple
 from bindings.inbox.frames import InboxRow
 from bindings.nats.headers import headers_of
 from bindings.parts import JSON_KIND, Part
+from catalog.values import whole_number
 
 PROTOCOL: Final = "NATS"
 ACK_PREFIX: Final = b"$JS.ACK."
+UINT64_MAX: Final = 2**64 - 1
 _TOKENS: Final = 9
 _TOKENS_WITH_DOMAIN: Final = 11
 
@@ -44,10 +46,10 @@ def stored_at(reply: bytes) -> Stored | None:
     shift = 0 if len(tokens) == _TOKENS else 2
     if len(tokens) != _TOKENS and len(tokens) < _TOKENS_WITH_DOMAIN:
         return None
-    sequence, nanoseconds = tokens[5 + shift], tokens[7 + shift]
-    if not sequence.isdigit() or not nanoseconds.isdigit():
-        return None
-    return Stored(tokens[2 + shift], int(sequence), int(nanoseconds) // 1000)
+    sequence, nanoseconds = whole_number(tokens[5 + shift], UINT64_MAX), whole_number(tokens[7 + shift])
+    if sequence is None or nanoseconds is None:
+        return None  # no server writes this: the subject is a sender's own
+    return Stored(tokens[2 + shift], sequence, nanoseconds // 1000)
 
 
 def row_of(endpoint: str, arrival: Arrival, stored: Stored | None, received: int, max_body_bytes: int) -> InboxRow:

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 from catalog.schemas.contract import SchemaFault
+from catalog.values import media_type_of
 
 MAX_MESSAGE: Final = 300
 """Characters of a fault's message and of its path: both go into headers and listings."""
@@ -14,8 +15,7 @@ _UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f-\xa0\u2028\u2029\ud800-\udfff]
 
 def is_json(content_type: str | None) -> bool:
     """Tell whether a content type names JSON: ``application/json``, ``text/json``, ``application/vnd.x+json``."""
-    media = (content_type or "").partition(";")[0].strip().lower()
-    return media.endswith(("/json", "+json"))
+    return media_type_of(content_type).endswith(("/json", "+json"))
 
 
 def looks_like_json(body: bytes) -> bool:

@@ -6,6 +6,7 @@ import threading
 from types import TracebackType
 from typing import Final, Self
 
+from bindings.background import Background
 from router.errors import RouterError
 from router.letters.retention import Limits, purge
 from router.logs import get_logger
@@ -27,8 +28,7 @@ class Housekeeping:
         self._settings = settings
         self._interval = interval
         self._stop = threading.Event()
-        # A daemon: a purge of a large table must not hold up the end of the router.
-        self._thread = threading.Thread(target=self._run, name="dead-letter-retention", daemon=True)
+        self._thread = Background("dead-letter-retention", self._run)
 
     def __enter__(self) -> Self:
         if self._settings.dead_letters.retention.on:
@@ -39,8 +39,9 @@ class Housekeeping:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(_STOP_SECONDS)
+        self._thread.ask_to_end()
+        # A purge of a large table must not hold up the end of the router.
+        self._thread.join(_STOP_SECONDS)
 
     def _run(self) -> None:
         retention = self._settings.dead_letters.retention

@@ -20,6 +20,7 @@ from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.kafka.codec import native, parts_of_row
 from catalog.errors import RecordError
 from catalog.record import parse_record
+from catalog.values import whole_number
 from router.clusters import sink_client
 from router.errors import BrokerUnreachable
 from router.letters.kafka_merge import merged
@@ -107,13 +108,14 @@ def _native(told: dict[str, str], key: bytes | None, headers: Headers) -> dict[s
         raise ValueError("it has no native record")
     place = told.get(f"{LINEAGE}position", "").partition("#")[0]
     topic, partition, offset = [*place.rsplit("-", 2), "", ""][:3]
-    if not (partition.isdigit() and offset.isdigit()):
+    numbers = whole_number(partition), whole_number(offset)
+    if None in numbers:
         raise ValueError(f"its position {place!r} is no place in a topic")
     received = parse_instant(told.get(f"{LINEAGE}received"))
     row = {
         "topic": topic,
-        "partition": int(partition),
-        "offset": int(offset),
+        "partition": numbers[0],
+        "offset": numbers[1],
         "timestamp": None if received is None else round(received.timestamp() * 1000),
         "key": key,
         "headers": [{"key": name, "value": value} for name, value in headers],

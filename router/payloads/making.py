@@ -14,6 +14,7 @@ from catalog.model import Catalog, Definition
 from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import SchemaError, SchemaSource, Validator
 from catalog.schemas.library import CatalogLibrary, schema_source
+from catalog.values import media_type_of
 from router.payloads.contract import Filler, Unfillable
 from router.payloads.filling import Filling
 from router.payloads.opening import open_filler
@@ -113,7 +114,7 @@ class PayloadMaker:
         return self._source
 
     def _plain(self, content_type: str, number: int) -> bytes | None:
-        media = content_type.partition(";")[0].strip().lower()
+        media = media_type_of(content_type)
         if is_json(content_type):
             return msgspec.json.encode({"message": self._definition.messageid, "number": number})
         if media.endswith(("/xml", "+xml")):

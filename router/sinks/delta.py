@@ -158,7 +158,8 @@ def make_durable(uri: str, version: int) -> None:
         return
     folder = Path(local)
     entry = folder / "_delta_log" / f"{version:020d}.json"
-    actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
+    # Lines end in a line feed and nothing else: texts of statistics hold other separators of Unicode as they are.
+    actions = [json.loads(line) for line in entry.read_bytes().split(b"\n") if line]
     added = [folder / unquote(action["add"]["path"]) for action in actions if "add" in action]
     folders = {file.parent for file in added}
     for file in (*added, entry, *folders, folder, entry.parent):

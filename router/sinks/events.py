@@ -18,6 +18,7 @@ from bindings.envelope import STRUCTURED
 from bindings.events import encode_event
 from bindings.parts import Part
 from bindings.protocols import Binding
+from catalog.values import media_type_of
 from router.emit_parts import attribute_part
 from router.sinks.forms import TIME_TEXT, WIDE, instant_text, pairs_of
 from router.sinks.passing import LINEAGE as LINEAGE
@@ -103,7 +104,7 @@ def outbound(
     """
     content_type = event.attributes.get("datacontenttype")
     body = event.data
-    if mode == "binary" and (not binding.binary or (content_type or "").strip().lower().startswith(_EVENT_MEDIA)):
+    if mode == "binary" and (not binding.binary or media_type_of(content_type).startswith(_EVENT_MEDIA)):
         mode = "structured"
     made: list[Part] = []
     if mode == "binary":

@@ -19,6 +19,7 @@ from bindings.envelope import ATTRIBUTE_NAME, AttributeRule, attribute_name
 from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts, first
 from bindings.protocols import Binding, binding_of
 from catalog.errors import RecordError
+from catalog.values import media_type_of
 
 LINEAGE: Final = "xrouter-"
 """Prefix of the names this router adds; those of a router before it are not passed on."""
@@ -76,7 +77,7 @@ def _came(source: Binding, native: str) -> Iterator[tuple[str, Part]]:
     bare = source.rule.prefixes[0] in _LISTS
     is_event = any(attribute_name(part.key, source.rule) == "specversion" for part in parts)
     content = first(parts, source.rule.content_type)
-    within = content is not None and (content.text or "").strip().lower().startswith(_EVENT_MEDIA)
+    within = content is not None and media_type_of(content.text).startswith(_EVENT_MEDIA)
     for part in parts:
         prefix = next((known for known in _LISTS if part.key.startswith(known)), None)
         if prefix is None or part.value is None:

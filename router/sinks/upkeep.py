@@ -17,6 +17,7 @@ from typing import Any, Final
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from bindings.background import Background
 from router.logs import get_logger
 from router.sinks.delta import make_durable
 
@@ -45,7 +46,7 @@ class Upkeep:
         self._due: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: set[str] = set()
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._thread: Background | None = None
 
     def committed(self, uri: str) -> None:
         """Note that a batch was appended to the table at *uri*; returns at once."""
@@ -56,8 +57,8 @@ class Upkeep:
             self._commits[uri] = 0
             self._waiting.add(uri)
             if self._thread is None:
-                # A daemon: merging is atomic, so that nothing is lost when the process ends in the middle.
-                self._thread = threading.Thread(target=self._run, name=f"upkeep-{self._sink}", daemon=True)
+                # Merging is atomic, so that nothing is lost when the process ends in the middle.
+                self._thread = Background("upkeep", self._run, name=f"upkeep-{self._sink}")
                 self._thread.start()
         self._due.put(uri)
 
@@ -68,8 +69,9 @@ class Upkeep:
                 self.tend(uri)
             except (DeltaError, OSError) as error:
                 _log.warning("table was not tidied, will try again", sink=self._sink, table=uri, error=str(error)[:300])
-            with self._lock:
-                self._waiting.discard(uri)
+            finally:
+                with self._lock:
+                    self._waiting.discard(uri)
 
     def tend(self, uri: str) -> dict[str, Any]:
         """Merge the small files of a table now, and remove what was replaced long ago; returns what merging did.

@@ -15,6 +15,7 @@ from catalog.errors import RecordError
 from catalog.linting.values import is_media_type
 from catalog.protocol_properties import SHAPES
 from catalog.record import Record
+from catalog.values import media_type_of
 from router.suggest.noise import is_noise
 
 ADDRESSES: Final[Mapping[str, str]] = {
@@ -99,7 +100,7 @@ def traits_of(record: Record, sniffs: Callable[[str], bool], hides: Hides = neve
         return "a batch of events" if envelope.mode == "batch" else "no valid event"
     event = envelope.is_event
     content = envelope.attributes.get("datacontenttype") if event else envelope.content_type
-    media = (content or "").partition(";")[0].strip().lower()
+    media = media_type_of(content)
     media = media if is_media_type(media) else ""
     document = document_of(envelope.data) if not media or "json" in media else None
     if not content and document is not None and isinstance(document[0], (dict, list)):

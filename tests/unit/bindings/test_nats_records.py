@@ -42,6 +42,12 @@ def test_stream_message_has_stream_sequence_and_its_own_time_but_no_reply() -> N
         (b"$JS.ACK.short", None),
         (b"$JS.ACK.S.c.1.x.7.1.0", None),
         (b"_INBOX.abc", None),
+        (b"$JS.ACK.S.c.1.42.7.%d.0" % (2**63 - 1), Stored(b"S", 42, (2**63 - 1) // 1000)),
+        (b"$JS.ACK.S.c.1.42.7.%d.0" % 2**63, None),
+        (b"$JS.ACK.S.c.1.%d.7.1.0" % (2**64 - 1), Stored(b"S", 2**64 - 1, 0)),
+        (b"$JS.ACK.S.c.1.%d.7.1.0" % 2**64, None),
+        (b"$JS.ACK.S.c.1." + b"9" * 5000 + b".7.1.0", None),
+        ("$JS.ACK.S.c.1.\u00b2.7.1.0".encode(), None),
         (b"", None),
     ],
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bindings.background import faults
 from bindings.inbox import (
     Inbox,
     InboxClosed,
@@ -231,14 +232,22 @@ def held_together(
     return futures
 
 
-def test_a_fault_of_the_writer_leaves_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("step", ["batch_of", "_write", "_sync"])
+def test_a_fault_of_the_writer_fails_its_group_and_the_next_is_stored(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inbox = Inbox(tmp_path, partitions=1, limits=FREE)
-    monkeypatch.setattr(log_module, "batch_of", lambda rows: 1 // 0)
-    with pytest.raises(Exception, match="ZeroDivisionError"):
-        inbox.append(row(1)).result(SECONDS)
-    with pytest.raises(InboxClosed):
-        inbox.append(row(1)).result(SECONDS)
+    inbox.append(row(0)).result(SECONDS)
+    counted = faults().get("inbox", 0)
+    with monkeypatch.context() as broken:
+        broken.setattr(log_module, step, lambda *_: 1 // 0)
+        for number in (1, 2):
+            with pytest.raises(InboxFull, match="ZeroDivisionError"):
+                inbox.append(row(number)).result(SECONDS)
+    inbox.append(row(3)).result(SECONDS)
     inbox.close()
+    assert bodies(tmp_path) == ["0", "3"]
+    assert faults()["inbox"] == counted + 2
 
 
 def test_an_inbox_of_another_version_or_shape_is_refused(tmp_path: Path) -> None:

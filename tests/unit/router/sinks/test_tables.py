@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import duckdb
@@ -16,6 +17,7 @@ from router.errors import SinkError
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
 from router.sinks.forms import DEAD_LETTER, INSTANT, WIDE, wide_to_json_line
+from router.sinks.upkeep import Upkeep, UpkeepRules
 
 
 def rows(count: int = 2) -> pa.Table:
@@ -62,6 +64,25 @@ def test_delta_is_read_by_others_with_the_columns_of_the_contract(tmp_path: Path
     query = "select id, context['plant'], data from read_parquet(?) order by id"
     found = duckdb.execute(query, [file.removeprefix("file://")]).fetchall()
     assert found == [("0", "7", b"\xff"), ("1", "7", b"\xff")]
+
+
+SEPARATORS = "a\u2028b\u2029c\u0085d\x1c\x1d\x1e\x0b\x0c\r\ne"
+"""All that Python takes for the end of a line; most of them stand in JSON as they are."""
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet", "jsonl"])
+def test_text_of_any_sender_is_no_line_break_of_ours(kind: str, tmp_path: Path) -> None:
+    row = {"id": SEPARATORS, "source": SEPARATORS, "type": SEPARATORS, "subject": SEPARATORS, "message": SEPARATORS}
+    sink = open_sink("lake", settings(kind, tmp_path / "t"), "events")
+    for version in range(3):
+        written = pa.Table.from_pylist([row], schema=WIDE)
+        assert not sink.write(written, Commit("a", version)).repeated
+        assert sink.already(Commit("a", version))
+    if kind == "delta":
+        table = DeltaTable(tmp_path / "t")
+        assert table.to_pyarrow_table().column("subject").to_pylist() == [SEPARATORS] * 3
+        compacted = Upkeep("lake", UpkeepRules(1, 1 << 20, timedelta(days=7))).tend(str(tmp_path / "t"))
+        assert compacted["numFilesRemoved"] == 3
 
 
 def test_delta_goes_on_beside_another_writer(tmp_path: Path) -> None:

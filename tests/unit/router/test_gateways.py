@@ -1,0 +1,103 @@
+"""Gateways of brokers as the router runs them: one that ends by a fault of its own is opened again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+
+import pytest
+
+from bindings.background import faults
+from bindings.gateways import GatewayError, Subscription
+from bindings.inbox import InboxRow
+from router.gateways import BrokerGateways
+from router.metrics import Metrics
+from router.settings import Settings, SourceSettings
+from router.sources import Source
+from router.status import Status
+
+ENDPOINT = "/endpoints/plant"
+
+
+class NoRows:
+    """A store that nothing reaches in these tests."""
+
+    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
+        """Store nothing."""
+        raise AssertionError("no gateway of this test takes a message")
+
+
+class FragileGateway:
+    """A gateway that ends when it is told to, and that may not start."""
+
+    def __init__(self, fault: str = "") -> None:
+        self._fault = fault
+        self.alive = False
+        self.connected = False
+        self.trouble = ""
+        self.stopped = False
+
+    def start(self) -> None:
+        """Begin, or refuse to."""
+        if self._fault:
+            raise GatewayError(self._fault)
+        self.alive = self.connected = True
+
+    def end(self) -> None:
+        """End as by a fault of its own."""
+        self.alive = self.connected = False
+        self.trouble = "it ended by a fault of its own: ValueError"
+
+    def replace(self, subscriptions: Sequence[Subscription]) -> None:
+        """Take other subscriptions."""
+
+    def stop(self, grace: float) -> None:
+        """Note that it was let go."""
+        self.stopped = True
+
+
+@pytest.fixture
+def source() -> Source:
+    settings = SourceSettings(endpoint=ENDPOINT)
+    place = {"uris": ("mqtt://127.0.0.1:1",), "addresses": ("a/b",), "protocol": "MQTT/5.0"}
+    return Source(ENDPOINT, "mqtt", f"mqtt:{ENDPOINT}", "inbox", settings, **place)  # type: ignore[arg-type]
+
+
+def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("router.gateways.time.monotonic", lambda: now[0])
+    later = [FragileGateway(), FragileGateway("certificate plant.pem cannot be read"), FragileGateway()]
+    opened: list[FragileGateway] = []
+
+    def opener(*_: object) -> FragileGateway:
+        opened.append(later[len(opened)])
+        return opened[-1]
+
+    status = Status()
+    given = {
+        "catalog": {"source": "x"},
+        "sinks": {"out": {"type": "jsonl", "path": "-"}},
+        "dead_letters": {"sinks": ["out"]},
+    }
+    settings = Settings.model_validate({**given, "routes": [{"to": ["out"]}]})
+    gateways = BrokerGateways(NoRows(), settings, Metrics(), status, "id", opener)
+
+    def reasons() -> str:
+        return " ".join(status.ready()[1]["reasons"])
+
+    gateways.take([source])
+    gateways.check()
+    assert "gateway" not in reasons()
+    counted = faults().get("gateway", 0)
+    opened[0].end()
+    gateways.check()  # The second one cannot start; the router goes on and says so.
+    assert opened[0].stopped
+    assert "certificate plant.pem cannot be read" in reasons()
+    gateways.check()
+    assert len(opened) == 2, "the next try waits for its time"
+    now[0] += 120
+    gateways.check()
+    assert len(opened) == 3
+    gateways.check()
+    assert "gateway" not in reasons()
+    assert faults()["gateway"] == counted + 2
