@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bindings.background import count_fault
-from bindings.backoff import Backoff
+from bindings.backoff import Retries
 from bindings.gateways import (
     Connection,
     Gateway,
@@ -159,7 +159,7 @@ class BrokerGateways:
         self._identity = identity
         self._open = opener
         self._running: dict[str, tuple[Link, Gateway]] = {}
-        self._reopening: dict[str, tuple[Backoff, float]] = {}
+        self._retries = Retries()
 
     def take(self, sources: Iterable[Source]) -> None:
         """Run the gateways of these sources from now on: new ones start, those of none stop, others change live.
@@ -205,11 +205,9 @@ class BrokerGateways:
                 self._reopen(link, gateway)
 
     def _reopen(self, link: Link, ended: Gateway) -> None:
-        backoff, due = self._reopening.setdefault(link.key, (Backoff(1.0, 60.0), 0.0))
-        if time.monotonic() < due:
+        if not self._retries.due(link.key):
             return
         count_fault("gateway")
-        self._reopening[link.key] = (backoff, time.monotonic() + backoff.pause())
         trouble = ended.trouble or "it ended by itself"
         _log.error("gateway ended by itself and is opened again", endpoints=link.name, problem=trouble)
         ended.stop(0.0)

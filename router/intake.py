@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from bindings.background import count_fault
+from bindings.backoff import Retries
 from bindings.http.access import Access
 from bindings.http.gateway import GatewayError, HttpGateway
 from bindings.http.gateway import HttpSettings as ServerSettings
@@ -20,7 +22,7 @@ from bindings.http.routing import HttpRoute
 from bindings.inbox import Inbox, InboxError, InboxLimits, InboxRow
 from bindings.kafka.store import KafkaStore
 from router.clusters import inbox_client
-from router.errors import ConfigError, RouterError, StateError
+from router.errors import ConfigError, StateError
 from router.gateways import BrokerGateways
 from router.logs import get_logger
 from router.metrics import Metrics
@@ -107,6 +109,8 @@ class Intake:
         self._store: Store | None = None
         self._http: HttpGateway | None = None
         self._brokers: BrokerGateways | None = None
+        self._routes: list[HttpRoute] = []
+        self._retries = Retries()
 
     @property
     def http_port(self) -> int | None:
@@ -139,6 +143,7 @@ class Intake:
             self._brokers = BrokerGateways(store.rows, self._settings, self._metrics, self._status, store.identity)
         self._brokers.take(plan.sources)
         routes = http_routes(plan)
+        self._routes = routes
         if self._http is not None:
             self._http.replace(routes)
         elif routes and not self._once:
@@ -146,14 +151,9 @@ class Intake:
         self._status.no_gateway(STARTING)
 
     def check(self) -> None:
-        """Tell the status how the gateways do.
-
-        Raises:
-            RouterError: one has ended by itself.
-        """
-        if self._http is not None and not self._http.alive:
-            self._status.gateway("http", False, "it ended by itself")
-            raise RouterError("the HTTP gateway ended by itself", hint="see the log before this line")
+        """Tell the status how the gateways do, and open those again that ended by a fault of their own."""
+        if self._http is not None and not self._http.alive and self._retries.due("http"):
+            self._reopen(self._http)
         if self._brokers is not None:
             self._brokers.check()
 
@@ -183,8 +183,22 @@ class Intake:
         if self._store is not None:
             self._store.close()
 
-    def _listen(self, inbox: Rows, routes: list[HttpRoute]) -> HttpGateway:
+    def _reopen(self, ended: HttpGateway) -> None:
+        assert self._store is not None
+        count_fault("gateway")
+        _log.error("http gateway ended by itself and is opened again", port=ended.port)
+        self._status.gateway("http", False, "it ended by itself")
+        ended.stop(0.0)
+        try:
+            self._http = self._listen(self._store.rows, self._routes, port=ended.port)
+        except ConfigError as error:
+            # It could be opened once, so that its port or certificate may be there at the next try.
+            self._status.gateway("http", False, error.message)
+
+    def _listen(self, inbox: Rows, routes: list[HttpRoute], *, port: int | None = None) -> HttpGateway:
         chosen = self._settings.http
+        if port is not None:
+            chosen = chosen.model_copy(update={"port": port})
         gateway = HttpGateway(routes, inbox, server_settings(chosen), counters=self._metrics)
         try:
             gateway.start()

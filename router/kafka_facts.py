@@ -29,7 +29,6 @@ VERSION: Final = "e.specversion"
 RAW: Final = "raw"
 RAW_FIELDS: Final = ("key", "value", ENTRIES)
 PLAIN: Final = ("topic", "partition", "offset", "timestamp")
-"""Milliseconds from which RFC 3339 has no text. Negative ones are Kafka's way of saying that there is no time."""
 TEXT_KEY: Final = "text_key"
 SIZE: Final = "size"
 BODY: Final = "body"
@@ -184,6 +183,7 @@ def _plain(selected: pa.RecordBatch, channels: Int, odd_rows: Int, time: pa.Stri
 
 def _times(selected: pa.RecordBatch, times: pa.StringArray | None) -> pa.StringArray:
     milliseconds = selected.column("timestamp")
+    # Negative ones are Kafka's way of saying that there is no time; RFC 3339 has no text for years past 9999.
     told = pc.and_(pc.greater_equal(milliseconds, 0), pc.less(milliseconds, YEAR_10000))
     stamps = pc.if_else(told, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms"))
     text = pc.strftime(stamps, format="%Y-%m-%dT%H:%M:%SZ")

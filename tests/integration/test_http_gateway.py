@@ -20,11 +20,19 @@ from typing import Any
 import httpx
 import pytest
 
+from bindings.background import faults
 from bindings.http.gateway import GatewayError, HttpGateway, HttpSettings
 from bindings.http.limits import ServerLimits
 from bindings.http.routing import HttpRoute, Routes
 from bindings.inbox import Inbox, InboxLimits, InboxRow
 from bindings.inbox.view import InboxView
+from catalog import load as catalog_load
+from router.intake import Intake, local_store
+from router.metrics import Metrics
+from router.plan import Plan
+from router.settings import Settings
+from router.state import State
+from router.status import Status
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -312,6 +320,36 @@ def serve(path: Path) -> None:
     sys.stdout.write(json.dumps(gateway.port) + "\n")
     sys.stdout.flush()
     threading.Event().wait()
+
+
+def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) -> None:
+    catalog = {
+        "endpoints": {
+            "shop": {"usage": ["consumer"], "protocol": "HTTP", "protocoloptions": {"options": {"path": "/in"}}}
+        }
+    }
+    source = tmp_path / "catalog.json"
+    source.write_text(json.dumps(catalog))
+    out = {"type": "jsonl", "path": str(tmp_path / "out")}
+    given = {"catalog": {"source": str(source)}, "sinks": {"out": out}, "dead_letters": {"sinks": ["out"]}}
+    settings = Settings.model_validate({**given, "routes": [{"to": ["out"]}], "http": {"port": 0}})
+    status = Status()
+    with State.open(tmp_path / "state") as state:
+        intake = Intake(settings, Metrics(), status, lambda: local_store(settings, state))
+        try:
+            intake.take(Plan(catalog_load.load([str(source)]), settings))
+            port = intake.http_port
+            before = faults()["gateway"]
+            assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"1").status_code == 202
+            server = intake._http._server  # type: ignore[union-attr]
+            server._loop.call_soon_threadsafe(server._loop.stop)  # type: ignore[union-attr]
+            wait_until(lambda: not server.alive, SECONDS, "the end of the server")  # type: ignore[union-attr]
+            intake.check()
+            assert intake.http_port == port
+            assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"2").status_code == 202
+            assert faults()["gateway"] == before + 1
+        finally:
+            intake.close()
 
 
 if __name__ == "__main__":

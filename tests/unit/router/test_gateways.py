@@ -65,7 +65,7 @@ def source() -> Source:
 
 def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("router.gateways.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("bindings.backoff.time.monotonic", lambda: now[0])
     later = [FragileGateway(), FragileGateway("certificate plant.pem cannot be read"), FragileGateway()]
     opened: list[FragileGateway] = []
 
