@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from router.clusters import sink_client
 from router.errors import SinkError
+from router.faults import fault_of
 from router.settings import KafkaSink
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
     try:
         rows.write.format("kafka").options(**options).save()
     except (PySparkException, Py4JJavaError) as error:
-        if any(sign in str(error) for sign in LOST):
-            raise  # The source's fault, and none that writing again can mend.
+        if any(sign in str(error) for sign in LOST) or fault_of(error) is not None:
+            raise  # Not the brokers' fault, and none that writing again can mend.
         told = f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
         raise SinkError(name, told) from error
 

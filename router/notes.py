@@ -7,6 +7,9 @@ batch they mean, lest a batch of the same number in another one be taken for it.
 
 ``<batch>.order`` (only under ``dead_letters.order: park``) is what the first try found blocked: keys of the batch, each
 with the dead letter that its records wait for.
+
+``<batch>.parts`` is how a batch is cut that is written in parts, and what is left of it (:mod:`router.parts`). The
+other notes then mean the part that they name, by its path as text; '' is the whole batch.
 """
 
 from __future__ import annotations
@@ -24,13 +27,14 @@ FORMAT: Final = 1
 HELD: Final = ".held"
 PARK: Final = ".park"
 ORDER: Final = ".order"
+PARTS: Final = ".parts"
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
     """Why a batch is not finished: ``since`` when (RFC 3339), the ``sink`` in the way ('' for the circuit breaker).
 
-    ``taken`` are the sinks that have all of their events of the batch.
+    ``taken`` are the sinks that have all of their events of the batch, or of that ``part`` of it.
     """
 
     generation: str
@@ -38,6 +42,7 @@ class Hold:
     reason: str
     sink: str = ""
     taken: tuple[str, ...] = ()
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,14 @@ class Park:
     """An order to set a batch aside, given at ``asked`` (RFC 3339).
 
     ``lacking`` is what the router made of it, with the reason for each sink that does not have the batch: None until
-    it has looked. A repeat of the batch takes what stands here, so that its letters stay the same.
+    it has looked. A repeat of the batch takes what stands here, so that its letters stay the same. Of a batch in parts
+    it speaks of one ``part``, and the router looks again for the next.
     """
 
     generation: str
     asked: str
     lacking: Mapping[str, str] | None = None
+    part: str = ""
 
 
 class BatchNotes:
@@ -81,14 +88,23 @@ class BatchNotes:
         told = self._read(query, batch, PARK, generation)
         return None if told is None else Park(**told)
 
-    def block(self, query: str, batch: int, generation: str, blocked: Mapping[str, str]) -> None:
-        """Note which keys of a batch are blocked, by which letter."""
-        self._write(query, batch, ORDER, {"generation": generation, "blocked": dict(blocked)})
+    def block(self, query: str, batch: int, generation: str, blocked: Mapping[str, str], part: str = "") -> None:
+        """Note which keys of a batch, or of that part of it, are blocked, by which letter."""
+        told = {"generation": generation, "blocked": dict(blocked), "part": part}
+        self._write(query, batch, ORDER, told)
 
-    def blocked(self, query: str, batch: int, generation: str) -> dict[str, str] | None:
+    def blocked(self, query: str, batch: int, generation: str, part: str = "") -> dict[str, str] | None:
         """Return which keys of a batch of that generation were found blocked; None before that was noted."""
         told = self._read(query, batch, ORDER, generation)
-        return None if told is None else dict(told["blocked"])
+        return None if told is None or told.get("part", "") != part else dict(told["blocked"])
+
+    def note_parts(self, query: str, batch: int, told: Mapping[str, Any]) -> None:
+        """Note how a batch is cut, and what is left of it."""
+        self._write(query, batch, PARTS, told)
+
+    def parts(self, query: str, batch: int, generation: str) -> dict[str, Any] | None:
+        """Return how a batch of that generation is cut; None when it is not."""
+        return self._read(query, batch, PARTS, generation)
 
     def _write(self, query: str, batch: int, suffix: str, told: Mapping[str, Any]) -> None:
         content = json.dumps({"format": FORMAT, **told}).encode()

@@ -100,13 +100,13 @@ class Ordering:
         """
         if not _parks(plan):
             return NOTHING
-        noted = self._notes.blocked(self._query, batch.number, batch.generation)
+        noted = self._blocked(batch)
         blocked = self._heads(()) if noted is None else noted
         found = _suspects(rows, batch.kind, blocked, dead=dead)
         if noted is None:
             blocked = self._heads({row[KEY] for row in found})
             met = {key: blocked[key] for key in {row[KEY] for row in found} & blocked.keys()}
-            self._notes.block(self._query, batch.number, batch.generation, met)
+            self._notes.block(self._query, batch.number, batch.generation, met, batch.label)
         held = _held(found, blocked)
         waiting = {record.position for record in held}
         self._arrived(row for row in found if row["route"] < 0 or row["position"] in waiting)
@@ -116,7 +116,7 @@ class Ordering:
 
     def noted(self, rows: DataFrame, batch: Batch, plan: Plan) -> HeldBack:
         """Return which records of a batch waited when it was first written; none of one that never was."""
-        blocked = self._notes.blocked(self._query, batch.number, batch.generation) if _parks(plan) else None
+        blocked = self._blocked(batch) if _parks(plan) else None
         if blocked is None:
             return NOTHING
         return HeldBack(_held(_suspects(rows, batch.kind, blocked, dead=1), blocked))
@@ -135,6 +135,9 @@ class Ordering:
         if refused.letters is not None:
             letters = letters.unionByName(refused.letters)
         self._arrived(_keyed(letters, batch.kind).select("position", "letter", KEY).toArrow().to_pylist())
+
+    def _blocked(self, batch: Batch) -> dict[str, str] | None:
+        return self._notes.blocked(self._query, batch.number, batch.generation, batch.label)
 
     def _heads(self, keys: Collection[str]) -> dict[str, str]:
         """Return the blocked keys, when no replay is about to free one of *keys*; such a one is waited for."""

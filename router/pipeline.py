@@ -1,11 +1,9 @@
-"""One streaming query: where its batches come from, how each is judged, pinned and written.
+"""One streaming query: where its batches come from, and what happens to each until it is written.
 
-``foreachBatch`` is where everything happens that must not be done twice in different ways. In this order: a
-drain stops before the first write; the circuit breaker may hold the batch; it is pinned, durably, to the plan that
-judges it; records that wait for dead letters of their keys are held back (:mod:`router.ordering`); sinks are written,
-and written again for as long as a sink is down; counts go to the metrics. Only then does Spark commit the batch. A
-batch that an operator has set aside (:mod:`router.notes`) is written to the dead letters instead, as far as its sinks
-do not have it.
+``foreachBatch`` is where everything happens that must not be done twice in different ways. In this order: a drain
+stops before the first write; the batch is judged, pinned and written (:mod:`router.attempts`), and again for as long as
+a sink is down; one that fails by itself is written in parts (:mod:`router.parts`); counts go to the metrics. Only then
+does Spark commit the batch.
 """
 
 from __future__ import annotations
@@ -13,24 +11,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from router.attempts import Attempts, TooManyLetters
 from router.errors import RouterError, SinkError
+from router.extents import extents, first_of, within
+from router.faults import Fault, fault_of
 from router.generations import Generation
-from router.judging import Tallies
 from router.logs import get_logger
-from router.notes import BatchNotes, Hold, Park
+from router.notes import BatchNotes, Hold
 from router.ordering import Ordering
+from router.parts import BatchParts, Part
 from router.plan import Plan
 from router.plans import LoadedPlan, PlanHolder
-from router.refusals import REASON
-from router.render import spilled_records
-from router.stages import Kind, judged, prepared, unified
+from router.stages import Kind
 from router.state import State
-from router.tally import Tally, collect
-from router.writing import Batch, BatchWriter
+from router.tally import Tally
+from router.writing import Batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,17 +41,12 @@ RETRY_MOST: Final = 30.0
 LOOK: Final = 1.0
 """Longest time in which a held batch does not look for an operator's order to set it aside."""
 FOREVER: Final = float("inf")
-ASIDE: Final = "set aside by an operator"
 MEND: Final = "mend the catalog, and the batch is judged anew; or raise dead_letters.max_ratio and restart"
 _log = get_logger()
 
 
 class Draining(Exception):
     """Raised inside a batch to end its query before the batch's first write."""
-
-
-class TooManyLetters(Exception):
-    """The circuit breaker: a batch that would flood the dead letters is held before its first write."""
 
 
 class Pipeline:
@@ -82,7 +75,7 @@ class Pipeline:
         self._idle = threading.Event()
         self._idle.set()
         self._notes = BatchNotes(state.batches)
-        self._ordering = Ordering(state, name, self._notes, self._breathe)
+        self._attempts = Attempts(state, self._notes, Ordering(state, name, self._notes, self._breathe))
         self.failure: RouterError | None = None
         self.last: int | None = None
 
@@ -120,18 +113,55 @@ class Pipeline:
             self._idle.set()
 
     def _write_until_done(self, rows: DataFrame, number: int) -> Tally:
+        """Write what is left of a batch, part by part; mostly it is one part."""
+        parts = BatchParts.of(self._notes, self.name, number, self.generation.id)
+        while (part := parts.next) is not None:
+            share = rows if part.ranges is None else within(rows, self.kind, part.ranges)
+            try:
+                tally = self._write_part(share, number, part)
+            except Draining:
+                raise
+            except Exception as error:
+                fault = fault_of(error)
+                if fault is None or not self._failed(parts, share, fault):
+                    raise
+            else:
+                parts.written(tally)
+        self._notes.release(self.name, number)
+        return parts.tally
+
+    def _failed(self, parts: BatchParts, share: DataFrame, fault: Fault) -> bool:
+        """Count a failure that is the batch's own, and cut the part if it is time; False when nothing is left to do."""
+        part = parts.next
+        assert part is not None
+        self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
+        if not parts.failed(fault):
+            _log.error("batch failed", query=self.name, batch=parts.number, error=fault.text, times=parts.failures.all)
+            self._breathe(RETRY_FIRST)
+            return True
+        places = extents(share, self.kind)
+        told = {"query": self.name, "batch": parts.number, "records": places.num_rows, "error": fault.text}
+        if not parts.divide(places, fault):
+            _log.error("batch failed, and cannot be cut further", **told)
+            return False
+        if places.num_rows > 1:
+            _log.error("batch fails, and is written in parts to find the record", parts=len(parts.left), **told)
+        else:
+            _log.error("record becomes a dead letter, since it fails", position=first_of(places), **told)
+        return True
+
+    def _write_part(self, rows: DataFrame, number: int, part: Part) -> Tally:
         """Write, and again while the world is in the way: such an error holds a batch and never drops it."""
         wait = RETRY_FIRST
         while True:
             pinned = self._state.pinned(self.name, number)
             loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned, self._restore)
-            batch = Batch(self.kind, self.name, self.generation.id, number, _now())
+            batch = Batch(self.kind, self.name, self.generation.id, number, _now(), part.path)
             park = self._notes.parked(self.name, number, self.generation.id)
             try:
                 if park is not None:
-                    tally = self._set_aside(rows, batch, loaded, park)
-                else:
-                    tally = self._write(rows, batch, loaded, pinned=pinned is not None)
+                    return self._attempts.set_aside(rows, batch, loaded, part, park)
+                return self._attempts.write(rows, batch, loaded, part)
             except SinkError as error:
                 self._metrics.sink_write(error.sink, "error")
                 self._held(loaded, batch, str(error), error.sink, retry_seconds=wait)
@@ -142,9 +172,6 @@ class Pipeline:
                 # The same plan would judge the same records alike, however often it is asked.
                 self._pause(number, FOREVER, judged_by=loaded.plan)
                 wait = RETRY_FIRST
-            else:
-                self._notes.release(self.name, number)
-                return tally
 
     def _held(
         self, loaded: LoadedPlan, batch: Batch, reason: str, sink: str = "", *, retry_seconds: float | None = None
@@ -163,10 +190,10 @@ class Pipeline:
         )
         before = self._notes.held(self.name, batch.number, batch.generation)
         known = loaded.writer.taken(batch) if sink else frozenset()
-        taken = tuple(sorted(known.union(before.taken if before else ())))
-        if before is not None and (before.reason, before.taken) == (reason, taken):
+        taken = tuple(sorted(known.union(before.taken if before and before.part == batch.label else ())))
+        note = Hold(batch.generation, before.since if before else batch.failed, reason, sink, taken, batch.label)
+        if note == before:
             return
-        note = Hold(batch.generation, before.since if before else batch.failed, reason, sink, taken)
         try:
             self._notes.hold(self.name, batch.number, note)
         except OSError as error:  # A full disk may be why the batch is held; the note can wait for it.
@@ -191,91 +218,6 @@ class Pipeline:
         if self._draining.wait(seconds):
             raise Draining
 
-    def _set_aside(self, rows: DataFrame, batch: Batch, loaded: LoadedPlan, park: Park) -> Tally:
-        """Write dead letters in place of the events that sinks lack; which ones is durable before the first write."""
-        tallies = rows.sparkSession.sparkContext.accumulator([], Tallies())
-        outcomes = judged(prepared(rows, self.kind), self.kind, loaded.judge, tallies, loaded.layouts)
-        kept = unified(outcomes, self.kind, self.name, arrived=True).persist()
-        try:
-            kept.count()
-            tally = loaded.learn(collect(tallies.value))
-            if self._state.pinned(self.name, batch.number) is None:
-                self._state.pin(self.name, batch.number, loaded.plan.id)
-            lacking = park.lacking
-            if lacking is None:
-                lacking = self._lacking(loaded.writer, batch)
-                self._notes.park(self.name, batch.number, replace(park, lacking=lacking))
-            self._spill(kept, tally.spilled)
-            held = self._ordering.noted(kept, batch, loaded.plan)
-            refused = loaded.writer.set_aside(kept, batch, lacking, held)
-            if refused.letters is not None:
-                tally.refuse(refused.counts, REASON)
-                self._spill(refused.letters, loaded.writer.may_spill)
-            self._ordering.settle(kept, batch, loaded.plan, refused, dead=tally.dead)
-            _log.warning("batch set aside", query=self.name, batch=batch.number, letters=refused.counts.total())
-            return tally
-        finally:
-            kept.unpersist()
-
-    def _lacking(self, writer: BatchWriter, batch: Batch) -> dict[str, str]:
-        """Return the sinks that do not have their events of the batch, each with what a letter is to say of it."""
-        if writer.has_letters(batch):
-            return {}
-        held = self._notes.held(self.name, batch.number, batch.generation)
-        taken = writer.taken(batch).union(held.taken if held else ())
-        why = {held.sink: f"{ASIDE}: {held.reason.removeprefix(f'sink {held.sink}: ')}"} if held and held.sink else {}
-        return {name: why.get(name, ASIDE) for name in writer.lacking(taken)}
-
-    def _write(self, rows: DataFrame, batch: Batch, loaded: LoadedPlan, *, pinned: bool) -> Tally:
-        """Judge and write once; the batch is pinned to the plan after the last look that may hold it unwritten."""
-        number = batch.number
-        tallies = rows.sparkSession.sparkContext.accumulator([], Tallies())
-        outcomes = judged(prepared(rows, self.kind), self.kind, loaded.judge, tallies, loaded.layouts)
-        made = unified(outcomes, self.kind, self.name, arrived=loaded.writer.may_refuse)
-        if loaded.writer.one_pass:
-            if not pinned:
-                self._state.pin(self.name, number, loaded.plan.id)
-            loaded.writer.write(made, batch)
-            tally = loaded.learn(collect(tallies.value))
-            self._spill(made, tally.spilled)
-            return tally
-        kept = made.persist()
-        try:
-            kept.count()
-            tally = loaded.learn(collect(tallies.value))
-            if not pinned:
-                check_ratio(tally, loaded.plan.settings.dead_letters.max_ratio)
-                self._state.pin(self.name, number, loaded.plan.id)
-            held = self._ordering.hold_back(kept, batch, loaded.plan, dead=tally.dead)
-            self._spill(kept, tally.spilled)
-            refused = loaded.writer.write(kept, batch, held)
-            if refused.letters is not None:
-                tally.refuse(refused.counts, REASON)
-                self._spill(refused.letters, loaded.writer.may_spill)
-            self._ordering.settle(kept, batch, loaded.plan, refused, dead=tally.dead)
-            return tally
-        finally:
-            kept.unpersist()
-
-    def _spill(self, rows: DataFrame, any_spilled: bool | int) -> None:
-        """Keep dead letters that no topic takes in files, before Spark commits the batch that refers to them."""
-        if not any_spilled:
-            return
-        for letter, line in spilled_records(rows, self.kind):
-            self._state.spill(letter, line)
-            _log.warning(
-                "dead letter too large for its topic", query=self.name, letter=letter, file=f"spill/{letter}.json"
-            )
-
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def check_ratio(tally: Tally, most: float | None) -> None:
-    """Raise :class:`TooManyLetters` when dead letters make up more of a batch than the circuit breaker allows."""
-    if most is not None and tally.total and tally.dead / tally.total > most:
-        raise TooManyLetters(
-            f"{tally.dead} of {tally.total} records would be dead letters, more than dead_letters.max_ratio {most:g}; "
-            "mend the catalog or raise the limit"
-        )

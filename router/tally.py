@@ -49,6 +49,30 @@ class Tally:
         """Dead letters in the batch."""
         return sum(count for (_, outcome, _), count in self.records.items() if outcome == DEAD_LETTER)
 
+    def add(self, other: Tally) -> None:
+        """Add the counts of another part of the same batch."""
+        self.records.update(other.records)
+        self.definitions.update(other.definitions)
+        self.arrivals.update(other.arrivals)
+        self.layouts |= other.layouts
+        self.spilled += other.spilled
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as JSON, without layouts."""
+        return {
+            "records": [[*key, count] for key, count in self.records.items()],
+            "definitions": dict(self.definitions),
+            "arrivals": [[at, count] for at, count in self.arrivals.items()],
+            "spilled": self.spilled,
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Tally:
+        """Return the tally that :meth:`to_json` wrote."""
+        records = Counter({(endpoint, outcome, reason): count for endpoint, outcome, reason, count in told["records"]})
+        arrivals = Counter({at: count for at, count in told["arrivals"]})
+        return cls(records, Counter(told["definitions"]), arrivals, spilled=told["spilled"])
+
     def refuse(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
         """Move records of (endpoint, definition) from routed to dead letters: a sink refused them at write time."""
         for (endpoint, message), count in counts.items():

@@ -9,7 +9,7 @@ the same batch (:mod:`router.refusals`). Nothing is committed to the source befo
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -38,13 +38,22 @@ Counted = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch of one query: ``generation`` makes its commits unique, ``failed`` is when its letters were made."""
+    """One batch of one query: ``generation`` makes its commits unique, ``failed`` is when its letters were made.
+
+    ``part`` is the path of the part of it that is written (:mod:`router.parts`), () the whole.
+    """
 
     kind: Kind
     query: str
     generation: str
     number: int
     failed: str
+    part: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The part as text."""
+        return ".".join(map(str, self.part))
 
 
 class BatchWriter:
@@ -56,7 +65,7 @@ class BatchWriter:
         self._letters = letter_sinks(plan.settings)
         self._arrow: dict[tuple[str, bool], ArrowSink] = {}
         self._capped = capped_topics(plan.settings, plan.routes.topics, plan.catalog)
-        self._taken: dict[str, tuple[int, set[str]]] = {}
+        self._taken: dict[str, tuple[int, set[tuple[tuple[int, ...], str]]]] = {}
 
     @property
     def one_pass(self) -> bool:
@@ -97,7 +106,7 @@ class BatchWriter:
             self._write_once(rows, batch)
             return self._nothing_refused()
         refused = self.write_routed(held.left(rows), batch)
-        self._refuse(held, refused)
+        self._refuse(held, refused, batch)
         return self._write_dead(rows, batch, refused)
 
     def write_routed(self, rows: DataFrame, batch: Batch, only: Container[str] | None = None) -> Refused:
@@ -165,12 +174,15 @@ class BatchWriter:
                 settings = self._plan.settings.sinks[name]
                 asked = None if isinstance(settings, KafkaSink) and not settings.endpoint else self._sink(name)
                 refused.add(name, missed(asked, _commit_of(name, batch), told))
-        self._refuse(held, refused)
+        self._refuse(held, refused, batch)
         return self._write_dead(rows, batch, refused)
 
-    def _refuse(self, held: HeldBack, refused: Refused) -> None:
+    def _refuse(self, held: HeldBack, refused: Refused, batch: Batch) -> None:
+        # What has all that this is a part of has the records as well, from before one of their keys was blocked.
+        having = self.taken(replace(batch, part=batch.part[:-1])) if batch.part and held.records else frozenset()
         for name, numbers in self._routed_to().items():
-            refused.add(name, held.share(numbers))
+            if name not in having:
+                refused.add(name, held.share(numbers))
 
     def _nothing_refused(self) -> Refused:
         return Refused(self._plan.routes, LetterLimits(self._plan.settings))
@@ -185,12 +197,16 @@ class BatchWriter:
         return refused
 
     def _note_taken(self, name: str, batch: Batch) -> None:
-        self._taken[batch.generation] = (batch.number, {*self._noted(batch), name})
+        number, taken = self._taken.get(batch.generation, (-1, set()))
+        before = taken if number == batch.number else set()
+        self._taken[batch.generation] = (batch.number, {*before, (batch.part, name)})
 
     def _noted(self, batch: Batch) -> set[str]:
-        """Return the sinks that took their share of the batch since this process began it."""
-        number, names = self._taken.get(batch.generation, (-1, set()))
-        return names if number == batch.number else set()
+        """Return the sinks that took their share of the batch, or of what it is a part of, since this process began."""
+        number, taken = self._taken.get(batch.generation, (-1, set()))
+        if number != batch.number:
+            return set()
+        return {name for part, name in taken if batch.part[: len(part)] == part}
 
     def _routed_to(self) -> Mapping[str, Sequence[int]]:
         """Return per sink the routes that lead there, sinks in the order of the routes."""
@@ -312,12 +328,14 @@ class BatchWriter:
 
 
 def _commit_of(name: str, batch: Batch, *, letters: bool = False) -> Commit:
-    return Commit(commit_app(batch.generation, name, letters=letters), batch.number)
+    paths = (batch.part[:depth] for depth in range(len(batch.part), -1, -1))
+    app, *larger = (commit_app(batch.generation, name, letters=letters, part=path) for path in paths)
+    return Commit(app, batch.number, tuple(larger))
 
 
-def commit_app(generation: str, sink: str, *, letters: bool = False) -> str:
-    """Return the name under which a sink commits batches of a generation, of events or of dead letters."""
-    return f"{generation}-{sink}{'-letters' if letters else ''}"
+def commit_app(generation: str, sink: str, *, letters: bool = False, part: Sequence[int] = ()) -> str:
+    """Return the name under which a sink commits batches of a generation, or that part of them; events or letters."""
+    return f"{'.'.join((generation, *map(str, part)))}-{sink}{'-letters' if letters else ''}"
 
 
 def _route_in(numbers: Sequence[int]) -> Column:

@@ -57,7 +57,20 @@ def sync_path(path: Path) -> None:
 
 def batch_file(folder: Path, commit: Commit, suffix: str) -> Path:
     """Name the one file of a batch; names sort by app, then version."""
-    return folder / f"{escape_value(commit.app, '%')}-{commit.version:012d}{suffix}"
+    return _file_of(folder, commit.app, commit.version, suffix)
+
+
+def has_batch(folder: Path, commit: Commit, suffix: str) -> bool:
+    """Tell whether the file of a batch is there, or of one that it is a part of.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    return any(_file_of(folder, app, commit.version, suffix).exists() for app in commit.apps)
+
+
+def _file_of(folder: Path, app: str, version: int, suffix: str) -> Path:
+    return folder / f"{escape_value(app, '%')}-{version:012d}{suffix}"
 
 
 def refused(sink: str, place: str, error: OSError) -> SinkError:

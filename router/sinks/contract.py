@@ -14,10 +14,25 @@ import pyarrow as pa
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The identity of one batch at one sink: repeating it must change nothing. ``version`` grows with every batch."""
+    """The identity of one batch at one sink: repeating it must change nothing. ``version`` grows with every batch.
+
+    A batch may be written in parts, each with an app of its own, and a part in parts again. ``within`` are the apps of
+    what it is a part of, the next larger first: a sink that has the version under one of these has the part as well.
+    """
 
     app: str
     version: int
+    within: tuple[str, ...] = ()
+
+    @property
+    def apps(self) -> tuple[str, ...]:
+        """The apps under which a sink may have it: its own, and those it is a part of."""
+        return (self.app, *self.within)
+
+    @property
+    def whole(self) -> str:
+        """The app of the whole batch."""
+        return self.apps[-1]
 
 
 @dataclass(frozen=True, slots=True)

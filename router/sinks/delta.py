@@ -147,8 +147,8 @@ class DeltaSink:
 
 
 def _written(table: DeltaTable, commit: Commit) -> bool:
-    last = table.transaction_version(commit.app)
-    return last is not None and last >= commit.version
+    versions = (table.transaction_version(app) for app in commit.apps)
+    return any(last is not None and last >= commit.version for last in versions)
 
 
 def make_durable(uri: str, version: int) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.escaping import escaped_json
-from router.sinks.atomic import batch_file, refused, sync_path, write_atomically
+from router.sinks.atomic import batch_file, has_batch, refused, sync_path, write_atomically
 from router.sinks.contract import Commit, WriteResult
 from router.sinks.forms import INSTANT, JsonForm
 
@@ -50,7 +50,7 @@ class JsonLinesSink:
     def already(self, commit: Commit) -> bool:
         """Tell whether the batch's file is there, and make its name durable if it is."""
         try:
-            found = batch_file(self._folder, commit, ".jsonl").exists()
+            found = has_batch(self._folder, commit, ".jsonl")
             if found:
                 sync_path(self._folder)
         except OSError as error:

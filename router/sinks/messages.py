@@ -148,7 +148,8 @@ class ConfirmedSink:
             settled = self._known(commit)
             for batch in kept.to_batches(max_chunksize=CHUNK):
                 self._send([row for row in map(event_of, batch.to_pylist()) if row.position not in settled], settled)
-        refused = tuple(record for record in settled.values() if record is not None)
+            mine = [settled.get(position) for position in kept.column("position").to_pylist()]
+        refused = tuple(record for record in mine if record is not None)
         return WriteResult(rows.num_rows - len(refused), refused=refused)
 
     def already(self, commit: Commit) -> bool:
@@ -157,14 +158,15 @@ class ConfirmedSink:
 
     def settled(self, commit: Commit) -> Settled:
         """Return what the target has settled of a batch while this process lives, by position; None is taken."""
-        version, settled = self._settled.get(commit.app, (-1, {}))
+        version, settled = self._settled.get(commit.whole, (-1, {}))
         return dict(settled) if version == commit.version else {}
 
     def _known(self, commit: Commit) -> Settled:
-        version, settled = self._settled.get(commit.app, (-1, {}))
+        # Under the whole batch: its positions are unique, and a part knows what the whole has settled.
+        version, settled = self._settled.get(commit.whole, (-1, {}))
         if version != commit.version:
             settled = {}
-            self._settled[commit.app] = (commit.version, settled)
+            self._settled[commit.whole] = (commit.version, settled)
         return settled
 
     def _send(self, events: list[Event], settled: Settled) -> None:

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from router.sinks.atomic import batch_file, refused, sync_path, write_atomically
+from router.sinks.atomic import batch_file, has_batch, refused, sync_path, write_atomically
 from router.sinks.contract import Commit, WriteResult
 
 
@@ -44,7 +44,7 @@ class ParquetSink:
     def already(self, commit: Commit) -> bool:
         """Tell whether the batch's file is there, and make its name durable if it is."""
         try:
-            found = batch_file(self._folder, commit, ".parquet").exists()
+            found = has_batch(self._folder, commit, ".parquet")
             if found:
                 sync_path(self._folder)
         except OSError as error:

@@ -1,0 +1,129 @@
+"""Whose fault it is that a batch could not be judged or written: the world's, or that of something in the batch.
+
+The world's faults (a sink, a broker, the disk, the network, a broken installation) pass, or somebody mends them; the
+batch is held or tried again until then. Any other fault comes of the records, and would come again for ever: such a
+batch is cut until the record is found (:mod:`router.parts`).
+
+Faults are told by the *classes* of errors, never by texts that a record may have a share in.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from router.errors import RouterError
+
+FaultKind = Literal["error", "worker", "time"]
+TEXT_CAP: Final = 300
+_NOISE: Final = re.compile(r"0x[0-9a-fA-F]+|'[^']{0,200}'|\"[^\"]{0,200}\"|[0-9]+")
+_LAST_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
+_SQL_STATE: Final = re.compile(r"\s+SQLSTATE: \w+\s*\Z")
+_CRASHED: Final = ("Python worker exited unexpectedly", "Python worker failed to connect back")
+_IDLE: Final = "Python worker process terminated due to idle timeout"
+CANCELLED: Final = "was longer than batch_limit"
+"""In the reason with which a job is cancelled that took too long (:mod:`router.watching`)."""
+_WORLD_JAVA: Final = (
+    "org.apache.kafka.",
+    "java.io.",
+    "java.net.",
+    "java.nio.",
+    "java.lang.InterruptedException",
+    "java.lang.NoClassDefFoundError",
+    "java.lang.ClassNotFoundException",
+    "java.lang.NoSuchMethodError",
+    "java.lang.UnsatisfiedLinkError",
+    "org.apache.spark.shuffle.FetchFailedException",
+    "org.apache.spark.SparkFileNotFoundException",
+)
+_RECORDS_JAVA: Final = ("org.apache.kafka.common.errors.RecordTooLargeException",)
+"""Errors of a client that one record causes, and will cause again."""
+_WORLD_PYTHON: Final = frozenset(
+    (
+        *("OSError", "PermissionError", "FileNotFoundError", "ConnectionError", "ConnectionResetError"),
+        *("ConnectionRefusedError", "BrokenPipeError", "TimeoutError", "BlockingIOError", "NotADirectoryError"),
+        *("InterruptedError", "ImportError", "ModuleNotFoundError", "KeyboardInterrupt", "SystemExit"),
+        *("InboxError", "InboxFormatError", "InboxFull", "KafkaException", "KafkaError"),
+    )
+)
+_GONE: Final = ("Py4JNetworkError", "Py4JError")
+"""Of the bridge to the JVM, not of what ran there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of something in a batch. ``text`` is one line; ``digest`` is equal for faults that are alike."""
+
+    kind: FaultKind
+    text: str
+    digest: str
+
+
+def fault_of(error: BaseException) -> Fault | None:
+    """Return the fault of the batch that an error tells of; None when it is the world's, or nobody knows.
+
+    Faults are alike when the class and the message of the error are, but for numbers and quoted values.
+    """
+    if isinstance(error, RouterError) or not isinstance(error, Exception):
+        return None
+    chain = list(_java_chain(error))
+    if not chain:
+        return None if _is_world(type(error), error) else _made("error", type(error).__name__, str(error))
+    for name, message in chain:
+        if name.startswith("org.apache.spark.api.python.PythonException"):
+            return _of_worker(message)
+        if message.startswith(_CRASHED):
+            return _made("worker", "", "a Python worker died, of a signal or for want of memory")
+        if message.startswith(_IDLE):
+            return _made("time", "", "a Python worker made no progress within worker_timeout")
+        if CANCELLED in message:
+            return _made("time", "", "the time of batch_limit was over")
+    if any(name in _RECORDS_JAVA for name, _ in chain):
+        name, message = next(each for each in chain if each[0] in _RECORDS_JAVA)
+        return _made("error", name, message)
+    if any(name.startswith(_WORLD_JAVA) or _stopped(message) for name, message in chain):
+        return None
+    name, message = chain[-1]
+    return _made("error", name, message)
+
+
+def _is_world(kind: type[Exception], error: Exception) -> bool:
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return False  # A name that a record gave.
+    names = {each.__name__ for each in kind.__mro__}
+    return bool(names & _WORLD_PYTHON) or bool(names & set(_GONE))
+
+
+def _of_worker(message: str) -> Fault | None:
+    """Return the fault that the traceback of a Python worker tells of: its last line that begins with a class."""
+    lines = [line for line in _SQL_STATE.sub("", message).split("\n") if line.strip()]
+    told = next((line for line in reversed(lines) if _LAST_LINE.match(line)), lines[-1] if lines else "")
+    name = told.partition(":")[0].rpartition(".")[2]
+    if name in _WORLD_PYTHON:
+        return None
+    return _made("error", name, told.partition(":")[2])
+
+
+def _made(kind: FaultKind, name: str, message: str) -> Fault:
+    line = " ".join(message.split("\n", 1)[0].split())
+    short = name.rpartition(".")[2]
+    text = (f"{short}: {line}" if short and line else short or line)[:TEXT_CAP]
+    alike = _NOISE.sub("#", text)
+    return Fault(kind, text, hashlib.sha256(f"{kind}|{alike}".encode("utf-8", "replace")).hexdigest()[:16])
+
+
+def _stopped(message: str) -> bool:
+    return "SparkContext was shut down" in message[:500] or "stopped SparkContext" in message[:500]
+
+
+def _java_chain(error: BaseException) -> Iterator[tuple[str, str]]:
+    """Yield class and message of an error that came of the JVM, and of what caused it; nothing for others."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    depth = 0
+    while java is not None and depth < 20:
+        yield str(java.getClass().getName()), str(java.getMessage() or "")
+        java, depth = java.getCause(), depth + 1

@@ -1,0 +1,202 @@
+"""A batch that fails by itself: written in parts until the record is found, everything once, through crashes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from bindings.inbox.stream import SPARK_SCHEMA
+from router import generations
+from router.extents import extents
+from router.notes import BatchNotes
+from router.parts import BatchParts
+from router.sinks.messages import TemplateShape
+from router.sources import INBOX
+from router.state import State
+from tests.support import shop
+from tests.support.poisoned import CROWDS, DIES, RAISES, Line, plan_of, poisoned, rows_of
+from tests.support.webhook import Webhook
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+COUNT: Final = 12
+WRONG: Final = {5: "no-match"}
+"""A dead letter that is nobody's fault."""
+
+
+DEADLY: Final = {3, 4, 7, 15, 16}
+"""Points at which the process dies: after a cut, before and after a part is noted as written, after a condemnation."""
+
+
+class Died(BaseException):
+    """What stands for the end of the process."""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    """A state folder of its own."""
+    with State.open(tmp_path / "state") as opened:
+        yield opened
+
+
+def number(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+def in_tables(folder: Path) -> dict[str, list[int]]:
+    """Return the numbers of the events at each sink that is exactly once, sorted."""
+    lines = [json.loads(line) for path in (folder / "lines").glob("*.jsonl") for line in path.read_text().splitlines()]
+    found = {
+        "lake": [number(row["id"]) for row in shop.rows_of(folder / "lake")],
+        "kinds": [number(row["id"]) for row in shop.rows_of(folder / "kinds" / "G" / "good")],
+        "lines": [number(line["cloudevent"]["id"]) for line in lines],
+    }
+    return {name: sorted(numbers) for name, numbers in found.items()}
+
+
+def letters_of(folder: Path) -> dict[int, dict[str, Any]]:
+    rows = shop.rows_of(folder / "dead")
+    found = {number(row["position"]): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def assert_all_but(folder: Path, bad: set[int]) -> None:
+    """Assert that every record has its one outcome, and the bad ones became letters that name the fault."""
+    good = [n for n in range(COUNT) if n not in bad and n not in WRONG]
+    assert in_tables(folder) == {"lake": good, "kinds": good, "lines": good}
+    letters = letters_of(folder)
+    assert {n: row["reason"] for n, row in letters.items()} == {**dict.fromkeys(bad, "undecodable"), **WRONG}
+
+
+def test_the_records_that_fail_are_found_and_the_rest_goes_on(
+    spark: SparkSession, state: State, tmp_path: Path
+) -> None:
+    rows = rows_of(spark, COUNT, {8: RAISES, 9: DIES}, WRONG)
+    with Webhook() as hook:
+        line = Line(spark, state, poisoned(plan_of(tmp_path, hook.url)), generations.begin(state, INBOX, ()))
+        line.pipeline.batch(rows, 0)
+    assert_all_but(tmp_path, {8, 9})
+    letters = letters_of(tmp_path)
+    assert letters[8]["detail"].startswith("ValueError: cannot judge body")
+    assert letters[9]["detail"] == "a Python worker died, of a signal or for want of memory"
+    assert (letters[8]["body"], letters[8]["endpoint"]) == (b"x" * RAISES, shop.SHOP)
+    assert json.loads(letters[8]["native"])["path"] == "/shop"
+    # A message target took each once too, since nothing was written before all was judged.
+    assert Counter(number(request.header("ce-id") or "") for request in hook.taken) == Counter(
+        n for n in range(COUNT) if n not in {5, 8, 9}
+    )
+    assert line.counted("xrouter_records_total", outcome="routed") == COUNT - 3
+    assert line.counted("xrouter_records_total", outcome="dead-letter", reason="undecodable") == 2
+    assert line.counted("xrouter_records_total", outcome="dead-letter", reason="no-match") == 1
+    assert line.status.ready()[1]["queries"][INBOX]["state"] == "running"
+
+
+def test_what_has_the_whole_batch_does_not_get_its_parts(
+    spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = TemplateShape.shape
+
+    def failing(self: TemplateShape, event: Any) -> Any:
+        if event.attributes["id"] == "id-7":
+            raise KeyError("no such thing in a record")
+        return shape(self, event)
+
+    monkeypatch.setattr(TemplateShape, "shape", failing)
+    rows = rows_of(spark, COUNT, {}, WRONG)
+    with Webhook() as hook:
+        generation = generations.begin(state, INBOX, ())
+        Line(spark, state, plan_of(tmp_path, hook.url), generation).pipeline.batch(rows, 0)
+    # The other sinks had the record before this one failed at it; nothing is there twice.
+    good = [n for n in range(COUNT) if n not in WRONG]
+    assert in_tables(tmp_path) == {"lake": good, "kinds": good, "lines": good}
+    letters = letters_of(tmp_path)
+    assert {n: row["reason"] for n, row in letters.items()} == {7: "undecodable", **WRONG}
+    assert letters[7]["detail"].startswith("KeyError: 'no such thing")
+    sent = Counter(number(request.header("ce-id") or "") for request in hook.taken)
+    assert sent == Counter(n for n in good if n != 7)
+
+
+def test_crashes_between_and_inside_parts_double_nothing(
+    spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of(spark, COUNT, {8: RAISES}, WRONG)
+    written, noted = BatchParts.written, BatchNotes.note_parts
+    generation = generations.begin(state, INBOX, ())
+    points = 0
+    deaths = 0
+    with Webhook() as hook:
+        plan = poisoned(plan_of(tmp_path, hook.url))
+
+        def meet() -> None:
+            """Die at some points of all that the chain of routers meets."""
+            nonlocal points
+            points += 1
+            if points in DEADLY:
+                raise Died
+
+        def dying(self: BatchParts, tally: Any) -> None:
+            meet()
+            written(self, tally)
+
+        def dying_after(self: BatchNotes, *told: Any) -> None:
+            noted(self, *told)
+            meet()
+
+        monkeypatch.setattr(BatchParts, "written", dying)
+        monkeypatch.setattr(BatchNotes, "note_parts", dying_after)
+        for _ in range(len(DEADLY) + 1):
+            line = Line(spark, state, plan, generation)
+            try:
+                line.pipeline.batch(rows, 0)
+            except Died:
+                deaths += 1
+                continue
+            break
+        else:
+            raise AssertionError("it never ended")
+    assert deaths == len(DEADLY)
+    assert_all_but(tmp_path, {8})
+    # The counts of the batch are whole, whatever process counted them.
+    assert line.counted("xrouter_records_total") == COUNT
+    assert {number(request.header("ce-id") or "") for request in hook.taken} == set(range(COUNT)) - {5, 8}
+
+
+def test_a_batch_too_large_is_cut_before_its_first_write(spark: SparkSession, state: State, tmp_path: Path) -> None:
+    count = 4 * CROWDS
+    rows = rows_of(spark, count, {}, WRONG)
+    generation = generations.begin(state, INBOX, ())
+    parts = BatchParts.of(BatchNotes(state.batches), INBOX, 0, generation.id)
+    parts.cut(extents(rows, "inbox"), 10, by_bytes=True)
+    with Webhook() as hook:
+        line = Line(spark, state, poisoned(plan_of(tmp_path, hook.url), crowds=True), generation)
+        line.pipeline.batch(rows, 0)
+    good = [n for n in range(count) if n not in WRONG]
+    assert in_tables(tmp_path) == {"lake": good, "kinds": good, "lines": good}
+    assert {n: row["reason"] for n, row in letters_of(tmp_path).items()} == WRONG
+    assert line.counted("xrouter_records_total") == count
+
+
+def test_a_batch_that_runs_out_of_memory_is_cut_until_it_fits(
+    spark: SparkSession, state: State, tmp_path: Path
+) -> None:
+    count = 4 * CROWDS
+    rows = rows_of(spark, count, {}, WRONG)
+    with Webhook() as hook:
+        line = Line(
+            spark, state, poisoned(plan_of(tmp_path, hook.url), crowds=True), generations.begin(state, INBOX, ())
+        )
+        line.pipeline.batch(rows, 0)
+    assert {n: row["reason"] for n, row in letters_of(tmp_path).items()} == WRONG
+    assert line.counted("xrouter_records_total", outcome="routed") == count - 1
+
+
+def test_the_schema_of_rows_is_that_of_the_inbox(spark: SparkSession) -> None:
+    assert rows_of(spark, 1, {}).schema.names == SPARK_SCHEMA.names

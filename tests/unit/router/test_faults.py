@@ -1,0 +1,111 @@
+"""Whose fault an error is, and which faults are alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from router.errors import SinkError, StateError
+from router.faults import fault_of
+
+ABORTED = "Job aborted due to stage failure: Task 1 in stage 5.0 failed 1 times, most recent failure: Lost task 1.0"
+SPARK = "org.apache.spark.SparkException"
+PYTHON = "org.apache.spark.api.python.PythonException"
+
+
+class JavaError(Exception):
+    """An error as the bridge to the JVM raises it: each class and message, then what caused it."""
+
+    def __init__(self, *chain: tuple[str, str | None]) -> None:
+        super().__init__("An error occurred while calling o1.x")
+        self.java_exception = _Java(list(chain))
+
+
+class _Java:
+    def __init__(self, chain: list[tuple[str, str | None]]) -> None:
+        self._chain = chain
+
+    def getClass(self) -> Any:
+        return self
+
+    def getName(self) -> str:
+        return self._chain[0][0]
+
+    def getMessage(self) -> str | None:
+        return self._chain[0][1]
+
+    def getCause(self) -> Any:
+        return _Java(self._chain[1:]) if self._chain[1:] else None
+
+
+def worker(last: str) -> JavaError:
+    trace = f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback\n  File x, line 3\n{last}\n"
+    return JavaError((SPARK, ABORTED), (PYTHON, f"{trace} SQLSTATE: 38000"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SinkError("lake", "no space"),
+        StateError("locked"),
+        OSError(28, "No space left on device"),
+        ModuleNotFoundError("no module"),
+        worker("OSError: [Errno 28] No space left on device"),
+        worker("bindings.inbox.errors.InboxFormatError: frame 3"),
+        worker("ModuleNotFoundError: No module named 'router'"),
+        JavaError((SPARK, ABORTED), ("org.apache.kafka.common.errors.TimeoutException", "Topic x not present")),
+        JavaError((SPARK, ABORTED), ("java.io.IOException", "No space left on device")),
+        JavaError((SPARK, ABORTED), ("org.apache.spark.shuffle.FetchFailedException", "")),
+        JavaError(("java.lang.IllegalStateException", "Cannot call methods on a stopped SparkContext.")),
+        KeyboardInterrupt(),
+    ],
+    ids=repr,
+)
+def test_faults_of_the_world(error: BaseException) -> None:
+    assert fault_of(error) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (ValueError("bad"), "error", "ValueError: bad"),
+        (pa.ArrowInvalid("overflow"), "error", "ArrowInvalid: overflow"),
+        (MemoryError(), "error", "MemoryError"),
+        (OSError(36, "File name too long"), "error", "OSError: [Errno 36] File name too long"),
+        (worker("ValueError: bad 'OSError: [Errno 28]'"), "error", "ValueError: bad 'OSError: [Errno 28]'"),
+        (worker("MemoryError"), "error", "MemoryError"),
+        (
+            JavaError(
+                (SPARK, ABORTED), (SPARK, "Python worker exited unexpectedly (crashed)"), ("java.io.EOFException", None)
+            ),
+            "worker",
+            "a Python worker died, of a signal or for want of memory",
+        ),
+        (
+            JavaError(("org.apache.spark.SparkArithmeticException", "[DIVIDE_BY_ZERO] Division by zero.")),
+            "error",
+            "SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero.",
+        ),
+        (
+            JavaError((SPARK, ABORTED), ("java.lang.OutOfMemoryError", "Java heap space")),
+            "error",
+            "OutOfMemoryError: Java heap space",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_faults_of_a_record(error: Exception, kind: str, text: str) -> None:
+    fault = fault_of(error)
+    assert fault is not None
+    assert (fault.kind, fault.text) == (kind, text)
+
+
+def test_faults_are_alike_but_for_numbers_and_quoted_values() -> None:
+    first, second, other = (
+        fault_of(ValueError(text)) for text in ("row 3 of 'a'", "row 17 of 'bc'", "column 3 of 'a'")
+    )
+    assert first and second and other
+    assert first.digest == second.digest
+    assert first.digest != other.digest
