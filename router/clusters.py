@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
+from bindings.kafka.addresses import Brokers, brokers_of
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.login import SaslLogin
 from router.errors import BrokerUnreachable
-from router.settings import KafkaSink, Settings, SourceSettings, revealed
+from router.settings import KafkaSink, Settings, revealed
 from router.settings.inward import KafkaInboxSettings
+from router.settings.security import KafkaLogin
 from router.settings.values import Options
 from router.sources import Source
 
 
 def source_client(source: Source) -> KafkaClient:
     """Return how to reach the cluster of a Kafka source."""
-    return _client(source.servers, source.settings, source.settings.kafka)
+    return _client(Brokers(source.servers, source.security), source.settings, source.settings.kafka)
 
 
 def sink_client(sink: KafkaSink) -> KafkaClient:
     """Return how to reach the cluster of a Kafka sink."""
-    return _client(sink.bootstrap_servers, sink, sink.options)
+    return _client(brokers_of([sink.bootstrap_servers]), sink, sink.options)
 
 
 def inbox_client(inbox: KafkaInboxSettings) -> KafkaClient:
     """Return how to reach the cluster of an inbox topic."""
-    return _client(inbox.bootstrap_servers, inbox, inbox.options)
+    return _client(brokers_of([inbox.bootstrap_servers]), inbox, inbox.options)
 
 
-def _client(servers: str, settings: SourceSettings | KafkaSink | KafkaInboxSettings, options: Options) -> KafkaClient:
+def _client(brokers: Brokers, settings: KafkaLogin, options: Options) -> KafkaClient:
     tls = settings.tls
     return KafkaClient(
-        servers,
+        brokers.servers,
         _login(settings),
-        tls=tls is not None,
+        tls=tls is not None or brokers.tls,
+        security=brokers.security,
         ca=tls.ca if tls else None,
         cert=tls.cert if tls else None,
         key=tls.key if tls else None,
@@ -39,7 +42,7 @@ def _client(servers: str, settings: SourceSettings | KafkaSink | KafkaInboxSetti
     )
 
 
-def _login(settings: SourceSettings | KafkaSink | KafkaInboxSettings) -> SaslLogin | None:
+def _login(settings: KafkaLogin) -> SaslLogin | None:
     if settings.username is None:
         return None
     return SaslLogin(

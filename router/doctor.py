@@ -20,9 +20,10 @@ from catalog.model import Catalog
 from router.clusters import sink_client, source_client
 from router.connectors import KAFKA
 from router.descriptors import ENOUGH, descriptor_limit
-from router.errors import ConfigError
+from router.errors import ConfigError, StateError
 from router.settings import KafkaSink, Settings, load_settings
 from router.sources import missing_sources, sources_of
+from router.trust import Pins, clients_of, distrusted
 
 State = Literal["ok", "warn", "fail"]
 JAVA_VERSIONS: Final = (17, 21)
@@ -155,6 +156,19 @@ def _brokers(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
     except ConfigError as error:
         yield Diagnosis("sources", "fail", error.message, error.hint)
         return
+    pins = Pins(Path(settings.state))
+    try:
+        wrong = distrusted(clients_of(settings, catalog, sources), pins)
+        known = pins.known()
+    except StateError as error:
+        yield Diagnosis("addresses", "fail", error.message, error.hint)
+        return
+    for finding in wrong:
+        yield Diagnosis("addresses", "fail", finding.message, finding.hint)
+    if wrong:
+        return  # nobody is asked who must not see our credentials
+    for name, addresses in known.items():
+        yield Diagnosis("addresses", "ok", f"{name}: credentials are for {', '.join(addresses)}")
     for source in sources:
         if source.kind == "kafka":
             yield _broker(f"source {source.endpoint}", source_client(source), source.topic)

@@ -20,6 +20,7 @@ from router.reload import BackgroundReloads, Reloader
 from router.service import TICK, Monitored, monitored, signals, whole_catalog
 from router.settings import Settings, load_settings
 from router.status import Status
+from router.trust import Pins, admit, clients_of
 
 _log = get_logger()
 
@@ -49,6 +50,7 @@ def _run(settings: Settings, plan: Plan, stop: threading.Event, told_by: Monitor
     pushed = [source.endpoint for source in plan.sources if source.pushed]
     if not pushed:
         raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
+    admit(clients_of(settings, plan.catalog, plan.sources), Pins(Path(settings.state)))
     metrics, status = told_by.metrics, told_by.status
     metrics.expect(endpoints=pushed)
     with ExitStack() as stack:

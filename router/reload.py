@@ -1,9 +1,10 @@
 """Reload: a changed catalog becomes a new epoch between two batches, or is refused and the last good one goes on.
 
-A catalog is refused when it cannot be read, when it has an error that the active one does not have, or when a source
-would not work with it: a slip of the pen must not take a working definition away. It waits while it refers to what
-cannot be reached. Whoever does not answer may take his time over it: looks are taken in a thread of their own, and
-neither the router's other duties nor its end wait for one.
+A catalog is refused when it cannot be read, when it has an error that the active one does not have, when a source
+would not work with it, or when it would show credentials to another address (:mod:`router.trust`): a slip of the pen
+must not take a working definition away. It waits while it refers to what cannot be reached. Whoever does not answer may
+take his time over it: looks are taken in a thread of their own, and neither the router's other duties nor its end wait
+for one.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from catalog.model import Catalog, Finding
 from catalog.watch import CatalogWatcher, Refusal, Waiting
-from router.errors import ConfigError
+from router.errors import ConfigError, StateError
 from router.logs import get_logger
 from router.plan import Plan
 from router.settings import Settings
+from router.trust import Pins, clients_of, distrusted
 
 if TYPE_CHECKING:
     from router.metrics import Metrics
@@ -38,6 +41,7 @@ class Reloader:
         self._active = active
         self._metrics = metrics
         self._status = status
+        self._pins = Pins(Path(settings.state))
         self._interval = settings.catalog.poll.total_seconds()
         self._watcher = CatalogWatcher(
             settings.catalog.source, self._interval, network=settings.catalog.network, current=active.catalog
@@ -75,11 +79,21 @@ class Reloader:
             return None
         plan = Plan(catalog, self._settings)
         try:
-            _ = plan.sources
-        except ConfigError as error:
+            clients = clients_of(self._settings, catalog, plan.sources)
+            distrust = distrusted(clients, self._pins)
+        except (ConfigError, StateError) as error:
             self._refuse((Finding("", "", "error", "unusable-source", error.message, error.hint),))
             return None
+        if distrust:
+            self._refuse(tuple(distrust))
+            return None
         _ = plan.judge
+        try:
+            # An address is on the disk before any connection shows credentials to it.
+            self._pins.keep(clients)
+        except StateError as error:
+            self._refuse((Finding("", "", "error", "moved-address", error.message, error.hint),))
+            return None
         self._active = plan
         self._metrics.reload("accepted")
         _log.info("catalog reloaded", epoch=plan.epoch, definitions=len(catalog.definitions))

@@ -40,6 +40,7 @@ from router.sinks import check_endpoints, close_targets
 from router.sources import missing_sources
 from router.state import State
 from router.status import Status
+from router.trust import Pins, admit, clients_of
 
 TICK: Final = 0.2
 HOLD_SECONDS: Final = 5.0
@@ -184,6 +185,7 @@ class Service:
 
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> None:
         """Start all parts, supervise them, and take them down in order; see :func:`run`."""
+        admit(clients_of(self._settings, self._first.catalog, self._first.sources), Pins(self._state.root))
         check_reachable(self._first.sources, self._settings)
         check_endpoints(self._settings, self._first.catalog)
         with ExitStack() as stack:

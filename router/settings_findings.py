@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from catalog.model import Catalog, Finding
-from router.errors import ConfigError, SinkError
+from router.errors import ConfigError, SinkError, StateError
 from router.plan import Plan
 from router.settings import load_settings
 from router.settings.dead_letters import retention_cautions
@@ -14,6 +15,7 @@ from router.settings.security import cautions
 from router.sinks import check_endpoints
 from router.sources import missing_sources, sources_of
 from router.survey import route_findings
+from router.trust import Pins, clients_of, distrusted
 
 
 def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
@@ -44,6 +46,12 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
         check_endpoints(settings, catalog)
     except SinkError as error:
         yield Finding(str(config), "/sinks", "error", "sink", error.message, error.hint)
+    try:
+        distrust = distrusted(clients_of(settings, catalog, sources), Pins(Path(settings.state)))
+    except StateError as error:
+        yield Finding(str(config), "/state", "error", "moved-address", error.message, error.hint)
+        return
+    yield from (replace(each, file=str(config)) for each in distrust)
     if not sources:
         hint = "name endpoints under sources, or give endpoints of the catalog the usage consumer"
         yield Finding(str(config), "/sources", "warning", "no-source", "nothing would be received", hint)

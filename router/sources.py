@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
+from bindings.kafka.addresses import Brokers, brokers_of, contradiction
 from bindings.kafka.options import start_of, topic_of
 from catalog.errors import TemplateError
 from catalog.model import Catalog, Endpoint
 from catalog.templates import parse
 from router.errors import ConfigError
-from router.settings import Settings, SourceSettings
+from router.settings import Settings, SourceSettings, revealed
 from router.subscriptions import addresses_of, overlap
 
 Kind = Literal["kafka", "http", "mqtt", "amqp", "nats"]
@@ -37,9 +38,10 @@ INBOX: Final = "inbox"
 class Source:
     """One endpoint that records are taken from.
 
-    ``topic`` and ``servers`` are given for Kafka, ``path`` and ``methods`` for HTTP; for other brokers ``uris``,
-    ``addresses`` (topic filters, nodes, subjects) and the endpoint's ``options``. ``query`` names the streaming query
-    that reads it: one per Kafka cluster and lane, and one for the inbox.
+    ``topic``, ``servers`` and the ``security`` protocol that their addresses ask for are given for Kafka, ``path`` and
+    ``methods`` for HTTP; for other brokers ``uris``, ``addresses`` (topic filters, nodes, subjects) and the endpoint's
+    ``options``. ``query`` names the streaming query that reads it: one per Kafka cluster and lane, and one for the
+    inbox.
     """
 
     endpoint: str
@@ -49,6 +51,7 @@ class Source:
     settings: SourceSettings
     topic: str = ""
     servers: str = ""
+    security: str = ""
     path: str = ""
     methods: tuple[str, ...] = ()
     context: Mapping[str, str] = field(default_factory=dict)
@@ -125,15 +128,23 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings) -> Source:
             key="sources",
             hint="set context of the source, with a value for each placeholder",
         ) from error
-    servers = settings.bootstrap_servers or servers_of(endpoint.uris)
-    if not servers:
+    brokers = _brokers(endpoint, settings)
+    if not brokers.servers:
         raise ConfigError(
             f"source {endpoint.xid}: no Kafka brokers are known",
             key="sources",
             hint="set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog",
         )
     options = sorted((name, value.get_secret_value()) for name, value in settings.kafka.items())
-    client: tuple[object, ...] = (servers, settings.username, settings.tls, options)
+    # As written: the name of a query is that of its checkpoint, whatever else is read out of the addresses.
+    client: tuple[object, ...] = (
+        settings.bootstrap_servers or brokers.servers,
+        settings.username,
+        settings.tls,
+        options,
+    )
+    if brokers.tls and settings.tls is None:
+        client = (*client, brokers.security)
     if settings.sasl is not None:
         # Only then: the name of a query is that of its checkpoint, which older settings have already.
         client = (*client, settings.sasl, settings.token_endpoint)
@@ -146,9 +157,33 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings) -> Source:
         query,
         settings.model_copy(update={"start": settings.start or start_of(endpoint.options)}),
         topic=topic,
-        servers=servers,
+        servers=brokers.servers,
+        security=brokers.security,
         context=settings.context,
     )
+
+
+def _brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
+    """Return the brokers of the settings, else those of the endpoint.
+
+    Raises:
+        ConfigError: their addresses contradict each other, or the settings.
+    """
+    own = settings.bootstrap_servers
+    try:
+        brokers = brokers_of([own] if own else endpoint.uris)
+        fault = contradiction(
+            brokers.security,
+            tls=settings.tls is not None,
+            login=settings.username is not None,
+            options=revealed(settings.kafka),
+        )
+    except ValueError as error:
+        brokers, fault = Brokers(), str(error)
+    if fault:
+        hint = "correct bootstrap_servers of the source, or its protocoloptions.endpoints in the catalog"
+        raise ConfigError(f"source {endpoint.xid}: {fault}", key="sources", hint=hint)
+    return brokers
 
 
 def _http(endpoint: Endpoint, settings: SourceSettings) -> Source:
@@ -213,12 +248,6 @@ def _meet(one: Source, other: Source) -> bool:
         and (one.protocol == other.protocol)
         and any(overlap(here, there, one.protocol) for here in one.addresses for there in other.addresses)
     )
-
-
-def servers_of(uris: Sequence[str]) -> str:
-    """Return Kafka bootstrap servers from addresses such as ``kafka://host:9092`` or ``host:9092``."""
-    found = [urlsplit(uri).netloc if "://" in uri else uri for uri in uris]
-    return ",".join(server for server in found if server)
 
 
 def path_of(uris: Sequence[str]) -> str:

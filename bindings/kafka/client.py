@@ -10,6 +10,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from bindings.kafka.addresses import protocol_of
 from bindings.kafka.login import SaslLogin
 
 TIMEOUT_SECONDS: Final = 10.0
@@ -27,13 +28,15 @@ class KafkaUnreachable(Exception):
 class KafkaClient:
     """How to reach a cluster. ``login`` and ``options`` may hold secrets and are never printed.
 
-    TLS is used when ``tls`` is set, and then verifies certificates and host names. ``ca``, ``cert`` and ``key`` are PEM
+    ``security`` is the protocol that the addresses ask for, empty where they say nothing: then TLS is used when ``tls``
+    is set. TLS verifies certificates and host names. ``ca``, ``cert`` and ``key`` are PEM
     files; without ``ca`` the system's authorities are trusted.
     """
 
     servers: str
     login: SaslLogin | None = None
     tls: bool = False
+    security: str = ""
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
@@ -104,7 +107,7 @@ class KafkaClient:
                 raise KafkaUnreachable(f"Kafka at {self.servers}: cannot read {file}: {error.strerror}") from error
 
     def _protocol(self) -> str:
-        return f"{'SASL_' if self.login is not None else ''}{'SSL' if self.tls else 'PLAINTEXT'}"
+        return protocol_of(self.security, tls=self.tls, login=self.login is not None, options={})
 
 
 def _told(troubles: list[KafkaError]) -> str:

@@ -32,6 +32,7 @@ from router.service import read_catalog, signals
 from router.session import spark_session
 from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
+from router.trust import Pins, admit, clients_of
 
 MASTER: Final = "local[2]"
 """A replay is small, and runs where the command is, whatever the router runs on."""
@@ -140,7 +141,9 @@ def plan_now(settings: Settings) -> Plan:
             hint="replay again when it answers",
         )
     check_endpoints(settings, catalog)
-    return Plan(catalog, settings)
+    plan = Plan(catalog, settings)
+    admit(clients_of(settings, catalog, plan.sources), Pins(Path(settings.state)))
+    return plan
 
 
 class _Run:

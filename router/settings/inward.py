@@ -6,7 +6,16 @@ from datetime import timedelta
 
 from pydantic import Field, SecretStr
 
-from router.settings.logins import HTTP_URL, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl, TlsSettings
+from router.settings.logins import (
+    HTTP_URL,
+    PLAIN_TEXT,
+    SASL_TEXT,
+    SCOPE_TEXT,
+    TOKEN_CA_TEXT,
+    TOKENS_TEXT,
+    Sasl,
+    TlsSettings,
+)
 from router.settings.section import Section
 from router.settings.values import Duration, Options, Size
 
@@ -84,6 +93,7 @@ class KafkaInboxSettings(Section):
     max_message_bytes: Size = Field(1_000_000, ge=65_536, description="Largest message the brokers take.")
     username: str | None = Field(None, description="User name at the broker.")
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
+    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
     tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
     sasl: Sasl | None = Field(None, description=SASL_TEXT)
     token_endpoint: str | None = Field(None, description=TOKENS_TEXT, pattern=HTTP_URL)

@@ -20,6 +20,7 @@ from router.errors import ConfigError
 from router.settings.checks import faults
 from router.settings.environment import overlay
 from router.settings.model import Settings
+from router.settings.plaintext import plaintext_faults
 from router.settings.references import resolve
 from router.settings.schema import ROOT, Shape
 
@@ -54,7 +55,12 @@ def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) ->
     """
     file = Path(path)
     variables = os.environ if environ is None else environ
-    return settings_from_dict(overlay(read_file(file), variables), variables, file.resolve().parent, file=str(file))
+    settings = settings_from_dict(overlay(read_file(file), variables), variables, file.resolve().parent, file=str(file))
+    # Here and not with the other faults: a plan of an unfinished batch is finished as it was begun.
+    exposed = list(plaintext_faults(settings))
+    if exposed:
+        raise _failure(str(file), exposed)
+    return settings
 
 
 def settings_from_dict(

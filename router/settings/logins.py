@@ -13,6 +13,7 @@ SASL_TEXT: Final = "How to log in to Kafka; unset is plain where there is a user
 TOKENS_TEXT: Final = "Kafka, sasl oauthbearer: URL that gives tokens for client id `username` and secret `password`."
 SCOPE_TEXT: Final = "Kafka, sasl oauthbearer: scope asked for."
 TOKEN_CA_TEXT: Final = "Kafka, sasl oauthbearer: authorities of `token_endpoint`, PEM; unset trusts the system's."
+PLAIN_TEXT: Final = "Whether secrets may be sent without TLS; else it is an error, for loopback addresses too."
 HTTP_URL: Final = "^https?://"
 
 

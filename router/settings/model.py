@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from bindings.private import Readers
 from router.settings.dead_letters import DeadLetterSettings as DeadLetterSettings
 from router.settings.inward import GatewaySettings, HttpSettings, InboxSettings
-from router.settings.logins import HTTP_URL, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl
+from router.settings.logins import HTTP_URL, PLAIN_TEXT, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl
 from router.settings.logins import TlsSettings as TlsSettings
 from router.settings.memory import MemorySettings
 from router.settings.routes import MISSING_TEXT, Missing, RouteSettings
@@ -35,6 +35,7 @@ class CatalogSettings(Section):
     )
     poll: Duration = Field(timedelta(seconds=5), description="How often changes are looked for; 0 is never.")
     network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
+    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
 
 
 class SourceSettings(Section):
@@ -57,6 +58,7 @@ class SourceSettings(Section):
     seed: str | None = Field(None, description="NATS: file with the seed of an nkey.")
     username: str | None = Field(None, description="User name at the broker.")
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
+    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
     tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
     sasl: Sasl | None = Field(None, description=SASL_TEXT)
     token_endpoint: str | None = Field(None, description=TOKENS_TEXT, pattern=HTTP_URL)
@@ -118,6 +120,7 @@ class KafkaSink(Section):
     )
     username: str | None = Field(None, description="User name at the broker.")
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
+    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
     tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
     sasl: Sasl | None = Field(None, description=SASL_TEXT)
     token_endpoint: str | None = Field(None, description=TOKENS_TEXT, pattern=HTTP_URL)
@@ -149,6 +152,7 @@ class MessageSink(Section):
     missing: Missing = Field("placeholder", description=MISSING_TEXT)
     username: str | None = Field(None, description="User name at the target.")
     password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
+    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
     tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
     timeout: Duration = Field(timedelta(seconds=30), gt=timedelta(0), description="Longest wait for a confirmation.")
     max_body: Size | None = Field(

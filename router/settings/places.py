@@ -63,7 +63,12 @@ def holds_secret(place: Place) -> bool:
     if _one_of(place, _SECRET_PLACES):
         return True
     at_option = len(place) >= 3 and _one_of((*place[:-1], "x"), _OPTION_PLACES)
-    return at_option and _SECRET_OPTION.search(place[-1]) is not None
+    return at_option and names_secret(place[-1])
+
+
+def names_secret(option: str) -> bool:
+    """Tell whether the name of a client option or header says that its value is a secret."""
+    return _SECRET_OPTION.search(option) is not None
 
 
 def is_url(text: str) -> bool:

@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final
 
+from bindings.kafka.addresses import brokers_of, contradiction
 from router.settings.inward import HttpAuthSettings, KafkaInboxSettings
 from router.settings.logins import TlsSettings
 from router.settings.model import AmqpSink, KafkaSink, Settings, SourceSettings
+from router.settings.values import Options, revealed
 
 KafkaLogin = SourceSettings | KafkaSink | KafkaInboxSettings
 _HOST_CHECK: Final = "ssl.endpoint.identification.algorithm"
@@ -20,17 +22,20 @@ def security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction; a fault names the remedy and no secret."""
     for index, source in enumerate(settings.sources):
         yield from _kafka(f"sources.{index}", source, "kafka", source.kafka)
+        yield from _brokers(f"sources.{index}.bootstrap_servers", source.bootstrap_servers, source, source.kafka)
         yield from _users(f"sources.{index}.users", source, settings.http.auth)
         yield from _clear(f"sources.{index}.uris", source.uris, source.tls)
     for name, sink in settings.sinks.items():
         if isinstance(sink, KafkaSink):
             yield from _kafka(f"sinks.{name}", sink, "options", sink.options)
+            yield from _brokers(f"sinks.{name}.bootstrap_servers", sink.bootstrap_servers, sink, sink.options)
         if isinstance(sink, AmqpSink):
             yield from _clear(f"sinks.{name}.uri", sink.uri, sink.tls)
     if settings.inbox.kafka is not None:
         inbox = settings.inbox.kafka
         yield from login_faults("inbox.kafka", inbox.username, inbox.password is not None)
         yield from _kafka("inbox.kafka", inbox, "options", inbox.options)
+        yield from _brokers("inbox.kafka.bootstrap_servers", inbox.bootstrap_servers, inbox, inbox.options)
     if settings.http.auth is not None:
         yield from _auth("http.auth", settings.http.auth)
 
@@ -78,6 +83,19 @@ def _kafka(key: str, login: KafkaLogin, name: str, options: object) -> Iterator[
             yield f"{key}.{name}.{option}", "is only known to one of the two clients; set sasl instead"
     if _HOST_CHECK in options:
         yield f"{key}.{name}.{_HOST_CHECK}", "host names are always checked; leave it out, and mend the certificate"
+
+
+def _brokers(key: str, servers: str | None, login: KafkaLogin, options: Options) -> Iterator[tuple[str, str]]:
+    """Yield how the addresses of Kafka brokers contradict each other or what is set beside them."""
+    try:
+        security = brokers_of([servers or ""]).security
+    except ValueError as error:
+        yield key, str(error)
+        return
+    tls, named = login.tls is not None, login.username is not None
+    fault = contradiction(security, tls=tls, login=named, options=revealed(options))
+    if fault:
+        yield key, fault
 
 
 def _clear(key: str, uris: Sequence[str], tls: TlsSettings | None) -> Iterator[tuple[str, str]]:

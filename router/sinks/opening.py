@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from bindings.kafka.addresses import Brokers, brokers_of, contradiction
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, Binding
 from catalog.model import Catalog, Endpoint
@@ -16,6 +17,7 @@ from router.settings.model import JsonLinesSink as JsonLinesSettings
 from router.settings.model import TableSink as TableSettings
 from router.settings.places import is_url
 from router.settings.targets import address_of, kind_of
+from router.settings.values import revealed
 from router.sinks.connecting import connection_of, endpoint_of, kept
 from router.sinks.contract import ArrowSink
 from router.sinks.definition_tables import DefinitionTablesSink, table_path
@@ -28,7 +30,6 @@ from router.sinks.parquet import ParquetSink
 from router.sinks.passing import HeaderPassing
 from router.sinks.spread import kept_spread
 from router.sinks.upkeep import Upkeep, UpkeepRules
-from router.sources import servers_of
 
 Kind = Literal["events", "dead-letters"]
 _KAFKA_SECONDS = 30.0
@@ -142,6 +143,8 @@ def binding_of_sink(settings: MessageSink | KafkaSink, endpoint: Endpoint | None
 def _message_sink(name: str, settings: MessageSink | KafkaSink, catalog: Catalog) -> ArrowSink:
     kind = "kafka" if isinstance(settings, KafkaSink) else kind_of(settings)
     endpoint = endpoint_of(name, settings, kind, catalog)
+    if isinstance(settings, KafkaSink):
+        _brokers(name, settings, endpoint)
     shape = shape_of(name, settings, endpoint, catalog)
     target = kept(name, settings, endpoint, lambda: _target(name, settings, endpoint))
     spread = kept_spread(spread_key(name, settings), settings.max_destinations)
@@ -181,11 +184,32 @@ def _target(name: str, settings: MessageSink | KafkaSink, endpoint: Endpoint | N
     return AmqpTarget(name, connection_of(name, settings, endpoint), timeout=seconds)
 
 
+def _brokers(name: str, settings: KafkaSink, endpoint: Endpoint | None) -> Brokers:
+    """Return the brokers of the settings, else those of the endpoint.
+
+    Raises:
+        SinkError: there are none, or their addresses contradict each other or the settings.
+    """
+    own = settings.bootstrap_servers
+    try:
+        brokers = brokers_of([own] if own else endpoint.uris if endpoint else ())
+        fault = contradiction(
+            brokers.security,
+            tls=settings.tls is not None,
+            login=settings.username is not None,
+            options=revealed(settings.options),
+        )
+    except ValueError as error:
+        brokers, fault = Brokers(), str(error)
+    if not brokers.servers and not fault:
+        fault = "no Kafka brokers are known"
+    if fault:
+        raise SinkError(name, fault, hint="set or correct bootstrap_servers of the sink")
+    return brokers
+
+
 def _kafka(name: str, settings: KafkaSink, endpoint: Endpoint | None) -> Target:
     from router.sinks.kafka import KafkaTarget
 
-    servers = settings.bootstrap_servers or servers_of(endpoint.uris if endpoint else ())
-    if not servers:
-        raise SinkError(name, "no Kafka brokers are known", hint="set bootstrap_servers of the sink")
-    client = sink_client(settings.model_copy(update={"bootstrap_servers": servers}))
+    client = sink_client(settings.model_copy(update={"bootstrap_servers": _brokers(name, settings, endpoint).text}))
     return KafkaTarget(client, max_message_bytes=settings.max_message_bytes, timeout=_KAFKA_SECONDS)

@@ -76,6 +76,7 @@ def test_events_arrive_whole_and_in_the_order_of_their_partition(tmp_path: Path)
 
 def test_structured_without_lineage_and_with_credentials(tmp_path: Path) -> None:
     text = ", mode: structured, lineage: false, bearer: '${TOKEN}', headers: {X-Team: plant}, api_key: '${TOKEN}'"
+    text += ", allow_plaintext_password: true"
     with Webhook() as hook:
         sink(tmp_path, hook, text, TOKEN="hush").write(rows(1), FIRST)
     (request,) = hook.taken

@@ -1,0 +1,279 @@
+"""Secrets go where the operator says: never without TLS unasked, and never after a catalog that moves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalog.load import load
+from router.commands.check import examined
+from router.doctor import examine
+from router.errors import ConfigError, StateError
+from router.metrics import Metrics
+from router.plan import Plan
+from router.reload import Reloader
+from router.settings import Settings, load_settings
+from router.status import Status
+from router.trust import FILE, Pins, admit, clients_of
+
+SECRETS = {"P": "hush"}
+LOGIN = "username: u, password: '${P}'"
+SOURCE = "sources: [{endpoint: /endpoints/e, %s}]"
+SINK = "sinks: {out: {%s}, e: {type: jsonl, path: ./o}}\nroutes: [{to: e}]\ndead_letters: {sinks: [e]}"
+PROTOCOLS = {"mqtt": "MQTT/5.0", "amqp": "AMQP/1.0", "nats": "NATS", "kafka": "KAFKA", "http": "HTTP"}
+
+
+def write_catalog(folder: Path, uri: str, usage: str = "consumer", kind: str = "mqtt") -> None:
+    options: dict[str, Any] = {"topic": "t", "node": "t", "subject": "t"}
+    told = {"endpoints": [{"uri": each} for each in uri.split(" ")], "options": options}
+    message = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": uri}}}
+    endpoint = {"usage": [usage], "protocol": PROTOCOLS[kind], "protocoloptions": told, "messages": {"m": message}}
+    (folder / "catalog.json").write_text(json.dumps({"endpoints": {"e": endpoint}}))
+
+
+def settings_of(folder: Path, text: str) -> Settings:
+    file = folder / "router.yaml"
+    file.write_text(f"catalog: {{source: ./catalog.json, poll: 10ms}}\n{text}")
+    return load_settings(file, SECRETS)
+
+
+def plan_of(folder: Path, text: str) -> Plan:
+    return Plan(load([folder / "catalog.json"]), settings_of(folder, text))
+
+
+def admitted(plan: Plan) -> Pins:
+    pins = Pins(Path(plan.settings.state))
+    admit(clients_of(plan.settings, plan.catalog, plan.sources), pins)
+    return pins
+
+
+@pytest.mark.parametrize(
+    ("sink", "key"),
+    [
+        (f"type: kafka, bootstrap_servers: 'k:9092', topic: t, {LOGIN}", "sinks.out.allow_plaintext_password"),
+        (f"type: kafka, bootstrap_servers: '127.0.0.1:1', topic: t, {LOGIN}", "sinks.out.allow_plaintext_password"),
+        (f"type: kafka, bootstrap_servers: 'sasl_plaintext://k:1', topic: t, {LOGIN}", "sinks.out.allow"),
+        ("type: kafka, bootstrap_servers: k, topic: t, options: {sasl.jaas.config: '${P}'}", "sinks.out.allow"),
+        (f"type: kafka, bootstrap_servers: 'SSL://k:1', topic: t, {LOGIN}", "sinks.out.bootstrap_servers: its addr"),
+        ("type: kafka, bootstrap_servers: 'SASL_SSL://k:1', topic: t", "there is no login; set username"),
+        ("type: kafka, bootstrap_servers: 'PLAINTEXT://k:1', topic: t, tls: {}", "which has no TLS, and tls is set"),
+        ("type: kafka, bootstrap_servers: 'SSL://k:1,PLAINTEXT://l', topic: t", "ask for SSL and for PLAINTEXT"),
+        (
+            "type: kafka, bootstrap_servers: 'SSL://k', topic: t, options: {security.protocol: PLAINTEXT}",
+            "leave out one",
+        ),
+        (
+            "type: kafka, bootstrap_servers: k, topic: t, tls: {}, sasl: oauthbearer, token_endpoint: 'http://i/',"
+            f" {LOGIN}",
+            "sinks.out.token_endpoint: http://i would get the client secret in plain text",
+        ),
+        (f"type: mqtt, uri: 'mqtt://127.0.0.1', topic: t, {LOGIN}", "mqtt://127.0.0.1 would get a secret"),
+        (f"type: amqp, uri: 'amqp://h', node: n, {LOGIN}", "sinks.out.allow_plaintext_password"),
+        ("type: nats, uri: ['tls://h', 'nats://h'], subject: n, token: '${P}'", "nats://h would get a secret"),
+        ("type: http, url: 'http://h/{type}', bearer: '${P}'", "http://h would get a secret in plain text"),
+        ("type: http, url: 'http://h', api_key: '${P}'", "sinks.out.allow_plaintext_password"),
+        ("type: http, url: 'http://h', headers: {X-Access-Token: '${P}'}", "sinks.out.allow_plaintext_password"),
+    ],
+)
+def test_no_secret_without_tls_unless_the_settings_say(tmp_path: Path, sink: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_of(tmp_path, SINK % sink)
+    assert any(key in line for line in caught.value.problems), caught.value.problems
+    assert "hush" not in str(caught.value)
+    if "allow" in key or "would get" in key:
+        settings_of(tmp_path, SINK % f"{sink}, allow_plaintext_password: true")
+
+
+@pytest.mark.parametrize(
+    "sink",
+    [
+        f"type: kafka, bootstrap_servers: k, topic: t, tls: {{}}, {LOGIN}",
+        f"type: kafka, bootstrap_servers: 'sasl_ssl://k:1', topic: t, {LOGIN}",
+        f"type: kafka, bootstrap_servers: k, topic: t, {LOGIN}, options: {{security.protocol: SASL_SSL}}",
+        f"type: mqtt, uri: mqtts://h, topic: t, {LOGIN}",
+        f"type: mqtt, uri: mqtt://h, topic: t, tls: {{}}, {LOGIN}",
+        "type: nats, uri: nats://h, subject: n, seed: ./seed",
+        "type: http, url: 'http://h', headers: {X-Tenant: a}",
+        "type: http, url: 'https://h', bearer: '${P}'",
+    ],
+)
+def test_tls_and_what_is_no_secret_need_no_leave(tmp_path: Path, sink: str) -> None:
+    settings_of(tmp_path, SINK % sink)
+
+
+def test_a_registry_gets_its_password_over_tls_only(tmp_path: Path) -> None:
+    file = tmp_path / "router.yaml"
+    for more, good in (("", False), (", allow_plaintext_password: true", True)):
+        file.write_text(f"catalog: {{source: 'http://u:${{P}}@registry/x'{more}}}")
+        if good:
+            load_settings(file, SECRETS)
+        else:
+            with pytest.raises(ConfigError, match=r"http://registry would get its password in plain text"):
+                load_settings(file, SECRETS)
+
+
+@pytest.mark.parametrize(
+    ("uri", "more", "security", "protocol"),
+    [
+        ("SSL://h:9093", "", "SSL", "SSL"),
+        ("sasl_ssl://h:9093", LOGIN, "SASL_SSL", "SASL_SSL"),
+        ("Plaintext://h:9093", "", "PLAINTEXT", "PLAINTEXT"),
+        ("SASL_PLAINTEXT://h:9093", f"{LOGIN}, allow_plaintext_password: true", "SASL_PLAINTEXT", "SASL_PLAINTEXT"),
+        ("kafka://h:9093", "", "", "PLAINTEXT"),
+        ("h:9093", "tls: {}", "", "SSL"),
+        ("SSL://h:9093,i:9093 j:1", "", "SSL", "SSL"),
+    ],
+)
+def test_the_scheme_of_kafka_addresses_decides(
+    tmp_path: Path, uri: str, more: str, security: str, protocol: str
+) -> None:
+    from router.clusters import source_client
+
+    write_catalog(tmp_path, uri, kind="kafka")
+    plan = plan_of(tmp_path, SOURCE % more if more else "")
+    [source] = plan.sources
+    assert (source.servers.split(",")[0], source.security) == ("h:9093", security)
+    client = source_client(source)
+    assert client.librdkafka()["security.protocol"] == client.jvm()["kafka.security.protocol"] == protocol
+    admitted(plan)
+
+
+@pytest.mark.parametrize(
+    ("uri", "more", "fault"),
+    [
+        ("SSL://h", LOGIN, "SSL, which has no login, and username is set"),
+        ("SASL_SSL://h", "lane: x", "there is no login"),
+        ("PLAINTEXT://h", "tls: {}", "which has no TLS, and tls is set"),
+        ("SSL://h PLAINTEXT://i", "lane: x", "ask for SSL and for PLAINTEXT"),
+    ],
+)
+def test_settings_that_contradict_a_scheme_are_an_error(tmp_path: Path, uri: str, more: str, fault: str) -> None:
+    write_catalog(tmp_path, uri, kind="kafka")
+    with pytest.raises(ConfigError, match=fault):
+        _ = plan_of(tmp_path, SOURCE % more).sources
+
+
+def test_names_of_queries_do_not_change_with_plain_addresses(tmp_path: Path) -> None:
+    names = set()
+    for uri in ("h:1", "kafka://h:1", "PLAINTEXT://h:1", "kafka://h:1/"):
+        write_catalog(tmp_path, uri, kind="kafka")
+        names |= {source.query for source in plan_of(tmp_path, "").sources}
+    assert names == {"kafka-241147f4"}
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "nats", "amqp", "kafka"])
+def test_a_source_of_the_catalog_needs_leave_too(tmp_path: Path, kind: str) -> None:
+    write_catalog(tmp_path, f"{kind}://127.0.0.1:5", kind=kind)
+    plan = plan_of(tmp_path, SOURCE % LOGIN)
+    with pytest.raises(ConfigError, match="would get a secret in plain text") as caught:
+        admitted(plan)
+    assert caught.value.key == "sources.0.allow_plaintext_password" and not (tmp_path / "state" / FILE).exists()
+    admitted(plan_of(tmp_path, SOURCE % f"{LOGIN}, allow_plaintext_password: true"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "good", "moved"),
+    [
+        ("mqtt", "mqtts://h", "mqtts://H:8883/x", ["mqtts://other", "mqtts://h:1", "mqtts://h mqtts://other"]),
+        ("nats", "tls://h tls://i", "tls://i", ["tls://j"]),
+        ("amqp", "amqps://h", "amqps://h:5671", ["amqps://evil"]),
+        ("kafka", "SASL_SSL://h", "sasl_ssl://h:9092", ["SASL_SSL://h:1", "SASL_SSL://h,x"]),
+    ],
+)
+def test_a_catalog_cannot_move_where_credentials_go(
+    tmp_path: Path, kind: str, first: str, good: str, moved: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SOURCE % LOGIN
+    write_catalog(tmp_path, first, kind=kind)
+    plan = plan_of(tmp_path, text)
+    admitted(plan)
+    monkeypatch.setenv("P", "hush")
+    for uri in moved:
+        write_catalog(tmp_path, uri, kind=kind)
+        [refused] = _refused(plan)
+        assert refused["rule"] == "moved-address" and "the catalog says" in refused["message"]
+        with pytest.raises(ConfigError, match="its credentials are for") as caught:
+            admitted(plan_of(tmp_path, text))
+        assert "sources.0." in caught.value.hint and FILE in caught.value.hint
+        checked, _ = examined([str(tmp_path / "catalog.json")], tmp_path / "router.yaml")
+        assert [each.severity for each in checked if each.rule == "moved-address"] == ["error"]
+    write_catalog(tmp_path, good, kind=kind)
+    admitted(plan_of(tmp_path, text))
+    field = "bootstrap_servers" if kind == "kafka" else "uris"
+    write_catalog(tmp_path, moved[0], kind=kind)
+    admitted(plan_of(tmp_path, SOURCE % f"{LOGIN}, {field}: '{moved[0]}'"))
+
+
+def _refused(active: Plan) -> list[dict[str, Any]]:
+    """Let a router with this plan look at the catalog once; return why it refuses it."""
+    status = Status()
+    assert Reloader(active.settings, active, Metrics(), status).poll() is None, "it must not take effect"
+    refused: list[dict[str, Any]] = status.ready()[1]["catalog"]["refused"]
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "first", "pinned", "moved"),
+    [
+        ("mqtt", "uri: mqtts://other", "mqtts://h", "mqtts://h:8883", "mqtts://other"),
+        ("http", "", "https://h/in", "https://h:443", "https://other/in"),
+        ("kafka", "bootstrap_servers: 'SASL_SSL://other:1'", "SASL_SSL://h:1", "sasl_ssl://h:1", "SASL_SSL://other:1"),
+    ],
+)
+def test_sinks_of_endpoints_are_held_too(
+    tmp_path: Path, kind: str, own: str, first: str, pinned: str, moved: str
+) -> None:
+    login = f"type: {kind}, endpoint: /endpoints/e, {LOGIN}"
+    write_catalog(tmp_path, first, "producer", kind)
+    plan = plan_of(tmp_path, SINK % login)
+    assert admitted(plan).known() == {"sink out": [pinned]}
+    write_catalog(tmp_path, moved, "producer", kind)
+    assert [each["rule"] for each in _refused(plan)] == ["moved-address"]
+    with pytest.raises(ConfigError, match="sink out: its credentials are for"):
+        admitted(plan_of(tmp_path, SINK % login))
+    if own:
+        admitted(plan_of(tmp_path, SINK % f"{login}, {own}"))
+
+
+def test_a_reload_pins_what_is_new_before_it_takes_effect(tmp_path: Path) -> None:
+    write_catalog(tmp_path, "mqtts://h")
+    text = f"sources: [{{endpoint: /endpoints/e, lane: x}}, {{endpoint: /endpoints/f, {LOGIN}}}]"
+    plan = plan_of(tmp_path, text)
+    assert admitted(plan).known() == {}
+    told = json.loads((tmp_path / "catalog.json").read_text())
+    told["endpoints"]["f"] = told["endpoints"]["e"]
+    (tmp_path / "catalog.json").write_text(json.dumps(told))
+    reloaded = Reloader(plan.settings, plan, Metrics(), Status()).poll()
+    assert reloaded is not None
+    assert Pins(tmp_path / "state").known() == {"source /endpoints/f": ["mqtts://h:8883"]}
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{}", '{"format": 2, "addresses": {}}', '{"format": 1, "addresses": []}', "\xff"]
+)
+def test_damaged_pins_are_never_taken_for_none(tmp_path: Path, content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_catalog(tmp_path, "mqtts://h")
+    plan = plan_of(tmp_path, SOURCE % LOGIN)
+    admitted(plan)
+    monkeypatch.setenv("P", "hush")
+    (tmp_path / "state" / FILE).write_text(content, encoding="latin-1")
+    with pytest.raises(StateError, match=FILE):
+        admitted(plan)
+    assert [each.state for each in examine_quietly(tmp_path) if each.name == "addresses"] == ["fail"]
+
+
+def examine_quietly(folder: Path) -> list[Any]:
+    return list(examine(folder / "router.yaml"))
+
+
+def test_doctor_shows_pins_and_asks_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("P", "hush")
+    write_catalog(tmp_path, "SASL_SSL://127.0.0.1:1", kind="kafka")
+    admitted(plan_of(tmp_path, SOURCE % LOGIN))
+    write_catalog(tmp_path, "SASL_SSL://127.0.0.1:2", kind="kafka")
+    seen = {each.name: each for each in examine_quietly(tmp_path)}
+    assert seen["addresses"].state == "fail" and "sasl_ssl://127.0.0.1:1" in seen["addresses"].found
+    assert "source /endpoints/e" not in seen
