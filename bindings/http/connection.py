@@ -19,6 +19,8 @@ from bindings.http.request import Head
 
 MAX_DROPPED: Final = 16 * 2**20
 """Bytes of a refused body that are read and dropped."""
+TURN: Final = 50
+"""Requests of one connection that are looked at before others get their turn."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 Answer = Callable[[Callable[[], Reply]], None]
 """Call it from any thread, once: the function is run on the server's thread, and what it returns is sent."""
@@ -98,7 +100,7 @@ class HttpConnection(asyncio.Protocol):
         self._unread = b""
         self._head: Head | None = None
         self._taking: Taking | None = None
-        self._body: list[bytes] = []
+        self._body = bytearray()
         self._dropped = 0
         self._skipping = self._pumping = self._paused = self._blocked = self._ended = False
 
@@ -195,9 +197,15 @@ class HttpConnection(asyncio.Protocol):
             return
         self._pumping = True
         events = self._reader.events
+        left = TURN
         while not self._blocked and self.phase not in (Phase.ANSWER, Phase.LINGER, Phase.CLOSED):
             if events:
-                self._handle(events.popleft())
+                event = events.popleft()
+                self._handle(event)
+                left -= isinstance(event, Head)
+                if not left:
+                    self._loop.call_soon(self._pump)
+                    break
             elif self._unread:
                 size = self._reader.slice
                 if len(self._unread) <= size:
@@ -210,7 +218,7 @@ class HttpConnection(asyncio.Protocol):
         self._pumping = False
         if self.phase is Phase.IDLE and self._reader.in_head:
             self._wait(Phase.HEAD, self._limits.header_timeout)
-        self._read_on(not self._unread)
+        self._read_on(bool(left) and not self._unread)
 
     def _read_on(self, wanted: bool) -> None:
         if self._transport is not None and wanted is self._paused and not self._transport.is_closing():
@@ -250,7 +258,7 @@ class HttpConnection(asyncio.Protocol):
         held = self._ledger.hold(len(piece))
         if self.phase is not Phase.BODY:
             return  # making room has ended this connection
-        self._body.append(piece)
+        self._body += piece
         if self.held > self._taking.max_body:
             self._refuse(too_large(self._taking.max_body))
         elif not held:
@@ -262,7 +270,7 @@ class HttpConnection(asyncio.Protocol):
             self._skipping = False
             return
         self._wait(Phase.ANSWER, self._limits.request_timeout)
-        body = b"".join(self._body)
+        body = bytes(self._body)
         self._body.clear()
         taking.take(body, self._ledger.answer_to(self, taking))
 
