@@ -1,14 +1,14 @@
 """All connections of an HTTP server: how many there may be, and which makes room for a new one.
 
-At the limit the connection that matters least is closed: one whose client has never sent anything that was taken, the
-oldest first; then one that is idle, the longest first. So those who only keep connections open, wherever they come
-from, do not keep out those who send. A request that waits for its answer is never cut off.
+At a limit the connection that matters least is closed: one whose client has never sent anything that was taken, the
+oldest first; then one that is idle, the longest first. At the limit of an address it is one of that address. So those
+who only keep connections open do not keep out those who send. A request that waits for its answer is never cut off.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -17,69 +17,87 @@ from bindings.http.connection import HttpConnection, Phase
 from bindings.http.limits import ServerLimits
 
 
+class Ranking:
+    """Connections in the order in which they make room for others."""
+
+    def __init__(self) -> None:
+        self._strangers: dict[HttpConnection, None] = {}
+        self._known: dict[HttpConnection, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._strangers) + len(self._known)
+
+    def __iter__(self) -> Iterator[HttpConnection]:
+        return chain(self._strangers, self._known)
+
+    def __contains__(self, connection: HttpConnection) -> bool:
+        return connection in self._strangers or connection in self._known
+
+    def add(self, connection: HttpConnection) -> None:
+        """Add one of which nothing has been taken yet."""
+        self._strangers[connection] = None
+
+    def remove(self, connection: HttpConnection) -> None:
+        """Remove one that is in."""
+        if connection in self._strangers:
+            del self._strangers[connection]
+        else:
+            del self._known[connection]
+
+    def promote(self, connection: HttpConnection) -> None:
+        """Put one that is in behind all others."""
+        self.remove(connection)
+        self._known[connection] = None
+
+
 class Connections:
     """Used on one thread. ``held`` are the bytes of all bodies that are in memory."""
 
     def __init__(self, limits: ServerLimits, most: int) -> None:
         self._limits = limits
         self._most = most
-        self._strangers: dict[HttpConnection, None] = {}
-        self._known: dict[HttpConnection, None] = {}
-        self._by_address: Counter[str] = Counter()
+        self._all = Ranking()
+        self._by_address: defaultdict[str, Ranking] = defaultdict(Ranking)
         self.held = 0
 
-    def __len__(self) -> int:
-        return len(self._strangers) + len(self._known)
-
     def __iter__(self) -> Iterator[HttpConnection]:
-        return iter([*self._strangers, *self._known])
+        return iter(list(self._all))
 
     @property
     def busy(self) -> int:
         """How many requests were accepted and have no answer yet."""
-        return sum(each.phase in (Phase.BODY, Phase.ANSWER) for each in self)
+        return sum(each.phase in (Phase.BODY, Phase.ANSWER) for each in self._all)
 
     def has_room(self, address: str) -> bool:
         """Tell whether one more may come from an address; closes another if that is what it takes."""
-        if self._by_address[address] >= self._limits.max_per_address:
-            return False
-        return len(self) < self._most or self.make_room()
+        if address in self._by_address and len(self._by_address[address]) >= self._limits.max_per_address:
+            return self._close_one(self._by_address[address])
+        return len(self._all) < self._most or self.make_room()
 
     def add(self, connection: HttpConnection) -> None:
         """Count a connection in."""
-        self._strangers[connection] = None
-        self._by_address[connection.address] += 1
+        self._all.add(connection)
+        self._by_address[connection.address].add(connection)
 
     def remove(self, connection: HttpConnection) -> None:
         """Count a connection out; does nothing when it is not in."""
-        if connection in self._strangers:
-            del self._strangers[connection]
-        elif connection in self._known:
-            del self._known[connection]
-        else:
+        if connection not in self._all:
             return
-        self._by_address[connection.address] -= 1
-        if not self._by_address[connection.address]:
+        self._all.remove(connection)
+        neighbours = self._by_address[connection.address]
+        neighbours.remove(connection)
+        if not len(neighbours):
             del self._by_address[connection.address]
 
     def accepted(self, connection: HttpConnection) -> None:
         """Note that a request of it was taken; of all connections it is now the last to make room."""
-        if connection in self._strangers:
-            del self._strangers[connection]
-        elif connection in self._known:
-            del self._known[connection]
-        else:
-            return
-        self._known[connection] = None
+        if connection in self._all:
+            self._all.promote(connection)
+            self._by_address[connection.address].promote(connection)
 
     def make_room(self) -> bool:
         """Close the connection that matters least; False when all wait for answers."""
-        found = next((each for each in chain(self._strangers, self._known) if not each.waiting), None)
-        if found is None:
-            return False
-        self.remove(found)
-        found.abort()
-        return True
+        return self._close_one(self._all)
 
     def hold(self, size: int) -> bool:
         """Count bytes of bodies in, or out when below 0; False when they are too many and nobody can make room.
@@ -88,10 +106,18 @@ class Connections:
         """
         self.held += size
         while size > 0 and self.held > self._limits.max_held_bytes:
-            found = next((each for each in self if each.held and each.phase is Phase.BODY), None)
+            found = next((each for each in self._all if each.held and each.phase is Phase.BODY), None)
             if found is None:
                 return False
             found.abort()
+        return True
+
+    def _close_one(self, ranking: Ranking) -> bool:
+        found = next((each for each in ranking if not each.waiting), None)
+        if found is None:
+            return False
+        self.remove(found)
+        found.abort()
         return True
 
 

@@ -59,7 +59,9 @@ class HttpSettings(Section):
         description="Connections at a time, fewer if the limit on open files asks for it; idle ones make room.",
     )
     max_connections_per_address: int = Field(
-        256, ge=1, description="Connections of one address (IPv6: of one /64) at a time; raise it behind a proxy."
+        256,
+        ge=1,
+        description="Connections of one address (IPv6: of one /64) at a time, likewise; raise it behind a proxy.",
     )
     max_in_flight: int = Field(1000, ge=1, description="Messages that wait for the inbox; more is answered 503.")
     max_in_flight_bytes: Size = Field(

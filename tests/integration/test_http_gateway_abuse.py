@@ -1,13 +1,22 @@
-"""What the HTTP gateway does with clients that mean no good, and with honest ones while those are there."""
+"""What the HTTP gateway does with clients that mean no good, and with honest ones while those are there.
+
+Run as a script, this file is a gateway process that may open few files more.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import resource
 import socket
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,6 +29,7 @@ from bindings.http.routing import HttpRoute, Routes
 from bindings.inbox import InboxRow
 from tests.support.waiting import wait_until
 
+ROOT = Path(__file__).parents[2]
 SECONDS = 30
 ROUTES = [HttpRoute("/endpoints/plain", "/events"), HttpRoute("/endpoints/days", "/days/{y}-{m}-{d}/x", ("PUT",))]
 LIMITS = ServerLimits(
@@ -285,11 +295,11 @@ def test_one_address_has_its_share_and_idle_ones_make_room(serve: Serve) -> None
         known = stack.enter_context(connected(gateway))
         known.sendall(GOOD)
         assert statuses(known.recv(1000)) == [202]
-        crowd = [stack.enter_context(connected(gateway, "127.0.0.2")) for _ in range(5)]
-        assert statuses(exchange_from(gateway, "127.0.0.2")) == [503]
+        crowd = [stack.enter_context(connected(gateway, "127.0.0.2")) for _ in range(6)]
+        assert read_all(crowd[0]) == b"", "the oldest of its address"
         more = [stack.enter_context(connected(gateway, "127.0.0.3")) for _ in range(4)]
         # Two more than there is room for: the oldest of those who never sent anything are closed.
-        assert [read_all(each) for each in crowd[:2]] == [b"", b""]
+        assert [read_all(each) for each in crowd[1:3]] == [b"", b""]
         for each in (*more, known):
             each.sendall(GOOD)
             assert statuses(each.recv(1000)) == [202]
@@ -300,14 +310,15 @@ def exchange_from(gateway: HttpGateway, source: str) -> bytes:
         return read_all(connection)
 
 
-def test_a_request_that_waits_is_never_cut_off(serve: Serve, rows: Rows) -> None:
-    gateway = serve(ServerLimits(max_connections=2))
+@pytest.mark.parametrize("limit", ["max_connections", "max_per_address"])
+def test_a_request_that_waits_is_never_cut_off(serve: Serve, rows: Rows, limit: str) -> None:
+    gateway = serve(ServerLimits(**{limit: 2}))
     rows.hold = True
     with connected(gateway) as first, connected(gateway) as second:
         for each in (first, second):
             each.sendall(GOOD)
         wait_until(lambda: len(rows.held) == 2, SECONDS, "both rows")
-        assert statuses(exchange_from(gateway, "127.0.0.2")) == [503]
+        assert statuses(exchange_from(gateway, "127.0.0.1")) == [503]
         for held in rows.held:
             held.set_result(None)
         assert [statuses(each.recv(1000)) for each in (first, second)] == [[202], [202]]
@@ -346,3 +357,42 @@ def test_who_never_reads_answers_is_closed(serve: Serve) -> None:
         with pytest.raises((ConnectionError, BrokenPipeError)):
             while True:
                 connection.sendall(asked)
+
+
+def test_no_more_descriptors_is_push_back_and_not_the_end(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, __file__]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=environment, cwd=ROOT)
+    try:
+        assert process.stdout is not None
+        address = ("127.0.0.1", int(process.stdout.readline()))
+        with contextlib.ExitStack() as stack:
+            crowd = [stack.enter_context(socket.create_connection(address, SECONDS)) for _ in range(60)]
+            assert read_all(crowd[0]) == b"", "the oldest made room"
+            late = stack.enter_context(socket.create_connection(address, SECONDS))
+            late.sendall(GOOD)
+            assert statuses(late.recv(1000)) == [202]
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate()
+    lines = (tmp_path / "log").read_text().splitlines()
+    assert 1 <= len(lines) < 5 and "limit on open files" in lines[0], lines
+
+
+def serve_with_few_files() -> None:
+    """Host a gateway that has ten descriptors for its connections, until killed; its port is the first line."""
+    gateway = HttpGateway(ROUTES, Rows(), HttpSettings(port=0))
+    gateway.start()
+    sys.stdout.write(f"{gateway.port}\n")
+    sys.stdout.flush()
+    first_free = os.dup(0)
+    os.close(first_free)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + 10, hard))
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    serve_with_few_files()

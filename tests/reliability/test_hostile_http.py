@@ -77,9 +77,9 @@ class Attacked:
         )
 
     def start(self) -> None:
-        """Start it, with few open files."""
+        """Start it, with few open files, and fewer still until it raises its limit."""
         self.router.launch(environ={"HONEST": HONEST, "INSIDER": KEY})
-        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (FILES // 2, FILES))
         wait_until(lambda: self.router.readiness().get("ready"), SECONDS, lambda: self.router.log[-3000:])
 
     @property
@@ -178,5 +178,7 @@ def test_sigterm_while_senders_are_active_says_nothing_of_them(attacked: Attacke
     honest.start()
     wait_until(lambda: len(honest.confirmed) > 200, SECONDS, "honest senders to be answered")
     assert attacked.router.stop() == 0
+    honest.stop()
     log = attacked.router.log
+    assert "the limit on open files is low" in log and "only 724 connections instead of 1000" in log
     assert "Traceback" not in log and "WARN" not in log.partition("draining")[2].upper(), log[-3000:]

@@ -177,6 +177,11 @@ def test_doctor_finds_java_and_reads_settings(xrouter: Any, tmp_path: Path) -> N
     assert status == 1 and "fail catalog" in out and "remedy" in out
 
 
+def test_doctor_says_that_few_files_may_be_opened(xrouter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("router.doctor.descriptor_limit", lambda: 1024)
+    assert "up to 1024; fewer senders can be connected at a time" in " ".join(xrouter("doctor")[1].split())
+
+
 def test_doctor_finds_a_java_that_is_missing(xrouter: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,8 +15,9 @@ import pytest
 from catalog.model import Finding
 from router.errors import ConfigError
 from router.metrics import Metrics
-from router.monitor import MonitorServer
+from router.monitor import LIMITS, MonitorServer
 from router.status import Status
+from tests.support.http_malformed import MALFORMED
 
 LOOPBACK = "127.0.0.1"
 
@@ -181,6 +184,20 @@ def test_head_is_answered_without_a_body_and_the_rest_is_refused(server: Monitor
     assert httpx.get(f"{server.address}/").status_code == 404
     assert httpx.get(f"{server.address}/healthz/x").status_code == 404
     assert httpx.post(f"{server.address}/metrics", content=b"x").status_code == 405
+
+
+def test_watchers_that_mean_no_good_cost_little_and_keep_nobody_out(server: MonitorServer) -> None:
+    threads = threading.active_count()
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * LIMITS.max_connections):
+            stack.enter_context(socket.create_connection((LOOPBACK, server.port), 5))
+        assert httpx.get(f"{server.address}/readyz").status_code == 200
+        assert threading.active_count() <= threads
+        for shape in MALFORMED:
+            connection = stack.enter_context(socket.create_connection((LOOPBACK, server.port), 5))
+            with contextlib.suppress(OSError):
+                connection.sendall(shape.pieces[0][:20_000])
+        assert httpx.get(f"{server.address}/metrics").status_code == 200
 
 
 def test_a_taken_port_is_one_clear_error(server: MonitorServer, status: Status) -> None:
