@@ -23,10 +23,21 @@ def open_to(readers: Readers) -> None:
 
 
 def private_folder(path: Path) -> None:
-    """Make *path* and the parents it lacks, all with mode 0700; what exists stays as it is."""
+    """Make *path* and the parents it lacks, durably, all with mode 0700; what exists stays as it is."""
     missing = [path, *path.parents]
     for each in reversed(missing[: next((n for n, one in enumerate(missing) if one.is_dir()), len(missing))]):
         each.mkdir(FOLDER_MODE, exist_ok=True)
+        # A file is only as safe as the entries that lead to it.
+        sync_folder(each.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable which entries a folder has: what was created, renamed or removed in it."""
+    directory = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def private_file(path: Path, mode: str) -> IO[Any]:

@@ -120,7 +120,7 @@ class Attempts:
 
     def _pin(self, batch: Batch, loaded: LoadedPlan) -> None:
         if self._state.pinned(batch.query, batch.number) is None:
-            self._state.pin(batch.query, batch.number, loaded.plan.id)
+            self._state.pin(batch.query, batch.number, loaded.plan.id, loaded.plan.to_bytes())
 
     def _lacking(self, writer: BatchWriter, batch: Batch) -> dict[str, str]:
         """Return the sinks that do not have their events of the batch, each with what a letter is to say of it."""

@@ -156,7 +156,7 @@ def told_by_router(settings: Settings) -> Mapping[str, Any] | None:
 
 def _ranges(state: State, query: str, generation: Generation, batch: int) -> Iterator[Range]:
     ends = _offsets(generation.path / "offsets" / str(batch))
-    starts = _offsets(generation.path / "offsets" / str(batch - 1)) if batch else _first(generation)
+    starts = _offsets(generation.path / "offsets" / str(batch - 1)) if batch else generation.first()
     if query == INBOX and "partitions" in ends:
         yield from _inbox_ranges(state, starts, ends)
         return
@@ -193,15 +193,4 @@ def _offsets(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     found: dict[str, Any] = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
-    return found
-
-
-def _first(generation: Generation) -> dict[str, Any]:
-    """Return where a generation began: as Spark noted it when it first looked, else as it was told to."""
-    try:
-        text = (generation.path / "sources" / "0" / "0").read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        text = ""
-    line = next((line for line in reversed(text.splitlines()) if line.startswith("{")), generation.starting or "{}")
-    found: dict[str, Any] = json.loads(line)
     return found

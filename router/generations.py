@@ -2,28 +2,31 @@
 
 Spark starts an added topic at its earliest record whatever the settings say, and forgets or fails on a removed
 one. So a changed set of topics starts a new generation, with explicit offsets for every partition from a ledger
-that outlives topics. A batch that the old generation had begun is finished first, as it was.
+that outlives topics (:mod:`router.positions`). A batch that the old generation had begun is finished first, as it was.
+A generation's description holds where it begins, so that one that never commits a batch hands that on to the next.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from router.positions import Offsets
 from router.state import State, write_durably
 
 _DESCRIPTION: Final = "generation.json"
-EARLIEST: Final = -2
-LATEST: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One checkpoint. ``id`` identifies its commits at tables; ``topics`` are what its query subscribes to."""
+    """One checkpoint. ``id`` identifies its commits at tables; ``topics`` are what its query subscribes to.
+
+    ``starting`` are the positions that it begins at, as JSON; see :mod:`router.positions` for what is not named.
+    """
 
     path: Path
     id: str
@@ -40,14 +43,29 @@ class Generation:
         """Whether Spark has noted that batch as done."""
         return (self.path / "commits" / str(batch)).exists()
 
-    def offsets(self) -> dict[str, dict[str, int]]:
-        """The offsets up to which this generation is committed, by topic and partition."""
+    @property
+    def begun(self) -> bool:
+        """Whether Spark has fixed where the query begins; after that it looks at no other start."""
+        return (self.path / "sources" / "0" / "0").exists()
+
+    def first(self) -> Offsets:
+        """Where this generation begins: as Spark noted it when it first looked, else as it was told to."""
+        text = ""
+        if self.begun:
+            text = (self.path / "sources" / "0" / "0").read_text(encoding="utf-8", errors="replace")
+        line = next((line for line in reversed(text.split("\n")) if line.startswith("{")), self.starting or "{}")
+        found: Offsets = json.loads(line)
+        return found
+
+    def positions(self) -> Offsets:
+        """Where each of its topics is to be read on: behind what it committed, else where it began."""
+        begun: Offsets = {topic: {} for topic in self.topics} | self.first()
         committed = _latest(self.path / "commits")
         if committed is None:
-            return {}
-        lines = (self.path / "offsets" / str(committed)).read_text().splitlines()
-        found: dict[str, dict[str, int]] = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
-        return found
+            return begun
+        lines = (self.path / "offsets" / str(committed)).read_text().split("\n")
+        found: Offsets = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
+        return {topic: {**begun.get(topic, {}), **found.get(topic, {})} for topic in {**begun, **found}}
 
 
 def current(state: State, query: str) -> Generation | None:
@@ -65,7 +83,7 @@ def current(state: State, query: str) -> Generation | None:
 def begin(state: State, query: str, topics: Sequence[str], starting: str = "") -> Generation:
     """Start a new generation after the current one, if there is any.
 
-    It exists once its description is written; a crash before leaves the old one current.
+    It exists, durably, once its description is written; a crash before leaves the old one current.
     """
     folder = state.checkpoints / query
     numbers = [int(entry.name) for entry in folder.glob("*") if entry.name.isdigit()] if folder.exists() else []
@@ -75,20 +93,6 @@ def begin(state: State, query: str, topics: Sequence[str], starting: str = "") -
     told = {"id": made.id, "topics": list(made.topics), "starting": starting}
     write_durably(path / _DESCRIPTION, json.dumps(told).encode())
     return made
-
-
-def starting_offsets(
-    partitions: Mapping[str, Sequence[int]], kept: Mapping[str, Mapping[str, int]], starts: Mapping[str, str]
-) -> str:
-    """Return Spark's ``startingOffsets``: the ledger's where it has them, else each topic's ``start`` setting."""
-    chosen: dict[str, dict[str, int]] = {}
-    for topic, numbers in partitions.items():
-        default = EARLIEST if starts.get(topic, "earliest") == "earliest" else LATEST
-        known = kept.get(topic, {})
-        # A partition added to a topic that was read before begins at its first record: none of it was skipped.
-        fresh = EARLIEST if known else default
-        chosen[topic] = {str(number): known.get(str(number), fresh) for number in numbers}
-    return json.dumps(chosen, sort_keys=True)
 
 
 def _latest(folder: Path) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from router.plan import Judge
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class LoadedPlan:
     """A plan on its way through the session: broadcast to the workers, with its writer and what it learned."""
 
@@ -38,9 +39,11 @@ class LoadedPlan:
 
 
 class PlanHolder:
-    """The active plan, and the pinned ones that retried batches need; thread-safe.
+    """The active plan, and those that batches in progress were begun under; thread-safe.
 
-    ``activate`` takes effect with the next batch of every query, never inside one.
+    ``activate`` takes effect with the next batch of every query, never inside one. A plan stays loaded, with what its
+    writer knows of a batch, for as long as it is active or somebody has hold of it: a batch keeps its own through all
+    its tries, however many reloads come meanwhile.
     """
 
     def __init__(self, spark: SparkSession, state: State, plan: Plan, metrics: Metrics) -> None:
@@ -48,8 +51,9 @@ class PlanHolder:
         self._state = state
         self._metrics = metrics
         self._lock = threading.Lock()
-        self._loaded: dict[str, LoadedPlan] = {}
+        self._loaded: weakref.WeakValueDictionary[str, LoadedPlan] = weakref.WeakValueDictionary()
         self._active = plan
+        self._current: LoadedPlan | None = None
 
     @property
     def active(self) -> Plan:
@@ -57,15 +61,19 @@ class PlanHolder:
         return self._active
 
     def activate(self, plan: Plan) -> None:
-        """Make a plan the one for the next batches; it is compiled and sent to the workers first."""
-        self._load(plan)
-        self._state.put_plan(plan.id, plan.to_bytes())
+        """Make a plan the one for the next batches; it is compiled and sent to the workers first.
+
+        Nothing is written: a plan is kept once a batch is pinned to it (:meth:`State.pin`).
+        """
+        loaded = self._load(plan)
         with self._lock:
-            self._active = plan
+            self._active, self._current = loaded.plan, loaded
 
     def current(self) -> LoadedPlan:
         """Return the active plan, loaded."""
-        return self._load(self._active)
+        with self._lock:
+            current = self._current
+        return current or self._load(self._active)
 
     def pinned(self, plan_id: str, restore: Callable[[bytes], Plan]) -> LoadedPlan:
         """Return the plan with that id, compiled from its document if need be.
@@ -73,13 +81,19 @@ class PlanHolder:
         Raises:
             BatchPinError: its document is gone, or of another version.
         """
-        if plan_id in self._loaded or plan_id == self._active.id:
-            return self._load(self._active) if plan_id == self._active.id else self._loaded[plan_id]
+        with self._lock:
+            known = self._loaded.get(plan_id)
+        if known is not None:
+            return known
+        if plan_id == self._active.id:
+            return self._load(self._active)
         document = self._state.plan(plan_id)
         if document is None:
             raise BatchPinError(
-                f"an unfinished batch is pinned to plan {plan_id}, which is not in the state folder",
-                hint="restore state/plans from a backup, or remove the query's checkpoint to start it anew",
+                f"an unfinished batch is pinned to plan {plan_id}, and its file state/plans/{plan_id}.json is gone",
+                hint="restore that file from a backup; or start once with the catalog and the settings that the batch "
+                "began under, which make the same plan. Removing the query's checkpoint is no way out: it is then read "
+                "from its first position again, and tables get every record a second time",
             )
         plan = restore(document)
         if plan.id != plan_id:
@@ -95,6 +109,4 @@ class PlanHolder:
             if known is None:
                 judge = self._spark.sparkContext.broadcast(plan.judge)
                 known = self._loaded[plan.id] = LoadedPlan(plan, judge, BatchWriter(plan, self._metrics.sink_write))
-                for stale in [key for key in self._loaded if key not in (plan.id, self._active.id)][:-2]:
-                    self._loaded.pop(stale).judge.unpersist()
             return known

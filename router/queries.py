@@ -12,11 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bindings.inbox.stream import NAME as INBOX_FORMAT
-from bindings.kafka.client import KafkaUnreachable
-from bindings.kafka.store import inbox_columns
 from router import generations
-from router.clusters import inbox_client, source_client
 from router.errors import BrokerUnreachable, StateError
 from router.generations import Generation
 from router.kafka_writing import LOST
@@ -24,9 +20,11 @@ from router.logs import get_logger
 from router.pipeline import Pipeline
 from router.plan import Plan
 from router.plans import PlanHolder
+from router.positions import Positions, cluster_of
 from router.progress import inbox_backlog, lag_by_topic
 from router.sources import INBOX, Source
 from router.state import State
+from router.streams import inbox_rows, kafka_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -76,7 +74,19 @@ class Queries:
         self._status = status
         self._restore = restore
         self._once = once
+        self._positions = Positions(state)
         self._running: dict[str, _Running] = {}
+
+    def place(self, sources: Sequence[Source]) -> None:
+        """Note, durably, from where each topic is read that is read for the first time; before anything says so.
+
+        Raises:
+            BrokerUnreachable: the brokers of a topic that is read from its end do not answer.
+        """
+        default = self._plans.active.settings.start
+        for name, members in by_query(sources).items():
+            if name != INBOX:
+                self._positions.place(members, self._read_in(cluster_of(name)), default)
 
     def start(self, sources: Sequence[Source]) -> None:
         """Start a query for each cluster, lane and the inbox.
@@ -224,7 +234,7 @@ class Queries:
         """Start a query on its generation: the pending batch's as it was, else one for the topics of now."""
         if running.name == INBOX:
             generation = generations.current(self._state, INBOX) or generations.begin(self._state, INBOX, ())
-            self._launch(running, generation, self._inbox_rows())
+            self._launch(running, generation, inbox_rows(self._spark, self._plans.active.settings, self._state))
             return
         if not running.sources:
             running.ended = True
@@ -232,10 +242,11 @@ class Queries:
             return
         try:
             generation = self._generation(running)
+            rows = kafka_rows(self._spark, self._plans.active.settings, running.sources, generation)
         except BrokerUnreachable as error:
             self._failed(running, str(error))
             return
-        self._launch(running, generation, self._kafka_rows(running.sources, generation))
+        self._launch(running, generation, rows)
         if set(generation.topics) != set(topics_of(running.sources)):
             # An unfinished batch goes first; its query drains once it is committed.
             running.switching = True
@@ -245,23 +256,23 @@ class Queries:
         known = generations.current(self._state, running.name)
         if known is not None and (set(known.topics) == set(topics) or self._unfinished(known, running.name)):
             return known
-        cluster = running.name.split("-")[1]
+        cluster = cluster_of(running.name)
         if known is not None:
-            self._state.keep_offsets(cluster, known.offsets())
-        try:
-            partitions = source_client(running.sources[0]).partitions(topics)
-        except KafkaUnreachable as error:
-            raise BrokerUnreachable(str(error)) from error
-        for topic in sorted(set(topics) - set(partitions)):
-            _log.warning("topic does not exist yet", query=running.name, topic=topic)
-        default = self._plans.active.settings.start
-        starts = {source.topic: source.settings.start or default for source in running.sources}
-        starting = generations.starting_offsets(partitions, self._state.offsets(cluster), starts)
+            self._positions.keep(cluster, known.positions())
+        self._positions.place(running.sources, (), self._plans.active.settings.start)
+        kept = self._positions.of(cluster)
+        starting = json.dumps({topic: kept[topic] for topic in topics}, sort_keys=True)
         return generations.begin(self._state, running.name, topics, starting)
 
     def _unfinished(self, generation: Generation, query: str) -> bool:
         """Whether a batch may have been written in part: one that was planned and never pinned has not."""
         return generation.pending is not None and self._state.pinned(query, generation.pending) is not None
+
+    def _read_in(self, cluster: str) -> set[str]:
+        """Return the topics of a cluster that its queries read, or read when they last ran."""
+        names = (path.name for path in self._state.checkpoints.glob(f"kafka-{cluster}*"))
+        found = (generations.current(self._state, name) for name in names)
+        return {topic for generation in found if generation is not None for topic in generation.topics}
 
     def _launch(self, running: _Running, generation: Generation, rows: DataFrame) -> None:
         kind = "inbox" if running.name == INBOX else "kafka"
@@ -284,31 +295,6 @@ class Queries:
             writer = writer.trigger(processingTime=f"{int(settings.trigger.total_seconds() * 1000)} milliseconds")
         running.query = writer.start()
         self._status.query(running.name, "running")
-
-    def _kafka_rows(self, sources: Sequence[Source], generation: Generation) -> DataFrame:
-        settings = self._plans.active.settings
-        reader = self._spark.readStream.format("kafka").options(**source_client(sources[0]).jvm())
-        reader = reader.option("subscribe", ",".join(generation.topics)).option("includeHeaders", "true")
-        reader = reader.option("maxOffsetsPerTrigger", settings.max_records_per_batch)
-        reader = reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower())
-        if json.loads(generation.starting or "{}"):
-            reader = reader.option("startingOffsets", generation.starting)
-        else:
-            reader = reader.option("startingOffsets", "earliest")
-        return reader.load()
-
-    def _inbox_rows(self) -> DataFrame:
-        settings = self._plans.active.settings
-        topic = settings.inbox.kafka
-        if topic is not None:
-            rows = self._spark.readStream.format("kafka").options(**inbox_client(topic).jvm())
-            rows = rows.option("subscribe", topic.topic).option("includeHeaders", "true")
-            rows = rows.option("startingOffsets", "earliest")
-            rows = rows.option("maxOffsetsPerTrigger", settings.max_records_per_batch)
-            rows = rows.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower())
-            return inbox_columns(rows.load())
-        reader = self._spark.readStream.format(INBOX_FORMAT).option("path", str(self._state.inbox))
-        return reader.option("max_records", settings.max_records_per_batch).load()
 
 
 def by_query(sources: Sequence[Source]) -> dict[str, tuple[Source, ...]]:

@@ -21,6 +21,7 @@ from bindings.private import open_to
 from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
+from router.changes import Changes
 from router.clusters import check_reachable
 from router.descriptors import raise_descriptor_limit
 from router.errors import CatalogUnavailable, ConfigError
@@ -198,8 +199,9 @@ class Service:
             spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)
-            self._announce(self._first)
             queries = Queries(spark, self._state, plans, self._metrics, self._status, self._restore, once=once)
+            queries.place(self._first.sources)
+            self._announce(self._first)
             if once:
                 intake.take(self._first)
                 intake.until_idle(self._stop)
@@ -217,6 +219,7 @@ class Service:
         _log.info("stopped")
 
     def _supervise(self, plans: PlanHolder, queries: Queries, intake: Intake, *, once: bool) -> None:
+        changes = Changes(plans, queries, intake, self._announce)
         reloads = BackgroundReloads(Reloader(self._settings, self._first, self._metrics, self._status))
         while not self._stop.wait(TICK):
             self._status.beat()
@@ -227,21 +230,14 @@ class Service:
                 intake.check()
             changed = reloads.poll() if not once else None
             if changed is not None:
-                self._change(changed, plans, queries, intake)
+                changes.offer(changed)
+            changes.check()
             queries.measure(intake.size())
-
-    def _change(self, plan: Plan, plans: PlanHolder, queries: Queries, intake: Intake) -> None:
-        """Let a new plan take effect: judged by first, then listened for."""
-        plans.activate(plan)
-        self._announce(plan)
-        self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
-        intake.open_inbox(plan)
-        queries.retarget(plan.sources)
-        intake.take(plan)
 
     def _announce(self, plan: Plan) -> None:
         self._metrics.catalog(plan.epoch, len(plan.catalog.definitions))
         self._status.catalog(plan.epoch, len(plan.catalog.definitions))
+        self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
 
     def _drain(self, queries: Queries, intake: Intake) -> None:
         self._status.draining()

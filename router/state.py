@@ -9,12 +9,13 @@ import contextlib
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from bindings.private import narrow, private_file, private_folder
+from bindings.private import narrow, private_file, private_folder, sync_folder
 from router.errors import StateError
 from router.logs import get_logger
 
@@ -31,11 +32,7 @@ def write_durably(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_folder(path.parent)
 
 
 class State:
@@ -47,7 +44,8 @@ class State:
         self.checkpoints = root / "checkpoints"
         self.batches = root / "batches"
         self._plans = root / "plans"
-        self._ledger = root / "ledger" / "offsets.json"
+        self._pinning = threading.Lock()
+        self._kept: set[str] = set()
 
     @classmethod
     @contextlib.contextmanager
@@ -115,13 +113,24 @@ class State:
                 hint="start the router version that wrote it, or choose another `state` folder",
             )
 
-    def pin(self, query: str, batch: int, plan: str) -> None:
-        """Note, durably, that a batch is judged by a plan; earlier batches of the query need their notes no more."""
-        folder = self.batches / query
-        write_durably(folder / str(batch), plan.encode())
-        for number, entry in _numbered(folder):
-            if number < batch - 1:
-                entry.unlink(missing_ok=True)
+    def pin(self, query: str, batch: int, plan: str, document: bytes) -> None:
+        """Note, durably, that a batch is judged by a plan, whose document is kept for as long as a batch names it.
+
+        Earlier batches of the query need their notes no more.
+        """
+        kept, folder = self._plans / f"{plan}.json", self.batches / query
+        # One at a time: while one query looks which plans are named, no other may name one that it then removes.
+        with self._pinning:
+            fresh = plan not in self._kept
+            if fresh:
+                # Also where it is there: a process that died may have renamed it, and not made that durable.
+                write_durably(kept, document)
+            write_durably(folder / str(batch), plan.encode())
+            for number, entry in _numbered(folder):
+                if number < batch - 1:
+                    entry.unlink(missing_ok=True)
+            if fresh:
+                self._drop_unnamed_plans()
 
     def since(self, query: str, batch: int) -> datetime | None:
         """Return when a batch was pinned; None for one that was not."""
@@ -138,21 +147,20 @@ class State:
             return None
 
     def unpin_all(self, query: str) -> None:
-        """Forget the notes of a query whose batches are counted anew."""
+        """Forget, durably, the notes of a query whose batches are counted anew."""
         folder = self.batches / query
-        if folder.exists():
-            for entry in folder.iterdir():
-                entry.unlink(missing_ok=True)
+        with self._pinning:
+            if folder.exists():
+                for entry in folder.iterdir():
+                    entry.unlink(missing_ok=True)
+                sync_folder(folder)
 
-    def put_plan(self, plan: str, document: bytes) -> None:
-        """Keep a plan's document, and drop those that no batch names."""
-        path = self._plans / f"{plan}.json"
-        if not path.exists():
-            write_durably(path, document)
+    def _drop_unnamed_plans(self) -> None:
         named = {entry.read_text().strip() for entry in self.batches.glob("*/*") if entry.name.isdigit()}
         for entry in self._plans.glob("*.json"):
-            if entry.stem not in named and entry.stem != plan:
+            if entry.stem not in named:
                 entry.unlink(missing_ok=True)
+        self._kept = named
 
     def plan(self, plan: str) -> bytes | None:
         """Return a plan's document; None when it is not kept."""
@@ -164,26 +172,6 @@ class State:
     def spill(self, letter: str, record: bytes) -> None:
         """Keep the whole record of a dead letter; the same letter again changes nothing."""
         write_durably(self.root / "spill" / f"{letter}.json", record)
-
-    def offsets(self, cluster: str) -> dict[str, dict[str, int]]:
-        """Return the committed offsets of a cluster's topics, by topic and partition, from past generations."""
-        return dict(self._read_ledger().get(cluster, {}))
-
-    def keep_offsets(self, cluster: str, offsets: dict[str, dict[str, int]]) -> None:
-        """Add committed offsets to the ledger; topics that are not named keep what it has."""
-        ledger = self._read_ledger()
-        for topic, partitions in offsets.items():
-            ledger.setdefault(cluster, {}).setdefault(topic, {}).update(partitions)
-        write_durably(self._ledger, json.dumps(ledger, sort_keys=True).encode())
-
-    def _read_ledger(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads(self._ledger.read_text())
-        except FileNotFoundError:
-            return {}
-        except ValueError as error:
-            raise StateError(f"{self._ledger} is damaged: {error}", hint="restore it from a backup") from error
-        return found
 
 
 def _keep_private(root: Path) -> None:

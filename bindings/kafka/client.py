@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 
 from bindings.kafka.addresses import protocol_of
 from bindings.kafka.login import SaslLogin
@@ -75,15 +77,49 @@ class KafkaClient:
         Raises:
             KafkaUnreachable: the brokers refused us, none answered within ten seconds, or a certificate cannot be read.
         """
+        with self._asking() as (admin, troubles):
+            return self._partitions(admin, troubles, topics)
+
+    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """Return where the partitions of those topics that exist end: the offset of the next record to be read.
+
+        Raises:
+            KafkaUnreachable: as :meth:`partitions`, or a partition's end is not known, since it has no leader now.
+        """
+        committed = self.options.get("isolation.level") == "read_committed"
+        with self._asking() as (admin, troubles):
+            partitions = self._partitions(admin, troubles, topics)
+            latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            wanted = {TopicPartition(topic, number): latest for topic in partitions for number in partitions[topic]}
+            if not wanted:
+                return {topic: {} for topic in partitions}
+            asked = admin.list_offsets(
+                wanted,
+                # One end past what a reader may see would look to Spark as if records had been lost.
+                isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=TIMEOUT_SECONDS,
+            )
+            found: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
+            for place, answer in asked.items():
+                found[place.topic][place.partition] = answer.result().offset
+            return found
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[tuple[AdminClient, list[KafkaError]]]:
+        """Give a client for questions, and the list of what it runs into."""
         self._check_files()
-        wanted = set(topics)
         troubles: list[KafkaError] = []
         try:
             config = {**self.librdkafka(), "log_level": 0, "socket.timeout.ms": 5000, "error_cb": troubles.append}
-            found = self._answer(AdminClient(config), troubles).topics
+            yield AdminClient(config), troubles
         except KafkaException as error:
             reason = _told(troubles) or (error.args[0].str() if error.args else str(error))
             raise KafkaUnreachable(f"Kafka at {self.servers} does not answer: {reason}") from error
+
+    def _partitions(
+        self, admin: AdminClient, troubles: list[KafkaError], topics: Iterable[str]
+    ) -> dict[str, list[int]]:
+        found, wanted = self._answer(admin, troubles).topics, set(topics)
         return {name: sorted(topic.partitions) for name, topic in found.items() if name in wanted and not topic.error}
 
     def _answer(self, admin: AdminClient, troubles: list[KafkaError]) -> Any:

@@ -1,0 +1,66 @@
+"""The streams that queries read: topics of one Kafka cluster, the inbox, or the topic in its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from bindings.inbox.stream import NAME as INBOX_FORMAT
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.store import inbox_columns
+from router.clusters import inbox_client, source_client
+from router.errors import BrokerUnreachable
+from router.generations import Generation
+from router.logs import get_logger
+from router.positions import starting_offsets
+from router.settings import Settings
+from router.sources import Source
+from router.state import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_log = get_logger()
+
+
+def kafka_rows(spark: SparkSession, settings: Settings, sources: Sequence[Source], generation: Generation) -> DataFrame:
+    """Return the records of a generation's topics, from where it begins.
+
+    Raises:
+        BrokerUnreachable: the generation has not begun to read, and the brokers do not say which partitions there are.
+    """
+    client = source_client(sources[0])
+    # Every topic is subscribed to, also one that does not exist yet: it is read from its first record once it does.
+    return _topics(spark, settings, client, ",".join(generation.topics), _beginning(client, generation))
+
+
+def inbox_rows(spark: SparkSession, settings: Settings, state: State) -> DataFrame:
+    """Return the rows of the inbox, from the first: whoever sent them was told that they are taken."""
+    topic = settings.inbox.kafka
+    if topic is not None:
+        return inbox_columns(_topics(spark, settings, inbox_client(topic), topic.topic, "earliest"))
+    reader = spark.readStream.format(INBOX_FORMAT).option("path", str(state.inbox))
+    return reader.option("max_records", settings.max_records_per_batch).load()
+
+
+def _topics(spark: SparkSession, settings: Settings, client: KafkaClient, topics: str, beginning: str) -> DataFrame:
+    reader = spark.readStream.format("kafka").options(**client.jvm())
+    reader = reader.option("subscribe", topics).option("includeHeaders", "true")
+    reader = reader.option("maxOffsetsPerTrigger", settings.max_records_per_batch)
+    reader = reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower())
+    return reader.option("startingOffsets", beginning).load()
+
+
+def _beginning(client: KafkaClient, generation: Generation) -> str:
+    """Return Spark's ``startingOffsets``, which must name the partitions that there are, and no others."""
+    if generation.begun:
+        return "earliest"  # Spark asks for it and goes by its checkpoint.
+    try:
+        partitions = client.partitions(generation.topics)
+    except KafkaUnreachable as error:
+        raise BrokerUnreachable(str(error)) from error
+    for topic in sorted(set(generation.topics) - set(partitions)):
+        _log.warning("topic does not exist yet", topic=topic)
+    # A partition added before Spark has looked as well fails the query, and its next start comes by here again.
+    return starting_offsets(partitions, json.loads(generation.starting or "{}")) if partitions else "earliest"

@@ -1,0 +1,304 @@
+"""The router is killed around reloads: plans outlive what names them, positions outlive the router.
+
+"Latest" is where a topic ended when the router said that it reads it, whatever comes between that and its first batch.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import httpx
+import pytest
+from deltalake import DeltaTable
+
+from tests.conftest import Kafka, TopicFactory
+from tests.support import load
+from tests.support.dying_router import ACTIVATED, BATCH_DONE, CATALOG_READ, ENDED_BY_SIGNAL, PINNED
+from tests.support.kafka import create_topics, produce
+from tests.support.ports import free_ports
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+DEFINITIONS: Final = 10
+RECORDS: Final = 10
+LIMIT: Final = 120.0
+STARTED: Final = "[router.service] metrics="
+RELOADED: Final = "catalog reloaded"
+POINTS: Final = (
+    ("router.intake:local_store", "after"),
+    (CATALOG_READ, "before"),
+    (CATALOG_READ, "after"),
+    ("router.queries:Queries.place", "before"),
+    ("bindings.kafka.client:KafkaClient.ends", "before"),
+    ("bindings.kafka.client:KafkaClient.ends", "after"),
+    ("os:replace~offsets.json", "before"),
+    ("os:replace~offsets.json", "after"),
+    ("os:fsync~state/ledger", "after"),
+    (ACTIVATED, "before"),
+    (ACTIVATED, "after"),
+    ("router.service:Service._announce", "before"),
+    ("router.service:Service._announce", "after"),
+    ("router.intake:Intake.open_inbox", "after"),
+    ("router.queries:Queries._switch", "before"),
+    ("router.queries:Queries._switch", "after"),
+    ("router.intake:Intake.take", "before"),
+    ("router.intake:Intake.take", "after"),
+    ("router.queries:Queries._ended", "before"),
+    ("router.generations:Generation.positions", "after"),
+    ("router.positions:Positions.place", "after"),
+    ("router.state:State.unpin_all", "before"),
+    ("router.state:State.unpin_all", "after"),
+    ("pathlib:Path.mkdir~checkpoints", "after"),
+    ("os:replace~generation.json", "before"),
+    ("os:replace~generation.json", "after"),
+    ("router.queries:kafka_rows", "before"),
+    ("router.queries:kafka_rows", "after"),
+    ("router.queries:Queries._launch", "before"),
+    ("router.queries:Queries._launch", "after"),
+    (PINNED, "before"),
+    ("os:replace~state/plans", "before"),
+    ("os:replace~state/plans", "after"),
+    (PINNED, "after"),
+    ("router.state:State._drop_unnamed_plans", "before"),
+    ("pathlib:Path.unlink~state/plans", "before"),
+    ("pathlib:Path.unlink~state/plans", "after"),
+    (BATCH_DONE, "before"),
+)
+"""Each step of a reload that adds a topic, from the look at the catalog to the first batch of the new generation."""
+FEW: Final = tuple(point for point in POINTS if point in {
+    ("bindings.kafka.client:KafkaClient.ends", "after"),
+    ("router.queries:Queries._switch", "after"),
+    ("os:replace~generation.json", "after"),
+    (PINNED, "after"),
+})  # fmt: skip
+
+
+def settings(kafka: Kafka, folder: Path, **more: Any) -> dict[str, Any]:
+    """Every consumer endpoint of the catalog as a source, and tables, which take each batch exactly once."""
+    return {
+        "catalog": {"source": str(folder / "catalog.json"), "poll": "200ms"},
+        "sinks": {
+            "wide": {"type": "table", "path": str(folder / "wide")},
+            "dead": {"type": "table", "path": str(folder / "dead")},
+        },
+        "routes": [{"to": ["wide"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "http": {"port": 0},
+        **more,
+    }
+
+
+def catalog(bootstrap: str, topics: Sequence[str], *, latest: Sequence[str] = (), http: bool = False) -> dict[str, Any]:
+    """An endpoint for each topic, all with the same definitions; of *latest* those that begin at their end."""
+    document = load.catalog(DEFINITIONS, topic="")
+    endpoint = document["endpoints"].pop("plant")
+    for number, topic in enumerate(topics):
+        options = {"topic": topic, "autooffsetreset": "latest" if topic in latest else "earliest"}
+        told = {"endpoints": [{"uri": f"kafka://{bootstrap}"}], "options": options}
+        document["endpoints"][f"plant{number}-{topic}"] = {**endpoint, "protocoloptions": told}
+    if http:
+        document["endpoints"]["door"] = {**endpoint, "protocol": "HTTP", "protocoloptions": {"options": {"path": "/"}}}
+    return document
+
+
+def numbers(folder: Path) -> Counter[int]:
+    """Count the records of the table of events by the number in their body."""
+    if not (folder / "_delta_log").exists():
+        return Counter()
+    files = [uri.removeprefix("file://") for uri in DeltaTable(folder).file_uris()]
+    if not files:
+        return Counter()
+    rows = duckdb.execute("select data from read_parquet(?, union_by_name=true)", [files]).fetchall()
+    return Counter(json.loads(row[0])["n"] for row in rows)
+
+
+def said(router: RouterProcess) -> Callable[[], str]:
+    """Return what shows the router's log when a wait fails."""
+    return lambda: f"the router; log:\n{router.log[-3000:]}"
+
+
+def has(router: RouterProcess, wanted: set[int]) -> bool:
+    """Whether the table has these records."""
+    return wanted <= set(numbers(router.folder / "wide"))
+
+
+def change(router: RouterProcess, document: dict[str, Any]) -> None:
+    """Give the router another catalog, whole."""
+    load.write_catalog(router.folder / "catalog.json", document)
+
+
+@pytest.mark.parametrize("reloads", [1, 3])
+def test_a_batch_is_finished_by_the_plan_that_a_reload_took_from_it(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, reloads: int
+) -> None:
+    source = topic_factory("in")
+    router.configure(settings(kafka, router.folder))
+    change(router, catalog(kafka.bootstrap, [source]))
+    produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, bad=0))
+    router.module = ("tests.support.dying_router", "router.state:State.pin", "after", f"judging:{reloads}")
+    router.launch()
+    for number in range(reloads):
+        wait_until(lambda: STARTED in router.log, LIMIT, said(router))
+        wait_until(lambda n=number: router.log.count(RELOADED) >= n, LIMIT, said(router))  # type: ignore[misc]
+        changed = catalog(kafka.bootstrap, [source])
+        changed["messagegroups"]["plant.0"]["messages"]["plant.event0"]["description"] = f"change {number}"
+        changed["messagegroups"]["plant.0"]["messages"][f"plant.new{number}"] = {"envelope": "CloudEvents/1.0"}
+        change(router, changed)
+    assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
+    router.module = ("router",)
+    router.start()
+    wait_until(partial(has, router, set(range(RECORDS))), LIMIT, said(router))
+    assert router.stop() == 0, router.log[-2000:]
+    assert numbers(router.folder / "wide") == Counter(range(RECORDS))
+
+
+def test_latest_is_where_topics_ended_when_they_were_first_to_be_read(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    """Three generations begin before the first commit, by reloads and by a restart; one topic comes late."""
+    first, second = topic_factory("first"), topic_factory("second", 2)
+    late = f"{second}-late"
+    topics = [first, second, late]
+
+    def send(topic: str, start: int) -> None:
+        produce(kafka.bootstrap, topic, load.records(RECORDS, DEFINITIONS, start=start, bad=0))
+
+    for topic in (first, second):
+        send(topic, 1_000)
+    # No sink can be written, so that nothing is ever committed before it can.
+    (router.folder / "wide").write_text("in the way")
+    router.configure(settings(kafka, router.folder, start="latest"))
+    change(router, catalog(kafka.bootstrap, [first], latest=topics))
+    router.start()
+    send(first, 0)
+    wait_until(lambda: "batch held" in router.log, LIMIT, said(router))
+    change(router, catalog(kafka.bootstrap, [first, second], latest=topics))
+    wait_until(lambda: RELOADED in router.log and topics_active(router), LIMIT, said(router))
+    send(second, 10)
+    send(first, 20)
+    router.kill()
+    change(router, catalog(kafka.bootstrap, topics, latest=topics))
+    router.launch()
+    wait_until(lambda: router.log.count(STARTED) >= 2, LIMIT, said(router))
+    create_topics(kafka.bootstrap, [late])
+    send(late, 30)
+    send(second, 40)
+    router.kill()
+    (router.folder / "wide").unlink()
+    router.start()
+    wait_until(partial(has, router, set(range(50))), LIMIT, said(router))
+    assert router.stop() == 0, router.log[-2000:]
+    assert numbers(router.folder / "wide") == Counter(range(50))
+
+
+def topics_active(router: RouterProcess) -> bool:
+    """Whether the metrics name the endpoint of the second topic, which they do once the catalog is active."""
+    return any("plant1-" in name for name in router.metrics())
+
+
+class Chain:
+    """Routers that die one after the other, each in a reload of its own, over one state.
+
+    Every catalog has one topic more than the one before, which begins at its end; another topic comes and goes. What is
+    sent to a topic that some ready router was to read must arrive.
+    """
+
+    def __init__(self, bootstrap: str, router: RouterProcess, steps: int) -> None:
+        self._bootstrap = bootstrap
+        self._router = router
+        name = uuid.uuid4().hex[:8]
+        self._base, self._flip = f"base-{name}", f"flip-{name}"
+        self._added = [f"added-{name}-{number}" for number in range(steps + 1)]
+        create_topics(bootstrap, [self._base, self._flip, *self._added])
+        self._door = free_ports(1)[0]
+        self.sent = 0
+        self.wanted: set[int] = set()
+        router.configure(settings(Kafka(bootstrap), router.folder, http={"port": self._door}))
+        self.catalog(0)
+
+    def catalog(self, step: int, *, last: bool = False) -> None:
+        """Give the router the catalog of a step."""
+        flip = [self._flip] if step % 2 or last else []
+        document = catalog(
+            self._bootstrap, [self._base, *self._added[: step + 1], *flip], latest=self._added, http=step > 0
+        )
+        change(self._router, document)
+
+    def send(self, step: int, *, ready: bool) -> None:
+        """Send to all topics up to a step; what is sent to the newest counts only if a router was *ready* for it."""
+        self._produce(self._base)
+        self._produce(self._flip)
+        self._produce(self._added[step], wanted=ready)
+        if step:
+            self._produce(self._added[step - 1])
+        if ready and step:
+            self._post()
+
+    def die(self, step: int, point: tuple[str, str]) -> None:
+        """Start a router on the catalog of a step, give it the next, and have it die at a point of this reload."""
+        router = self._router
+        router.module = ("tests.support.dying_router", *point, "reload")
+        router.start()
+        self.send(step, ready=True)
+        if step % 2:
+            # Else the reload meets batches that are not yet begun, or in the middle.
+            wait_until(partial(has, router, set(self.wanted)), LIMIT, said(router))
+        seen = router.log.count(RELOADED)
+        self.catalog(step + 1)
+        wait_until(lambda: not router.alive or router.log.count(RELOADED) > seen, LIMIT, said(router))
+        self.send(step + 1, ready=False)
+        assert router.wait(LIMIT) == ENDED_BY_SIGNAL, f"it did not die {point[1]} {point[0]}: {router.log[-2000:]}"
+
+    def end(self, step: int) -> None:
+        """Start a router that does not die, and check that everything has arrived once."""
+        router = self._router
+        router.module = ("router",)
+        self.catalog(step, last=True)
+        router.start()
+        self.send(step, ready=True)
+        wait_until(partial(has, router, self.wanted), LIMIT, said(router))
+        assert router.stop() == 0, router.log[-2000:]
+        found = numbers(router.folder / "wide")
+        assert set(found.values()) == {1}
+        assert self.wanted <= set(found) <= set(range(self.sent))
+        assert not (router.folder / "dead").exists()
+
+    def _produce(self, topic: str, *, wanted: bool = True) -> None:
+        produce(self._bootstrap, topic, load.records(2, DEFINITIONS, start=self.sent, bad=0))
+        self._note(2, wanted=wanted)
+
+    def _post(self) -> None:
+        headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-type": "plant.event0", "ce-source": "/plant/p/lines/l"}
+        body = json.dumps({"n": self.sent}).encode()
+        answer = httpx.post(f"http://127.0.0.1:{self._door}/", content=body, headers=headers, timeout=LIMIT)
+        assert answer.status_code == 202, answer.text
+        self._note(1, wanted=True)
+
+    def _note(self, count: int, *, wanted: bool) -> None:
+        if wanted:
+            self.wanted.update(range(self.sent, self.sent + count))
+        self.sent += count
+
+
+def step_through(kafka: Kafka, router: RouterProcess, points: Sequence[tuple[str, str]]) -> None:
+    chain = Chain(kafka.bootstrap, router, len(points))
+    for step, point in enumerate(points):
+        chain.die(step, point)
+    chain.end(len(points))
+
+
+def test_killed_at_some_points_of_a_reload(kafka: Kafka, router: RouterProcess) -> None:
+    step_through(kafka, router, FEW)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_killed_at_every_point_of_a_reload(kafka: Kafka, router: RouterProcess) -> None:
+    step_through(kafka, router, POINTS)
