@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -116,8 +116,12 @@ class Line:
         self._state = state
         self._generation = generation
         self._plans = PlanHolder(spark, state, plan, self.metrics)
-        self._plans.activate(plan)
+        self.activate(plan)
         self.go_on()
+
+    def activate(self, plan: Plan) -> None:
+        """Let a plan be the active one, as a reload does."""
+        self._plans.activate(plan)
 
     def go_on(self) -> None:
         """Take batches, again after a drain, in the same process."""
@@ -165,10 +169,10 @@ def state(tmp_path: Path) -> Iterator[State]:
         yield opened
 
 
-def plan_of(folder: Path, hook: str) -> Plan:
-    """Return a plan whose first sink is a table at a place that may be a file."""
+def plan_of(folder: Path, hook: str, **more: Any) -> Plan:
+    """Return a plan with a table at a place that may be a file."""
     shop.write_catalog(folder, mended=True)
-    told = shop.settings(folder, hook, state=str(folder / "state"))
+    told = {**shop.settings(folder, hook, state=str(folder / "state")), **more}
     told["sinks"]["files"] = {"type": "jsonl", "path": str(folder / "files")}
     told["routes"] = [{"when": {"message": "*/picky"}, "to": ["files", "hook", "lake"]}, {"to": ["lake", "files"]}]
     return Plan(load([str(folder / "catalog.json")]), settings_from_dict(told, {}, folder))
@@ -233,6 +237,29 @@ def test_set_aside_before_any_write_and_after_some(spark: SparkSession, state: S
         {("lake",): 9, ("hook", "lake"): 1, ("files", "lake"): 5, ("files", "hook", "lake"): 5, (): 2}
     )
     assert not (state.batches / INBOX / "3.park").exists()
+
+
+@pytest.mark.spark
+def test_a_batch_keeps_its_plan_through_any_number_of_reloads(
+    spark: SparkSession, state: State, tmp_path: Path
+) -> None:
+    rows = rows_of(spark)
+    (tmp_path / "lake").write_text("no folder of a table")
+    with Webhook() as hook:
+        plan = plan_of(tmp_path, hook.url)
+        line = Line(spark, state, plan, generations.begin(state, INBOX, ()))
+        batch = threading.Thread(target=line.pipeline.batch, args=(rows, 0))
+        batch.start()
+        wait_until(lambda: "sink lake" in line.reason, LIMIT, lambda: f"sink lake, not {line.reason!r}")
+        for number in range(4):
+            line.activate(plan_of(tmp_path, hook.url, max_records_per_batch=100 + number))
+        (tmp_path / "lake").unlink()
+        batch.join(LIMIT)
+        posted = Counter(request.header("ce-id") for request in hook.taken)
+    assert line.pipeline.last == 0
+    # What the hook has settled is remembered with the plan, for as long as the batch is in progress.
+    assert posted == Counter({f"id-{n}": 1 for n in range(5, 10)})
+    assert len(shop.rows_of(tmp_path / "lake")) == 10
 
 
 def test_an_order_is_for_one_generation_only(tmp_path: Path) -> None:

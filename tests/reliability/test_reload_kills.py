@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load
-from tests.support.dying_router import ACTIVATED, BATCH_DONE, CATALOG_READ, ENDED_BY_SIGNAL, PINNED
+from tests.support.dying_router import ACTIVATED, BATCH_DONE, CATALOG_READ, ENDED_BY_SIGNAL, JUDGED, PINNED
 from tests.support.kafka import create_topics, produce
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
@@ -142,10 +142,10 @@ def test_a_batch_is_finished_by_the_plan_that_a_reload_took_from_it(
     router.configure(settings(kafka, router.folder))
     change(router, catalog(kafka.bootstrap, [source]))
     produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, bad=0))
-    router.module = ("tests.support.dying_router", "router.state:State.pin", "after", f"judging:{reloads}")
+    router.module = ("tests.support.dying_router", PINNED, "after", f"judging:{reloads}")
     router.launch()
     for number in range(reloads):
-        wait_until(lambda: STARTED in router.log, LIMIT, said(router))
+        wait_until(lambda: JUDGED in router.log, LIMIT, said(router))
         wait_until(lambda n=number: router.log.count(RELOADED) >= n, LIMIT, said(router))  # type: ignore[misc]
         changed = catalog(kafka.bootstrap, [source])
         changed["messagegroups"]["plant.0"]["messages"]["plant.event0"]["description"] = f"change {number}"

@@ -6,7 +6,7 @@ own process at the first call of a function that it meets once it is time. POINT
 
 * a number: once so many batches are written;
 * ``reload``: once a changed catalog was read;
-* ``judging:N``: at once, but no batch is pinned before N changed catalogs are active.
+* ``judging:N``: at once, but no batch is pinned before N changed catalogs are active; the log says ``JUDGED`` then.
 
 A chain of such routers meets each point in a batch, or a reload, of its own: what the router before it left unfinished
 comes first.
@@ -29,6 +29,7 @@ BATCH_DONE: Final = "router.metrics:Metrics.batch_done"
 CATALOG_READ: Final = "router.reload:Reloader._consider"
 ACTIVATED: Final = "router.plans:PlanHolder.activate"
 PINNED: Final = "router.state:State.pin"
+JUDGED: Final = "a batch is judged, and not yet pinned"
 
 
 class Fate:
@@ -94,7 +95,13 @@ def run(point: str, when: str, time: str, command: list[str]) -> None:
         fate, reloaded = Fate(0), Fate(1 + int(number))
         wrap(point, **{when: fate.meet})
         wrap(ACTIVATED, after=reloaded.count)
-        wrap(PINNED, before=reloaded.armed.wait)
+
+        def hold() -> None:
+            sys.stderr.write(JUDGED + "\n")
+            sys.stderr.flush()
+            reloaded.armed.wait()
+
+        wrap(PINNED, before=hold)
     else:
         fate = Fate(int(time))
         wrap(point, **{when: fate.meet})
