@@ -1,7 +1,7 @@
 """How a changed catalog takes effect, step by step, in an order in which a crash after any step loses nothing.
 
-What is to be read has its positions in the ledger first; then batches are judged by the new plan, watchers are told,
-the inbox is there before gateways that write to it, and queries read before anything more is taken in.
+What is to be read has its positions in the ledger first. Queries whose topics change begin no more batches, the others
+have theirs judged by the new plan, and watchers are told. The inbox is there before gateways write to it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Changes:
             self._pause = min(self._pause * 2, HOLD_MOST)
             return
         self._waiting = None
+        self._queries.retarget(plan.sources)
         self._plans.activate(plan)
         self._announce(plan)
         self._intake.open_inbox(plan)
-        self._queries.retarget(plan.sources)
         self._intake.take(plan)

@@ -62,7 +62,10 @@ class Pipeline:
         metrics: Metrics,
         status: Status,
         restore: Callable[[bytes], Plan],
+        *,
+        final: int | None = None,
     ) -> None:
+        """*final* is the last batch that this query is to write, when it is not to read on."""
         self.name = name
         self.kind = kind
         self.generation = generation
@@ -71,6 +74,7 @@ class Pipeline:
         self._metrics = metrics
         self._status = status
         self._restore = restore
+        self._final = final
         self._draining = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -82,6 +86,11 @@ class Pipeline:
     def drain(self) -> None:
         """Let the batch that is being written finish, and no other begin."""
         self._draining.set()
+
+    @property
+    def draining(self) -> bool:
+        """Whether no other batch begins."""
+        return self._draining.is_set()
 
     def wait_idle(self, seconds: float) -> bool:
         """Wait until no batch is being written; False when it took longer."""
@@ -105,6 +114,8 @@ class Pipeline:
             now = time.time()
             self._metrics.batch_done(self.name, tally, time.monotonic() - began, int(now * 1000))
             self.last = number
+            if number == self._final:
+                self.drain()
         except RouterError as error:
             self.failure = error
             raise
@@ -156,6 +167,9 @@ class Pipeline:
         while True:
             pinned = self._state.pinned(self.name, number)
             loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned, self._restore)
+            if pinned is None and self._draining.is_set():
+                # Asked after the plan was: a drain comes before a plan that no longer knows the query's topics.
+                raise Draining
             batch = Batch(self.kind, self.name, self.generation.id, number, _now(), part.path)
             park = self._notes.parked(self.name, number, self.generation.id)
             try:

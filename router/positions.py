@@ -47,6 +47,16 @@ class Positions:
             ledger.setdefault(cluster, {}).setdefault(topic, {}).update(partitions)
         write_durably(self._path, json.dumps(ledger, sort_keys=True).encode())
 
+    def advance(self, cluster: str, offsets: Mapping[str, Mapping[str, int]]) -> None:
+        """Note positions where they are further on than what the ledger has; they may be old."""
+        known = self.of(cluster)
+        further = {
+            topic: {number: max(at, known.get(topic, {}).get(number, at)) for number, at in partitions.items()}
+            for topic, partitions in offsets.items()
+        }
+        if further:
+            self.keep(cluster, further)
+
     def place(self, sources: Sequence[Source], reading: Iterable[str], default: Start) -> None:
         """Give those topics of one cluster a position that have none and are not among those being read.
 

@@ -6,25 +6,24 @@ ends for a reason which repeating cannot mend ends the router, with that reason.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from router import generations
 from router.errors import BrokerUnreachable, StateError
 from router.generations import Generation
 from router.kafka_writing import LOST
 from router.logs import get_logger
-from router.pipeline import Pipeline
+from router.pipeline import Draining, Pipeline
 from router.plan import Plan
 from router.plans import PlanHolder
-from router.positions import Positions, cluster_of
+from router.positions import cluster_of
 from router.progress import inbox_backlog, lag_by_topic
 from router.sources import INBOX, Source
 from router.state import State
 from router.streams import inbox_rows, kafka_rows
+from router.succession import Succession, by_query, topics_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -74,19 +73,16 @@ class Queries:
         self._status = status
         self._restore = restore
         self._once = once
-        self._positions = Positions(state)
+        self._succession = Succession(state)
         self._running: dict[str, _Running] = {}
 
     def place(self, sources: Sequence[Source]) -> None:
-        """Note, durably, from where each topic is read that is read for the first time; before anything says so.
+        """Note where topics that are new begin; see :meth:`Succession.place`. It comes before anything says so.
 
         Raises:
             BrokerUnreachable: the brokers of a topic that is read from its end do not answer.
         """
-        default = self._plans.active.settings.start
-        for name, members in by_query(sources).items():
-            if name != INBOX:
-                self._positions.place(members, self._read_in(cluster_of(name)), default)
+        self._succession.place(sources, self._plans.active.settings.start)
 
     def start(self, sources: Sequence[Source]) -> None:
         """Start a query for each cluster, lane and the inbox.
@@ -94,10 +90,14 @@ class Queries:
         Raises:
             RouterError: a query cannot be set up.
         """
-        for name, members in by_query(sources).items():
-            self._running[name] = _Running(name, members)
-            self._status.query(name, "starting")
-            self._begin(self._running[name])
+        wanted = by_query(sources)
+        left = self._succession.left(wanted)
+        for name in left:
+            _log.warning("query has something to finish, though no source is left of it", query=name)
+        self._running = {name: _Running(name, wanted.get(name, ())) for name in (*left, *wanted)}
+        for running in self._running.values():
+            self._status.query(running.name, "starting")
+            self._begin(running)
 
     @property
     def finished(self) -> bool:
@@ -124,21 +124,22 @@ class Queries:
             self._ended(running)
 
     def retarget(self, sources: Sequence[Source]) -> None:
-        """Read these sources from now on; a query whose topics changed ends after a batch, for a new generation."""
+        """Read these sources from the next :meth:`check` on; it comes before their plan is active.
+
+        A query whose topics change begins no batch from here on, so that none of them is judged by a plan that does
+        not know its topic. It ends after the batch in hand, for a new generation.
+        """
         wanted = by_query(sources)
-        for name, members in wanted.items():
-            running = self._running.get(name)
+        for name in dict.fromkeys((*self._running, *wanted)):
+            running, members = self._running.get(name), wanted.get(name, ())
             if running is None or running.ended:
-                self._running[name] = running = _Running(name, members)
-                self._begin(running)
+                if members:
+                    self._running[name] = _Running(name, members)
+                    self._status.query(name, "starting")
                 continue
-            changed = topics_of(running.sources) != topics_of(members)
+            changed = name != INBOX and topics_of(running.sources) != topics_of(members)
             running.sources = members
             if changed:
-                self._switch(running)
-        for name, running in self._running.items():
-            if name not in wanted and name != INBOX and running.sources:
-                running.sources = ()
                 self._switch(running)
 
     def measure(self, inbox_bytes: int) -> None:
@@ -183,12 +184,10 @@ class Queries:
     def _try_stop(self, running: _Running) -> None:
         """Stop an idle query that is to switch; a busy one stops itself at its next batch.
 
-        One that was started only to finish a batch is drained once it has.
+        One that was started only to finish a batch drains once it has, and is left alone until then.
         """
         assert running.query is not None and running.pipeline is not None
-        if running.pipeline.last is not None:
-            running.pipeline.drain()
-        if running.pipeline.wait_idle(0) and self._committed(running):
+        if running.pipeline.draining and running.pipeline.wait_idle(0) and self._committed(running):
             running.query.stop()
 
     def _committed(self, running: _Running) -> bool:
@@ -207,7 +206,8 @@ class Queries:
         running.query = None
         if failure is not None:
             raise failure
-        if running.switching:
+        switched = running.switching and (error is None or Draining.__name__ in str(error))
+        if switched:
             running.switching = False
             self._begin(running)
         elif error is None:
@@ -231,50 +231,49 @@ class Queries:
         running.pause = min(running.pause * 2, RESTART_MOST)
 
     def _begin(self, running: _Running) -> None:
-        """Start a query on its generation: the pending batch's as it was, else one for the topics of now."""
+        """Start a query on its generation: that of its unfinished batch, else the one for its sources."""
+        settings = self._plans.active.settings
         if running.name == INBOX:
-            generation = generations.current(self._state, INBOX) or generations.begin(self._state, INBOX, ())
-            self._launch(running, generation, inbox_rows(self._spark, self._plans.active.settings, self._state))
+            self._launch(running, self._succession.inbox(), inbox_rows(self._spark, settings, self._state))
             return
-        if not running.sources:
+        unfinished = self._succession.unfinished(running.name)
+        if unfinished is None and not running.sources:
             running.ended = True
             self._status.forget_query(running.name)
             return
+        if unfinished is None and self._read_elsewhere(running):
+            return  # It is looked for again at the next check.
         try:
-            generation = self._generation(running)
-            rows = kafka_rows(self._spark, self._plans.active.settings, running.sources, generation)
+            sources = running.sources or self._sources_of(unfinished, running.name)
+            generation = unfinished or self._succession.next(running.name, sources, settings.start)
+            rows = kafka_rows(self._spark, settings, sources, generation)
         except BrokerUnreachable as error:
             self._failed(running, str(error))
             return
-        self._launch(running, generation, rows)
-        if set(generation.topics) != set(topics_of(running.sources)):
-            # An unfinished batch goes first; its query drains once it is committed.
-            running.switching = True
+        # An unfinished batch is all that is read of topics that are no more to be read, or not by this query.
+        running.switching = set(generation.topics) != set(topics_of(running.sources))
+        self._launch(running, generation, rows, final=generation.pending if running.switching else None)
 
-    def _generation(self, running: _Running) -> Generation:
-        topics = topics_of(running.sources)
-        known = generations.current(self._state, running.name)
-        if known is not None and (set(known.topics) == set(topics) or self._unfinished(known, running.name)):
-            return known
-        cluster = cluster_of(running.name)
-        if known is not None:
-            self._positions.keep(cluster, known.positions())
-        self._positions.place(running.sources, (), self._plans.active.settings.start)
-        kept = self._positions.of(cluster)
-        starting = json.dumps({topic: kept[topic] for topic in topics}, sort_keys=True)
-        return generations.begin(self._state, running.name, topics, starting)
+    def _sources_of(self, unfinished: Generation | None, query: str) -> tuple[Source, ...]:
+        """Return by which sources the plan of an unfinished batch read, for a query that none is left of."""
+        assert unfinished is not None and unfinished.pending is not None
+        plan = self._state.pinned(query, unfinished.pending)
+        assert plan is not None
+        return by_query(self._plans.pinned(plan, self._restore).plan.sources)[query]
 
-    def _unfinished(self, generation: Generation, query: str) -> bool:
-        """Whether a batch may have been written in part: one that was planned and never pinned has not."""
-        return generation.pending is not None and self._state.pinned(query, generation.pending) is not None
+    def _read_elsewhere(self, running: _Running) -> bool:
+        """Whether another query of the cluster still reads a topic that this one is to read."""
+        wanted = set(topics_of(running.sources))
+        for other in self._running.values():
+            if other is running or other.name == INBOX or cluster_of(other.name) != cluster_of(running.name):
+                continue
+            reading = other.pipeline.generation if other.query is not None and other.pipeline is not None else None
+            reading = reading or self._succession.unfinished(other.name)
+            if reading is not None and wanted & set(reading.topics) - set(topics_of(other.sources)):
+                return True
+        return False
 
-    def _read_in(self, cluster: str) -> set[str]:
-        """Return the topics of a cluster that its queries read, or read when they last ran."""
-        names = (path.name for path in self._state.checkpoints.glob(f"kafka-{cluster}*"))
-        found = (generations.current(self._state, name) for name in names)
-        return {topic for generation in found if generation is not None for topic in generation.topics}
-
-    def _launch(self, running: _Running, generation: Generation, rows: DataFrame) -> None:
+    def _launch(self, running: _Running, generation: Generation, rows: DataFrame, *, final: int | None = None) -> None:
         kind = "inbox" if running.name == INBOX else "kafka"
         running.pipeline = Pipeline(
             running.name,
@@ -285,6 +284,7 @@ class Queries:
             self._metrics,
             self._status,
             self._restore,
+            final=final,
         )
         settings = self._plans.active.settings
         writer = rows.writeStream.queryName(running.name).foreachBatch(running.pipeline.batch)
@@ -295,19 +295,6 @@ class Queries:
             writer = writer.trigger(processingTime=f"{int(settings.trigger.total_seconds() * 1000)} milliseconds")
         running.query = writer.start()
         self._status.query(running.name, "running")
-
-
-def by_query(sources: Sequence[Source]) -> dict[str, tuple[Source, ...]]:
-    """Group sources by the query that reads them, in their order."""
-    found: dict[str, tuple[Source, ...]] = {}
-    for source in sources:
-        found[source.query] = (*found.get(source.query, ()), source)
-    return found
-
-
-def topics_of(sources: Sequence[Source]) -> tuple[str, ...]:
-    """Return the topics of Kafka sources, each once."""
-    return tuple(dict.fromkeys(source.topic for source in sources))
 
 
 def cause_of(text: str) -> str:

@@ -18,6 +18,8 @@ import httpx
 import pytest
 from deltalake import DeltaTable
 
+from bindings.inbox import Inbox, InboxRow
+from bindings.parts import Part
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load
 from tests.support.dying_router import ACTIVATED, BATCH_DONE, CATALOG_READ, ENDED_BY_SIGNAL, JUDGED, PINNED
@@ -196,6 +198,34 @@ def test_latest_is_where_topics_ended_when_they_were_first_to_be_read(
     wait_until(partial(has, router, set(range(50))), LIMIT, said(router))
     assert router.stop() == 0, router.log[-2000:]
     assert numbers(router.folder / "wide") == Counter(range(50))
+
+
+def test_what_was_begun_is_finished_though_no_source_is_left_of_it(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    """A topic moves to a lane of its own and HTTP is given up, while a batch of either is in hand."""
+    source = topic_factory("in")
+    plant, door = f"/endpoints/plant0-{source}", "/endpoints/door"
+    change(router, catalog(kafka.bootstrap, [source], http=True))
+    router.configure(settings(kafka, router.folder, sources=[{"endpoint": plant}, {"endpoint": door}]))
+    produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, bad=0))
+    inbox = Inbox(router.folder / "state" / "inbox", partitions=4)
+    headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-type": "plant.event0", "ce-source": "/plant/p/lines/l"}
+    parts = [Part("method", b"POST"), *(Part(f"headers.{name}", text.encode()) for name, text in headers.items())]
+    inbox.append(InboxRow(door, "HTTP", 1, parts, b'{"n": 100}')).result(LIMIT)
+    inbox.close()
+    router.module = ("tests.support.dying_router", f"{PINNED}~kafka", "after", "0")
+    router.launch()
+    assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
+    router.module = ("router",)
+    router.configure(settings(kafka, router.folder, sources=[{"endpoint": plant, "lane": "own", "start": "latest"}]))
+    router.start()
+    produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, start=RECORDS, bad=0))
+    wait_until(partial(has, router, set(range(2 * RECORDS))), LIMIT, said(router))
+    # Its row came from nowhere that is known now, if it was not yet routed.
+    wait_until(lambda: has(router, {100}) or (router.folder / "dead" / "_delta_log").exists(), LIMIT, said(router))
+    assert router.stop() == 0, router.log[-2000:]
+    assert numbers(router.folder / "wide") - Counter([100]) == Counter(range(2 * RECORDS))
 
 
 def topics_active(router: RouterProcess) -> bool:
