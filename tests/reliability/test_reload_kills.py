@@ -282,7 +282,7 @@ class Chain:
             wait_until(partial(has, router, set(self.wanted)), LIMIT, said(router))
         seen = router.log.count(RELOADED)
         self.catalog(step + 1)
-        wait_until(lambda: not router.alive or router.log.count(RELOADED) > seen, LIMIT, said(router))
+        wait_until(lambda: router.ended is not None or router.log.count(RELOADED) > seen, LIMIT, said(router))
         self.send(step + 1, ready=False)
         assert router.wait(LIMIT) == ENDED_BY_SIGNAL, f"it did not die {point[1]} {point[0]}: {router.log[-2000:]}"
 
