@@ -1,0 +1,123 @@
+"""Every number that a broker or a client may send, at its bounds: judged, rendered and kept as it came."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from bindings.inbox.frames import SCHEMA, InboxRow, batch_of
+from bindings.protocols import binding_of
+from catalog.load import load
+from router.judging import inbox_parts, judge_inbox
+from router.plan import Judge, Plan
+from router.render import native_json, render_event
+from router.settings import Settings
+from router.sinks.forms import DEAD_LETTER, WIDE, dead_letter_to_json_line, wide_to_json_line
+from router.stages import RAW_COLUMNS
+
+U32, U64, I64 = 2**32 - 1, 2**64 - 1, 2**63 - 1
+PROTOCOLS = {"HTTP": "HTTP", "MQTT/5.0": "MQTT/5.0", "AMQP/1.0": "AMQP/1.0", "NATS": "NATS"}
+NATIVE: list[tuple[str, dict[str, Any]]] = [
+    ("HTTP", {"method": "POST", "path": "/n", "status": 599}),
+    ("HTTP", {"method": "POST", "path": "/n", "status": U64}),
+    ("MQTT/5.0", {"topic_name": "n", "qos": 2, "message_expiry_interval": 0}),
+    ("MQTT/5.0", {"topic_name": "n", "qos": 0, "message_expiry_interval": U32, "payload_format": 255}),
+    *(
+        ("AMQP/1.0", {"header": {"priority": priority, "ttl": ttl, "delivery-count": ttl}})
+        for priority, ttl in ((0, 0), (255, U32))
+    ),
+    *(
+        ("AMQP/1.0", {"properties": {"creation-time": moment, "absolute-expiry-time": moment, "group-sequence": U32}})
+        for moment in (0, -1, 1_700_000_000_000, 253_402_300_800_000, 1_700_000_000_000_000_000, I64, -I64 - 1)
+    ),
+    *(
+        (
+            "AMQP/1.0",
+            {"application-properties": {"n": number}, "message-annotations": {"x-opt-sequence-number": number}},
+        )
+        for number in (0, -1, 255, U32, U64, I64, -I64 - 1, 2**64, 1.5, 1e308, -1e308, 5e-324)
+    ),
+    ("NATS", {"subject": "n", "stream": "S", "sequence": 0}),
+    ("NATS", {"subject": "n", "stream": "S", "sequence": U64}),
+]
+RECEIVED = (0, 1, 1_700_000_000_000_000, 253_402_300_799_999_999)
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
+    folder = tmp_path_factory.mktemp("numbers")
+    endpoints = {
+        name.partition("/")[0].lower(): {
+            "usage": ["consumer"],
+            "protocol": name,
+            "protocoloptions": {"options": {"path": "/n", "topic": "n", "node": "n", "subject": "n"}},
+            "messages": {"Any": {"protocol": name, "envelopemetadata": {"type": {"value": "n"}}}},
+        }
+        for name in PROTOCOLS
+    }
+    catalog = folder / "catalog.json"
+    catalog.write_text(json.dumps({"endpoints": endpoints}))
+    sources = [
+        {"endpoint": f"/endpoints/{name}", **({} if name == "http" else {"uris": [f"{name}://127.0.0.1:1"]})}
+        for name in endpoints
+    ]
+    given = {"catalog": {"source": str(catalog)}, "sinks": {"out": {"type": "jsonl", "path": "-"}}, "sources": sources}
+    settings = Settings.model_validate({**given, "routes": [{"to": ["out"]}], "dead_letters": {"sinks": ["out"]}})
+    return Plan(load([str(catalog)]), settings).judge
+
+
+def rows_of(protocol: str, native: dict[str, Any]) -> pa.RecordBatch:
+    binding = binding_of(protocol)
+    assert binding is not None
+    endpoint = f"/endpoints/{protocol.partition('/')[0].lower()}"
+    rows = [InboxRow(endpoint, protocol, at, binding.parts(native), b"{}") for at in RECEIVED]
+    stored = batch_of(rows)
+    assert stored.schema == SCHEMA
+    return stored.append_column("position", pa.array([f"i-0-0-{at}" for at in range(len(rows))]))
+
+
+@pytest.mark.parametrize(("protocol", "native"), NATIVE, ids=lambda value: str(value)[:70])
+def test_a_number_at_its_bounds_is_routed_and_kept(judge: Judge, protocol: str, native: dict[str, Any]) -> None:
+    batch = rows_of(protocol, native)
+    lists, _ = judge_inbox(judge, batch)
+    outcomes = [outcome for outcomes in lists.to_pylist() for outcome in outcomes]
+    assert [outcome["reason"] for outcome in outcomes] == [None] * len(RECEIVED)
+    binding = binding_of(protocol)
+    assert binding is not None
+    for row, outcome, at in zip(batch.to_pylist(), outcomes, RECEIVED, strict=True):
+        assert set(row) == set(RAW_COLUMNS["inbox"])
+        parts = inbox_parts(row["properties"])
+        assert msgspec.json.decode(native_json(parts, binding)) == native
+        event = render_event(parts, binding, outcome["attributes"])
+        table = pa.Table.from_pylist([{**event, "received": at, "data": row["body"]}], schema=WIDE)
+        line = msgspec.json.decode(wide_to_json_line(table.to_pylist()[0]))
+        assert datetime.fromisoformat(line["received"]) == row["received"].astimezone(UTC)
+        letter = {"letter": "1", "native": event["native"], "received": at, "failed": at}
+        [written] = pa.Table.from_pylist([letter], schema=DEAD_LETTER).to_pylist()
+        assert msgspec.json.decode(dead_letter_to_json_line(written))["native"] == native
+
+
+@pytest.mark.parametrize(
+    ("time", "kept"),
+    [
+        ("0000-06-01T00:00:00Z", False),
+        ("0001-01-01T00:00:00+00:01", False),
+        ("0001-01-01T00:00:00Z", True),
+        ("9999-12-31T23:59:59.999999999Z", True),
+        ("9999-12-31T23:59:60Z", False),
+        ("9999-12-31T23:59:59-00:01", False),
+    ],
+)
+def test_a_time_outside_of_the_calendar_is_no_instant_of_a_table(time: str, kept: bool) -> None:
+    binding = binding_of("KAFKA")
+    assert binding is not None
+    native = {"topic": "n", "headers": [{"name": "ce_specversion", "value": "1.0"}, {"name": "ce_time", "value": time}]}
+    event = render_event(binding.parts(native), binding, None)
+    assert (event["time"] is not None) is kept
+    [row] = pa.Table.from_pylist([event], schema=WIDE).to_pylist()
+    assert json.loads(wide_to_json_line({**row, "time_text": event["time_text"]}))["cloudevent"]["time"] == time
