@@ -23,6 +23,7 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _SPACE: Final = " \t\r\n"
 _VALUE: Final = json.JSONDecoder(parse_int=str, parse_float=str)
+_WHOLE: Final = re.compile(r"-?+[0-9]++", re.ASCII)
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -127,7 +128,7 @@ def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> Event:
             attributes[name] = "true" if value else "false"
         elif isinstance(value, str):
             attributes[name] = str(value)
-            if isinstance(value, _Number) and not value.lstrip("-").isdigit():
+            if isinstance(value, _Number) and not _WHOLE.fullmatch(value):
                 faults.append(f"{name}: a number that is no integer is no CloudEvents value")
             elif not _encodable(value):
                 faults.append(f"{name}: a lone surrogate is no Unicode text")

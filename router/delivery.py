@@ -19,6 +19,7 @@ from bindings.parts import Part, first
 from bindings.protocols import BINDINGS
 from catalog.escaping import escaped_json
 from catalog.record import Record
+from catalog.values import whole_number
 from router.emit import record_line
 from router.errors import BrokerUnreachable, RouterError
 
@@ -118,8 +119,8 @@ class _Http:
                 reason = " ".join(answer.text.split())[:300]
                 raise RouterError(f"{request.url} answers {answer.status_code}: {reason or answer.reason_phrase}")
             # What Retry-After asks for, within reason.
-            asked = answer.headers.get("retry-after", "")
-            time.sleep(min(int(asked), 10) if asked.isascii() and asked.isdigit() else 1)
+            asked = whole_number(answer.headers.get("retry-after", ""))
+            time.sleep(1 if asked is None else min(asked, 10))
 
 
 class _Kafka:

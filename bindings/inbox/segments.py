@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from bindings.inbox.errors import InboxDamaged
 from bindings.inbox.frames import Frame, decode, frame_at, frames, is_intact, row_bytes
+from catalog.values import whole_number
 
 SUFFIX: Final = ".log"
 _DIGITS: Final = 12
@@ -35,7 +36,8 @@ def segment_path(directory: Path, segment: int) -> Path:
 
 def segments_in(directory: Path) -> list[int]:
     """Return the numbers of the segments that exist, ascending."""
-    return sorted(int(path.stem) for path in directory.glob(f"*{SUFFIX}") if path.stem.isdigit())
+    numbers = (whole_number(path.stem) for path in directory.glob(f"*{SUFFIX}"))
+    return sorted(number for number in numbers if number is not None)
 
 
 def map_segment(path: Path) -> pa.Buffer:

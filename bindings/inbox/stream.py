@@ -28,6 +28,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 from bindings.inbox.errors import InboxFormatError
 from bindings.inbox.offsets import Place, offset_json, places_of, shares
 from bindings.inbox.view import InboxView, Span
+from catalog.values import whole_number
 
 NAME: Final = "xrouter_inbox"
 _PROPERTY: Final = StructType(
@@ -167,6 +168,7 @@ def _limit_of(name: str, options: Mapping[str, str]) -> int | None:
     text = options.get(name)
     if text is None:
         return None
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
+    limit = whole_number(text)
+    if not limit:
         raise InboxFormatError(f"{name} must be a whole number above 0, not {text!r}")
-    return int(text)
+    return limit

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from bindings.gateways import Connection, GatewayError, Tls
 from catalog.protocol_properties import squash
+from catalog.values import whole_number
 
 DEFAULT_SESSION_SECONDS: Final = 86_400
 """How long a broker keeps our session, and what it queues for it, while we are away: a night's outage loses nothing."""
@@ -131,13 +132,13 @@ def _context(tls: Tls) -> ssl.SSLContext:
 
 
 def _whole(options: Mapping[str, Any], name: str, default: int, low: int, high: int) -> int:
-    value = options.get(name)
+    given = value = options.get(name)
     if value is None:
         return default
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        value = int(value)
+    if isinstance(value, str):
+        value = whole_number(value)
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise GatewayError(f"option {name} must be a whole number of seconds from {low} to {high}, not {value!r:.40}")
+        raise GatewayError(f"option {name} must be a whole number of seconds from {low} to {high}, not {given!r:.40}")
     return value
 
 

@@ -15,6 +15,7 @@ from catalog.linting.nearest import nearest
 from catalog.linting.subject import Subject
 from catalog.model import Endpoint
 from catalog.protocol_properties import squash
+from catalog.values import whole_number
 
 HOLDERS: Final = ("protocoloptions", "protocolmetadata", "config")
 """Members of an endpoint that hold its options, in the dialects."""
@@ -38,7 +39,7 @@ def _is_whole(value: Any) -> bool:
 
 def _is_seconds(value: Any) -> bool:
     if isinstance(value, str):
-        return value.isascii() and value.isdigit() and int(value) > 0
+        return bool(whole_number(value))
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
 
 

@@ -113,7 +113,7 @@ def _run(command: list[str], folder: Path) -> tuple[int, str]:
 
 def _refused(main: str, shift: int, code: int, errors: str) -> SchemaError:
     hint = "correct the .proto text; `protoc` says the same of it"
-    for match in filter(None, map(_MESSAGE.match, errors.splitlines())):
+    for match in filter(None, map(_MESSAGE.match, errors.split("\n"))):
         is_main, column = match["file"] == main, int(match["column"])
         place = "" if is_main else f"{match['file']}, "
         column -= shift if is_main and match["line"] == "1" else 0
@@ -121,5 +121,5 @@ def _refused(main: str, shift: int, code: int, errors: str) -> SchemaError:
     if code < 0 or "MemoryError" in errors:
         limits = f"{MAX_SECONDS} s and {MAX_MEMORY // 1024**2} MiB"
         return SchemaError(f"the .proto text takes protoc more than {limits}", hint="split it, or make it simpler")
-    lines = [line for line in errors.splitlines() if line.strip() and "warning:" not in line]
+    lines = [line for line in errors.split("\n") if line.strip() and "warning:" not in line]
     return SchemaError(f"protoc refuses the .proto text: {short(lines[0] if lines else 'it says nothing')}", hint=hint)

@@ -82,7 +82,7 @@ class RouterProcess:
 
     def last_error(self) -> str:
         """Return the last error of its log, a line of JSON; empty when there is none."""
-        lines = self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
+        lines = self._log_lines()
         return next((line for line in reversed(lines) if '"level": "error"' in line), "")
 
     def stop(self) -> int:
@@ -125,9 +125,13 @@ class RouterProcess:
                 log.flush()
                 self._lines.put(line)
 
+    def _log_lines(self) -> list[str]:
+        text = self._log.read_text(encoding="utf-8") if self._log.exists() else ""
+        return [line for line in text.split("\n") if line]
+
     def _failed(self, what: str) -> RouterError:
         self._reader.join(_POLL_SECONDS)
-        lines = self._log.read_text(encoding="utf-8").splitlines() if self._log.exists() else []
+        lines = self._log_lines()
         told = next(
             (line for line in reversed(lines) if line.startswith("xrouter: error:")), lines[-1] if lines else ""
         )

@@ -112,5 +112,5 @@ def _older(before: datetime) -> Any:
 
 
 def _refused(sink: str, uri: str, error: Exception) -> SinkError:
-    lines = str(error).splitlines() or [type(error).__name__]
+    lines = str(error).split("\n") if str(error) else [type(error).__name__]
     return SinkError(sink, f"{uri}: old letters cannot be removed: {lines[0]}", hint=_HINT)
