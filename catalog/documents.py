@@ -16,6 +16,8 @@ from catalog.errors import DocumentError
 from catalog.fetching import MAX_BYTES, SUFFIXES, Fetcher, is_url
 from catalog.findings import Findings
 from catalog.parsing import parse_text
+from catalog.reach import Trust
+from catalog.transfer import origin_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ def read_document(uri: str, fetcher: Fetcher, findings: Findings, *, given: bool
     """
     if is_url(uri):
         address = fetcher.address(uri)
+        if given:
+            fetcher.reach.name(origin_of(address), Trust.OPERATOR)
         answer = fetcher.answer(address)
         served = registry_api.read(address, _tree(address, answer.data, findings), answer, fetcher, findings)
         return Document(address, served.tree, True, served.mounts, served.aliases)

@@ -19,6 +19,7 @@ from typing import Final
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from catalog.errors import DocumentError
+from catalog.reach import EVERYWHERE, Reach, Trust
 from catalog.transfer import Answer, Limits, get, origin_of
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -88,14 +89,16 @@ class Fetcher:
         *,
         network: bool,
         cache: Cache | None = None,
+        reach: Reach | None = None,
         document_bytes: int = MAX_BYTES,
         fetch_seconds: float = FETCH_SECONDS,
         max_fetches: int = MAX_FETCHES,
         load_bytes: int = MAX_LOAD_BYTES,
         load_seconds: float = MAX_LOAD_SECONDS,
     ) -> None:
-        """Fetch within limits: per document, and for all that comes from the network together."""
+        """Fetch within limits, per document and for all of the network together; without *reach* from anywhere."""
         self.network = network
+        self.reach = reach if reach is not None else Reach([EVERYWHERE])
         self.seen: dict[str, str] = {}
         self._cache = cache if cache is not None else Cache(max_bytes=0)
         self._document_bytes = document_bytes
@@ -185,16 +188,19 @@ class Fetcher:
             hint = "use an http(s) or file address, or a relative one"
             raise DocumentError(f"{reference} cannot be fetched: {scheme} is not supported", file=start, hint=hint)
         if scheme in ("http", "https"):
-            return self._masked(text)
+            found = self._masked(text)
+            if not is_url(start):
+                self.reach.name(origin_of(found), Trust.FILE)
+            return found
         if not is_url(start):
             return _beside(text, start)
         if scheme == "file":
             hint = "documents from the network refer to the network only"
             raise DocumentError(f"{reference} is a local file, which {start} may not name", file=start, hint=hint)
         known = self._memory.get(start)
-        found = known.url if isinstance(known, Answer) else start
+        landed = known.url if isinstance(known, Answer) else start
         try:
-            return self._masked(urljoin(found, text)) if text else start
+            return self._masked(urljoin(landed, text)) if text else start
         except ValueError as error:
             raise DocumentError(f"{reference} is no address: {error}", file=start, hint="correct it") from error
 
@@ -230,7 +236,7 @@ class Fetcher:
         started = time.monotonic()
         limits = Limits(min(self._document_bytes, self._bytes_left), seconds)
         try:
-            answer = get(address, self._credentials, limits, self._cache.known(address))
+            answer = get(address, self._credentials, limits, self.reach, self._cache.known(address))
         except DocumentError as error:
             if error.transient:
                 self._cache.fail(address, error, time.monotonic() - started)

@@ -22,6 +22,7 @@ from catalog.linting import Subject, lint
 from catalog.listing import meaning_of
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.properties import definition_of
+from catalog.reach import Reach
 from catalog.references import Resolver
 from catalog.schemas.linking import link_schemas
 
@@ -42,18 +43,20 @@ def load(
     network: bool = False,
     declarations: Declarations | None = None,
     fetcher: Fetcher | None = None,
+    allow: Sequence[str] = (),
 ) -> Catalog:
     """Read files, folders and URLs as one catalog, with all findings of lint.
 
     References go across documents. A definition that cannot be used is left out and reported, the rest works. URLs
-    are refused unless *network* is on. *declarations*, when given, is filled with what the documents declare. A
-    *fetcher*, when given, counts instead of *network*, and afterwards tells all that was read.
+    are refused unless *network* is on; what documents refer to may be at public addresses and at those of *allow*
+    (:class:`catalog.reach.Reach`). *declarations*, when given, is filled with what the documents declare. A
+    *fetcher*, when given, counts instead of *network* and *allow*, and afterwards tells all that was read.
 
     Raises:
         DocumentError: a source is missing, unreadable, or neither JSON nor YAML (exit code 2 of ``check``).
     """
     findings = Findings()
-    given = fetcher if fetcher is not None else Fetcher(network=network)
+    given = fetcher if fetcher is not None else Fetcher(network=network, reach=Reach(allow))
     return build(read_documents(sources, findings, fetcher=given), findings, declarations, given)
 
 

@@ -7,14 +7,19 @@ keeps nobody. That needs a loop of its own: :func:`get` must not be called where
 from __future__ import annotations
 
 import asyncio
+import ipaddress
+import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from catalog.errors import DocumentError
+from catalog.reach import Reach
 
 if TYPE_CHECKING:
     import httpx
@@ -49,18 +54,20 @@ class Limits:
     seconds: float
 
 
-def get(url: str, credentials: Mapping[str, str], limits: Limits, known: Answer | None = None) -> Answer:
+def get(url: str, credentials: Mapping[str, str], limits: Limits, reach: Reach, known: Answer | None = None) -> Answer:
     """Fetch *url*; when *known* is what it gave before, only if it changed since.
 
-    *credentials* are ``user:password`` by origin (:func:`origin_of`); they are sent to that origin only.
+    *credentials* are ``user:password`` by origin (:func:`origin_of`); they are sent to that origin only. *reach* judges
+    the addresses of each host on the way, and only those that it was shown are connected to.
 
     Raises:
-        DocumentError: transient when the server cannot be reached, is too slow or answers 408, 425, 429 or 5xx.
+        DocumentError: beyond *reach*; or transient when the server cannot be reached, is too slow or answers 408, 425,
+            429 or 5xx.
     """
     import httpx  # only who reads from the network pays for it
 
     try:
-        return asyncio.run(_within(url, credentials, limits, known))
+        return asyncio.run(_within(url, credentials, limits, reach, known))
     except TimeoutError as error:
         message = f"{url} took longer than {limits.seconds:g} s"
         raise DocumentError(message, file=url, hint="try again", transient=True) from error
@@ -102,17 +109,15 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-async def _within(url: str, credentials: Mapping[str, str], limits: Limits, known: Answer | None) -> Answer:
-    import httpx
-
+async def _within(
+    url: str, credentials: Mapping[str, str], limits: Limits, reach: Reach, known: Answer | None
+) -> Answer:
     async with asyncio.timeout(limits.seconds):
-        timeout = httpx.Timeout(limits.seconds, connect=min(CONNECT_SECONDS, limits.seconds))
-        async with httpx.AsyncClient(timeout=timeout, verify=_certificates()) as client:
-            return await _followed(client, url, credentials, limits, known)
+        return await _followed(url, credentials, limits, reach, known)
 
 
 async def _followed(
-    client: httpx.AsyncClient, url: str, credentials: Mapping[str, str], limits: Limits, known: Answer | None
+    url: str, credentials: Mapping[str, str], limits: Limits, reach: Reach, known: Answer | None
 ) -> Answer:
     """Follow redirects, each to HTTP(S) and never from https to http."""
     current = url
@@ -122,7 +127,7 @@ async def _followed(
             headers["If-None-Match"] = known.etag
         if known is not None and known.modified:
             headers["If-Modified-Since"] = known.modified
-        async with client.stream("GET", current, headers=headers, auth=_auth(current, credentials)) as response:
+        async with _asked(current, headers, _auth(current, credentials), limits, reach) as response:
             target = response.headers.get("location")
             if response.status_code in _REDIRECTS and target:
                 current = redirected(url, current, target)
@@ -130,6 +135,74 @@ async def _followed(
             return await _answer(response, url, current, limits, known)
     hint = "give the address that it leads to"
     raise DocumentError(f"{url} is redirected more than {MAX_REDIRECTS} times", file=url, hint=hint)
+
+
+@asynccontextmanager
+async def _asked(
+    url: str, headers: dict[str, str], auth: httpx.BasicAuth | None, limits: Limits, reach: Reach
+) -> AsyncIterator[httpx.Response]:
+    """Ask for *url* at the addresses of its host that were judged, so that no second look-up can give others."""
+    import httpx
+
+    asked = httpx.URL(url).copy_with(userinfo=b"")
+    host = asked.raw_host.decode("ascii")
+    proxied = _by_proxy(asked.scheme, host)
+    addresses = await _judged(url, host, asked.port, reach, proxied=proxied)
+    timeout = httpx.Timeout(limits.seconds, connect=min(CONNECT_SECONDS, limits.seconds))
+    async with httpx.AsyncClient(timeout=timeout, verify=_certificates(), trust_env=proxied) as client:
+        for number, address in enumerate(addresses, 1):
+            named = {**headers, "Host": asked.netloc.decode("ascii")}
+            request = client.build_request(
+                "GET", asked.copy_with(host=address), headers=named, extensions={"sni_hostname": host}
+            )
+            try:
+                response = await client.send(request, auth=auth, stream=True)
+            except httpx.ConnectError:
+                if number == len(addresses):
+                    raise
+                continue
+            try:
+                yield response
+            finally:
+                await response.aclose()
+            return
+
+
+def _by_proxy(scheme: str, host: str) -> bool:
+    """Tell whether the environment has a proxy for a host; it looks names up then, and we judge what is no name."""
+    proxies = getproxies()
+    return (scheme in proxies or "all" in proxies) and not proxy_bypass(host)
+
+
+async def _judged(url: str, host: str, port: int | None, reach: Reach, *, proxied: bool) -> list[str]:
+    """Return the addresses of a host that may be connected to; the host itself if a proxy is to connect.
+
+    Raises:
+        DocumentError: one of them may not.
+        httpx.ConnectError: the host has none.
+    """
+    import httpx
+
+    origin = origin_of(url)
+    if proxied and not _is_address(host) and host != "localhost" and not host.endswith(".localhost"):
+        return [host]
+    try:
+        loop = asyncio.get_running_loop()
+        infos = await loop.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise httpx.ConnectError(f"{host} has no address: {error.strerror or error}") from error
+    found = list(dict.fromkeys(str(info[4][0]) for info in infos))
+    for address in found:
+        reach.check(url, origin, host, address)
+    return found
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _auth(url: str, credentials: Mapping[str, str]) -> httpx.BasicAuth | None:

@@ -18,6 +18,7 @@ from catalog.fetching import Cache, Fetcher
 from catalog.findings import Findings
 from catalog.load import load
 from catalog.model import Catalog, Finding
+from catalog.reach import Reach
 
 LOOK_SECONDS: Final = 45.0
 """What one look may wait for the network in all: less than a supervisor that waits for it is given."""
@@ -72,15 +73,20 @@ class CatalogWatcher:
         interval: float,
         *,
         network: bool = False,
+        allow: Sequence[str] = (),
         current: Catalog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Watch *sources*; *current* is the catalog in use, so that an unchanged first look says nothing."""
+        """Watch *sources*; *current* is the catalog in use, so that an unchanged first look says nothing.
+
+        *allow* is as for :func:`catalog.load.load`.
+        """
         self._sources = tuple(sources)
         self._interval = interval
         self._network = network
         self._clock = clock
         self._cache = Cache(clock=clock)
+        self._reach = Reach(allow)
         self._epoch = current.epoch if current is not None else None
         self._tolerated: Sequence[Finding] = current.findings if current is not None else ()
         self._seen: Mapping[str, str] | None = None
@@ -140,7 +146,7 @@ class CatalogWatcher:
         return catalog
 
     def _fetcher(self) -> Fetcher:
-        return Fetcher(network=self._network, cache=self._cache, load_seconds=LOOK_SECONDS)
+        return Fetcher(network=self._network, cache=self._cache, reach=self._reach, load_seconds=LOOK_SECONDS)
 
     def _unreadable(self, error: DocumentError) -> Refusal | None:
         if self._trouble == str(error):

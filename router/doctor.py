@@ -61,8 +61,9 @@ def examine(config: Path | None = None) -> Iterator[Diagnosis]:
         return
     yield Diagnosis("settings", "ok", str(config))
     yield state_folder(settings)
+    read = settings.catalog
     try:
-        catalog = load(settings.catalog.source, network=settings.catalog.network)
+        catalog = load(read.source, network=read.network, allow=read.allow_addresses)
     except DocumentError as error:
         yield Diagnosis("catalog", "fail", str(error), error.hint or "correct catalog.source")
         return

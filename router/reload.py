@@ -44,7 +44,11 @@ class Reloader:
         self._pins = Pins(Path(settings.state))
         self._interval = settings.catalog.poll.total_seconds()
         self._watcher = CatalogWatcher(
-            settings.catalog.source, self._interval, network=settings.catalog.network, current=active.catalog
+            settings.catalog.source,
+            self._interval,
+            network=settings.catalog.network,
+            allow=settings.catalog.allow_addresses,
+            current=active.catalog,
         )
 
     @property

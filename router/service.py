@@ -136,8 +136,9 @@ def read_catalog(settings: Settings) -> Catalog:
     Raises:
         CatalogUnavailable: nothing of it can be read, or nothing in it can be used.
     """
+    read = settings.catalog
     try:
-        catalog = load(settings.catalog.source, network=settings.catalog.network)
+        catalog = load(read.source, network=read.network, allow=read.allow_addresses)
     except DocumentError as error:
         raise CatalogUnavailable(f"catalog: {error}", hint=error.hint or "correct catalog.source") from error
     if not catalog.definitions:

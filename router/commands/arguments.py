@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -28,14 +29,24 @@ MorePaths = Annotated[
 Sources = Annotated[list[str], typer.Argument(metavar="PATH", help="Files, folders or URLs of the catalog.")]
 
 
-def usable_catalog(sources: list[str], *, network: bool = True) -> Catalog:
+AllowAddresses = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-address",
+        metavar="HOST",
+        help="Host or network that documents may refer to though its addresses are not public; may be repeated.",
+    ),
+]
+
+
+def usable_catalog(sources: list[str], *, network: bool = True, allow: Sequence[str] = ()) -> Catalog:
     """Load a catalog to work with.
 
     Raises:
         CatalogUnavailable: it has no definition at all.
         DocumentError: a source cannot be read.
     """
-    catalog = load(sources, network=network)
+    catalog = load(sources, network=network, allow=allow)
     if not catalog.definitions:
         told = next((f": {each.message}" for each in catalog.findings if each.severity == "error"), "")
         hint = f"`xrouter check {sources[0]}` shows what is wrong"

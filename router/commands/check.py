@@ -19,7 +19,7 @@ from catalog.listing import finding_to_json
 from catalog.load import load
 from catalog.model import Finding
 from catalog.rules import explanation, rules
-from router.commands.arguments import Sources
+from router.commands.arguments import AllowAddresses, Sources
 from router.errors import RouterError
 from router.sarif import sarif
 from router.terminal import Terminal, say, say_json, styled, terminal
@@ -66,6 +66,7 @@ def check(
     everything: Annotated[
         bool, typer.Option("--all", help=f"Text: show more than {FOLDED_ABOVE} findings of one rule in one file.")
     ] = False,
+    allow: AllowAddresses = None,
     _explained: Annotated[
         str | None,
         typer.Option(
@@ -78,7 +79,7 @@ def check(
     ] = None,
 ) -> None:
     """Check catalogs. Ends with 0 when there are no errors, 1 when there are, 2 when a source cannot be read."""
-    findings, status = examined(sources, config)
+    findings, status = examined(sources, config, allow or ())
     if format is CheckFormat.json:
         say_json([*map(finding_to_json, findings)])
     elif format is CheckFormat.sarif:
@@ -91,10 +92,12 @@ def check(
     raise typer.Exit(status)
 
 
-def examined(sources: Sequence[str], config: Path | None = None) -> tuple[list[Finding], int]:
+def examined(
+    sources: Sequence[str], config: Path | None = None, allow: Sequence[str] = ()
+) -> tuple[list[Finding], int]:
     """Return all findings, by file and place, and the exit code they make."""
     try:
-        catalog = load(sources, network=True)
+        catalog = load(sources, network=True, allow=allow)
     except DocumentError as error:
         finding = Finding(error.file, error.pointer, "error", "unreadable-document", str(error), error.hint)
         return [finding], UNREADABLE

@@ -76,7 +76,7 @@ def suggest(
     wanted = filter_of(
         reasons=reasons, endpoints=endpoint, messages=message, since=since, until=until, standings=("open",)
     )
-    basis = Basis(settings.catalog.source, network=settings.catalog.network)
+    basis = Basis(settings.catalog.source, network=settings.catalog.network, allow=settings.catalog.allow_addresses)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         records = _records(read_letters(settings, sinks=sink or ()), ledger, wanted)
         found = drafted(records, basis, group=group, least=least, hides=_hides(settings, basis))

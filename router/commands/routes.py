@@ -31,7 +31,8 @@ def routes(
     such values stay in braces. `-` is an event from any source, or a dead letter of none.
     """
     settings = load_settings(config)
-    plan = Plan(usable_catalog(list(settings.catalog.source), network=settings.catalog.network), settings)
+    read = settings.catalog
+    plan = Plan(usable_catalog(list(read.source), network=read.network, allow=read.allow_addresses), settings)
     found = survey(plan)
     if format is Format.json:
         say_json_lines(_objects(found))

@@ -32,8 +32,9 @@ def marked_catalog(settings: Settings) -> tuple[Catalog | None, Marks]:
     """
     given = marks_of_settings(settings.dead_letters.redact)
     declarations = Declarations()
+    read = settings.catalog
     try:
-        catalog = load(settings.catalog.source, network=settings.catalog.network, declarations=declarations)
+        catalog = load(read.source, network=read.network, declarations=declarations, allow=read.allow_addresses)
     except DocumentError as error:
         _log.warning("the catalog cannot be read, so what it marks as sensitive is unknown", problem=str(error))
         return None, given | Marks(everything=True)

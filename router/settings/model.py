@@ -35,6 +35,9 @@ class CatalogSettings(Section):
     )
     poll: Duration = Field(timedelta(seconds=5), description="How often changes are looked for; 0 is never.")
     network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
+    allow_addresses: Texts = Field(
+        (), description="Hosts and networks that references may lead to though they are not public; `*` is all."
+    )
     allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
 
 

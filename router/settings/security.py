@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import Final
 
 from bindings.kafka.addresses import brokers_of, contradiction
+from catalog.reach import Reach
 from router.settings.inward import HttpAuthSettings, KafkaInboxSettings
 from router.settings.logins import TlsSettings
 from router.settings.model import AmqpSink, KafkaSink, Settings, SourceSettings
@@ -20,6 +21,10 @@ _MECHANISM: Final = ("sasl.mechanism", "sasl.mechanisms")
 
 def security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for each contradiction; a fault names the remedy and no secret."""
+    try:
+        Reach(settings.catalog.allow_addresses)
+    except ValueError as error:
+        yield "catalog.allow_addresses", f"names no network: {error}; write one such as 10.0.0.0/8"
     for index, source in enumerate(settings.sources):
         yield from _kafka(f"sources.{index}", source, "kafka", source.kafka)
         yield from _brokers(f"sources.{index}.bootstrap_servers", source.bootstrap_servers, source, source.kafka)

@@ -14,6 +14,7 @@ from catalog.fetching import Fetcher
 from catalog.findings import Findings
 from catalog.load import build
 from catalog.model import Catalog, Finding
+from catalog.reach import Reach
 
 FRAGMENT: Final = "the drafts"
 """What the fragment is called as a file, until it is one."""
@@ -26,8 +27,8 @@ class Basis:
         DocumentError: a source cannot be read.
     """
 
-    def __init__(self, sources: Sequence[str | Path], *, network: bool = False) -> None:
-        self._fetcher = Fetcher(network=network)
+    def __init__(self, sources: Sequence[str | Path], *, network: bool = False, allow: Sequence[str] = ()) -> None:
+        self._fetcher = Fetcher(network=network, reach=Reach(allow))
         self._documents: list[Document] = read_documents(sources, Findings(), fetcher=self._fetcher)
         self.declarations = Declarations()
         self.catalog: Catalog = build(self._documents, Findings(), self.declarations, self._fetcher)
