@@ -19,6 +19,7 @@ from bindings.http.gateway import GatewayError, HttpGateway
 from bindings.http.gateway import HttpSettings as ServerSettings
 from bindings.http.limits import ServerLimits
 from bindings.http.routing import HttpRoute
+from bindings.http.shadowing import shadows
 from bindings.inbox import Inbox, InboxError, InboxLimits, InboxRow
 from bindings.kafka.store import KafkaStore
 from router.clusters import inbox_client
@@ -38,6 +39,7 @@ IDLE_SECONDS: Final = 5.0
 STARTING: Final = "gateways"
 """What the status calls all gateways together before they are open."""
 _STOP_SECONDS: Final = 10.0
+SHADOW_REMEDY: Final = "list the restricted source first, or give the other the same users"
 _log = get_logger()
 
 
@@ -143,6 +145,8 @@ class Intake:
             self._brokers = BrokerGateways(store.rows, self._settings, self._metrics, self._status, store.identity)
         self._brokers.take(plan.sources)
         routes = http_routes(plan)
+        for earlier, later in shadows(routes):
+            _log.warning("not safe", problem=shadow_text(earlier, later), hint=SHADOW_REMEDY)
         self._routes = routes
         if self._http is not None:
             self._http.replace(routes)
@@ -242,6 +246,14 @@ def server_settings(chosen: HttpSettings) -> ServerSettings:
         return server
     clients = Path(chosen.tls.ca) if chosen.tls.ca else None
     return replace(server, tls_certificate=Path(chosen.tls.cert), tls_key=Path(chosen.tls.key), tls_clients=clients)
+
+
+def shadow_text(earlier: HttpRoute, later: HttpRoute) -> str:
+    """Say that a route lets in whom a later one bars."""
+    allowed = "everybody" if earlier.users is None else ", ".join(sorted(earlier.users))
+    barred = ", ".join(sorted(later.users or ())) or "nobody"
+    taken = f"{earlier.path} of {earlier.endpoint}, open to {allowed}, takes requests"
+    return f"{taken} for {later.path} of {later.endpoint}, which is for {barred}"
 
 
 def http_routes(plan: Plan) -> list[HttpRoute]:

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from bindings.http.shadowing import shadows
 from catalog.model import Catalog, Finding
 from router.errors import ConfigError, SinkError, StateError
+from router.intake import SHADOW_REMEDY, http_routes, shadow_text
 from router.plan import Plan
 from router.settings import load_settings
 from router.settings.dead_letters import retention_cautions
@@ -56,4 +58,8 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
         hint = "name endpoints under sources, or give endpoints of the catalog the usage consumer"
         yield Finding(str(config), "/sources", "warning", "no-source", "nothing would be received", hint)
         return
-    yield from route_findings(str(config), Plan(catalog, settings))
+    plan = Plan(catalog, settings)
+    for earlier, later in shadows(http_routes(plan)):
+        text = shadow_text(earlier, later)
+        yield Finding(str(config), "/sources", "error", "shadowed-route", text, SHADOW_REMEDY)
+    yield from route_findings(str(config), plan)

@@ -1,0 +1,76 @@
+"""Which HTTP routes take what a later one restricts: compared with what templates take on many paths."""
+
+from __future__ import annotations
+
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from bindings.http.routing import HttpRoute
+from bindings.http.shadowing import shadows
+from catalog.templates import parse
+from router.commands.check import examined
+
+ANN = frozenset({"ann"})
+TEMPLATES = [
+    *("/secret", "/{x}", "/s{x}", "/{x}t", "/se{x}et", "/{a}-{b}", "/{x}/y", "/{x}/{y}", "/a/y", "/a-b", "/ab", "/aba"),
+    *("/ab{x}ba", "/{a}b{b}", "/a{x}a", "/{x}{y}", "/a", "/", "/a/", "/{x}/"),
+]
+MIDDLES = ["".join(each) for length in range(6) for each in product("ab-", repeat=length)]
+ENDS = product(("", "s", "se", "sec"), ("", "t", "et", "ret"))
+PATHS = [f"/{head}{middle}{tail}" for head, tail in ENDS for middle in MIDDLES]
+PATHS += [f"/{one}/{other}" for one, other in product(("a", "b", "", "ab"), ("y", "a", "", "b"))]
+FITTING = {
+    template: frozenset(path for path in PATHS if parse(template).match(path) is not None) for template in TEMPLATES
+}
+
+
+def shadowed(first: str, second: str) -> bool:
+    return bool([*shadows([HttpRoute("/e/1", first), HttpRoute("/e/2", second, users=ANN)])])
+
+
+@pytest.mark.parametrize("first", TEMPLATES)
+def test_two_templates_meet_when_some_path_fits_both(first: str) -> None:
+    for second in TEMPLATES:
+        assert shadowed(first, second) == bool(FITTING[first] & FITTING[second]), (first, second)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "expected"),
+    [
+        (HttpRoute("/e/1", "/{x}"), HttpRoute("/e/2", "/secret", users=ANN), True),
+        (HttpRoute("/e/1", "/{x}", users=ANN | {"bob"}), HttpRoute("/e/2", "/secret", users=ANN), True),
+        (HttpRoute("/e/1", "/{x}", users=ANN), HttpRoute("/e/2", "/secret", users=ANN | {"bob"}), False),
+        (HttpRoute("/e/1", "/{x}"), HttpRoute("/e/2", "/secret"), False),
+        (HttpRoute("/e/1", "/{x}", ("PUT",)), HttpRoute("/e/2", "/secret", users=ANN), False),
+        (HttpRoute("/e/1", "/secret", users=ANN), HttpRoute("/e/2", "/{x}"), False),
+    ],
+)
+def test_users_and_methods_decide(earlier: HttpRoute, later: HttpRoute, expected: bool) -> None:
+    assert bool([*shadows([earlier, later])]) is expected
+
+
+def test_long_paths_take_no_time() -> None:
+    assert shadowed("/" + "{x}-" * 60 + "a", "/" + "-{y}" * 60 + "a")
+    assert not shadowed("/" + "{x}-" * 60 + "a", "/" + "-{y}" * 60 + "b")
+
+
+def test_check_tells_of_a_shadowed_route(tmp_path: Path) -> None:
+    def endpoint(path: str) -> dict[str, object]:
+        messages = {"m": {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": path}}}}
+        options = {"options": {"path": path}}
+        return {"usage": ["consumer"], "protocol": "HTTP", "protocoloptions": options, "messages": messages}
+
+    catalog = tmp_path / "catalog.json"
+    catalog.write_text(json.dumps({"endpoints": {"open": endpoint("/{x}"), "closed": endpoint("/secret")}}))
+    (tmp_path / "ann").write_text("hush")
+    config = tmp_path / "router.yaml"
+    sources = ["{endpoint: /endpoints/open}", "{endpoint: /endpoints/closed, users: ann}"]
+    for listed, rules in ((sources, ["shadowed-route"]), (sources[::-1], [])):
+        auth = "http: {auth: {basic: {ann: 'file:ann'}}}"
+        config.write_text(f"catalog: {{source: ./catalog.json}}\nsources: [{', '.join(listed)}]\n{auth}")
+        findings, status = examined([str(catalog)], config)
+        assert [each.rule for each in findings if each.severity == "error"] == rules
+        assert status == bool(rules)
