@@ -17,7 +17,7 @@ WORKERS ?= 2
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-gateways bench-tables lock connectors clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-gateways bench-tables lock connectors pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -83,6 +83,9 @@ connectors: install ## fill the jar cache, for starts and tests without a networ
 	$(BIN)/python -m router.connectors
 	$(BIN)/python -m tests.support.brokers
 	$(BIN)/python -m tests.support.qpid
+
+pins: install ## write the hashes of all jars anew, after a change of their versions
+	$(BIN)/python -m tests.support.pins
 
 lock: install ## write the lock files anew; LOCK_FLAGS=--upgrade takes new versions
 	$(COMPILE) pyproject.toml -o $(LOCK)

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from bindings.ivy import Coordinate, IvyError, Request, resolve
+from bindings.ivy import Coordinate, IvyError, Request
+from bindings.pins import resolve_pinned
 from catalog.escaping import one_line
 from router.errors import ConnectorError
 
@@ -32,18 +33,21 @@ KAFKA: Final = Request(
     ),
 )
 """Spark's Kafka source and sink: the connector, its token provider, kafka-clients and commons-pool2."""
+PINS: Final = Path(__file__).resolve().with_name("connectors.json")
+"""The SHA-256 of each of them; ``make pins`` writes it."""
 
 
 def kafka_jars(into: Path | None = None) -> list[Path]:
     """Return the four jars of the Kafka connector for ``spark.jars``, fetching them when the cache lacks them.
 
     *into* names another cache than :func:`bindings.ivy.cache_root`. Once the cache is filled no network is touched.
+    Every call hashes them all, 10 MB.
 
     Raises:
-        ConnectorError: they are missing and cannot be fetched; exit code 7.
+        ConnectorError: they are missing and cannot be fetched, or not those of the manifest; exit code 7.
     """
     try:
-        return list(resolve(KAFKA, into))
+        return list(resolve_pinned(KAFKA, PINS, into))
     except IvyError as error:
         raise ConnectorError(str(error.args[0]), hint=error.hint) from error
 

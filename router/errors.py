@@ -73,7 +73,7 @@ class StateError(RouterError):
 
 
 class ConnectorError(RouterError):
-    """The connector jars are missing and could not be fetched, or do not fit this Spark; exit code 7."""
+    """The connector jars are missing and could not be fetched, or are not those of the manifest; exit code 7."""
 
 
 class SinkError(RouterError):

@@ -28,6 +28,7 @@ def test_the_demo_ends_by_itself_and_adds_up(tmp_path: Path) -> None:
     letters = DeltaTable(str(folder / "data" / "dead_letters")).to_pyarrow_table().to_pylist()
     assert (len(events), len(letters)) == (400, 16)
     assert len({(row["source"], row["id"]) for row in events if not row["message"].endswith("DrawerOpened")}) == 360
-    sale = next(row for row in events if row["message"].endswith("Sale"))
-    assert (sale["id"], sale["source"]) == ("7-R1", "/stores/7/tills/2")
+    # Rows lie in the order of batches and partitions, which is nobody's promise.
+    [sale] = [row for row in events if row["message"].endswith("Sale") and row["id"] == "7-R1"]
+    assert sale["source"] == "/stores/7/tills/2"
     assert json.loads(sale["native"])["path"] == "/stores/7/tills/2/sales"

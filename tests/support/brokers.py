@@ -17,13 +17,15 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from bindings.ivy import Coordinate, Request, find_java, resolve
+from bindings.ivy import Coordinate, Request, find_java
+from bindings.pins import resolve_pinned
 from tests.support import deployed
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import LOG_TAIL_BYTES, BrokerFailed, BrokerProcess
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_KAFKA"
 READY_LIMIT_SECONDS: Final = 90.0
+KAFKA_PINS: Final = Path(__file__).resolve().with_name("kafka_jars.json")
 CLUSTER_ID: Final = "eHJvdXRlci10ZXN0cy0wMQ"
 
 KAFKA_SERVER: Final = Request(
@@ -122,7 +124,7 @@ class KafkaBroker(BrokerProcess):
         return ()
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        classpath = os.pathsep.join(map(str, resolve(KAFKA_SERVER)))
+        classpath = os.pathsep.join(map(str, resolve_pinned(KAFKA_SERVER, KAFKA_PINS)))
         options = [f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseSerialGC", "-Djava.awt.headless=true"]
         options.append(f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}")
         options += self._system_properties()
@@ -175,7 +177,7 @@ def _docker_answers() -> bool:
 
 def main() -> int:
     """Fetch what a local broker needs and say where it is."""
-    sys.stdout.writelines(f"{jar}\n" for jar in resolve(KAFKA_SERVER))
+    sys.stdout.writelines(f"{jar}\n" for jar in resolve_pinned(KAFKA_SERVER, KAFKA_PINS))
     return 0
 
 

@@ -20,7 +20,8 @@ from typing import Any, Final
 from proton import ProtonException
 from proton.utils import BlockingConnection
 
-from bindings.ivy import Coordinate, Request, find_java, resolve
+from bindings.ivy import Coordinate, Request, find_java
+from bindings.pins import resolve_pinned
 from tests.support import deployed
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
@@ -28,6 +29,7 @@ from tests.support.processes import BrokerFailed, BrokerProcess
 GIVEN_VARIABLE: Final = "XROUTER_TEST_AMQP"
 READY_LIMIT_SECONDS: Final = 90.0
 READY_MARK: Final = b"BRK-1004"
+QPID_PINS: Final = Path(__file__).resolve().with_name("qpid_jars.json")
 QPID_SERVER: Final = Request(
     wanted=(Coordinate("org.apache.qpid", "qpid-broker", "9.2.1"),),
     excludes=("com.sleepycat",),
@@ -92,7 +94,7 @@ class QpidBroker(BrokerProcess):
         return READY_MARK in self.log.read_bytes()[self._started_at :]
 
     def _java(self) -> list[str]:
-        classpath = os.pathsep.join(map(str, resolve(QPID_SERVER)))
+        classpath = os.pathsep.join(map(str, resolve_pinned(QPID_SERVER, QPID_PINS)))
         work = self._folder / "work"
         options = [f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=256m"]
         options += ["-Djava.awt.headless=true", f"-Dlogback.configurationFile={deployed.QPID_LOGGING}"]
@@ -166,7 +168,7 @@ def amqp_for_tests(folder: Path) -> Iterator[str]:
 
 def main() -> int:
     """Fetch what a local broker needs and say where it is."""
-    sys.stdout.writelines(f"{jar}\n" for jar in resolve(QPID_SERVER))
+    sys.stdout.writelines(f"{jar}\n" for jar in resolve_pinned(QPID_SERVER, QPID_PINS))
     return 0
 
 

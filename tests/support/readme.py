@@ -21,7 +21,7 @@ MEANINGS: Final = {
     4: "no usable catalog",
     5: "a broker or target that does not answer",
     6: "the state folder is locked, of a newer format, or not ours",
-    7: "connector jars are missing and cannot be fetched",
+    7: "connector jars are missing and cannot be fetched, or are not those of this version",
     8: "a sink cannot take a batch; nothing is lost",
     9: "an unfinished batch belongs to a plan that cannot be read any more",
     130: "ended by Ctrl-C (`run` drains and ends with 0)",

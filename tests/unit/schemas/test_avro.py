@@ -74,7 +74,8 @@ def test_container_files(codec: str) -> None:
     fastavro.writer(target, READING, [VALUE] * 50, codec=codec)
     body = target.getvalue()
     assert held.fault(body, "application/avro") is None
-    assert held.fault(body[:-1] + b"!", None) is not None
+    # Another byte than the one there: the last of a container is random.
+    assert held.fault(body[:-1] + bytes([body[-1] ^ 1]), None) is not None
     assert "another schema" in told(validator(TREE).fault(body, None))
     assert held.fault(body[: len(body) // 2], None) is not None
 

@@ -1,0 +1,31 @@
+"""Writes the manifests of all jars anew, for a change of their versions: ``make pins``, then read the difference."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from bindings.ivy import Request, resolve
+from bindings.pins import write_pins
+from router.connectors import KAFKA, PINS
+from tests.support.brokers import KAFKA_PINS, KAFKA_SERVER
+from tests.support.qpid import QPID_PINS, QPID_SERVER
+
+MANIFESTS: tuple[tuple[Request, Path], ...] = (
+    (KAFKA, PINS),
+    (KAFKA_SERVER, KAFKA_PINS),
+    (QPID_SERVER, QPID_PINS),
+)
+
+
+def main() -> None:
+    """Fetch every jar into a folder of its own, since the cache is what the manifests are to be held against."""
+    with tempfile.TemporaryDirectory() as fresh:
+        for request, manifest in MANIFESTS:
+            write_pins(resolve(request, Path(fresh)), manifest)
+            sys.stdout.write(f"{manifest}\n")
+
+
+if __name__ == "__main__":
+    main()
