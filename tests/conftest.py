@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 
 GIVEN_BROKERS = frozenset({GIVEN_VARIABLE, "XROUTER_TEST_MQTT", "XROUTER_TEST_AMQP", "XROUTER_TEST_NATS"})
 KEPT_VARIABLES = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY"}) | GIVEN_BROKERS
-TOPIC_LIMIT_SECONDS = 30.0
+TOPIC_LIMIT_SECONDS = 120.0
 
-# A time limit per example would fail for a busy machine, not for a fault; pytest's limit catches what hangs.
-hypothesis.settings.register_profile("xrouter", deadline=None, print_blob=True)
+# The same examples in every run: a failure by chance says nothing of a change. `--hypothesis-profile=search` looks for
+# new ones. Limits of time would fail for a busy machine, not for a fault; pytest's limit catches what hangs.
+_UNHURRIED = hypothesis.settings(
+    deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("search", _UNHURRIED)
+hypothesis.settings.register_profile("xrouter", _UNHURRIED, derandomize=True)
 hypothesis.settings.load_profile("xrouter")
 
 TopicFactory = Callable[..., str]

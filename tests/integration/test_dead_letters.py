@@ -71,7 +71,7 @@ def post(port: int, body: bytes, content_type: str, **headers: str) -> None:
     """Send a message over HTTP, which must be taken."""
     told = {"Content-Type": content_type, **{name.replace("_", "-"): value for name, value in headers.items()}}
     request = urllib.request.Request(f"http://127.0.0.1:{port}/orders", body, told)
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         assert answer.status == 202
 
 

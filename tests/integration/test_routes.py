@@ -59,7 +59,7 @@ def post(port: int, path: str, body: bytes, content_type: str = "application/jso
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}{path}", body, {"Content-Type": content_type, "Authorization": "Bearer secret-token"}
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         return int(answer.status)
 
 

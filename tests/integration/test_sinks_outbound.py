@@ -60,7 +60,7 @@ def post(port: int, body: Any, content_type: str = STRUCTURED) -> None:
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/in", json.dumps(body).encode(), {"Content-Type": content_type}
     )
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=120) as answer:
         assert answer.status == 202
 
 

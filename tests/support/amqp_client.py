@@ -117,7 +117,7 @@ def delete_queue(uri: str, queue: str) -> None:
 
 
 def _manage(uri: str, properties: dict[str, str], body: Any = None) -> Any:
-    connection = BlockingConnection(uri, timeout=20.0)
+    connection = BlockingConnection(uri, timeout=120.0)
     try:
         receiver = connection.create_receiver(None, dynamic=True)
         reply_to = receiver.link.remote_source.address

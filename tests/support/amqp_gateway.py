@@ -18,7 +18,7 @@ from bindings.inbox.view import InboxView
 from bindings.parts import Part
 
 ENDPOINT = "/endpoints/e"
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 class Counts:

@@ -13,7 +13,7 @@ from proton.reactor import Container
 
 from tests.support.ports import LOOPBACK, free_ports
 
-SECONDS = 10.0
+SECONDS = 120.0
 
 
 class _Handler(MessagingHandler):

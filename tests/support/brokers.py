@@ -24,7 +24,7 @@ from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import LOG_TAIL_BYTES, BrokerFailed, BrokerProcess
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_KAFKA"
-READY_LIMIT_SECONDS: Final = 90.0
+READY_LIMIT_SECONDS: Final = 180.0
 KAFKA_PINS: Final = Path(__file__).resolve().with_name("kafka_jars.json")
 CLUSTER_ID: Final = "eHJvdXRlci10ZXN0cy0wMQ"
 

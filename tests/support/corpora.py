@@ -1,7 +1,7 @@
 """The table of what loading real catalogs gives: ``python -m tests.support.corpora [FOLDER]`` prints it as markdown.
 
 One row a document, read alone: its definitions, its endpoints, and its errors and warnings by rule. Split-file trees
-are one document. The folder is by default that of the shared corpora beside the repository.
+are one document. The folder is by default that of the shared corpora beside the repository, else our own samples.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from typing import Any, Final
 from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
+from tests.support.samples import FOLDER
 
-CORPORA: Final = Path(__file__).parents[3] / "shared" / "corpora"
+_SHARED: Final = Path(__file__).parents[3] / "shared" / "corpora"
+SHARED: Final = _SHARED.is_dir()
+CORPORA: Final = _SHARED if SHARED else FOLDER
 SUFFIXES: Final = (".json", ".yaml", ".yml", ".cereg")
 _COLLECTIONS: Final = {"messages", "definitions"}
 _HOLDERS: Final = {"messagegroups", "definitiongroups", "endpoints"}

@@ -22,7 +22,7 @@ from tests.support.five import DATA, World, attributes, structured
 from tests.support.kafka import produce, read_all
 
 SECONDS: Final = 120.0
-_CONNECT_SECONDS: Final = 20
+_CONNECT_SECONDS: Final = 120
 
 
 def send_kafka(world: World) -> None:

@@ -72,11 +72,11 @@ def ends(bootstrap: str, topic: str) -> dict[int, int]:
     """Return the end offset of every partition of a topic; empty when there is no such topic."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "xrouter-tests-ends"})
     try:
-        found = consumer.list_topics(topic, timeout=20).topics[topic]
+        found = consumer.list_topics(topic, timeout=120).topics[topic]
         if found.error is not None:
             return {}
         return {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)[1]
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=120)[1]
             for number in found.partitions
         }
     finally:

@@ -24,8 +24,8 @@ GIVEN_VARIABLE: Final = "XROUTER_TEST_MQTT"
 # Read at import: the tests' environment is cleaned of our variables before each of them.
 _GIVEN: Final = os.environ.get(GIVEN_VARIABLE)
 DEBIAN: Final = "/usr/sbin/mosquitto"
-READY_SECONDS: Final = 30.0
-STOP_SECONDS: Final = 30.0
+READY_SECONDS: Final = 120.0
+STOP_SECONDS: Final = 60.0
 
 # What the file of docker-compose.yml leaves to its place. Persistence is written on SIGUSR1, and at the end.
 _PLACE: Final = """\

@@ -19,7 +19,7 @@ from bindings.nats.gateway import NatsGateway
 from tests.support.natsserver import NatsServer
 from tests.support.waiting import wait_until
 
-SECONDS = 30
+SECONDS = 120
 STREAM, DURABLE = "S", "taker"
 T = TypeVar("T")
 
@@ -73,8 +73,8 @@ class Held(Kept):
         return self.futures[-1]
 
     def release(self) -> None:
-        """Keep all promises."""
-        for future in self.futures:
+        """Keep all promises made so far: keeping one may bring the next, in the gateway's thread."""
+        for future in list(self.futures):
             if not future.done():
                 future.set_result(None)
 

@@ -16,7 +16,7 @@ from tests.support.processes import BrokerFailed, BrokerProcess
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_NATS"
 DEBIAN: Final = "/usr/sbin/nats-server"
-READY_SECONDS: Final = 30.0
+READY_SECONDS: Final = 120.0
 
 
 def nats_server() -> str:
@@ -92,7 +92,7 @@ class RawSender:
     """A connection that speaks the protocol by itself, so that no client library comes between test and server."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection((LOOPBACK, port), timeout=10)
+        self._socket = socket.create_connection((LOOPBACK, port), timeout=READY_SECONDS)
         self._file = self._socket.makefile("rb")
         assert self._file.readline().startswith(b"INFO")
         self.send(b'CONNECT {"verbose":false,"pedantic":false,"headers":true,"lang":"test","version":"1"}\r\n')

@@ -25,8 +25,8 @@ class BrokerProcess(ABC):
     Should the process of the tests die, even by SIGKILL, a guard kills the broker. Start it from any thread.
     """
 
-    ready_seconds: ClassVar[float] = 30.0
-    stop_seconds: ClassVar[float] = 30.0
+    ready_seconds: ClassVar[float] = 120.0
+    stop_seconds: ClassVar[float] = 60.0
 
     def __init__(self, folder: Path) -> None:
         """Prepare a broker whose data, settings and log are in *folder*; nothing runs before its start."""

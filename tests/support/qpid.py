@@ -27,7 +27,7 @@ from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
 
 GIVEN_VARIABLE: Final = "XROUTER_TEST_AMQP"
-READY_LIMIT_SECONDS: Final = 90.0
+READY_LIMIT_SECONDS: Final = 180.0
 READY_MARK: Final = b"BRK-1004"
 QPID_PINS: Final = Path(__file__).resolve().with_name("qpid_jars.json")
 QPID_SERVER: Final = Request(

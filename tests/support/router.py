@@ -18,8 +18,8 @@ import yaml
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
-START_SECONDS: Final = 120.0
-STOP_SECONDS: Final = 60.0
+START_SECONDS: Final = 180.0
+STOP_SECONDS: Final = 120.0
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1"
 """For JVMs that end before the best code would pay: they compile quickly and only once."""
 
@@ -91,7 +91,7 @@ class RouterProcess:
         """SIGKILL, as the kernel or a power cut would; the JVM notices by itself."""
         assert self._process is not None
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(STOP_SECONDS)
 
     def stop(self) -> int:
         """SIGTERM, wait for the drain, return the exit code."""
@@ -118,7 +118,7 @@ class RouterProcess:
         """Make sure that nothing of it is left."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
-            self._process.wait(10)
+            self._process.wait(STOP_SECONDS)
 
     def metrics(self) -> dict[str, float]:
         """Return all samples by name with labels as Prometheus writes them; empty while it does not answer."""
@@ -149,7 +149,7 @@ class RouterProcess:
         return told
 
     def _get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=30) as answer:
             content: bytes = answer.read()
             return content.decode()
 

@@ -1,14 +1,13 @@
-"""A library of documents at hand, and the schemas of the real catalogs where those are beside the repository."""
+"""A library of documents at hand, and the schemas of the real catalogs, or of our samples."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-CORPORA = Path(__file__).parents[3] / "shared" / "corpora"
+from catalog.parsing import parse_text
+from tests.support.corpora import documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,8 @@ NOTHING = Documents({})
 
 def real_schemas(*families: str) -> Iterator[tuple[str, Any]]:
     """Give place and document of every schema of the families in the real catalogs."""
-    for path in sorted(CORPORA.rglob("*.json")):
-        for document in _schemas(json.loads(path.read_text("utf-8")), families):
+    for path in documents():
+        for document in _schemas(parse_text(path.name, path.read_bytes()).tree, families):
             yield path.name, document
 
 

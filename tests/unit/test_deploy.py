@@ -227,6 +227,33 @@ def test_the_image_is_made_of_what_exists() -> None:
     assert any(line.startswith("HEALTHCHECK ") for line in lines)
 
 
+def test_every_container_is_confined(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        assert service["cap_drop"] == ["ALL"] and not service.get("cap_add"), name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["mem_limit"] and service["pids_limit"], name
+        assert not service.get("privileged") and service.get("network_mode") != "host", name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), name
+        assert not any("docker.sock" in volume for volume in service.get("volumes", ())), name
+    router = compose["services"]["router"]
+    assert router["read_only"] and any(place.startswith("/tmp") for place in router["tmpfs"])
+
+
+def test_systemd_takes_the_unit_and_calls_it_confined(tmp_path: Path) -> None:
+    tool = shutil.which("systemd-analyze")
+    if tool is None and "CI" not in os.environ:
+        pytest.skip("systemd-analyze is missing: install systemd")
+    assert tool, "systemd-analyze is missing, and CI runs every test"
+    # The command is not installed here; everything else is as shipped.
+    unit = (DEPLOY / "xrouter.service").read_text().replace("/opt/xrouter/bin/xrouter", "/bin/true")
+    (tmp_path / "xrouter.service").write_text(unit)
+    for arguments in (("verify", "--recursive-errors=no"), ("security", "--offline=true", "--threshold=30")):
+        command = [tool, *arguments, str(tmp_path / "xrouter.service")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Unknown key" not in done.stderr and "Failed to parse" not in done.stderr, done.stderr
+
+
 def test_the_unit_gives_a_drain_time_and_does_not_repeat_hopeless_starts() -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]

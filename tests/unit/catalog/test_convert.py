@@ -339,7 +339,9 @@ GROUPS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(groups=st.dictionaries(st.sampled_from(["g", "h"]), GROUPS, min_size=1))
 def test_any_mixture_of_levels_means_the_same(tmp_path: Path, groups: dict[str, Any]) -> None:
     catalog, done = converted(written(tmp_path, {"messagegroups": groups}))

@@ -1,4 +1,4 @@
-"""Real catalogs, where they are at hand: all of them load, whole, and say nothing wrong; and big ones load fast."""
+"""Real catalogs, else our samples: all of them load, whole, and say nothing wrong; and big ones load fast."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from catalog.listing import catalog_from_json, catalog_to_json, listing
 from catalog.load import load
 from catalog.parsing import parse_text
-from tests.support.corpora import CORPORA, Row, declared, documents, rows, table
+from tests.support.corpora import Row, declared, documents, rows, table
 
 NO_CATALOGS: Final = {
     "doc-store-data.json",
@@ -21,7 +21,8 @@ NO_CATALOGS: Final = {
     "formatted-doc-store-model.json",
 }
 """Registries of other things than messages: the only files of which an error is true."""
-there: Final = pytest.mark.skipif(not CORPORA.is_dir(), reason="the corpora are not beside the repository")
+OTHER_FORMS: Final = {"mill.messages.yaml", "orchard.messages.json", "observatory"}
+"""Samples that write messages down in another way: as a Message Catalog, and split over files."""
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,6 @@ def corpora() -> list[Row]:
     return list(rows())
 
 
-@there
 def test_no_error_that_the_author_would_call_wrong(corpora: list[Row]) -> None:
     for row in corpora:
         assert row.catalog is not None, row.error
@@ -37,15 +37,15 @@ def test_no_error_that_the_author_would_call_wrong(corpora: list[Row]) -> None:
         assert row.counts("error") == expected, row.path
 
 
-@there
 def test_every_definition_written_is_effective(corpora: list[Row]) -> None:
     for row in corpora:
         assert row.catalog is not None
+        if {row.path.name, row.path.parent.name} & OTHER_FORMS:
+            continue
         effective = {(each.group.rsplit("/", 1)[-1], each.messageid) for each in row.catalog.definitions.values()}
         assert effective == declared(parse_text(row.path.name, row.path.read_bytes()).tree), row.path
 
 
-@there
 def test_every_catalog_survives_being_written_down(corpora: list[Row]) -> None:
     for row in corpora:
         assert row.catalog is not None
@@ -59,7 +59,6 @@ def test_every_catalog_survives_being_written_down(corpora: list[Row]) -> None:
         )
 
 
-@there
 def test_every_schema_is_linked_or_told_of(corpora: list[Row]) -> None:
     for row in corpora:
         assert row.catalog is not None
@@ -69,7 +68,6 @@ def test_every_schema_is_linked_or_told_of(corpora: list[Row]) -> None:
                 assert told & {"network-off", "unresolvable-schema"}, definition.xid
 
 
-@there
 def test_the_table_has_a_row_for_each_document() -> None:
     lines = table().splitlines()
     assert len(lines) == len(documents()) + 3
@@ -89,7 +87,7 @@ def test_ten_thousand_definitions(tmp_path: Path) -> None:
     }
     path = tmp_path / "big.json"
     path.write_text(json.dumps({"messagegroups": {"g": {"messages": messages}}}))
-    started = time.perf_counter()
+    started = time.process_time()
     catalog = load([path])
     assert len(catalog.definitions) == 10_000
-    assert time.perf_counter() - started < 20.0  # about 3 s on an idle core; the limit is for shared ones
+    assert time.process_time() - started < 20.0  # of our own, about 3 s; what others do on the machine is not counted

@@ -27,7 +27,7 @@ from catalog.model import Catalog
 from catalog.parsing import parse_text
 from router.cli import status_of
 from router.errors import CatalogUnavailable
-from tests.support.corpora import CORPORA, documents
+from tests.support.corpora import documents
 from tests.support.hostile import CASES, LARGE, Case, messages
 from tests.support.samples import samples
 
@@ -128,7 +128,6 @@ def test_odd_values_at_every_place(path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-@pytest.mark.skipif(not CORPORA.is_dir(), reason="the corpora are not beside the repository")
 def test_odd_values_in_real_documents() -> None:
     for path in documents():
         tree = parse_text(path.name, path.read_bytes()).tree

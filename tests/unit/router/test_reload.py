@@ -21,7 +21,7 @@ sinks: {out: {type: jsonl, path: ./out}}
 routes: [{to: out}]
 dead_letters: {sinks: [out]}
 """
-LIMIT = 20.0
+LIMIT = 120.0
 
 
 def write(path: Path, base: str | None, content_type: str) -> None:

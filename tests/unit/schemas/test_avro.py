@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from catalog.schemas.avro import AvroValidator, compile_schema, references_of
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
-from tests.support.schema_documents import CORPORA, NOTHING, Documents, real_schemas
+from tests.support.corpora import SHARED
+from tests.support.schema_documents import NOTHING, Documents, real_schemas
 
 READING: dict[str, Any] = {
     "type": "record",
@@ -368,13 +369,11 @@ def test_any_document_compiles_or_is_refused(document: Any) -> None:
         assert error.hint
 
 
-@pytest.mark.skipif(not CORPORA.is_dir(), reason="the corpora are not beside the repository")
 def test_every_real_schema_compiles() -> None:
     count = 0
     for place, document in real_schemas("avro"):
         count += 1
         held = validator(document)
-        assert (
-            "field" in told(held.fault(b"{}", "application/json")) or held.fault(b"{}", "application/json") is None
-        ), place
-    assert count > 100
+        fault = held.fault(b"{}", "application/json")
+        assert fault is None or "field" in fault.message or "is not any of" in fault.message, place
+    assert count > 100 if SHARED else count

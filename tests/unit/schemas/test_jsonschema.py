@@ -158,7 +158,7 @@ def test_text_is_read_as_json() -> None:
 
 
 def test_hostile_content_ends() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     looking = compiled({"pattern": "^(?=(a+)+$)(a|aa)+b\\1"})
     assert looking.fault(b'"' + b"a" * 5000 + b'!"', None) is not None
     deep: dict[str, Any] = {}
@@ -169,7 +169,7 @@ def test_hostile_content_ends() -> None:
     node = {"$defs": {"n": {"allOf": [{"items": {"$ref": "#/$defs/n"}}] * 2}}, "$ref": "#/$defs/n"}
     assert compiled(node).fault(b"[" * 500 + b"]" * 500, None) is None
     assert compiled({"$ref": "#"}).fault(b"1", None) is None
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_faults_are_short_and_of_one_line() -> None:

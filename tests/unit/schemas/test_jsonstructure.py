@@ -147,14 +147,14 @@ def test_what_does_no_harm_is_let_pass() -> None:
 
 
 def test_hostile_content_ends() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     text = document("string", pattern="^(a+)+$", **{"$uses": ["JSONStructureValidation"]})
     assert verdicts(text, b'"' + b"a" * 5000 + b'!"') == [False]
     tree = document("object", properties={"n": {"type": {"$ref": "#/definitions/N"}}})
     tree["definitions"] = {"N": {"type": "array", "name": "N", "items": {"type": {"$ref": "#/definitions/N"}}}}
     assert compiled(tree).fault(b'{"n": ' + b"[" * 900 + b"]" * 900 + b"}", None) is not None
     assert compiled(tree).fault(b'{"n": ' + b"[" * 50 + b"]" * 50 + b"}", None) is None
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
 
 
 def test_real_documents_compile() -> None:

@@ -84,7 +84,7 @@ def test_the_same_content_is_compiled_once_per_thread() -> None:
         target=lambda: others.append(compile_schema(SchemaSource("JsonSchema", "", {"type": "string"}), library))
     )
     thread.start()
-    thread.join(10)
+    thread.join(120)
     assert others
     assert others[0] is not first
 

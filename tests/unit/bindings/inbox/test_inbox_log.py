@@ -33,7 +33,7 @@ from bindings.inbox.view import InboxView
 from bindings.parts import Part
 
 FREE = InboxLimits(min_free_bytes=0)
-SECONDS = 20
+SECONDS = 120
 
 
 def row(number: int, path: bytes = b"/a", size: int = 0) -> InboxRow:

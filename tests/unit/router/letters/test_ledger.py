@@ -145,12 +145,12 @@ def test_one_replay_at_a_time_and_a_killed_one_is_no_matter(tmp_path: Path) -> N
                 pass
             ledger.replayed(["a"], WHEN)  # the lock is of replays, not of the ledger
             holder.kill()
-            holder.join(10)
+            holder.join(120)
             with ledger.exclusive():
                 pass
     finally:
         holder.kill()
-        holder.join(10)
+        holder.join(120)
 
 
 def test_a_reader_sees_all_or_none_and_never_waits(tmp_path: Path) -> None:
