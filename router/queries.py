@@ -93,7 +93,7 @@ class Queries:
         wanted = by_query(sources)
         left = self._succession.left(wanted)
         for name in left:
-            _log.warning("query has something to finish, though no source is left of it", query=name)
+            _log.info("query is finished, though no source is left of it", query=name)
         self._running = {name: _Running(name, wanted.get(name, ())) for name in (*left, *wanted)}
         for running in self._running.values():
             self._status.query(running.name, "starting")
