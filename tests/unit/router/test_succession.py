@@ -1,0 +1,93 @@
+"""Which generation comes next: an unfinished batch first, and every topic from where any query left it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from router import generations
+from router.generations import Generation
+from router.positions import Offsets, Positions
+from router.settings import SourceSettings
+from router.sources import INBOX, Source
+from router.state import State
+from router.succession import Succession
+
+PLAN = "a" * 32
+ONE, TWO = "kafka-1", "kafka-1-two"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    """A state folder of its own."""
+    with State.open(tmp_path / "state") as opened:
+        yield opened
+
+
+def sources(query: str, *topics: str) -> tuple[Source, ...]:
+    """Return sources of a query, which begin at their first record and so ask no broker."""
+    return tuple(
+        Source(f"/endpoints/{topic}", "kafka", f"kafka:{topic}", query, SourceSettings(endpoint=f"/endpoints/{topic}"),
+               topic=topic, servers="nowhere:1")
+        for topic in topics
+    )  # fmt: skip
+
+
+def spark_wrote(generation: Generation, batch: int, offsets: Offsets, *, committed: bool = True) -> None:
+    """Write what Spark writes of a batch."""
+    for folder, text in (("offsets", f"v1\n{{}}\n{json.dumps(offsets)}"), ("commits", "v1\n{}")):
+        if folder == "offsets" or committed:
+            (generation.path / folder).mkdir(exist_ok=True)
+            (generation.path / folder / str(batch)).write_text(text)
+
+
+def test_a_topic_that_moves_is_read_on_where_it_was_left(state: State) -> None:
+    succession = Succession(state)
+    first = succession.next(ONE, sources(ONE, "a", "b"), "earliest")
+    assert json.loads(first.starting) == {"a": {}, "b": {}}
+    spark_wrote(first, 0, {"a": {"0": 5}, "b": {"0": 6}})
+    moved = sources(TWO, "b")
+    # Nobody asks a broker where a topic ends that some query has been reading.
+    succession.place(moved, "latest")
+    second = succession.next(TWO, moved, "latest")
+    assert json.loads(second.starting) == {"b": {"0": 6}}
+    spark_wrote(second, 0, {"b": {"0": 9}})
+    # What the first query knew of it is old by now, and it has not begun another generation since.
+    back = succession.next(ONE, sources(ONE, "a"), "earliest")
+    assert json.loads(back.starting) == {"a": {"0": 5}}
+    again = succession.next(ONE, sources(ONE, "a", "b"), "earliest")
+    assert json.loads(again.starting) == {"a": {"0": 5}, "b": {"0": 9}}
+
+
+def test_generations_without_a_commit_hand_their_positions_on(state: State) -> None:
+    Positions(state).keep("1", {"new": {"0": 40, "1": 2}})
+    succession = Succession(state)
+    for topics in (("new",), ("new", "other"), ("other",), ("other", "new", "third")):
+        generation = succession.next(ONE, sources(ONE, *topics), "earliest")
+    assert json.loads(generation.starting) == {"new": {"0": 40, "1": 2}, "other": {}, "third": {}}
+    assert succession.next(ONE, sources(ONE, "third", "new", "other"), "earliest") == generation
+
+
+def test_a_batch_that_may_be_written_in_part_goes_first(state: State) -> None:
+    succession = Succession(state)
+    generation = succession.next(ONE, sources(ONE, "a"), "earliest")
+    spark_wrote(generation, 0, {"a": {"0": 5}}, committed=False)
+    assert succession.unfinished(ONE) is None
+    assert succession.left(()) == []
+    state.pin(ONE, 0, PLAN, b"plan")
+    assert succession.unfinished(ONE) == generation
+    assert succession.left(()) == [ONE]
+    assert succession.left((ONE,)) == []
+    spark_wrote(generation, 0, {"a": {"0": 5}})
+    assert succession.unfinished(ONE) is None
+
+
+def test_the_inbox_is_read_for_as_long_as_there_is_one(state: State) -> None:
+    succession = Succession(state)
+    assert succession.left(()) == []
+    generation = succession.inbox()
+    assert succession.inbox() == generation == generations.current(state, INBOX)
+    assert succession.left(()) == [INBOX]
