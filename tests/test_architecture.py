@@ -6,10 +6,9 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("catalog", "bindings", "router")
@@ -31,6 +30,7 @@ def room_of(path: Path) -> str:
     return path.relative_to(ROOT).parts[0]
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
@@ -54,8 +54,28 @@ def roots_of(path: Path) -> dict[str, int]:
     return found
 
 
-every_source = pytest.mark.parametrize("path", SOURCES, ids=name_of)
-every_file = pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=name_of)
+def for_each(paths: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """Make one test of a rule, which names every file that breaks it; a test for each file costs more."""
+
+    def rule_of(check: Callable[[Path], None]) -> Callable[[], None]:
+        def rule() -> None:
+            assert paths
+            broken: list[str] = []
+            for path in paths:
+                try:
+                    check(path)
+                except AssertionError as error:
+                    broken.append(str(error))
+            assert not broken, "\n".join(broken)
+
+        rule.__name__, rule.__doc__ = check.__name__, check.__doc__
+        return rule
+
+    return rule_of
+
+
+every_source = for_each(SOURCES)
+every_file = for_each([*SOURCES, *TESTS])
 
 
 def test_each_room_has_modules() -> None:
@@ -69,9 +89,7 @@ def test_imports_go_one_way(path: Path) -> None:
     assert not wrong, f"{name_of(path)} may import only {sorted(allowed)}, but imports (name: line) {wrong}"
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in SOURCES if room_of(path) == "catalog" or path.name == "codec.py"], ids=name_of
-)
+@for_each([path for path in SOURCES if room_of(path) == "catalog" or path.name == "codec.py"])
 def test_catalog_and_codecs_know_no_spark_and_no_client(path: Path) -> None:
     wrong = {name: line for name, line in roots_of(path).items() if name in SPARK | CLIENTS}
     assert not wrong, f"{name_of(path)} imports (name: line) {wrong}"
@@ -96,7 +114,7 @@ def test_modules_are_short_and_named_for_what_they_do(path: Path) -> None:
     assert not shapeless, f"{name_of(path)}: {shapeless} says nothing about what is in there"
 
 
-@pytest.mark.parametrize("path", [path for path in SOURCES if path.name == "__init__.py"], ids=name_of)
+@for_each([path for path in SOURCES if path.name == "__init__.py"])
 def test_faces_only_re_export(path: Path) -> None:
     for node in tree_of(path).body:
         docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
