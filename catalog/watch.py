@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from catalog.declared import Place
+from catalog.declared import Declarations, Place
+from catalog.doubting import MAX_SHRINK, Doubtful, Sizes, first_of, sizes_of, unfinished
 from catalog.errors import DocumentError
 from catalog.fetching import Cache, Fetcher
 from catalog.findings import Findings
@@ -62,6 +63,8 @@ class CatalogWatcher:
     A catalog is refused for errors that the one in use does not have, and waits for what it refers to and cannot be
     reached (semantics.md section 7); both only while another is in use.
 
+    A change that looks unfinished (:mod:`catalog.doubting`) is taken when the next look finds the same.
+
     A change is answered once, as a catalog, a refusal or a wait; sources that cannot be read are refused once and
     looked at again every time. What changes without changing the meaning (the epoch) is answered with None, but for the
     first good catalog after a refusal: that ends it.
@@ -74,12 +77,14 @@ class CatalogWatcher:
         *,
         network: bool = False,
         allow: Sequence[str] = (),
+        max_shrink: float = MAX_SHRINK,
         current: Catalog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch *sources*; *current* is the catalog in use, so that an unchanged first look says nothing.
 
-        *allow* is as for :func:`catalog.load.load`.
+        *allow* is as for :func:`catalog.load.load`. A catalog or document of it that lost more than *max_shrink* of its
+        definitions (0 to 1) is taken at a second look only.
         """
         self._sources = tuple(sources)
         self._interval = interval
@@ -93,6 +98,10 @@ class CatalogWatcher:
         self._trouble = ""
         self._refused = False
         self._awaited: tuple[str, ...] = ()
+        self._max_shrink = max_shrink
+        self._sizes = Sizes(len(current.definitions)) if current is not None else Sizes()
+        self._held: tuple[Catalog, Sizes] | None = None
+        self._doubts: tuple[str, ...] = ()
         self._due = clock()
 
     @property
@@ -105,8 +114,13 @@ class CatalogWatcher:
         """What the catalog that was found last waits for; empty when it does not wait."""
         return self._awaited
 
-    def poll(self) -> Catalog | Refusal | Waiting | None:
-        """Return a new catalog, the refusal of one with errors, what one waits for, or None.
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why the catalog that was found last waits for a second look; empty when it does not."""
+        return self._doubts
+
+    def poll(self) -> Catalog | Refusal | Waiting | Doubtful | None:
+        """Return a new catalog, the refusal of one with errors, what one waits for, why one is doubted, or None.
 
         None when nothing changed, when it is too early, and when a file is being written just now.
         """
@@ -115,9 +129,11 @@ class CatalogWatcher:
         self._due = self._clock() + self._interval
         fetcher = self._fetcher()
         if self._seen is not None and not fetcher.changed(self._seen):
-            return None
+            return self._second_look()
+        before, declarations = self._seen or {}, Declarations()
+        self._held, self._doubts = None, ()
         try:
-            catalog = load(self._sources, fetcher=fetcher)
+            catalog = load(self._sources, fetcher=fetcher, declarations=declarations)
         except DocumentError as error:
             self._seen = fetcher.seen
             return self._unreadable(error)
@@ -125,9 +141,27 @@ class CatalogWatcher:
             return None  # it is being written just now; the next look tells
         self._seen = fetcher.seen
         self._trouble = ""
-        return self._judged(catalog)
+        sizes = sizes_of(catalog, declarations)
+        self._doubts = self._doubted(catalog, sizes, fetcher, before)
+        if self._doubts:
+            self._held = (catalog, sizes)
+            return Doubtful(self._doubts)
+        return self._judged(catalog, sizes)
 
-    def _judged(self, catalog: Catalog) -> Catalog | Refusal | Waiting | None:
+    def _doubted(self, catalog: Catalog, sizes: Sizes, fetcher: Fetcher, before: Mapping[str, str]) -> tuple[str, ...]:
+        """Return why a catalog that could take effect needs a second look."""
+        if self._epoch in (None, catalog.epoch) or catalog.pending or new_errors(catalog, self._tolerated):
+            return ()
+        return first_of((*sizes.shrunk(self._sizes, self._max_shrink), *unfinished(fetcher, before)))
+
+    def _second_look(self) -> Catalog | Refusal | Waiting | None:
+        """Take what was doubted, since it is still the same."""
+        if self._held is None:
+            return None
+        held, self._held, self._doubts = self._held, None, ()
+        return self._judged(*held)
+
+    def _judged(self, catalog: Catalog, sizes: Sizes) -> Catalog | Refusal | Waiting | None:
         errors = new_errors(catalog, self._tolerated)
         if errors:
             self._refused = True
@@ -135,6 +169,7 @@ class CatalogWatcher:
             return Refusal(errors)
         if catalog.epoch == self._epoch and not self._refused:
             self._awaited = ()
+            self._sizes = sizes
             return None
         if catalog.pending and self._epoch not in (None, catalog.epoch):
             told, self._awaited = self._awaited, catalog.pending
@@ -143,6 +178,7 @@ class CatalogWatcher:
         self._awaited = ()
         self._epoch = catalog.epoch
         self._tolerated = catalog.findings
+        self._sizes = sizes
         return catalog
 
     def _fetcher(self) -> Fetcher:

@@ -109,6 +109,9 @@ class Metrics:
         self._awaited = Gauge(
             "xrouter_catalog_awaited", "Unreachable references that a catalog waits for.", registry=registry
         )
+        self._doubted = Gauge(
+            "xrouter_catalog_doubted", "Reasons why a changed catalog waits for a second look.", registry=registry
+        )
         self._reloads = Counter(
             "xrouter_catalog_reloads", "Changed catalogs, by what became of them.", ("result",), registry=registry
         )
@@ -198,6 +201,10 @@ class Metrics:
     def awaited(self, references: int) -> None:
         """Set how many references keep a catalog from taking effect, since they cannot be reached for now."""
         self._awaited.set(references)
+
+    def doubted(self, reasons: int) -> None:
+        """Set for how many reasons a changed catalog waits for a second look."""
+        self._doubted.set(reasons)
 
     def received(self, endpoint: str) -> None:
         """Count a message that a gateway was handed; with :meth:`acknowledged` what gateways ask for."""

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from catalog.doubting import Doubtful
 from catalog.model import Catalog, Finding
 from catalog.watch import CatalogWatcher, Refusal, Waiting
 from router.errors import ConfigError, StateError
@@ -48,6 +49,7 @@ class Reloader:
             self._interval,
             network=settings.catalog.network,
             allow=settings.catalog.allow_addresses,
+            max_shrink=settings.catalog.max_shrink,
             current=active.catalog,
         )
 
@@ -63,10 +65,16 @@ class Reloader:
         found = self._watcher.poll()
         self._status.awaiting(self._watcher.awaited)
         self._metrics.awaited(len(self._watcher.awaited))
+        self._status.doubting(self._watcher.doubts)
+        self._metrics.doubted(len(self._watcher.doubts))
         if found is None:
             return None
         if isinstance(found, Refusal):
             self._refuse(found.errors)
+            return None
+        if isinstance(found, Doubtful):
+            hint = "nothing to do if it is meant: the next look takes it"
+            _log.warning("catalog waits for a second look", reasons=list(found.reasons), hint=hint)
             return None
         if isinstance(found, Waiting):
             _log.warning("catalog waits for what it refers to; the last good one goes on", unreachable=list(found.uris))

@@ -57,6 +57,7 @@ class Status:
         self._refused: tuple[Finding, ...] = ()
         self._refused_since = ""
         self._awaited: tuple[str, ...] = ()
+        self._doubts: tuple[str, ...] = ()
         self._draining = False
         self._beaten: float | None = None
 
@@ -103,6 +104,11 @@ class Status:
         """
         with self._lock:
             self._awaited = tuple(references)
+
+    def doubting(self, reasons: Sequence[str]) -> None:
+        """Note why a changed catalog waits for a second look; nothing ends the wait. The router stays ready."""
+        with self._lock:
+            self._doubts = tuple(reasons)
 
     def draining(self) -> None:
         """Note that the router is stopping: not ready from here on, alive until it ends."""
@@ -166,6 +172,7 @@ class Status:
         answer["refused_findings"] = len(self._refused)
         answer["refused_since"] = self._refused_since or None
         answer["awaited"] = list(self._awaited[:FINDINGS])
+        answer["doubted"] = list(self._doubts)
         return answer
 
 

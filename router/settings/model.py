@@ -35,6 +35,9 @@ class CatalogSettings(Section):
     )
     poll: Duration = Field(timedelta(seconds=5), description="How often changes are looked for; 0 is never.")
     network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
+    max_shrink: float = Field(
+        0.5, ge=0, le=1, description="Share of its definitions that a source may lose before a second look; 1 is all."
+    )
     allow_addresses: Texts = Field(
         (), description="Hosts and networks that references may lead to though they are not public; `*` is all."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from catalog.doubting import Doubtful
 from catalog.load import load
 from catalog.model import Catalog
 from catalog.watch import CatalogWatcher, Refusal, Waiting
@@ -26,7 +27,7 @@ class Looks:
         self._now = 0.0
         self._watcher = CatalogWatcher([source], 5.0, network=True, current=current, clock=lambda: self._now)
 
-    def next(self) -> Catalog | Refusal | Waiting | None:
+    def next(self) -> Catalog | Refusal | Waiting | Doubtful | None:
         found = self._watcher.poll()
         self._now += 5.0
         return found
@@ -34,6 +35,10 @@ class Looks:
     @property
     def awaited(self) -> tuple[str, ...]:
         return self._watcher.awaited
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        return self._watcher.doubts
 
 
 def test_each_change_is_told_once(tmp_path: Path) -> None:
@@ -161,3 +166,60 @@ def test_a_first_catalog_does_not_wait(tmp_path: Path) -> None:
         found = Looks(tmp_path / "c.json").next()
         assert isinstance(found, Catalog)
         assert found.pending == (f"{web.url}/base.json",)
+
+
+def messages(path: Path, *names: str) -> None:
+    told = {name: {"envelope": "CloudEvents/1.0", "datacontenttype": f"a/{len(names)}"} for name in names}
+    path.write_text(json.dumps({"messagegroups": {path.stem: {"messages": told}}}))
+
+
+def test_a_source_that_lost_most_of_its_definitions_waits_for_a_second_look(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    messages(one, *"abcdefgh")
+    messages(other, "a", "b")
+    looks = Looks(tmp_path, load([tmp_path]))
+    assert looks.next() is None
+    messages(other, "a")  # half of one document, which is not more than half
+    assert isinstance(looks.next(), Catalog)
+    messages(one, *"abc")
+    doubted = looks.next()
+    assert isinstance(doubted, Doubtful) and f"{one} has 3 definitions and had 8" in doubted.reasons
+    assert looks.doubts == doubted.reasons
+    messages(one, *"abcdefgh")
+    assert looks.next() is None and looks.doubts == (), "the rest was written meanwhile"
+    messages(one, *"ab")
+    assert isinstance(looks.next(), Doubtful)
+    taken = looks.next()
+    assert isinstance(taken, Catalog) and len(taken.definitions) == 3 and looks.doubts == ()
+    assert looks.next() is None
+
+
+def test_a_first_look_compares_with_the_catalog_in_use(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    messages(path, *"abcdefgh")
+    active = load([path])
+    messages(path, "a")
+    looks = Looks(path, active)
+    assert isinstance(looks.next(), Doubtful) and isinstance(looks.next(), Catalog)
+
+
+def test_a_yaml_file_cut_off_in_mid_line_is_not_taken_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    whole = "messagegroups:\n  g:\n    messages:\n" + "".join(
+        f"      m{number}: {{envelope: CloudEvents/1.0}}\n" for number in range(4)
+    )
+    path.write_text(whole)
+    looks = Looks(path, load([path]))
+    assert looks.next() is None
+    longer = whole + "      m4: {datacontenttype: a/b}\n      m5:\n        datacontenttype: text/plain\n"
+    path.write_text(longer[:-6])  # good YAML that means something else
+    doubted = looks.next()
+    assert doubted == Doubtful((f"{path} does not end with a whole line",))
+    path.write_text(longer)
+    taken = looks.next()
+    assert isinstance(taken, Catalog)
+    assert taken.definitions["/messagegroups/g/messages/m5"].datacontenttype == "text/plain"
+    path.write_text(longer[:-1])  # meant so: some editors write no newline at the end
+    assert looks.next() is None, "the meaning is the same"
+    path.write_text(longer + "      m6: {envelope: CloudEvents/1.0}")
+    assert isinstance(looks.next(), Doubtful) and isinstance(looks.next(), Catalog)

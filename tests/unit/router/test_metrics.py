@@ -29,6 +29,7 @@ CONTRACT = {
     # Additions to section 8.
     "xrouter_query_held": {"query", "sink"},
     "xrouter_catalog_awaited": set(),
+    "xrouter_catalog_doubted": set(),
     "xrouter_background_faults": {"part"},
 }
 NOW = 1_700_000_000_000

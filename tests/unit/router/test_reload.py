@@ -57,3 +57,22 @@ def test_a_catalog_that_waits_takes_effect_when_it_is_whole(tmp_path: Path) -> N
         wait_until(lambda: polled(0) and bool(plans), LIMIT, "the new plan")
     definition = plans[0].catalog.definitions["/endpoints/e/messages/m"]
     assert (definition.envelope, definition.datacontenttype) == ("CloudEvents/1.0", "c/d")
+
+
+def test_a_catalog_that_shrank_waits_for_a_second_look_and_says_so(tmp_path: Path) -> None:
+    catalog = tmp_path / "catalog.json"
+    (tmp_path / "router.yaml").write_text(CONFIG)
+    write(catalog, None, "a/b")
+    told = json.loads(catalog.read_text())
+    told["messagegroups"] = {"g": {"messages": {f"m{number}": {"protocol": "KAFKA"} for number in range(9)}}}
+    catalog.write_text(json.dumps(told))
+    settings = load_settings(tmp_path / "router.yaml", {})
+    metrics, status = Metrics(), Status()
+    reloader = Reloader(settings, Plan(load([catalog]), settings), metrics, status)
+    write(catalog, None, "a/b")
+    assert reloader.poll() is None
+    assert status.ready()[1]["catalog"]["doubted"] == ["the catalog has 1 definitions and had 10"]
+    assert metrics.registry.get_sample_value("xrouter_catalog_doubted") == 1
+    wait_until(lambda: (plan := reloader.poll()) is not None and len(plan.catalog.definitions) == 1, LIMIT, "the plan")
+    assert status.ready()[1]["catalog"]["doubted"] == []
+    assert metrics.registry.get_sample_value("xrouter_catalog_doubted") == 0
