@@ -30,7 +30,7 @@ from tests.support.waiting import wait_until
 
 DEFINITIONS: Final = 10
 RECORDS: Final = 10
-LIMIT: Final = 120.0
+LIMIT: Final = 240.0
 STARTED: Final = "[router.service] metrics="
 RELOADED: Final = "catalog reloaded"
 POINTS: Final = (
