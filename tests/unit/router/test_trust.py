@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from catalog.load import load
+from router.cli import status_of
 from router.commands.check import examined
 from router.doctor import examine
 from router.errors import ConfigError, StateError
@@ -277,3 +278,19 @@ def test_doctor_shows_pins_and_asks_nobody_else(tmp_path: Path, monkeypatch: pyt
     seen = {each.name: each for each in examine_quietly(tmp_path)}
     assert seen["addresses"].state == "fail" and "sasl_ssl://127.0.0.1:1" in seen["addresses"].found
     assert "source /endpoints/e" not in seen
+
+
+@pytest.mark.parametrize("command", ["run", "gateway"])
+def test_no_process_starts_with_a_catalog_that_moved(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("P", "hush")
+    inbox = "inbox: {kafka: {bootstrap_servers: '127.0.0.1:1', topic: t}}\n" if command == "gateway" else ""
+    text = f"metrics: {{port: 0}}\n{inbox}{SOURCE % LOGIN}"
+    write_catalog(tmp_path, "mqtts://h")
+    admitted(plan_of(tmp_path, text))
+    write_catalog(tmp_path, "mqtts://127.0.0.1:1")
+    assert status_of([command, str(tmp_path / "router.yaml")]) == 3
+    err = capsys.readouterr().err
+    assert "its credentials are for mqtts://h:8883; the catalog says mqtts://127.0.0.1:1" in err
+    assert "hint: if that is meant, set sources.0.uris to it, or remove the entry from" in err and "hush" not in err
