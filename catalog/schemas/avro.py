@@ -18,9 +18,11 @@ from catalog.schemas.avro_json import Walk, compile_json
 from catalog.schemas.avro_types import AvroSchema, missing_names, read_schema
 from catalog.schemas.avro_values import Misfit
 from catalog.schemas.bodies import fault, is_json, looks_like_json, short
-from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource
+from catalog.schemas.contract import BEYOND_LIMITS, Library, SchemaError, SchemaFault, SchemaSource, TooCostly
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
+MAX_STEPS: Final = 2_000_000
+"""Records that may be read for one body before it is too costly for a process that has others to look at."""
 _FINGERPRINT: Final = slice(2, 10)
 _TOO_DEEP: Final = "nests deeper than can be read"
 
@@ -74,6 +76,8 @@ class AvroBodies:
             return self._binary(body or b"") if content_type else self._either(body or b"")
         except RecursionError:
             raise Misfit(f"the body {_TOO_DEEP}") from None
+        except TooCostly:
+            raise Misfit(f"the body {BEYOND_LIMITS}: too many of its values may be of several types") from None
 
     def _either(self, body: bytes) -> Any:
         try:
@@ -129,9 +133,17 @@ class AvroValidator:
         self._bodies = AvroBodies(
             schema, lambda body, at: (None, read(body, at, 0)), lambda value: check(value, Walk())
         )
+        self._records = 1 + sum(each["type"] in ("record", "error") for each in schema.named.values())
 
-    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
-        """Return why *body* does not conform, with a dotted field path; no body is the empty datum."""
+    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
+        """Return why *body* does not conform, with a dotted field path; no body is the empty datum.
+
+        Raises:
+            TooCostly: it may take more than MAX_STEPS, and *at_any_cost* was not given.
+        """
+        # Each byte may be that of a record which is the only field of a record, and so on.
+        if not at_any_cost and body is not None and len(body) * self._records > MAX_STEPS:
+            raise TooCostly
         try:
             self._bodies.value(body, content_type)
         except Misfit as misfit:

@@ -98,9 +98,13 @@ class _Compiler:
     def _record(self, schema: Mapping[str, Any]) -> Read:
         name = schema["name"]
         self._begun.add(name)
-        fields = [(f".{field['name']}", self.compiled(field["type"])) for field in schema["fields"]]
-        if self._has_no_bytes(schema):
-            fields = []  # else a few records of records of nothing would be passed over 2^60 times
+        # Fields without bytes fit whatever stands there. Were they looked at, a record of a thousand of them would take
+        # a thousand steps for each byte of a body.
+        fields = [
+            (f".{field['name']}", reader)
+            for field, reader in [(each, self.compiled(each["type"])) for each in schema["fields"]]
+            if not self._has_no_bytes(field["type"])
+        ]
 
         def read(data: bytes, at: int, level: int) -> int:
             if level > MAX_LEVELS:

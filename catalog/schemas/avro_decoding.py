@@ -41,8 +41,8 @@ class _Room:
     left: int
     level: int = 0
 
-    def spend(self) -> None:
-        self.left -= 1
+    def spend(self, values: int = 1) -> None:
+        self.left -= values
         if self.left < 0:
             raise Misfit("more values than bytes")
 
@@ -105,7 +105,9 @@ class _Compiler:
     def _record(self, schema: Mapping[str, Any]) -> Decode:
         name = schema["name"]
         self._begun.add(name)
-        self._compiled[name] = _record([(each["name"], self.compiled(each["type"])) for each in schema["fields"]])
+        nulls = sum(each["type"] in ("null", {"type": "null"}) for each in schema["fields"])
+        fields = [(each["name"], self.compiled(each["type"])) for each in schema["fields"]]
+        self._compiled[name] = _record(fields, nulls)
         return self._compiled[name]
 
     def _union(self, branches: list[Any]) -> Decode:
@@ -130,11 +132,13 @@ def branch_labels(branches: list[Any]) -> list[str | None]:
     return [label if len(others) > 1 and label != "null" else None for label in labels]
 
 
-def _record(fields: list[tuple[str, Decode]]) -> Decode:
+def _record(fields: list[tuple[str, Decode]], nulls: int) -> Decode:
+    """Decode a record; *nulls* is how many of its fields take no bytes."""
+
     def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
         if room.level > MAX_LEVELS:
             raise Misfit(f"records nest more than {MAX_LEVELS} levels")
-        room.spend()
+        room.spend(1 + nulls)
         room.level += 1
         value: dict[str, Any] = {}
         name = ""

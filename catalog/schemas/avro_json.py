@@ -28,9 +28,11 @@ from catalog.schemas.avro_values import (
     logical_type,
     number_range,
 )
+from catalog.schemas.bodies import short
+from catalog.schemas.contract import TooCostly
 
-MAX_TRIED: Final = 500_000
-"""Objects and arrays in places where several branches of unions come into question."""
+MAX_TRIED: Final = 200_000
+"""Values held against one of several branches of a union that come into question."""
 _NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
 _NAMES: Final = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
@@ -46,11 +48,15 @@ class Walk:
     """
 
     level: int = 0
+    tries: int = 0
     tried: dict[tuple[int, int], tuple[Misfit | None, Any]] = field(default_factory=dict)
 
 
 Check = Callable[[Any, Walk], Any]
-"""JSON value, walk -> value as :mod:`catalog.schemas.avro_decoding` describes them; raises :class:`Misfit`."""
+"""JSON value, walk -> value as :mod:`catalog.schemas.avro_decoding` describes them.
+
+Raises :class:`Misfit`, and :class:`TooCostly` past MAX_TRIED.
+"""
 
 
 def compile_json(root: Any, named: Mapping[str, Any]) -> Check:
@@ -162,14 +168,15 @@ def _tried(branch: Check, value: Any, walk: Walk) -> tuple[Misfit | None, Any]:
     if key in walk.tried:
         known, made = walk.tried[key]
         return known and known.copy(), made
+    walk.tries += 1
+    if walk.tries > MAX_TRIED:
+        raise TooCostly
     found = made = None
     try:
         made = branch(value, walk)
     except Misfit as misfit:
         found = misfit
     if isinstance(value, dict | list):
-        if len(walk.tried) >= MAX_TRIED:
-            raise Misfit("too many values that may be of several branches of unions")
         walk.tried[key] = found and found.copy(), made
     return found, made
 
@@ -245,7 +252,10 @@ def _number(low: int, end: int, name: str, form: Callable[[int], Any] | None) ->
 def _float(value: Any, walk: Walk) -> Any:
     if type(value) not in (int, float) and not (isinstance(value, str) and value in _NOT_FINITE):
         raise _unlike(value, "a number")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise Misfit(f"{_shown(value)} is out of the range of double") from None
 
 
 def _string(is_uuid: bool) -> Check:
@@ -280,9 +290,11 @@ def _bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any]
 
 
 def _enum(symbols: frozenset[str]) -> Check:
+    wanted = short(", ".join(sorted(symbols)))
+
     def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, str) or value not in symbols:
-            raise Misfit(f"{_shown(value)} is none of the symbols {', '.join(sorted(symbols))}")
+            raise Misfit(f"{_shown(value)} is none of the symbols {wanted}")
         return value
 
     return check

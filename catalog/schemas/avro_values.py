@@ -7,6 +7,7 @@ nulls, and does not say where a fault is.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -82,7 +83,12 @@ def check_decimal(data: bytes, bound: int) -> None:
         Misfit: it has more.
     """
     if not -bound < int.from_bytes(data, "big", signed=True) < bound:
-        raise Misfit(f"the decimal has more than {len(str(bound)) - 1} digits")
+        raise Misfit(f"the decimal has more than {_digits(bound)} digits")
+
+
+def _digits(bound: int) -> int:
+    """Return the exponent of a power of ten; its text may have more digits than Python writes out."""
+    return round((bound.bit_length() - 1) * math.log10(2))
 
 
 def check_uuid(text: str) -> None:

@@ -11,7 +11,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from catalog.schemas.contract import Compiler, Family, Library, SchemaError, SchemaSource, Validator
 
@@ -79,6 +79,23 @@ def fingerprint(source: SchemaSource, library: Library) -> bytes:
                 seen.add(found[0])
                 waiting.append((each, SchemaSource(current.family, current.version, found[1], uri=found[0])))
     return digest.digest()
+
+
+def documents_of(source: SchemaSource, library: Library) -> dict[tuple[str, str], tuple[str, Any]]:
+    """Return what the library answers to every reference that compiling *source* asks for, by base and reference."""
+    documents: dict[tuple[str, str], tuple[str, Any]] = {}
+    waiting, seen = [source], {source.uri}
+    while waiting:
+        current = waiting.pop()
+        for each in references_of(current):
+            found = library.document(each.strip(), current.uri) or library.document(each, current.uri)
+            if found is None:
+                continue
+            documents[(current.uri, each)] = documents[(current.uri, each.strip())] = found
+            if found[0] not in seen:
+                seen.add(found[0])
+                waiting.append(SchemaSource(current.family, current.version, found[1], uri=found[0]))
+    return documents
 
 
 def _compiler(family: Family) -> Compiler:

@@ -11,6 +11,10 @@ from catalog.errors import CatalogError
 Family = Literal["JsonSchema", "JsonStructure", "Avro", "Protobuf", "XSD"]
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """Bodies past this size are not looked into; they get no verdict."""
+MAX_DIRECT_BYTES: Final = 1024 * 1024
+"""Bodies past this size are looked into in a process with limits: reading one may take much time and memory already."""
+BEYOND_LIMITS: Final = "could not be checked within limits"
+"""What the fault of a body says that would take more time or memory than one body may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +62,33 @@ class MissingTypeError(SchemaError):
     """A schema that lacks the type or place which a reference to it names; the schema itself may be fine."""
 
 
+class TooCostly(Exception):
+    """Checking a body may take more time or memory than this process can spare.
+
+    ``refused`` tells that the body is known not to conform, and only where it does not is still to be worked out.
+    """
+
+    def __init__(self, *, refused: bool = False) -> None:
+        super().__init__(BEYOND_LIMITS)
+        self.refused = refused
+
+    def fault(self) -> SchemaFault:
+        """Return the fault of a body that nobody could check to the end."""
+        known = "the body does not conform, and where it does not " if self.refused else "the body "
+        return SchemaFault("", known + BEYOND_LIMITS)
+
+
 class Validator(Protocol):
     """A compiled schema. It is not shared between threads, and keeps nothing of the bodies it saw."""
 
-    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
-        """Return why *body* does not conform, None when it does; never raises because of a body.
+    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
+        """Return why *body* does not conform, None when it does.
 
-        No body is no JSON and no XML, and the empty message of Protobuf.
+        No body is no JSON and no XML, and the empty message of Protobuf. *at_any_cost* is for processes whose time and
+        memory are limited from outside (:mod:`catalog.schemas.trial`).
+
+        Raises:
+            TooCostly: the answer may take long or much memory, and *at_any_cost* was not given.
         """
         ...
 

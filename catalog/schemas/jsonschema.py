@@ -16,7 +16,8 @@ import jsonschema_rs
 import msgspec
 
 from catalog.schemas.bodies import fault, short
-from catalog.schemas.contract import Library, MissingTypeError, SchemaError, SchemaFault, SchemaSource
+from catalog.schemas.contract import Library, MissingTypeError, SchemaError, SchemaFault, SchemaSource, TooCostly
+from catalog.schemas.jsonschema_work import SchemaWork
 from catalog.schemas.library import as_pointer, as_tree, at_pointer
 
 BACKTRACK_LIMIT: Final = 100_000
@@ -50,26 +51,34 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 class JsonSchemaValidator:
     """Holds JSON bodies against one schema."""
 
-    def __init__(self, validator: jsonschema_rs.Validator) -> None:
+    def __init__(self, validator: jsonschema_rs.Validator, work: SchemaWork) -> None:
         self._validator = validator
+        self._work = work
 
-    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
+    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* is no JSON or does not conform; the first error when there are several.
 
         The content type is not asked: what claims to be something else and is such JSON conforms.
+
+        Raises:
+            TooCostly: the verdict, or finding the error, may take more than a moment, and *at_any_cost* was not given.
         """
+        if not at_any_cost and body is not None and not self._work.judges_soon(body):
+            raise TooCostly
         value = parse_body(body)
         if isinstance(value, SchemaFault):
             return value
         try:
             if self._validator.is_valid(value):
                 return None
-            error = next(iter(self._validator.iter_errors(value)), None)
+            if not at_any_cost and body is not None and not self._work.explains_soon(body):
+                raise TooCostly(refused=True)
+            self._validator.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            return fault(error.message, as_pointer(error.instance_path))
         except (ValueError, TypeError, RecursionError) as failure:
             return fault(f"the body cannot be held against the schema: {failure}")
-        if error is None:
-            return None
-        return fault(error.message, as_pointer(error.instance_path))
+        return fault("the body does not conform to the schema")
 
 
 def parse_body(body: bytes | None) -> Any:
@@ -105,7 +114,7 @@ def compile_schema(source: SchemaSource, library: Library) -> JsonSchemaValidato
         resources[base] = document
         _check_part(document, pointer, draft)
         home, schema = f"{home}?part", {"$ref": f"{base}#{quote(pointer, safe='/~')}"}
-    return JsonSchemaValidator(_compiled(schema, draft, home, resources))
+    return JsonSchemaValidator(_compiled(schema, draft, home, resources), SchemaWork(schema, home, resources))
 
 
 def references_of(source: SchemaSource) -> Iterable[str]:

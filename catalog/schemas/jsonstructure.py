@@ -6,6 +6,7 @@ Its validator walks schema and body in Python: about 5,000 bodies of twenty memb
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -13,10 +14,18 @@ from typing import Any, Final
 from json_structure import SchemaValidator
 
 from catalog.schemas.bodies import fault, short
-from catalog.schemas.contract import Library, MissingTypeError, SchemaError, SchemaFault, SchemaSource
+from catalog.schemas.contract import (
+    MAX_DIRECT_BYTES,
+    Library,
+    MissingTypeError,
+    SchemaError,
+    SchemaFault,
+    SchemaSource,
+    TooCostly,
+)
 from catalog.schemas.jsonschema import parse_body
 from catalog.schemas.library import as_tree, at_pointer
-from catalog.schemas.structures import Structure, unusable_patterns
+from catalog.schemas.structures import MAX_STEPS, Structure, unusable_patterns
 
 _IMPORTS: Final = ("$import", "$importdefs")
 _PLACE: Final = re.compile(r" at (#[^\s,]*)")
@@ -51,11 +60,16 @@ class JsonStructureValidator:
         self._part = part
         self._structure = Structure(document)
 
-    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
+    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* is no JSON or does not conform; the first error when there are several.
 
         The content type is not asked: what claims to be something else and is such JSON conforms.
+
+        Raises:
+            TooCostly: it takes more than MAX_STEPS, and *at_any_cost* was not given.
         """
+        if body is not None and len(body) > MAX_DIRECT_BYTES and not at_any_cost:
+            raise TooCostly
         value = parse_body(body)
         if isinstance(value, SchemaFault):
             return value
@@ -64,7 +78,9 @@ class JsonStructureValidator:
             # Such a body switches extensions on, and the library writes that into the schema it was given.
             structure, part = Structure(copy.deepcopy(self._document)), copy.deepcopy(part)
         try:
-            errors = structure.errors_of(value, part)
+            errors = structure.errors_of(value, part, steps=math.inf if at_any_cost else MAX_STEPS)
+        except (TooCostly, MemoryError):
+            raise
         except RecursionError:
             return fault("the body nests too deeply to be looked into")
         except Exception as failure:  # the library's own: what it stumbles over is no reason to end a stream

@@ -18,13 +18,13 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from catalog.schemas.bodies import fault, is_json, short
-from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource
+from catalog.schemas.contract import BEYOND_LIMITS, Library, SchemaError, SchemaFault, SchemaSource, TooCostly
 from catalog.schemas.protoc import compile_files, has_syntax, imports_of, is_path
 
 MAX_FILES: Final = 500
 MAX_TEXT: Final = 8 * 1024 * 1024
 """Characters of all .proto texts of one schema together."""
-MAX_PARSED_BYTES: Final = 512 * 1024 * 1024
+MAX_PARSED_BYTES: Final = 64 * 1024 * 1024
 """Memory that the messages of one body may take; a message of no fields set takes it too, and two bytes of a body."""
 MAX_EXPLAINED_BYTES: Final = 256 * 1024
 """Size of a body up to which an unknown field is looked for; past it, the fault does not say where."""
@@ -132,14 +132,15 @@ class ProtobufValidator:
         """The class of the messages that it takes."""
         return self._message
 
-    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
+    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* does not conform, with a dotted field path; no body is the empty message.
 
-        A body is not looked into, and gets no verdict, when that many bytes could become messages of more memory than
-        :data:`MAX_PARSED_BYTES`; that is past 5 MiB where the largest message has ten fields.
+        Raises:
+            TooCostly: that many bytes could become messages of more memory than MAX_PARSED_BYTES, which is past 640 KiB
+                where the largest message has ten fields, and *at_any_cost* was not given.
         """
-        if self._is_too_large(body):
-            return None
+        if self._is_too_large(body) and not at_any_cost:
+            raise TooCostly
         found = self._parsed(body, content_type)
         if isinstance(found, SchemaFault) or (is_json(content_type) and body is not None):
             return found if isinstance(found, SchemaFault) else None
@@ -152,7 +153,7 @@ class ProtobufValidator:
         does not have, which are dropped. A field of a known number and another type or value stays a fault.
         """
         if self._is_too_large(body):
-            return fault("the body may become too large to be looked into")
+            return fault(f"the body {BEYOND_LIMITS}: it may take more than {MAX_PARSED_BYTES} bytes of memory")
         found = self._parsed(body, content_type)
         if isinstance(found, SchemaFault) or not _dropped_unknown(found):
             return found
@@ -183,6 +184,8 @@ class ProtobufValidator:
         try:
             message = self._message.FromString(body or b"")
         except DecodeError as error:
+            if "alloc failed" in str(error):
+                raise MemoryError from error  # which says nothing of the body
             return fault(f"not a {self._descriptor.full_name}: {str(error).rpartition(': ')[2]}")
         return self._unset(message) or message
 

@@ -28,8 +28,10 @@ MAX_SECONDS: Final = 20
 MAX_MEMORY: Final = 1024 * 1024 * 1024
 _SCRIPT: Final = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_CPU, (int(sys.argv[2]), int(sys.argv[2])))
-resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[3]), int(sys.argv[3])))
+for kind, most in (resource.RLIMIT_CPU, int(sys.argv[2])), (resource.RLIMIT_AS, int(sys.argv[3])):
+    hard = resource.getrlimit(kind)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (most, most))
 sys.path.append(sys.argv[1])
 from grpc_tools.protoc import main
 sys.exit(main(["protoc", *sys.argv[4:]]))

@@ -2,20 +2,32 @@
 
 Overridden is what rejects bodies that conform (constraints on numbers that travel as text, ``has``), what accepts those
 that do not (booleans as numbers, a referenced type of which only parts are looked at), and every regular expression:
-Python's may take exponential time on a body made for it.
+Python's may take exponential time on a body made for it. Steps are counted, for types within unions are tried as often
+as there are ways to come to them, and no more errors are kept than a message can show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final
 
 import jsonschema_rs
 from json_structure import InstanceValidator
 
+from catalog.schemas.bodies import MAX_MESSAGE
+from catalog.schemas.contract import TooCostly
 from catalog.schemas.jsonschema import REGEX_OPTIONS
+
+MAX_STEPS: Final = 100_000
+"""Values held against types for one body, before it is too costly for a process that has others to look at."""
+_ENUM_STEP: Final = 16
+"""Values of an enum that may be compared, and written into a message, for one step."""
+_MAX_ERRORS: Final = 16
+"""Errors kept of one value: a message shows fewer of them."""
 
 _TEXT_NUMBERS: Final = frozenset({"int64", "uint64", "int128", "uint128", "decimal"})
 _NUMBERS: Final = frozenset(
@@ -30,12 +42,40 @@ _KEY_PATTERNS: Final = ("patternProperties", "patternKeys")
 _OWN: Final = frozenset({"pattern", "contains", "minContains", "maxContains", "keyNames", *_KEY_PATTERNS})
 
 
+class _Errors(list[str]):
+    """The first few errors of a value, none longer than can be shown: messages quote those of the types within."""
+
+    def __init__(self, errors: Iterable[str] = ()) -> None:
+        super().__init__(islice(errors, _MAX_ERRORS))
+
+    def append(self, error: str) -> None:
+        if len(self) < _MAX_ERRORS:
+            super().append(error[: 4 * MAX_MESSAGE])
+
+
 class Structure(InstanceValidator):  # type: ignore[misc] # the library ships no types
     """Finds the errors of one value; :meth:`errors_of` is the way in."""
 
-    def errors_of(self, value: Any, part: Mapping[str, Any] | None) -> list[str]:
-        """Return what is wrong with a value, as the library words it; *part* is the type when it is not the root's."""
-        self.errors: list[str] = []
+    _steps: float = math.inf
+    _errors: list[str]
+
+    @property
+    def errors(self) -> list[str]:
+        """The errors so far; the library puts other lists in their place while it tries one of several types."""
+        return self._errors
+
+    @errors.setter
+    def errors(self, errors: list[str]) -> None:
+        self._errors = errors if isinstance(errors, _Errors) else _Errors(errors)
+
+    def errors_of(self, value: Any, part: Mapping[str, Any] | None, *, steps: float = math.inf) -> list[str]:
+        """Return what is wrong with a value, as the library words it; *part* is the type when it is not the root's.
+
+        Raises:
+            TooCostly: it takes more than *steps*.
+        """
+        self.errors = []
+        self._steps = steps
         if part is None and "$root" not in self.root_schema:
             part = self.root_schema
         found: list[str] = self.validate_instance(value, part)
@@ -43,6 +83,8 @@ class Structure(InstanceValidator):  # type: ignore[misc] # the library ships no
 
     def validate_instance(self, instance: Any, schema: Any = None, path: str = "#", meta: Any = None) -> list[str]:
         """Add the errors of one value below *path* to those found before, and return all."""
+        options = schema.get("enum") if schema is not None else None
+        self._spend(1 + len(options) // _ENUM_STEP if isinstance(options, list) else 1)
         kind = schema.get("type") if schema is not None else None
         if isinstance(kind, dict) and "$ref" in kind and schema.keys() <= _ANNOTATIONS:
             schema = {"$ref": kind["$ref"]}
@@ -55,6 +97,11 @@ class Structure(InstanceValidator):  # type: ignore[misc] # the library ships no
         found: list[str] = super().validate_instance(instance, schema, path, meta)
         return found
 
+    def _spend(self, steps: int) -> None:
+        self._steps -= steps
+        if self._steps < 0:
+            raise TooCostly
+
     def _validate_validation_addins(self, schema: Mapping[str, Any], instance: Any, path: str) -> None:
         kind = schema.get("type")
         if kind in _TEXT_NUMBERS:
@@ -66,6 +113,10 @@ class Structure(InstanceValidator):  # type: ignore[misc] # the library ships no
             self._keys(schema, instance, path)
         elif isinstance(instance, list) and "contains" in schema:
             self._contains(schema, instance, path)
+        if isinstance(instance, str) and schema.get("format") == "email":
+            schema = {name: value for name, value in schema.items() if name != "format"}
+            if not _is_email(instance):
+                self.errors.append(f"String at {path} does not match format email")
         super()._validate_validation_addins({k: v for k, v in schema.items() if k not in _OWN}, instance, path)
 
     def _has(self, wanted: Any, instance: Any, path: str) -> None:
@@ -76,6 +127,7 @@ class Structure(InstanceValidator):  # type: ignore[misc] # the library ships no
         for keyword in _KEY_PATTERNS:
             patterns = schema.get(keyword)
             for pattern, part in patterns.items() if isinstance(patterns, dict) else ():
+                self._spend(len(instance))
                 for name, value in instance.items():
                     if matches(pattern, name):
                         self.validate_instance(value, part, f"{path}/{name}")
@@ -95,6 +147,12 @@ class Structure(InstanceValidator):  # type: ignore[misc] # the library ships no
             return not self.validate_instance(value, schema, path)
         finally:
             self.errors = kept
+
+
+def _is_email(text: str) -> bool:
+    r"""Tell what the library's ``[^@]+@[^@]+\.[^@]+`` tells, which takes quadratic time on a text full of dots."""
+    local, _, domain = text.partition("@")
+    return bool(local) and "@" not in domain and "." in domain[1:-1]
 
 
 def matches(pattern: str, text: str) -> bool:

@@ -7,12 +7,48 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from catalog.model import Catalog, Definition
-from catalog.schemas.compiling import compile_schema
-from catalog.schemas.contract import MAX_BODY_BYTES, SchemaError, SchemaFault, Validator
+from catalog.schemas.compiling import compile_schema, fingerprint
+from catalog.schemas.contract import (
+    MAX_BODY_BYTES,
+    Library,
+    SchemaError,
+    SchemaFault,
+    SchemaSource,
+    TooCostly,
+    Validator,
+)
 from catalog.schemas.library import CatalogLibrary, schema_source
+from catalog.schemas.trial import Trial
 
 MAX_VALIDATORS: Final = 1024
 """Validators that one object holds; past it, the one not used for longest is let go."""
+
+
+class BoundedValidation:
+    """Holds bodies against one schema in bounded time and memory: where that is not sure, in a process with limits.
+
+    A body that exceeds the limits has a fault that says so (:data:`~catalog.schemas.contract.BEYOND_LIMITS`).
+    """
+
+    def __init__(self, source: SchemaSource, library: Library) -> None:
+        """Compile a schema.
+
+        Raises:
+            SchemaError: it can never be used.
+        """
+        self._validator: Validator = compile_schema(source, library)
+        self._source = source
+        self._library = library
+        self._trial: Trial | None = None
+
+    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
+        """Return why *body* does not conform, None when it does; never raises because of a body."""
+        try:
+            return self._validator.fault(body, content_type)
+        except TooCostly as cost:
+            if self._trial is None:
+                self._trial = Trial(fingerprint(self._source, self._library), self._source, self._library)
+            return self._trial.fault(body, content_type, cost)
 
 
 class PayloadValidation:
@@ -57,9 +93,9 @@ class PayloadValidation:
 
     def _start(self) -> None:
         self._library = CatalogLibrary(self._schemas)
-        self._validators: OrderedDict[str, Validator | None] = OrderedDict()
+        self._validators: OrderedDict[str, BoundedValidation | None] = OrderedDict()
 
-    def _validator(self, xid: str) -> Validator | None:
+    def _validator(self, xid: str) -> BoundedValidation | None:
         """Return the validator of a definition; None when it has none, which is remembered as well."""
         if xid not in self._validators:
             self._validators[xid] = self._compiled(xid)
@@ -68,12 +104,12 @@ class PayloadValidation:
         self._validators.move_to_end(xid)
         return self._validators[xid]
 
-    def _compiled(self, xid: str) -> Validator | None:
+    def _compiled(self, xid: str) -> BoundedValidation | None:
         definition = self._linked.get(xid)
         source = schema_source(definition, self._schemas) if definition is not None else None
         if source is None:
             return None
         try:
-            return compile_schema(source, self._library)
+            return BoundedValidation(source, self._library)
         except SchemaError:
             return None  # a finding said so when the catalog was loaded

@@ -15,7 +15,7 @@ from typing import Final
 from lxml import etree
 
 from catalog.schemas.bodies import fault, short
-from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource
+from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource, TooCostly
 from catalog.schemas.xsd_documents import (
     XsdDocuments,
     compile_documents,
@@ -24,6 +24,7 @@ from catalog.schemas.xsd_documents import (
     read_documents,
     safe_parser,
 )
+from catalog.schemas.xsd_work import XsdWork
 
 MAX_LOCATED_BYTES: Final = 32 * 1024
 """Size of a body up to which a fault says where it is: libxml2 counts siblings for it, of each of all faults."""
@@ -36,8 +37,10 @@ _LOCATIONS: Final = etree.XPath(
 _TRIAL: Final = """
 import json, resource, sys
 job = json.load(sys.stdin)
-resource.setrlimit(resource.RLIMIT_CPU, (job["seconds"], job["seconds"]))
-resource.setrlimit(resource.RLIMIT_AS, (job["memory"], job["memory"]))
+for kind, most in (resource.RLIMIT_CPU, job["seconds"]), (resource.RLIMIT_AS, job["memory"]):
+    hard = resource.getrlimit(kind)[1]
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (most, most))
 sys.path[:] = job["path"]
 from lxml import etree
 from catalog.schemas.xsd_documents import compile_documents
@@ -72,7 +75,7 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
     if documents.intricate:
         _try(documents, source.version)
     try:
-        return XsdValidator(compile_documents(documents.texts), source.name)
+        return XsdValidator(compile_documents(documents.texts), source.name, XsdWork(documents.texts))
     except (etree.XMLSchemaParseError, etree.XMLSyntaxError) as error:
         raise _refused(documents, source.version, str(error)) from error
 
@@ -123,18 +126,24 @@ def _refused(documents: XsdDocuments, version: str, reason: str) -> SchemaError:
 class XsdValidator:
     """A compiled XML Schema."""
 
-    def __init__(self, schema: etree.XMLSchema, name: str) -> None:
+    def __init__(self, schema: etree.XMLSchema, name: str, work: XsdWork) -> None:
         self._schema = schema
+        self._work = work
         self._name = name
         self._parser = safe_parser()
 
-    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
+    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* does not conform, with an XPath where the body is no larger than MAX_LOCATED_BYTES.
 
         The encoding is what the body itself declares. The content type is not looked at.
+
+        Raises:
+            TooCostly: it may take more than a moment, and *at_any_cost* was not given.
         """
         if not body:
             return fault("there is no body, which is no XML")
+        if not at_any_cost and not self._work.is_soon_done(body):
+            raise TooCostly
         try:
             root = etree.fromstring(body, self._parser)
         except (etree.XMLSyntaxError, ValueError) as error:

@@ -1,0 +1,146 @@
+"""Hostile bodies, and bodies made for hostile schemas, in every family: a verdict in bounded time and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalog.schemas import trial
+from catalog.schemas.contract import BEYOND_LIMITS, SchemaSource, TooCostly
+from catalog.schemas.validation import BoundedValidation
+from tests.support.hostile_bodies import HOSTILE, nested, twofold, zigzag
+from tests.support.schema_documents import NOTHING
+
+ROOT = Path(__file__).resolve().parents[3]
+MEMORY = 512 * 1024 * 1024
+HANG = 60
+"""Seconds by the clock for one body on a machine that has much else to do."""
+CHILD = f"""
+import resource, sys, time
+from catalog.schemas import trial
+trial.MAX_SECONDS = 0.5
+resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))
+from catalog.schemas.validation import BoundedValidation
+from tests.support.hostile_bodies import HOSTILE
+from tests.support.schema_documents import NOTHING
+for name, case in HOSTILE.items():
+    checked = BoundedValidation(case.source, NOTHING)
+    body, begun = case.body(), time.monotonic()
+    found = checked.fault(body, case.content_type)
+    assert time.monotonic() - begun < {HANG}, name
+    print(f"{{name}}\\t{{found}}", flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, str]:
+    """What was said of each hostile body, by a process that has as much memory as one body may take."""
+    done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, cwd=ROOT, timeout=600)
+    assert done.returncode == 0, f"{done.stdout[-300:]}\n{done.stderr[-900:]}"
+    return dict(line.split("\t", 1) for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_body_has_a_verdict(told: dict[str, str], name: str) -> None:
+    allowed = HOSTILE[name].verdicts
+    assert any(each in told[name] for each in allowed), f"{told[name]!r} is none of {allowed}"
+
+
+def test_an_ordinary_body_never_leaves_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_Helper", None)
+    member = {"type": "object", "properties": {"id": {"type": "string"}, "kind": {"enum": list("abcdefgh")}}}
+    order = {
+        "type": "object",
+        "properties": {"lines": {"type": "array", "items": member}, "by": {"anyOf": [member, {"type": "null"}]}},
+        "required": ["lines"],
+    }
+    checked = BoundedValidation(SchemaSource("JsonSchema", "", order), NOTHING)
+    lines = [{"id": f"number {count}", "kind": "a"} for count in range(40)]
+    assert checked.fault(json.dumps({"lines": lines, "by": lines[0]}).encode(), None) is None
+    lines[7]["kind"] = "z"
+    assert str(checked.fault(json.dumps({"lines": lines}).encode(), None)).startswith("/lines/7/kind: ")
+    assert "/by" in str(checked.fault(json.dumps({"lines": [], "by": {"id": 1}}).encode(), None))
+
+
+def test_what_is_known_of_a_body_is_said_though_the_place_is_not() -> None:
+    checked = BoundedValidation(SchemaSource("JsonSchema", "", twofold("anyOf")), NOTHING)
+    assert str(checked.fault(nested(25), None)) == f"the body does not conform, and where it does not {BEYOND_LIMITS}"
+
+
+def test_a_costly_body_gets_the_answer_of_an_ordinary_one() -> None:
+    """The details of the helper are those of the process itself."""
+    schema = {"items": {"anyOf": [{"type": "integer", "multipleOf": 3}, {"enum": [{"a": 1}, {"b": 2}]}]}}
+    checked = BoundedValidation(SchemaSource("JsonSchema", "", schema), NOTHING)
+    few, many = [3, 6, {"a": 1}], [3, 6, {"a": 1}] * 5000
+    assert checked.fault(json.dumps(few).encode(), None) is None
+    assert checked.fault(json.dumps(many).encode(), None) is None
+    with pytest.raises(TooCostly):
+        checked._validator.fault(json.dumps(many).encode(), None)
+    first = checked.fault(json.dumps([4, *few]).encode(), None)
+    assert first is not None
+    assert checked.fault(json.dumps([4, *many]).encode(), None) == first
+
+
+def test_a_helper_that_was_killed_is_started_again() -> None:
+    checked = BoundedValidation(SchemaSource("JsonSchema", "", twofold("anyOf")), NOTHING)
+    before = checked.fault(nested(11), None)
+    helper = trial._trials._helper
+    assert helper is not None
+    helper._process.kill()
+    helper._process.wait()
+    assert checked.fault(nested(11), None) == before
+    assert trial._trials._helper is not helper
+
+
+def test_a_flood_of_costly_bodies_draws_on_a_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = trial._Store(since=time.monotonic())
+    assert store.allowed(100) == trial.MAX_SECONDS
+    for _ in range(20):
+        store.draw(100, trial.MAX_SECONDS)
+    assert store.allowed(100) < 0.1
+    assert store.allowed(1_000_000) >= 1.0  # what is ordinary for its size, any body may take
+    store.since -= 1000.0
+    assert store.allowed(100) == trial.MAX_SECONDS
+
+
+def test_the_helper_ends_with_its_process() -> None:
+    script = (
+        "import os, signal\n"
+        "from catalog.schemas import trial\n"
+        "from tests.support.hostile_bodies import nested, twofold\n"
+        "from tests.support.schema_documents import NOTHING\n"
+        "from catalog.schemas.contract import SchemaSource\n"
+        "from catalog.schemas.validation import BoundedValidation\n"
+        "BoundedValidation(SchemaSource('JsonSchema', '', twofold('anyOf')), NOTHING).fault(nested(11), None)\n"
+        "print(trial._trials._helper._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, timeout=HANG)
+    helper = int(done.stdout)
+    until = time.monotonic() + HANG
+    while time.monotonic() < until:
+        try:
+            os.kill(helper, 0)
+            state = Path(f"/proc/{helper}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except (ProcessLookupError, FileNotFoundError):
+            return
+        if state == "Z":
+            return
+    pytest.fail("the helper lives on")
+
+
+def test_a_decimal_of_more_digits_than_python_writes() -> None:
+    """The message once named the digits by writing out a number that Python refuses to write."""
+    kind: dict[str, Any] = {"type": "bytes", "logicalType": "decimal", "precision": 10_000, "scale": 2}
+    checked = BoundedValidation(SchemaSource("Avro", "", kind), NOTHING)
+    assert "more than 10000 digits" in str(checked.fault(zigzag(80_000) + b"\x7f" * 80_000, "avro/binary"))
+    assert "out of the range of double" in str(
+        BoundedValidation(SchemaSource("Avro", "", "double"), NOTHING).fault(b"9" * 400, "application/json")
+    )
