@@ -65,7 +65,7 @@ class Client:
     @property
     def guided(self) -> bool:
         """Whether the catalog says to whom it shows its credentials."""
-        return not self.own and holds_secret(self.party)
+        return not self.own and any(self.addresses) and holds_secret(self.party)
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -139,7 +139,10 @@ class Pins:
             if pinned is None or not strange or not each.guided:
                 continue
             text = f"{each.name}: its credentials are for {', '.join(pinned)}; the catalog says {', '.join(strange)}"
-            hint = f"if that is meant, set {each.place}.{each.field} to it, or remove the entry from {self._path}"
+            remove = f"remove the entry from {self._path}"
+            hint = f"if that is meant, {remove}"
+            if each.kind != "http":  # where an address beside an endpoint has no meaning
+                hint = f"if that is meant, set {each.place}.{each.field} to it, or {remove}"
             findings.append(Finding("", _pointer(each.place, each.field), "error", "moved-address", text, hint))
         return findings
 

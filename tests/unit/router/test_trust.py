@@ -294,3 +294,11 @@ def test_no_process_starts_with_a_catalog_that_moved(
     err = capsys.readouterr().err
     assert "its credentials are for mqtts://h:8883; the catalog says mqtts://127.0.0.1:1" in err
     assert "hint: if that is meant, set sources.0.uris to it, or remove the entry from" in err and "hush" not in err
+
+
+def test_a_sink_without_an_address_yet_is_not_pinned_to_none(tmp_path: Path) -> None:
+    text = SINK % f"type: mqtt, endpoint: /endpoints/e, {LOGIN}"
+    (tmp_path / "catalog.json").write_text(json.dumps({"messagegroups": {"g": {"messages": {"m": {}}}}}))
+    assert admitted(plan_of(tmp_path, text)).known() == {}
+    write_catalog(tmp_path, "mqtts://h", "producer")
+    assert admitted(plan_of(tmp_path, text)).known() == {"sink out": ["mqtts://h:8883"]}
