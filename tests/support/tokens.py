@@ -9,13 +9,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 from tests.support.authority import Pair
+from tests.support.quiet_server import QuietServer
 
 AUDIENCE: Final = "kafka"
 LIFE_SECONDS: Final = 300
@@ -35,8 +36,7 @@ class TokenServer:
         _openssl("genrsa", "-out", str(self._key), "2048")
         self._clients = dict(clients)
         self.asked: list[tuple[str, int]] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
-        self._server.daemon_threads = True
+        self._server = QuietServer(("127.0.0.1", 0), _handler(self))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate.certificate, certificate.key)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)

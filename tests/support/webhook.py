@@ -6,13 +6,14 @@ import ssl
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
 from typing import Any
 
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
 from tests.support.authority import Pair
+from tests.support.quiet_server import QuietServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Webhook:
         self.seen: list[Taken] = []
         self.taken: list[Taken] = []
         self.lock = threading.Lock()
-        self._server: ThreadingHTTPServer | None = None
+        self._server: QuietServer | None = None
         self._thread: threading.Thread | None = None
         self.port = 0
 
@@ -73,8 +74,7 @@ class Webhook:
 
     def open(self) -> None:
         """Begin to serve, on the same port as before."""
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), _handler(self))
-        self._server.daemon_threads = True
+        self._server = QuietServer(("127.0.0.1", self.port), _handler(self))
         if self._certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(self._certificate.certificate, self._certificate.key)
