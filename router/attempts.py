@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from router.commits import Batch
 from router.condemning import condemned, raw_records
 from router.judging import Tallies
 from router.logs import get_logger
@@ -23,7 +24,7 @@ from router.render import spilled_records
 from router.stages import judged, prepared, unified
 from router.state import State
 from router.tally import Tally, collect
-from router.writing import Batch, BatchWriter
+from router.writing import BatchWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -19,6 +19,7 @@ from bindings.inbox.errors import InboxError
 from bindings.inbox.offsets import places_of
 from bindings.inbox.view import InboxView
 from router import generations
+from router.commits import commit_app
 from router.errors import RouterError, SinkError
 from router.generations import Generation
 from router.notes import BatchNotes, Hold, Park
@@ -27,7 +28,6 @@ from router.settings import Settings
 from router.sinks import Commit, open_sink
 from router.sources import INBOX
 from router.state import State
-from router.writing import commit_app
 
 ANSWER_SECONDS: Final = 3.0
 

@@ -31,6 +31,7 @@ INFINITE: Final = float("inf")
 BATCH_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 
 SinkResult = Literal["ok", "error", "rejected"]
+BatchFault = Literal["error", "worker", "time", "overdue"]
 ReloadResult = Literal["accepted", "refused", "unchanged"]
 _SINK_RESULTS: Final = ("ok", "error", "rejected")
 _RELOAD_RESULTS: Final = ("accepted", "refused")
@@ -80,6 +81,12 @@ class Metrics:
         registry.register(self._latency)
         self._writes = Counter(
             "xrouter_sink_writes", "Writes of a batch's share to a sink.", ("sink", "result"), registry=registry
+        )
+        self._faults = Counter(
+            "xrouter_batch_faults",
+            "Tries of a batch that failed by themselves, by what happened.",
+            ("query", "fault"),
+            registry=registry,
         )
         self._received = Counter(
             "xrouter_gateway_received", "Messages that a gateway was handed.", ("endpoint",), registry=registry
@@ -165,6 +172,10 @@ class Metrics:
             for name in names:
                 self._held.labels(query, name).set(1)
                 self._holds.setdefault(query, set()).add(name)
+
+    def fault(self, query: str, fault: BatchFault) -> None:
+        """Count a try of a batch that failed for a reason of its own, or took longer than it may (``overdue``)."""
+        self._faults.labels(query, fault).inc()
 
     def released(self, query: str) -> None:
         """Set that a query holds no batch."""

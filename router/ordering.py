@@ -37,8 +37,8 @@ from router.state import State
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from router.commits import Batch
     from router.refusals import Refused
-    from router.writing import Batch
 
 KEY: Final = "order_key"
 PATIENCE_SECONDS: Final = 60.0

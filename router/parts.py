@@ -125,8 +125,8 @@ class BatchParts:
         """Count a failure of the part at work, durably; return whether it is to be cut now (:meth:`divide`)."""
         self.failures.add(fault)
         enough = self.failures.alike >= ALIKE or self.failures.all >= UNLIKE
-        # What cut a larger part need not be met three times more; to condemn a record it must.
-        again = fault.digest in self.known and not self._is_one
+        # What cut a larger part, or costs a limit's time, need not be met three times; to condemn a record it must.
+        again = (fault.digest in self.known or fault.kind == "time") and not self._is_one
         if enough or again:
             self.known.add(fault.digest)
         self._note()
@@ -138,7 +138,7 @@ class BatchParts:
         return ranges is not None and len(ranges) == 1 and ranges[0].first == ranges[0].last
 
     def divide(self, places: pa.Table, fault: Fault) -> bool:
-        """Cut the part at work, or condemn its only record for *fault*; durably.
+        """Cut the part at work, or condemn its only record for *fault* once that came often enough; durably.
 
         *places* are those of its rows (:func:`router.extents.extents`). False when there is nothing to cut: no record,
         or one that cannot even be made a dead letter.
@@ -146,6 +146,10 @@ class BatchParts:
         part = self.left[0]
         if places.num_rows > 1:
             self.cut(places)
+        elif places.num_rows == 1 and self.failures.alike < ALIKE and self.failures.all < UNLIKE:
+            # A batch of one record, met by a limit of time: it has its further tries.
+            self.left[0] = replace(part, path=(*part.path, 0), ranges=cut_one(places))
+            self._note()
         elif places.num_rows == 1 and not part.bare:
             # A path of its own: what the record's own try left at a table is not its letter.
             ranges = cut_one(places)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from router.attempts import Attempts, TooManyLetters
+from router.commits import Batch
 from router.errors import RouterError, SinkError
 from router.extents import extents, first_of, within
 from router.faults import Fault, fault_of
@@ -28,7 +29,7 @@ from router.plans import LoadedPlan, PlanHolder
 from router.stages import Kind
 from router.state import State
 from router.tally import Tally
-from router.writing import Batch
+from router.watching import Watch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -80,6 +81,7 @@ class Pipeline:
         self._idle.set()
         self._notes = BatchNotes(state.batches)
         self._attempts = Attempts(state, self._notes, Ordering(state, name, self._notes, self._breathe))
+        self._watch = Watch(name, metrics, status)
         self.failure: RouterError | None = None
         self.last: int | None = None
 
@@ -138,6 +140,9 @@ class Pipeline:
                     raise
             else:
                 parts.written(tally)
+                if parts.next is not None:
+                    # What is left is noted, so that a drain need not wait for it.
+                    self._breathe(0)
         self._notes.release(self.name, number)
         return parts.tally
 
@@ -145,6 +150,7 @@ class Pipeline:
         """Count a failure that is the batch's own, and cut the part if it is time; False when nothing is left to do."""
         part = parts.next
         assert part is not None
+        self._metrics.fault(self.name, fault.kind)
         self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
         if not parts.failed(fault):
             _log.error("batch failed", query=self.name, batch=parts.number, error=fault.text, times=parts.failures.all)
@@ -155,10 +161,10 @@ class Pipeline:
         if not parts.divide(places, fault):
             _log.error("batch failed, and cannot be cut further", **told)
             return False
-        if places.num_rows > 1:
-            _log.error("batch fails, and is written in parts to find the record", parts=len(parts.left), **told)
-        else:
+        if parts.next is not None and parts.next.condemned:
             _log.error("record becomes a dead letter, since it fails", position=first_of(places), **told)
+        else:
+            _log.error("batch fails, and is written in parts to find the record", parts=len(parts.left), **told)
         return True
 
     def _write_part(self, rows: DataFrame, number: int, part: Part) -> Tally:
@@ -172,10 +178,12 @@ class Pipeline:
                 raise Draining
             batch = Batch(self.kind, self.name, self.generation.id, number, _now(), part.path)
             park = self._notes.parked(self.name, number, self.generation.id)
+            limit = loaded.plan.settings.batch_limit
             try:
-                if park is not None:
-                    return self._attempts.set_aside(rows, batch, loaded, part, park)
-                return self._attempts.write(rows, batch, loaded, part)
+                with self._watch.attempt(rows.sparkSession, number, limit.total_seconds()):
+                    if park is not None:
+                        return self._attempts.set_aside(rows, batch, loaded, part, park)
+                    return self._attempts.write(rows, batch, loaded, part)
             except SinkError as error:
                 self._metrics.sink_write(error.sink, "error")
                 self._held(loaded, batch, str(error), error.sink, retry_seconds=wait)

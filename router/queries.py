@@ -202,6 +202,8 @@ class Queries:
     def _ended(self, running: _Running) -> None:
         assert running.query is not None and running.pipeline is not None
         error = running.query.exception()
+        if running.pipeline.last is not None:
+            running.pause = RESTART_FIRST
         failure = running.pipeline.failure
         running.query = None
         if failure is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -38,6 +39,8 @@ _FIXED: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # How far a write is, is known at this grain (:mod:`router.watching`).
+    "spark.executor.heartbeatInterval": "3s",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
@@ -74,7 +77,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
 
-    shares = {"spark.sql.warehouse.dir": str(state / "warehouse"), **memory_conf(settings)}
+    shares = {"spark.sql.warehouse.dir": str(state / "warehouse"), **memory_conf(settings), **_patience(settings)}
     chosen = {**_FIXED, **shares, **revealed(settings.spark.conf)}
     chosen["spark.driver.extraJavaOptions"] = f"{_JIT} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
     chosen |= jvm_log_conf(chosen) | _ENFORCED
@@ -109,6 +112,14 @@ def memory_conf(settings: Settings) -> dict[str, str]:
         "spark.driver.maxResultSize": str(division.heap // 4),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(min(ARROW_BYTES, division.batch)),
         **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
+    }
+
+
+def _patience(settings: Settings) -> dict[str, str]:
+    """Return the configuration that ends Python workers which hang; the task then fails, and says so."""
+    return {
+        "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": str(math.ceil(settings.worker_timeout.total_seconds())),
+        "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "true",
     }
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from catalog.model import Finding
 
-QueryState = Literal["starting", "running", "held", "stopped", "failed"]
+QueryState = Literal["starting", "running", "held", "overdue", "stopped", "failed"]
 STALE_SECONDS: Final = 120.0
 """A supervisor that has not been round for this long is stuck; a slow reload of a catalog is shorter."""
 FINDINGS: Final = 20

@@ -9,11 +9,12 @@ the same batch (:mod:`router.refusals`). Nothing is committed to the source befo
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from router.commits import Batch, commit_of
 from router.errors import SinkError
 from router.kafka_columns import letter_headers, letter_value, sent_headers, sent_key
 from router.kafka_writing import save_to_kafka
@@ -23,37 +24,18 @@ from router.plan import Plan
 from router.refusals import Refused
 from router.render import event_column, native_column, structured_column
 from router.settings import KafkaSink, MessageSink, TableSink, event_sinks, letter_sinks, revealed
-from router.sinks import ArrowSink, Commit, Rejected, open_sink
+from router.sinks import ArrowSink, Rejected, open_sink
 from router.sinks.events import MESSAGE
 from router.sinks.forms import DEAD_LETTER, TIME_TEXT, WIDE
 from router.sinks.missed import missed
-from router.stages import Kind, came_from
+from router.stages import came_from
 from router.topic_cap import capped_topics, within
+from router.watching import writing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 Counted = Callable[[str, str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One batch of one query: ``generation`` makes its commits unique, ``failed`` is when its letters were made.
-
-    ``part`` is the path of the part of it that is written (:mod:`router.parts`), () the whole.
-    """
-
-    kind: Kind
-    query: str
-    generation: str
-    number: int
-    failed: str
-    part: tuple[int, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """The part as text."""
-        return ".".join(map(str, self.part))
 
 
 class BatchWriter:
@@ -133,7 +115,7 @@ class BatchWriter:
             SinkError: a sink cannot be read.
         """
         tables = (name for name in self._letters if not isinstance(self._plan.settings.sinks[name], KafkaSink))
-        return any(self._sink(name, letters=True).already(_commit_of(name, batch, letters=True)) for name in tables)
+        return any(self._sink(name, letters=True).already(commit_of(name, batch, letters=True)) for name in tables)
 
     def taken(self, batch: Batch) -> frozenset[str]:
         """Return the sinks known to have their events of the batch: by its commit, or since they took it just now."""
@@ -143,7 +125,7 @@ class BatchWriter:
             if name in known or (isinstance(sink, KafkaSink) and not sink.endpoint):
                 continue
             try:
-                if self._sink(name).already(_commit_of(name, batch)):
+                if self._sink(name).already(commit_of(name, batch)):
                     known.add(name)
             except SinkError:
                 continue  # One that cannot be read may be the one that is in the way: it counts as not having it.
@@ -173,7 +155,7 @@ class BatchWriter:
                 )
                 settings = self._plan.settings.sinks[name]
                 asked = None if isinstance(settings, KafkaSink) and not settings.endpoint else self._sink(name)
-                refused.add(name, missed(asked, _commit_of(name, batch), told))
+                refused.add(name, missed(asked, commit_of(name, batch), told))
         self._refuse(held, refused, batch)
         return self._write_dead(rows, batch, refused)
 
@@ -304,9 +286,11 @@ class BatchWriter:
         self, name: str, rows: DataFrame, schema: pa.Schema, batch: Batch, *, letters: bool
     ) -> tuple[Rejected, ...]:
         sink = self._sink(name, letters=letters)
-        commit = _commit_of(name, batch, letters=letters)
+        commit = commit_of(name, batch, letters=letters)
         # No look whether it has the batch already: a sink that is down must not hold one that has nothing for it.
-        refused = sink.write(_table(rows, schema), commit).refused
+        table = _table(rows, schema)
+        with writing(name):
+            refused = sink.write(table, commit).refused
         self._counted(name, "ok")
         if refused:
             self._counted(name, "rejected")
@@ -322,20 +306,10 @@ class BatchWriter:
         return sink
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str, names: Sequence[str]) -> None:
-        save_to_kafka(rows, sink, name)
+        with writing(name, by_spark=True):
+            save_to_kafka(rows, sink, name)
         for each in dict.fromkeys(names):
             self._counted(each, "ok")
-
-
-def _commit_of(name: str, batch: Batch, *, letters: bool = False) -> Commit:
-    paths = (batch.part[:depth] for depth in range(len(batch.part), -1, -1))
-    app, *larger = (commit_app(batch.generation, name, letters=letters, part=path) for path in paths)
-    return Commit(app, batch.number, tuple(larger))
-
-
-def commit_app(generation: str, sink: str, *, letters: bool = False, part: Sequence[int] = ()) -> str:
-    """Return the name under which a sink commits batches of a generation, or that part of them; events or letters."""
-    return f"{'.'.join((generation, *map(str, part)))}-{sink}{'-letters' if letters else ''}"
 
 
 def _route_in(numbers: Sequence[int]) -> Column:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from router.commits import Batch
 from router.errors import SinkError
 from router.judging import Tallies
 from router.letters.key_order import held_up
@@ -27,7 +28,7 @@ from router.pipeline import RETRY_FIRST, RETRY_MOST
 from router.plan import Plan
 from router.refusals import REASON, Refused, detail_of
 from router.stages import judged, unified
-from router.writing import Batch, BatchWriter
+from router.writing import BatchWriter
 
 if TYPE_CHECKING:
     from pyspark import Broadcast

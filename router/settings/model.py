@@ -284,6 +284,14 @@ class Settings(BaseSettings):
         ge=2**20,
         description="Most bytes that one batch takes; unset is a sixteenth of `memory.heap`, 16 to 128 MiB.",
     )
+    batch_limit: Duration = Field(
+        timedelta(minutes=5),
+        description="A try of a batch that takes longer is told, ended, and written in smaller parts; 0 is no limit.",
+    )
+    worker_timeout: Duration = Field(
+        timedelta(minutes=1),
+        description="A Python worker of Spark that gives no answer for so long is ended, the batch cut; 0 is no limit.",
+    )
     start: Literal["earliest", "latest"] = Field("earliest", description="Where a first start begins.")
     on_data_loss: Literal["stop", "continue"] = Field(
         "stop", description="What to do when a broker lost unread records."

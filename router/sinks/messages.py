@@ -21,6 +21,7 @@ from router.sinks.contract import Commit, Rejected, WriteResult
 from router.sinks.events import Event, Mode, NotTaken, Outbound, event_of, outbound
 from router.sinks.passing import HeaderPassing
 from router.sinks.spread import Spread
+from router.watching import progressed
 
 CHUNK: Final = 500
 """Messages handed over at a time: what is confirmed is known at this grain when a client cannot say more."""
@@ -148,6 +149,7 @@ class ConfirmedSink:
             settled = self._known(commit)
             for batch in kept.to_batches(max_chunksize=CHUNK):
                 self._send([row for row in map(event_of, batch.to_pylist()) if row.position not in settled], settled)
+                progressed()
             mine = [settled.get(position) for position in kept.column("position").to_pylist()]
         refused = tuple(record for record in mine if record is not None)
         return WriteResult(rows.num_rows - len(refused), refused=refused)

@@ -21,6 +21,7 @@ from bindings.protocols import BINDINGS
 from catalog.errors import RecordError
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
+from router.commits import Batch
 from router.conformance import Validation
 from router.judging import Tallies
 from router.match import RecordMatcher
@@ -30,7 +31,7 @@ from router.settings import KafkaSink, settings_from_dict
 from router.sinks.forms import TIME_TEXT
 from router.stages import HEADERS_TYPE, Kind, event_headers, judged, unified
 from router.tally import collect
-from router.writing import Batch, BatchWriter
+from router.writing import BatchWriter
 from tests.support.generation import ENDPOINT, random_catalog, random_record
 from tests.support.reference import Reference
 

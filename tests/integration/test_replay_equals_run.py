@@ -20,6 +20,7 @@ from bindings.inbox.stream import SPARK_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record
+from router.commits import Batch
 from router.judging import Tallies
 from router.letters.dry_run import verdicts
 from router.letters.letter import Letter
@@ -28,7 +29,7 @@ from router.letters.replay_rows import rows_of
 from router.plan import Plan
 from router.settings import KafkaSink, settings_from_dict
 from router.stages import HEADERS_TYPE, Kind, judged, unified
-from router.writing import Batch, BatchWriter
+from router.writing import BatchWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

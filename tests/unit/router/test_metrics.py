@@ -31,6 +31,7 @@ CONTRACT = {
     "xrouter_catalog_awaited": set(),
     "xrouter_catalog_doubted": set(),
     "xrouter_background_faults": {"part"},
+    "xrouter_batch_faults": {"query", "fault"},
 }
 NOW = 1_700_000_000_000
 
@@ -49,6 +50,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics.lag("/endpoints/a", 1)
     metrics.catalog("e1", 1)
     metrics.held("q", "lake")
+    metrics.fault("q", "overdue")
     found = {
         family.name: {name for sample in family.samples for name in sample.labels} - {"le"}
         for family in metrics.registry.collect()

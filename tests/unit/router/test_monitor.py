@@ -69,7 +69,7 @@ def test_ready_when_all_is_up(status: Status) -> None:
     json.dumps(answer)
 
 
-@pytest.mark.parametrize("state", ["starting", "held", "stopped", "failed"])
+@pytest.mark.parametrize("state", ["starting", "held", "overdue", "stopped", "failed"])
 def test_a_query_that_does_not_run_is_a_reason(status: Status, state: Any) -> None:
     status.query("kafka-1", state, reason="sink lake: disk full")
     assert reasons(status) == [f"query kafka-1 is {state}: sink lake: disk full"]

@@ -1,0 +1,25 @@
+"""Queries that end and are started again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from router.metrics import Metrics
+from router.queries import RESTART_FIRST, Queries, _Running
+from router.status import Status
+
+
+@pytest.mark.parametrize(("last", "pause"), [(None, 8 * RESTART_FIRST), (17, RESTART_FIRST)])
+def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pause: float) -> None:
+    nothing: Any = None
+    queries = Queries(nothing, nothing, nothing, Metrics(), Status(), nothing, once=False)
+    ended: Any = SimpleNamespace(exception=lambda: OSError("gone"), isActive=False)
+    pipeline: Any = SimpleNamespace(failure=None, last=last)
+    running = _Running("inbox", (), pipeline, ended, pause=8 * RESTART_FIRST)
+    queries._running["inbox"] = running
+    queries.check()
+    assert running.query is None
+    assert running.pause == 2 * pause
