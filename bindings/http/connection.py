@@ -175,12 +175,10 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def finish(self) -> None:
-        """Close after what is being answered now; a body under way has :attr:`ServerLimits.linger` seconds left."""
+    def hurry(self) -> None:
+        """Give a body under way no more than :attr:`ServerLimits.linger` seconds."""
         if self.phase is Phase.BODY:
             self.deadline = min(self.deadline, self._loop.time() + self._limits.linger)
-        elif not self.waiting:
-            self.abort()
 
     def answered(self, taking: Taking, reply: Reply) -> None:
         """Send an answer, unless its request is no longer waiting for one."""

@@ -138,7 +138,11 @@ class HttpServer:
         self._awake = False
         while self._answers:
             connection, taking, make = self._answers.popleft()
-            connection.answered(taking, make())
+            try:
+                connection.answered(taking, make())
+            except Exception as error:
+                # Other answers wait behind this one. Its sender gets none in time, and repeats.
+                self._complain(f"an answer could not be sent: {type(error).__name__}")
 
     def _run(self) -> None:
         try:
@@ -172,11 +176,11 @@ class HttpServer:
                 task.result()
 
     async def _drain(self) -> None:
-        """Answer what was accepted; connections on which nothing is under way are closed at once."""
+        """Answer what was accepted, and let every answer be the last of its connection."""
         assert self._loop is not None
         self.stopping = True
         for connection in self._connections:
-            connection.finish()
+            connection.hurry()
         deadline = self._loop.time() + self._grace
         while self._connections.busy and self._loop.time() < deadline:
             await asyncio.sleep(_DRAIN_SECONDS)

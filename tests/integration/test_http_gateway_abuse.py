@@ -23,6 +23,7 @@ import httpx
 import pytest
 
 from bindings.http.access import Access
+from bindings.http.connections import address_group
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.limits import ServerLimits
 from bindings.http.routing import HttpRoute, Routes
@@ -303,6 +304,33 @@ def test_one_address_has_its_share_and_idle_ones_make_room(serve: Serve) -> None
         for each in (*more, known):
             each.sendall(GOOD)
             assert statuses(each.recv(1000)) == [202]
+
+
+def test_addresses_of_one_host_count_as_one() -> None:
+    assert address_group(("2001:db8:1:2:3:4:5:6", 1, 0, 0)) == address_group(("2001:db8:1:2::9", 1, 0, 0))
+    assert address_group(("2001:db8:1:3::9", 1, 0, 0)) != address_group(("2001:db8:1:2::9", 1, 0, 0))
+    assert address_group(("::ffff:192.0.2.1", 1, 0, 0)) == address_group(("192.0.2.1", 1)) == "192.0.2.1"
+    assert address_group(("fe80::1%eth0", 1, 0, 0)) == "fe80::/64"
+
+
+def test_low_descriptors_are_left_to_clients_that_use_select(serve: Serve) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    gateway = serve()
+    with connected(gateway) as connection:
+        connection.sendall(GOOD)
+        assert statuses(connection.recv(1000)) == [202]
+        own = connection.getpeername()
+        numbers = [int(each.name) for each in Path("/proc/self/fd").iterdir()]
+        assert hard <= 1024 or any(_is_at(number, own) for number in numbers if number >= 1024)
+
+
+def _is_at(number: int, address: tuple[str, int]) -> bool:
+    try:
+        with socket.socket(fileno=os.dup(number)) as other:
+            return bool(other.getsockname() == address)
+    except OSError:
+        return False
 
 
 def exchange_from(gateway: HttpGateway, source: str) -> bytes:
