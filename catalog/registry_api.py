@@ -32,7 +32,7 @@ _NAMES: Final[Mapping[int, frozenset[str]]] = {
 }
 """The collections of a registry, a group and a resource, by the length of their paths, in lower case."""
 _XID: Final = re.compile(r"/(messagegroups|endpoints|schemagroups)/[^/]+(/(messages|schemas)/[^/]+(/versions/[^/]+)?)?")
-_LINK: Final = re.compile(r'<([^<>]*)>((?:\s*;\s*[^\s;,="]+(?:\s*=\s*(?:"[^"]*"|[^\s;,"]*))?)*)')
+_LINK: Final = re.compile(r'<([^<>]*+)>((?:\s*+;\s*+[^\s;,="]++(?:\s*+=\s*+(?:"[^"]*+"|[^\s;,"]*+))?+)*+)')
 _NEXT: Final = re.compile(r';\s*rel\s*=\s*(?:"(?:[^"]*\s)?next(?:\s[^"]*)?"|next\b)', re.IGNORECASE)
 _DOCUMENT: Final = ("schema", "schemabase64", "schemaurl", "schemauri")
 

@@ -54,6 +54,7 @@ class JsonSchemaValidator:
     def __init__(self, validator: jsonschema_rs.Validator, work: SchemaWork) -> None:
         self._validator = validator
         self._work = work
+        self._soon_judged = work.soon_judged
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
         """Return why *body* is no JSON or does not conform; the first error when there are several.
@@ -63,7 +64,7 @@ class JsonSchemaValidator:
         Raises:
             TooCostly: the verdict, or finding the error, may take more than a moment, and *at_any_cost* was not given.
         """
-        if not at_any_cost and body is not None and not self._work.judges_soon(body):
+        if body is not None and len(body) > self._soon_judged and not (at_any_cost or self._work.judges_soon(body)):
             raise TooCostly
         value = parse_body(body)
         if isinstance(value, SchemaFault):

@@ -46,13 +46,15 @@ class SchemaWork:
         self._per_value = graph.heaviest()
         self._per_byte = graph.matching
         self._ways = graph.ways()
+        self.soon_judged = min(MAX_DIRECT_BYTES, MAX_JUDGING // max(1, self._per_value + self._per_byte))
+        """Bytes up to which every body is judged soon."""
 
     def judges_soon(self, body: bytes) -> bool:
         """Tell whether a verdict on a body takes a moment at most."""
         size = len(body)
         if size > MAX_DIRECT_BYTES:
             return False
-        if size * (self._per_value + self._per_byte) <= MAX_JUDGING:
+        if size <= self.soon_judged:
             return True
         return _values(body) * self._per_value + size * self._per_byte <= MAX_JUDGING
 
