@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from router.bounding import Bounding
 from router.commits import Batch
 from router.condemning import condemned, raw_records
 from router.judging import Tallies
@@ -40,10 +41,11 @@ class TooManyLetters(Exception):
 class Attempts:
     """Attempts at the batches of one query."""
 
-    def __init__(self, state: State, notes: BatchNotes, ordering: Ordering) -> None:
+    def __init__(self, state: State, notes: BatchNotes, ordering: Ordering, bounding: Bounding) -> None:
         self._state = state
         self._notes = notes
         self._ordering = ordering
+        self._bounding = bounding
 
     def write(self, rows: DataFrame, batch: Batch, loaded: LoadedPlan, part: Part) -> Tally:
         """Judge and write the rows of a part once, and return their counts. Repeating is safe.
@@ -51,6 +53,7 @@ class Attempts:
         Raises:
             SinkError: a sink is in the way.
             TooManyLetters: the circuit breaker; nothing has been written.
+            TooLarge: it is to be cut; nothing has been written by this attempt.
         """
         pinned = self._state.pinned(batch.query, batch.number) is not None
         made, counted = self._outcomes(rows, batch, loaded, part, arrived=loaded.writer.may_refuse)
@@ -64,6 +67,7 @@ class Attempts:
         try:
             kept.count()
             tally = counted()
+            self._bounding.check(tally, batch.number, part)
             # A letter of our own making says nothing of the catalog.
             if not pinned and not part.condemned:
                 check_ratio(tally, loaded.plan.settings.dead_letters.max_ratio)

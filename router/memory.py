@@ -66,6 +66,15 @@ class Division:
         """What to do when a Python worker ran out of memory."""
         return f"raise memory.worker, now {_text(self.worker)}; the machine has {_text(self.machine)}"
 
+    def remedy(self, fault: str, *, worker: bool = False) -> str:
+        """Return what to do about a fault that tells of too little memory; empty for another.
+
+        *worker* is whether a Python worker died, which may be for want of memory.
+        """
+        if "OutOfMemoryError" in fault:
+            return self.heap_remedy
+        return self.worker_remedy if worker or fault.startswith("MemoryError") else ""
+
 
 def divided(settings: Settings, machine: int | None = None, cores: int | None = None) -> Division:
     """Divide *machine* bytes among *cores* Python workers and the rest; unset takes what is there.

@@ -29,6 +29,8 @@ LATENCY_BUCKETS: Final = (
 """Upper bounds in seconds: from a batch that had little to do, to a backlog of ten minutes."""
 INFINITE: Final = float("inf")
 BATCH_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+BYTES_BUCKETS: Final = tuple(2.0**power for power in range(16, 33, 2))
+"""64 KiB to 4 GiB."""
 
 SinkResult = Literal["ok", "error", "rejected"]
 BatchFault = Literal["error", "worker", "time", "overdue"]
@@ -74,6 +76,9 @@ class Metrics:
         )
         self._batch = Histogram(
             "xrouter_batch_seconds", "Time to judge and write a batch.", buckets=BATCH_BUCKETS, registry=registry
+        )
+        self._bytes = Histogram(
+            "xrouter_batch_bytes", "Bytes of keys and bodies of a batch.", buckets=BYTES_BUCKETS, registry=registry
         )
         self._latency = BulkHistogram(
             "xrouter_record_latency_seconds", "Time from arrival to the commit of all sinks.", LATENCY_BUCKETS
@@ -150,6 +155,7 @@ class Metrics:
         for message, count in tally.definitions.items():
             self._definitions.labels(self._definition_labels.of(message)).inc(count)
         self._batch.observe(seconds)
+        self._bytes.observe(tally.bytes)
         self._latency.add((max(0, committed_at_ms - at) / 1000, count) for at, count in tally.arrivals.items())
 
     def sink_write(self, sink: str, result: str) -> None:

@@ -77,9 +77,9 @@ class OutputBuilder:
             **_exact(outcomes),
         }
         order, offsets = in_order(facts, len(sizes))
-        counts = tally(
-            messages, placed.endpoints, columns["reason"], order, arrivals[facts.sources[order]], len(spilled)
-        )
+        arrived = arrivals[facts.sources[order]]
+        taken = int(sizes.sum())
+        counts = tally(messages, placed.endpoints, columns["reason"], order, arrived, len(spilled), taken)
         arrays = [columns[field.name].cast(field.type) for field in self.type]
         struct = pa.StructArray.from_arrays(arrays, fields=list(self.type))
         return pa.ListArray.from_arrays(pa.array(offsets), struct.take(pa.array(order))), counts

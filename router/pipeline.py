@@ -15,17 +15,20 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from router.attempts import Attempts, TooManyLetters
+from router.bounding import Bounding, TooLarge
 from router.commits import Batch
 from router.errors import RouterError, SinkError
-from router.extents import extents, first_of, within
+from router.extents import extents, first_of
 from router.faults import Fault, fault_of
 from router.generations import Generation
 from router.logs import get_logger
+from router.memory import divided
 from router.notes import BatchNotes, Hold
 from router.ordering import Ordering
 from router.parts import BatchParts, Part
 from router.plan import Plan
 from router.plans import LoadedPlan, PlanHolder
+from router.sizing import BatchSizing
 from router.stages import Kind
 from router.state import State
 from router.tally import Tally
@@ -65,8 +68,12 @@ class Pipeline:
         restore: Callable[[bytes], Plan],
         *,
         final: int | None = None,
+        bounding: Bounding | None = None,
     ) -> None:
-        """*final* is the last batch that this query is to write, when it is not to read on."""
+        """*final* is the last batch that this query is to write, when it is not to read on.
+
+        *bounding* keeps batches within their bytes; unset, it knows nothing of this query yet.
+        """
         self.name = name
         self.kind = kind
         self.generation = generation
@@ -80,7 +87,9 @@ class Pipeline:
         self._idle = threading.Event()
         self._idle.set()
         self._notes = BatchNotes(state.batches)
-        self._attempts = Attempts(state, self._notes, Ordering(state, name, self._notes, self._breathe))
+        self._bounding = bounding or Bounding(kind, generation, BatchSizing.of(plans.active.settings), None)
+        ordering = Ordering(state, name, self._notes, self._breathe)
+        self._attempts = Attempts(state, self._notes, ordering, self._bounding)
         self._watch = Watch(name, metrics, status)
         self.failure: RouterError | None = None
         self.last: int | None = None
@@ -128,18 +137,22 @@ class Pipeline:
     def _write_until_done(self, rows: DataFrame, number: int) -> Tally:
         """Write what is left of a batch, part by part; mostly it is one part."""
         parts = BatchParts.of(self._notes, self.name, number, self.generation.id)
+        self._bounding.cut(parts, rows)
         while (part := parts.next) is not None:
-            share = rows if part.ranges is None else within(rows, self.kind, part.ranges)
+            share = self._bounding.rows(rows, number, part)
             try:
                 tally = self._write_part(share, number, part)
             except Draining:
                 raise
+            except TooLarge:
+                self._bounding.divide(parts, share)
             except Exception as error:
                 fault = fault_of(error)
                 if fault is None or not self._failed(parts, share, fault):
                     raise
             else:
                 parts.written(tally)
+                self._bounding.learn(tally)
                 if parts.next is not None:
                     # What is left is noted, so that a drain need not wait for it.
                     self._breathe(0)
@@ -153,11 +166,13 @@ class Pipeline:
         self._metrics.fault(self.name, fault.kind)
         self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
         if not parts.failed(fault):
-            _log.error("batch failed", query=self.name, batch=parts.number, error=fault.text, times=parts.failures.all)
+            told = {"query": self.name, "batch": parts.number, "error": fault.text, "times": parts.failures.all}
+            _log.error("batch failed", **told, **self._hint(fault))
             self._breathe(RETRY_FIRST)
             return True
         places = extents(share, self.kind)
-        told = {"query": self.name, "batch": parts.number, "records": places.num_rows, "error": fault.text}
+        told = {"query": self.name, "batch": parts.number, "error": fault.text, "records": places.num_rows}
+        told |= self._hint(fault)
         if not parts.divide(places, fault):
             _log.error("batch failed, and cannot be cut further", **told)
             return False
@@ -166,6 +181,10 @@ class Pipeline:
         else:
             _log.error("batch fails, and is written in parts to find the record", parts=len(parts.left), **told)
         return True
+
+    def _hint(self, fault: Fault) -> dict[str, str]:
+        remedy = divided(self._plans.active.settings).remedy(fault.text, worker=fault.kind == "worker")
+        return {"hint": remedy} if remedy else {}
 
     def _write_part(self, rows: DataFrame, number: int, part: Part) -> Tally:
         """Write, and again while the world is in the way: such an error holds a batch and never drops it."""

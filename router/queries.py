@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from router.bounding import Bounding
 from router.errors import BrokerUnreachable, StateError
 from router.generations import Generation
 from router.kafka_writing import LOST
@@ -20,7 +21,10 @@ from router.plan import Plan
 from router.plans import PlanHolder
 from router.positions import cluster_of
 from router.progress import inbox_backlog, lag_by_topic
+from router.reading import spans_reader
+from router.sizing import BatchSizing
 from router.sources import INBOX, Source
+from router.stages import Kind
 from router.state import State
 from router.streams import inbox_rows, kafka_rows
 from router.succession import Succession, by_query, topics_of
@@ -44,6 +48,7 @@ class _Running:
 
     name: str
     sources: tuple[Source, ...]
+    sizing: BatchSizing
     pipeline: Pipeline | None = None
     query: StreamingQuery | None = None
     pause: float = RESTART_FIRST
@@ -94,7 +99,7 @@ class Queries:
         left = self._succession.left(wanted)
         for name in left:
             _log.info("query is finished, though no source is left of it", query=name)
-        self._running = {name: _Running(name, wanted.get(name, ())) for name in (*left, *wanted)}
+        self._running = {name: _Running(name, wanted.get(name, ()), self._sizing()) for name in (*left, *wanted)}
         for running in self._running.values():
             self._status.query(running.name, "starting")
             self._begin(running)
@@ -120,6 +125,10 @@ class Queries:
             if running.query.isActive:
                 if running.switching:
                     self._try_stop(running)
+                elif running.sizing.relimit:
+                    # Spark takes another limit with another start alone.
+                    _log.info("query starts again, for records of another size", query=running.name)
+                    self._switch(running)
                 continue
             self._ended(running)
 
@@ -134,7 +143,7 @@ class Queries:
             running, members = self._running.get(name), wanted.get(name, ())
             if running is None or running.ended:
                 if members:
-                    self._running[name] = _Running(name, members)
+                    self._running[name] = _Running(name, members, self._sizing())
                     self._status.query(name, "starting")
                 continue
             changed = name != INBOX and topics_of(running.sources) != topics_of(members)
@@ -236,7 +245,9 @@ class Queries:
         """Start a query on its generation: that of its unfinished batch, else the one for its sources."""
         settings = self._plans.active.settings
         if running.name == INBOX:
-            self._launch(running, self._succession.inbox(), inbox_rows(self._spark, settings, self._state))
+            generation = self._succession.inbox()
+            rows = inbox_rows(self._spark, settings, self._state, generation, running.sizing)
+            self._launch(running, generation, rows, ())
             return
         unfinished = self._succession.unfinished(running.name)
         if unfinished is None and not running.sources:
@@ -248,13 +259,13 @@ class Queries:
         try:
             sources = running.sources or self._sources_of(unfinished, running.name)
             generation = unfinished or self._succession.next(running.name, sources, settings.start)
-            rows = kafka_rows(self._spark, settings, sources, generation)
+            rows = kafka_rows(self._spark, settings, sources, generation, running.sizing)
         except BrokerUnreachable as error:
             self._failed(running, str(error))
             return
         # An unfinished batch is all that is read of topics that are no more to be read, or not by this query.
         running.switching = set(generation.topics) != set(topics_of(running.sources))
-        self._launch(running, generation, rows, final=generation.pending if running.switching else None)
+        self._launch(running, generation, rows, sources, final=generation.pending if running.switching else None)
 
     def _sources_of(self, unfinished: Generation | None, query: str) -> tuple[Source, ...]:
         """Return by which sources the plan of an unfinished batch read, for a query that none is left of."""
@@ -275,11 +286,24 @@ class Queries:
                 return True
         return False
 
-    def _launch(self, running: _Running, generation: Generation, rows: DataFrame, *, final: int | None = None) -> None:
-        kind = "inbox" if running.name == INBOX else "kafka"
+    def _sizing(self) -> BatchSizing:
+        return BatchSizing.of(self._plans.active.settings)
+
+    def _launch(
+        self,
+        running: _Running,
+        generation: Generation,
+        rows: DataFrame,
+        sources: Sequence[Source],
+        *,
+        final: int | None = None,
+    ) -> None:
+        settings = self._plans.active.settings
+        kind: Kind = "inbox" if running.name == INBOX else "kafka"
+        read = spans_reader(self._spark, settings, sources)
         running.pipeline = Pipeline(
             running.name,
-            kind,  # type: ignore[arg-type]
+            kind,
             generation,
             self._state,
             self._plans,
@@ -287,8 +311,8 @@ class Queries:
             self._status,
             self._restore,
             final=final,
+            bounding=Bounding(kind, generation, running.sizing, read),
         )
-        settings = self._plans.active.settings
         writer = rows.writeStream.queryName(running.name).foreachBatch(running.pipeline.batch)
         writer = writer.option("checkpointLocation", str(generation.path))
         if self._once:

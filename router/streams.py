@@ -14,7 +14,9 @@ from router.errors import BrokerUnreachable
 from router.generations import Generation
 from router.logs import get_logger
 from router.positions import starting_offsets
+from router.reading import records_of_batch
 from router.settings import Settings
+from router.sizing import BatchSizing
 from router.sources import Source
 from router.state import State
 
@@ -24,30 +26,41 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 
-def kafka_rows(spark: SparkSession, settings: Settings, sources: Sequence[Source], generation: Generation) -> DataFrame:
-    """Return the records of a generation's topics, from where it begins.
+def kafka_rows(
+    spark: SparkSession, settings: Settings, sources: Sequence[Source], generation: Generation, sizing: BatchSizing
+) -> DataFrame:
+    """Return the records of a generation's topics, from where it begins, in batches as *sizing* asks for.
 
     Raises:
         BrokerUnreachable: the generation has not begun to read, and the brokers do not say which partitions there are.
     """
     client = source_client(sources[0])
     # Every topic is subscribed to, also one that does not exist yet: it is read from its first record once it does.
-    return _topics(spark, settings, client, ",".join(generation.topics), _beginning(client, generation))
+    beginning = _beginning(client, generation)
+    records = records_of_batch(client, generation.topics, generation, sizing)
+    return _topics(spark, settings, client, ",".join(generation.topics), beginning, records)
 
 
-def inbox_rows(spark: SparkSession, settings: Settings, state: State) -> DataFrame:
+def inbox_rows(
+    spark: SparkSession, settings: Settings, state: State, generation: Generation, sizing: BatchSizing
+) -> DataFrame:
     """Return the rows of the inbox, from the first: whoever sent them was told that they are taken."""
     topic = settings.inbox.kafka
     if topic is not None:
-        return inbox_columns(_topics(spark, settings, inbox_client(topic), topic.topic, "earliest"))
+        client = inbox_client(topic)
+        records = records_of_batch(client, (topic.topic,), generation, sizing)
+        return inbox_columns(_topics(spark, settings, client, topic.topic, "earliest", records))
     reader = spark.readStream.format(INBOX_FORMAT).option("path", str(state.inbox))
-    return reader.option("max_records", settings.max_records_per_batch).load()
+    sizing.exact = True
+    return reader.option("max_records", sizing.begin(None)).option("max_bytes", sizing.bound).load()
 
 
-def _topics(spark: SparkSession, settings: Settings, client: KafkaClient, topics: str, beginning: str) -> DataFrame:
+def _topics(
+    spark: SparkSession, settings: Settings, client: KafkaClient, topics: str, beginning: str, records: int
+) -> DataFrame:
     reader = spark.readStream.format("kafka").options(**client.jvm())
     reader = reader.option("subscribe", topics).option("includeHeaders", "true")
-    reader = reader.option("maxOffsetsPerTrigger", settings.max_records_per_batch)
+    reader = reader.option("maxOffsetsPerTrigger", records)
     reader = reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower())
     return reader.option("startingOffsets", beginning).load()
 

@@ -30,7 +30,7 @@ class Tally:
     """Counts of a whole batch: records by (endpoint, outcome, reason), by definition, and by arrival in ms.
 
     ``spilled`` counts dead letters that are kept in files; ``layouts`` are header layouts found plain on the way
-    (:mod:`bindings.kafka.layouts`).
+    (:mod:`bindings.kafka.layouts`). ``bytes`` are those of keys and bodies as they arrived.
     """
 
     records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -38,6 +38,7 @@ class Tally:
     arrivals: Counter[int] = field(default_factory=Counter)
     layouts: set[str] = field(default_factory=set)
     spilled: int = 0
+    bytes: int = 0
 
     @property
     def total(self) -> int:
@@ -56,6 +57,7 @@ class Tally:
         self.arrivals.update(other.arrivals)
         self.layouts |= other.layouts
         self.spilled += other.spilled
+        self.bytes += other.bytes
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as JSON, without layouts."""
@@ -64,6 +66,7 @@ class Tally:
             "definitions": dict(self.definitions),
             "arrivals": [[at, count] for at, count in self.arrivals.items()],
             "spilled": self.spilled,
+            "bytes": self.bytes,
         }
 
     @classmethod
@@ -71,7 +74,7 @@ class Tally:
         """Return the tally that :meth:`to_json` wrote."""
         records = Counter({(endpoint, outcome, reason): count for endpoint, outcome, reason, count in told["records"]})
         arrivals = Counter({at: count for at, count in told["arrivals"]})
-        return cls(records, Counter(told["definitions"]), arrivals, spilled=told["spilled"])
+        return cls(records, Counter(told["definitions"]), arrivals, spilled=told["spilled"], bytes=told["bytes"])
 
     def refuse(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
         """Move records of (endpoint, definition) from routed to dead letters: a sink refused them at write time."""
@@ -88,14 +91,15 @@ def tally(
     order: Int,
     arrivals: Int,
     spilled: int = 0,
+    size: int = 0,
 ) -> str | None:
-    """Return the tally of the rows in *order* as text; None when there are none."""
+    """Return the tally of the rows in *order*, which took *size* bytes, as text; None when there are none."""
     if not len(order):
         return None
     table = pa.table({"e": endpoints, "r": reasons, "m": messages}).take(pa.array(order))
     counted = table.group_by(["e", "r", "m"]).aggregate([([], "count_all")]).to_pylist()
     counts = [[row["e"], row["r"], row["m"], row["count_all"]] for row in counted]
-    return json.dumps({"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled})
+    return json.dumps({"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled, "bytes": size})
 
 
 def with_layouts(counts: str | None, layouts: list[str]) -> str | None:
@@ -116,6 +120,7 @@ def collect(texts: Iterable[str]) -> Tally:
             if message:
                 total.definitions[message] += count
         total.spilled += told["spilled"]
+        total.bytes += told["bytes"]
         total.layouts.update(told.get("layouts", ()))
         total.arrivals.update({int(at): count for at, count in told["arrivals"]})
     return total

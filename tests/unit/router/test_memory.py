@@ -49,6 +49,10 @@ def test_remedies_name_settings_with_their_present_values() -> None:
     assert "memory.heap, now 2048 MiB" in division.heap_remedy
     assert "max_bytes_per_batch, now 3 MiB" in division.heap_remedy
     assert "memory.worker, now 1024 MiB" in division.worker_remedy
+    assert division.remedy("OutOfMemoryError: Java heap space") == division.heap_remedy
+    assert division.remedy("MemoryError: judging 3 records") == division.worker_remedy
+    assert division.remedy("a Python worker died", worker=True) == division.worker_remedy
+    assert not division.remedy("ValueError: 'MemoryError' is a word")
 
 
 def test_settings_go_before_the_machine() -> None:

@@ -32,6 +32,7 @@ CONTRACT = {
     "xrouter_catalog_doubted": set(),
     "xrouter_background_faults": {"part"},
     "xrouter_batch_faults": {"query", "fault"},
+    "xrouter_batch_bytes": set(),
 }
 NOW = 1_700_000_000_000
 
@@ -62,6 +63,7 @@ def test_a_batch_adds_its_outcomes_and_definitions() -> None:
     metrics = Metrics()
     batch = tally({("/endpoints/a", ROUTED, ""): 5, ("/endpoints/a", DEAD_LETTER, "no-match"): 2})
     batch.definitions["/messagegroups/g/messages/m"] = 5
+    batch.bytes = 1_000
     metrics.batch_done("q", batch, 0.3, NOW)
     metrics.batch_done("q", batch, 0.3, NOW)
     assert value(metrics, "xrouter_records_total", endpoint="/endpoints/a", outcome="routed", reason="") == 10
@@ -71,6 +73,7 @@ def test_a_batch_adds_its_outcomes_and_definitions() -> None:
     assert value(metrics, "xrouter_definition_records_total", message="/messagegroups/g/messages/m") == 10
     assert value(metrics, "xrouter_batch_seconds_count") == 2
     assert value(metrics, "xrouter_batch_seconds_sum") == approx(0.6)
+    assert value(metrics, "xrouter_batch_bytes_sum") == 2_000
 
 
 def test_latency_is_commit_less_arrival_and_never_negative() -> None:
