@@ -36,6 +36,7 @@ SinkResult = Literal["ok", "error", "rejected"]
 BatchFault = Literal["error", "worker", "time", "overdue"]
 ReloadResult = Literal["accepted", "refused", "unchanged"]
 _SINK_RESULTS: Final = ("ok", "error", "rejected")
+_FAULTS: Final[tuple[BatchFault, ...]] = ("error", "worker", "time", "overdue")
 _RELOAD_RESULTS: Final = ("accepted", "refused")
 
 
@@ -178,6 +179,11 @@ class Metrics:
             for name in names:
                 self._held.labels(query, name).set(1)
                 self._holds.setdefault(query, set()).add(name)
+
+    def expect_query(self, query: str) -> None:
+        """Begin the series of a query at 0."""
+        for fault in _FAULTS:
+            self._faults.labels(query, fault)
 
     def fault(self, query: str, fault: BatchFault) -> None:
         """Count a try of a batch that failed for a reason of its own, or took longer than it may (``overdue``)."""

@@ -91,6 +91,7 @@ class Pipeline:
         ordering = Ordering(state, name, self._notes, self._breathe)
         self._attempts = Attempts(state, self._notes, ordering, self._bounding)
         self._watch = Watch(name, metrics, status)
+        metrics.expect_query(name)
         self.failure: RouterError | None = None
         self.last: int | None = None
 

@@ -71,6 +71,7 @@ def known_samples() -> dict[str, set[str]]:
     metrics.lag("/endpoints/e", 0)
     metrics.catalog("e", 0)
     metrics.held("q", "s")
+    metrics.expect_query("q")
     samples = [sample for family in metrics.registry.collect() for sample in family.samples]
     return {sample.name: set(sample.labels) | {"instance"} for sample in samples}
 

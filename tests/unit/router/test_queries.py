@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 
 from router.metrics import Metrics
 from router.queries import RESTART_FIRST, Queries, _Running
+from router.state import State
 from router.status import Status
 
 
 @pytest.mark.parametrize(("last", "pause"), [(None, 8 * RESTART_FIRST), (17, RESTART_FIRST)])
-def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pause: float) -> None:
+def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pause: float, tmp_path: Path) -> None:
     nothing: Any = None
-    queries = Queries(nothing, nothing, nothing, Metrics(), Status(), nothing, once=False)
+    queries = Queries(nothing, State(tmp_path), nothing, Metrics(), Status(), nothing, once=False)
     ended: Any = SimpleNamespace(exception=lambda: OSError("gone"), isActive=False)
     pipeline: Any = SimpleNamespace(failure=None, last=last)
     running = _Running("inbox", (), pipeline, ended, pause=8 * RESTART_FIRST)
