@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from router.errors import BrokerUnreachable
+from router.errors import BrokerUnreachable, DiskError
 from router.intake import Intake
 from router.logs import get_logger
 from router.plan import Plan
@@ -25,11 +25,20 @@ _log = get_logger()
 class Changes:
     """The change that waits to take effect, if there is one. Not for concurrent use."""
 
-    def __init__(self, plans: PlanHolder, queries: Queries, intake: Intake, announce: Callable[[Plan], None]) -> None:
+    def __init__(
+        self,
+        plans: PlanHolder,
+        queries: Queries,
+        intake: Intake,
+        announce: Callable[[Plan], None],
+        hold: Callable[[str], None],
+    ) -> None:
+        """``announce`` is told of a plan that took effect, ``hold`` why one waits, and with '' that none does."""
         self._plans = plans
         self._queries = queries
         self._intake = intake
         self._announce = announce
+        self._hold = hold
         self._waiting: Plan | None = None
         self._pause = HOLD_FIRST
         self._again_at = 0.0
@@ -39,7 +48,9 @@ class Changes:
         self._waiting, self._pause, self._again_at = plan, HOLD_FIRST, 0.0
 
     def check(self) -> None:
-        """Let the plan that waits take effect; a broker that does not answer holds it, and the last good one goes on.
+        """Let the plan that waits take effect.
+
+        A broker that does not answer and a disk that refuses hold it, and the last good one goes on.
 
         Raises:
             RouterError: it cannot take effect at all.
@@ -48,15 +59,17 @@ class Changes:
             return
         plan = self._waiting
         try:
+            self._intake.open_inbox(plan)
             self._queries.place(plan.sources)
-        except BrokerUnreachable as error:
+        except (BrokerUnreachable, DiskError, OSError) as error:
+            self._hold(str(error))
             _log.warning("catalog waits; the last good one goes on", problem=str(error), retry_seconds=self._pause)
             self._again_at = time.monotonic() + self._pause
             self._pause = min(self._pause * 2, HOLD_MOST)
             return
         self._waiting = None
+        self._hold("")
         self._queries.retarget(plan.sources)
         self._plans.activate(plan)
         self._announce(plan)
-        self._intake.open_inbox(plan)
         self._intake.take(plan)

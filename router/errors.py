@@ -4,10 +4,12 @@ RouterError              1   anything of ours without a code of its own
 ├── ConfigError          3   settings that cannot be read, are unknown, or contradict each other
 ├── CatalogUnavailable   4   no usable catalog: missing, unreadable, or with nothing that can be used
 ├── BrokerUnreachable    5   a broker named by the settings does not answer or refuses us
-├── StateError           6   the state folder is locked, of a newer format, or not ours
+├── StateError           6   the state folder is locked, damaged, of a newer format, or not ours
 ├── ConnectorError       7   the jars of a connector are missing and cannot be fetched
 ├── SinkError            8   a destination cannot take a batch: disk, permission, schema, connection
-└── BatchPinError        9   a batch that had begun under a plan which no longer exists
+├── BatchPinError        9   a batch that had begun under a plan which no longer exists
+├── JvmError            10   the JVM under Spark died, did not start, or ran out of memory
+└── DiskError           11   the disk of the state folder is full or refuses
 
 Exit code 2 belongs to typer (wrong usage of the command line). A record never ends the process: what is wrong with
 one becomes a dead letter (semantics.md section 7).
@@ -69,7 +71,7 @@ class BrokerUnreachable(RouterError):
 
 
 class StateError(RouterError):
-    """The state folder is locked by another process, of a newer format, or holds what is not ours; exit code 6."""
+    """The state folder is locked by another process, damaged, of a newer format, or not ours; exit code 6."""
 
 
 class ConnectorError(RouterError):
@@ -91,6 +93,14 @@ class BatchPinError(RouterError):
     """A batch to be repeated is pinned to a plan that cannot be read any more; exit code 9."""
 
 
+class JvmError(RouterError):
+    """The JVM under Spark ended, could not start, or ran out of memory; exit code 10. Nothing is lost by it."""
+
+
+class DiskError(RouterError):
+    """The disk of the state folder is full, or refuses, at a start; exit code 11. Nothing is lost by it."""
+
+
 EXIT_CODES: Final[Mapping[type[BaseException], int]] = {
     RouterError: 1,
     ConfigError: 3,
@@ -100,6 +110,8 @@ EXIT_CODES: Final[Mapping[type[BaseException], int]] = {
     ConnectorError: 7,
     SinkError: 8,
     BatchPinError: 9,
+    JvmError: 10,
+    DiskError: 11,
 }
 """Exit code of each error; 0 is success, 2 wrong usage (typer's), and 1 anything that is not in this table."""
 

@@ -47,7 +47,7 @@ _WORLD_PYTHON: Final = frozenset(
         *("OSError", "PermissionError", "FileNotFoundError", "ConnectionError", "ConnectionResetError"),
         *("ConnectionRefusedError", "BrokenPipeError", "TimeoutError", "BlockingIOError", "NotADirectoryError"),
         *("InterruptedError", "ImportError", "ModuleNotFoundError", "KeyboardInterrupt", "SystemExit"),
-        *("InboxError", "InboxFormatError", "InboxFull", "KafkaException", "KafkaError"),
+        *("InboxDamaged", "InboxError", "InboxFormatError", "InboxFull", "KafkaException", "KafkaError"),
     )
 )
 _GONE: Final = ("Py4JNetworkError", "Py4JError")

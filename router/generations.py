@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from router.durable import damaged, missing, read_object, write_durably
 from router.positions import Offsets
-from router.state import State, write_durably
+from router.state import State
 
 _DESCRIPTION: Final = "generation.json"
 
@@ -32,6 +33,11 @@ class Generation:
     id: str
     topics: tuple[str, ...]
     starting: str = ""
+
+    @property
+    def number(self) -> int:
+        """Which generation of its query it is, from 1."""
+        return int(self.path.name)
 
     @property
     def pending(self) -> int | None:
@@ -69,15 +75,34 @@ class Generation:
 
 
 def current(state: State, query: str) -> Generation | None:
-    """Return the newest generation of a query; None before its first start."""
+    """Return the newest generation of a query; None before its first start.
+
+    A folder without a description is what a crash left before its generation existed, unless Spark wrote there.
+
+    Raises:
+        StateError: a description is damaged, or gone from a checkpoint that Spark wrote.
+    """
     folder = state.checkpoints / query
     numbers = sorted(int(entry.name) for entry in folder.glob("*") if entry.name.isdigit()) if folder.exists() else []
     for number in reversed(numbers):
         description = folder / str(number) / _DESCRIPTION
-        if description.exists():
-            told: dict[str, Any] = json.loads(description.read_text())
-            return Generation(folder / str(number), told["id"], tuple(told["topics"]), told.get("starting", ""))
+        form = read_object(description)
+        if form is not None:
+            return _generation(description, form)
+        if any((folder / str(number) / name).exists() for name in ("metadata", "offsets", "commits")):
+            raise missing(description, "Spark's checkpoint is beside it")
     return None
+
+
+def _generation(description: Path, form: Mapping[str, Any]) -> Generation:
+    try:
+        id, topics, starting = form["id"], form["topics"], form.get("starting", "")
+        if not (isinstance(id, str) and isinstance(topics, list) and isinstance(starting, str)):
+            raise TypeError("a member is of another type")
+        json.loads(starting or "{}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise damaged(description, f"it describes no generation ({error!r})") from error
+    return Generation(description.parent, id, tuple(map(str, topics)), starting)
 
 
 def begin(state: State, query: str, topics: Sequence[str], starting: str = "") -> Generation:
@@ -92,6 +117,7 @@ def begin(state: State, query: str, topics: Sequence[str], starting: str = "") -
     state.unpin_all(query)
     told = {"id": made.id, "topics": list(made.topics), "starting": starting}
     write_durably(path / _DESCRIPTION, json.dumps(told).encode())
+    state.inventory.note_generation(query, made.number, made.id)
     return made
 
 

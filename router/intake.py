@@ -23,6 +23,7 @@ from bindings.http.shadowing import shadows
 from bindings.inbox import Inbox, InboxError, InboxLimits, InboxRow
 from bindings.kafka.store import KafkaStore
 from router.clusters import inbox_client
+from router.durable import RESTORE, disk_of
 from router.errors import ConfigError, StateError
 from router.gateways import BrokerGateways
 from router.logs import get_logger
@@ -70,13 +71,16 @@ def local_store(settings: Settings, state: State) -> Store:
 
     Raises:
         StateError: it is damaged, of another format, or cannot be read.
+        DiskError: there is no room for it.
     """
     chosen = settings.inbox
     limits = InboxLimits(chosen.segment_bytes, chosen.max_bytes, chosen.min_free_bytes)
     try:
-        inbox = Inbox(state.inbox, partitions=chosen.partitions, limits=limits)
+        with disk_of(state.root):
+            inbox = Inbox(state.inbox, partitions=chosen.partitions, limits=limits)
+            state.inventory.note_inbox(inbox.layout.inbox)
     except (InboxError, OSError) as error:
-        raise StateError(f"inbox {state.inbox}: {error}", hint="see the operations notes on the inbox") from error
+        raise StateError(f"inbox {state.inbox}: {error}", hint=RESTORE) from error
     return Store(inbox, inbox.layout.inbox[:8], inbox.size, inbox.close)
 
 

@@ -62,12 +62,18 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     level = logging.getLevelNamesMapping()[settings.level.upper()]
     root = logging.getLogger()
     root.handlers[:] = [handler]
+    root.filters[:] = [_not_of_the_bridge]
     root.setLevel(max(level, logging.WARNING))
     for name in OURS:
         logging.getLogger(name).setLevel(level)
     for name, least in QUIET.items():
         logging.getLogger(name).setLevel(max(level, least))
     logging.captureWarnings(True)
+
+
+def _not_of_the_bridge(record: logging.LogRecord) -> bool:
+    """Leave out what py4j says by the root logger itself, for the reason that its own is quiet."""
+    return "py4j" not in Path(record.pathname).parts
 
 
 def get_logger(name: str | None = None) -> BoundLogger:

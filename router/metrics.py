@@ -125,6 +125,11 @@ class Metrics:
         self._doubted = Gauge(
             "xrouter_catalog_doubted", "Reasons why a changed catalog waits for a second look.", registry=registry
         )
+        self._catalog_held = Gauge(
+            "xrouter_catalog_held",
+            "Whether a changed catalog waits for the disk or a broker.",
+            registry=registry,
+        )
         self._reloads = Counter(
             "xrouter_catalog_reloads", "Changed catalogs, by what became of them.", ("result",), registry=registry
         )
@@ -228,6 +233,10 @@ class Metrics:
     def doubted(self, reasons: int) -> None:
         """Set for how many reasons a changed catalog waits for a second look."""
         self._doubted.set(reasons)
+
+    def catalog_held(self, held: bool) -> None:
+        """Set whether a changed catalog cannot take effect, since the disk refuses for now."""
+        self._catalog_held.set(held)
 
     def received(self, endpoint: str) -> None:
         """Count a message that a gateway was handed; with :meth:`acknowledged` what gateways ask for."""

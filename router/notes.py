@@ -15,19 +15,22 @@ other notes then mean the part that they name, by its path as text; '' is the wh
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from router.durable import RESTORE, damaged, read_object, write_durably
 from router.errors import StateError
-from router.state import write_durably
 
 FORMAT: Final = 1
 HELD: Final = ".held"
 PARK: Final = ".park"
 ORDER: Final = ".order"
 PARTS: Final = ".parts"
+Note = TypeVar("Note")
+_REMOVE: Final = "remove it; the batch is then tried again"
+_KEEP: Final = f"{RESTORE}; without it the batch is written from its start, and tables may double"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,7 @@ class BatchNotes:
 
     def held(self, query: str, batch: int, generation: str) -> Hold | None:
         """Return why a batch of that generation is held; None when it is not noted to be."""
-        told = self._read(query, batch, HELD, generation)
-        return None if told is None else Hold(**{**told, "taken": tuple(told["taken"])})
+        return self._read(query, batch, HELD, generation, lambda told: Hold(**{**told, "taken": tuple(told["taken"])}))
 
     def release(self, query: str, batch: int) -> None:
         """Note that a batch is held no more."""
@@ -85,8 +87,7 @@ class BatchNotes:
 
     def parked(self, query: str, batch: int, generation: str) -> Park | None:
         """Return the order to set aside a batch of that generation; None when there is none."""
-        told = self._read(query, batch, PARK, generation)
-        return None if told is None else Park(**told)
+        return self._read(query, batch, PARK, generation, _park)
 
     def block(self, query: str, batch: int, generation: str, blocked: Mapping[str, str], part: str = "") -> None:
         """Note which keys of a batch, or of that part of it, are blocked, by which letter."""
@@ -95,8 +96,11 @@ class BatchNotes:
 
     def blocked(self, query: str, batch: int, generation: str, part: str = "") -> dict[str, str] | None:
         """Return which keys of a batch of that generation were found blocked; None before that was noted."""
-        told = self._read(query, batch, ORDER, generation)
-        return None if told is None or told.get("part", "") != part else dict(told["blocked"])
+
+        def of_part(told: dict[str, Any]) -> dict[str, str] | None:
+            return dict(told["blocked"]) if told.get("part", "") == part else None
+
+        return self._read(query, batch, ORDER, generation, of_part)
 
     def note_parts(self, query: str, batch: int, told: Mapping[str, Any]) -> None:
         """Note how a batch is cut, and what is left of it."""
@@ -104,22 +108,36 @@ class BatchNotes:
 
     def parts(self, query: str, batch: int, generation: str) -> dict[str, Any] | None:
         """Return how a batch of that generation is cut; None when it is not."""
-        return self._read(query, batch, PARTS, generation)
+        return self._read(query, batch, PARTS, generation, dict, hint=_KEEP)
 
     def _write(self, query: str, batch: int, suffix: str, told: Mapping[str, Any]) -> None:
         content = json.dumps({"format": FORMAT, **told}).encode()
         write_durably(self._folder / query / f"{batch}{suffix}", content)
 
-    def _read(self, query: str, batch: int, suffix: str, generation: str) -> dict[str, Any] | None:
+    def _read(
+        self,
+        query: str,
+        batch: int,
+        suffix: str,
+        generation: str,
+        form: Callable[[dict[str, Any]], Note],
+        *,
+        hint: str = _REMOVE,
+    ) -> Note | None:
         path = self._folder / query / f"{batch}{suffix}"
-        try:
-            told: dict[str, Any] = json.loads(path.read_bytes())
-            found = told.pop("format")
-        except FileNotFoundError:
+        told = read_object(path, hint=hint)
+        if told is None:
             return None
-        except (ValueError, KeyError, AttributeError) as error:
-            raise StateError(f"{path} is damaged: {error}", hint="remove it; the batch is then tried again") from error
+        found = told.pop("format", None)
         if found != FORMAT:
-            hint = "use the router version that wrote it, or remove it"
-            raise StateError(f"{path} has format {found}; this router knows {FORMAT}", hint=hint)
-        return told if told.get("generation") == generation else None
+            other = "use the router version that wrote it"
+            raise StateError(f"{path} has format {found}; this router knows {FORMAT}", hint=other)
+        try:
+            return form(told) if told["generation"] == generation else None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged(path, f"it is no such note ({error!r})", hint=hint) from error
+
+
+def _park(told: dict[str, Any]) -> Park:
+    lacking = told["lacking"]
+    return Park(told["generation"], told["asked"], None if lacking is None else dict(lacking))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from router.attempts import Attempts, TooManyLetters
 from router.bounding import Bounding, TooLarge
 from router.commits import Batch
-from router.errors import RouterError, SinkError
+from router.errors import DiskError, RouterError, SinkError
 from router.extents import extents, first_of
 from router.faults import Fault, fault_of
 from router.generations import Generation
@@ -128,6 +128,8 @@ class Pipeline:
             self.last = number
             if number == self._final:
                 self.drain()
+        except DiskError:
+            raise  # The query ends, and is started again until there is room.
         except RouterError as error:
             self.failure = error
             raise

@@ -15,14 +15,19 @@ from typing import Any, Final, TypeAlias
 
 from bindings.kafka.client import KafkaUnreachable
 from router.clusters import source_client
-from router.errors import BrokerUnreachable, StateError
+from router.durable import damaged, missing, read_object, write_durably
+from router.errors import BrokerUnreachable
 from router.logs import get_logger
 from router.sources import Source, Start
-from router.state import State, write_durably
+from router.state import State
 
 EARLIEST: Final = -2
 Offsets: TypeAlias = dict[str, dict[str, int]]
 """By topic and partition, as Spark writes them; :data:`EARLIEST` is the first record there is."""
+_WITHOUT: Final = (
+    'restore it from a backup of the state folder, or set "offsets" to false in format.json: topics that no query '
+    "reads then begin at `start` when they are added again"
+)
 _log = get_logger()
 
 
@@ -31,6 +36,7 @@ class Positions:
 
     def __init__(self, state: State) -> None:
         self._path = state.root / "ledger" / "offsets.json"
+        self._inventory = state.inventory
 
     def of(self, cluster: str) -> Offsets:
         """Return the positions of a cluster's topics.
@@ -46,6 +52,7 @@ class Positions:
         for topic, partitions in offsets.items():
             ledger.setdefault(cluster, {}).setdefault(topic, {}).update(partitions)
         write_durably(self._path, json.dumps(ledger, sort_keys=True).encode())
+        self._inventory.note_offsets()
 
     def advance(self, cluster: str, offsets: Mapping[str, Mapping[str, int]]) -> None:
         """Note positions where they are further on than what the ledger has; they may be old."""
@@ -80,14 +87,36 @@ class Positions:
         for topic in latest:
             _log.info("topic is read from its end on", topic=topic, offsets=placed[topic])
 
-    def _read(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads(self._path.read_text())
-        except FileNotFoundError:
+    def check(self) -> None:
+        """Make sure that the ledger can be read.
+
+        Raises:
+            StateError: it is damaged, or gone.
+        """
+        self._read()
+
+    def _read(self) -> dict[str, Offsets]:
+        form = read_object(self._path)
+        if form is None:
+            if self._inventory.holdings().offsets:
+                raise missing(self._path, "positions of topics were kept in it", hint=_WITHOUT)
             return {}
-        except ValueError as error:
-            raise StateError(f"{self._path} is damaged: {error}", hint="restore it from a backup") from error
-        return found
+        try:
+            return {
+                str(cluster): {
+                    str(topic): {str(int(number)): _offset(at) for number, at in partitions.items()}
+                    for topic, partitions in topics.items()
+                }
+                for cluster, topics in form.items()
+            }
+        except (AttributeError, TypeError, ValueError) as error:
+            raise damaged(self._path, f"it has something else than positions ({error})") from error
+
+
+def _offset(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no offset")
+    return value
 
 
 def starting_offsets(partitions: Mapping[str, Sequence[int]], positions: Mapping[str, Mapping[str, int]]) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from bindings.inbox.errors import InboxDamaged
 from bindings.inbox.offsets import places_of
 from bindings.inbox.view import InboxView
 
@@ -22,14 +24,34 @@ def lag_by_topic(progress: Any) -> dict[str, int]:
     return lag
 
 
-def inbox_backlog(path: Path, end: Any) -> int:
-    """Return how many durable rows of the inbox no batch has taken yet."""
-    offset = json.loads(end) if isinstance(end, str) else end
-    if not isinstance(offset, dict):
-        return 0
-    view = InboxView(path)
-    places = places_of(offset, view.layout.inbox)
-    return sum(view.count(number, place, max(place, view.end(number))) for number, place in places.items())
+def end_of(progress: Any) -> Any:
+    """Return the offset of the only source up to which the last batch reads."""
+    return progress["sources"][0].get("endOffset")
+
+
+class InboxBacklog:
+    """How many durable rows of a local inbox no batch has taken yet. It keeps what sealed segments hold."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._view: InboxView | None = None
+        self._records = 0
+
+    def behind(self, end: Any) -> int:
+        """Return the rows behind an offset of the inbox's source; all there are for None, before the first batch."""
+        if self._view is None:
+            self._view = InboxView(self._path)
+        # A segment that is trimmed meanwhile belongs to a batch that is committed: the next look begins behind it.
+        with suppress(InboxDamaged):
+            self._records = self._count(self._view, json.loads(end) if isinstance(end, str) else end)
+        return self._records
+
+    def _count(self, view: InboxView, offset: Any) -> int:
+        if isinstance(offset, dict):
+            places = places_of(offset, view.layout.inbox)
+        else:
+            places = {number: view.first(number) for number in view.partitions}
+        return sum(view.count(number, place, max(place, view.end(number))) for number, place in places.items())
 
 
 def _offsets(told: Any) -> dict[str, dict[str, int]]:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from router.bounding import Bounding
-from router.errors import BrokerUnreachable, StateError
+from router.durable import disk_of
+from router.errors import BrokerUnreachable, DiskError, StateError
 from router.generations import Generation
+from router.integrity import check_query
+from router.jvm_life import kill_jvm
 from router.kafka_writing import LOST
 from router.logs import get_logger
 from router.pipeline import Draining, Pipeline
 from router.plan import Plan
 from router.plans import PlanHolder
 from router.positions import cluster_of
-from router.progress import inbox_backlog, lag_by_topic
+from router.progress import InboxBacklog, end_of, lag_by_topic
 from router.reading import spans_reader
 from router.sizing import BatchSizing
 from router.sources import INBOX, Source
@@ -39,12 +42,17 @@ if TYPE_CHECKING:
 RESTART_FIRST: Final = 1.0
 RESTART_MOST: Final = 60.0
 COMMIT_SECONDS: Final = 30.0
+_DAMAGED: Final = ("InboxDamaged", "InboxFormatError")
+"""What a Python worker says of an inbox that no further try mends."""
 _log = get_logger()
 
 
 @dataclass(slots=True)
 class _Running:
-    """One query as it runs. ``sources`` are what it is to read; its generation may have others until it switches."""
+    """One query as it runs. ``sources`` are what it is to read; its generation may have others until it switches.
+
+    ``committed`` is the source's offset up to which batches were committed when the query was started.
+    """
 
     name: str
     sources: tuple[Source, ...]
@@ -55,6 +63,7 @@ class _Running:
     restart_at: float = 0.0
     switching: bool = False
     ended: bool = False
+    committed: dict[str, Any] | None = None
 
 
 class Queries:
@@ -80,6 +89,7 @@ class Queries:
         self._once = once
         self._succession = Succession(state)
         self._running: dict[str, _Running] = {}
+        self._inbox = InboxBacklog(state.inbox)
 
     def place(self, sources: Sequence[Source]) -> None:
         """Note where topics that are new begin; see :meth:`Succession.place`. It comes before anything says so.
@@ -153,16 +163,17 @@ class Queries:
 
     def measure(self, inbox_bytes: int) -> None:
         """Bring lag and inbox figures up to date from the queries' last progress."""
+        in_topic = self._plans.active.settings.inbox.kafka is not None
         backlog = 0
         for running in self._running.values():
             progress = running.query.lastProgress if running.query is not None else None
+            if running.name == INBOX and not in_topic:
+                backlog = self._inbox.behind(running.committed if progress is None else end_of(progress))
+                continue
             if progress is None:
                 continue
-            if running.name == INBOX and self._plans.active.settings.inbox.kafka is not None:
-                backlog = sum(lag_by_topic(progress).values())
-                continue
             if running.name == INBOX:
-                backlog = inbox_backlog(self._state.inbox, progress["sources"][0].get("endOffset"))
+                backlog = sum(lag_by_topic(progress).values())
                 continue
             for topic, lag in lag_by_topic(progress).items():
                 for source in running.sources:
@@ -171,7 +182,11 @@ class Queries:
         self._metrics.inbox(backlog, inbox_bytes)
 
     def drain(self, seconds: float) -> None:
-        """End every query between two batches; one that takes too long is cut off, and repeats its batch later."""
+        """End every query between two batches; one that takes too long is cut off, and repeats its batch later.
+
+        Nothing is cut off in order: Spark and its workers would each tell of it at length. So their JVM is killed.
+        """
+        cut = False
         deadline = time.monotonic() + seconds
         for running in self._running.values():
             if running.pipeline is not None:
@@ -179,11 +194,15 @@ class Queries:
         for running in self._running.values():
             if running.query is None or running.pipeline is None:
                 continue
-            if not running.pipeline.wait_idle(max(0.0, deadline - time.monotonic())):
+            if running.pipeline.wait_idle(max(0.0, deadline - time.monotonic())):
+                self._await_commit(running, deadline)
+                running.query.stop()
+            else:
+                cut = True
                 _log.warning("batch cut off by the grace limit; it will be repeated", query=running.name)
-            self._await_commit(running, deadline)
-            running.query.stop()
             self._status.query(running.name, "stopped", batch=running.pipeline.last)
+        if cut:
+            kill_jvm()
 
     def _switch(self, running: _Running) -> None:
         if running.query is not None and running.pipeline is not None:
@@ -236,13 +255,25 @@ class Queries:
                 f"query {running.name}: records were lost at the broker before they were read: {cause}",
                 hint="find out which; `on_data_loss: continue` goes on with what is left",
             )
+        if any(sign in text for sign in _DAMAGED):
+            raise StateError(f"query {running.name}: {cause}", hint="see the operations notes on damaged state")
         self._status.query(running.name, "failed", reason=cause)
         _log.error("query ended, will start again", query=running.name, error=cause, seconds=running.pause)
         running.restart_at = time.monotonic() + running.pause
         running.pause = min(running.pause * 2, RESTART_MOST)
 
     def _begin(self, running: _Running) -> None:
+        """Start a query, or try again later what a broker or the disk does not let it do now."""
+        try:
+            with disk_of(self._state.root):
+                self._set_up(running)
+        except (BrokerUnreachable, DiskError) as error:
+            self._failed(running, str(error))
+
+    def _set_up(self, running: _Running) -> None:
         """Start a query on its generation: that of its unfinished batch, else the one for its sources."""
+        checked = check_query(self._state, running.name)
+        running.committed = None if checked is None else checked[1].start
         settings = self._plans.active.settings
         if running.name == INBOX:
             generation = self._succession.inbox()
@@ -256,13 +287,9 @@ class Queries:
             return
         if unfinished is None and self._read_elsewhere(running):
             return  # It is looked for again at the next check.
-        try:
-            sources = running.sources or self._sources_of(unfinished, running.name)
-            generation = unfinished or self._succession.next(running.name, sources, settings.start)
-            rows = kafka_rows(self._spark, settings, sources, generation, running.sizing)
-        except BrokerUnreachable as error:
-            self._failed(running, str(error))
-            return
+        sources = running.sources or self._sources_of(unfinished, running.name)
+        generation = unfinished or self._succession.next(running.name, sources, settings.start)
+        rows = kafka_rows(self._spark, settings, sources, generation, running.sizing)
         # An unfinished batch is all that is read of topics that are no more to be read, or not by this query.
         running.switching = set(generation.topics) != set(topics_of(running.sources))
         self._launch(running, generation, rows, sources, final=generation.pending if running.switching else None)

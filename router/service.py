@@ -24,8 +24,11 @@ from catalog.model import Catalog
 from router.changes import Changes
 from router.clusters import check_reachable
 from router.descriptors import raise_descriptor_limit
+from router.durable import disk_of
 from router.errors import CatalogUnavailable, ConfigError
 from router.intake import Intake, Store, local_store
+from router.integrity import check_state
+from router.jvm_life import jvm_alive, kill_jvm, require_jvm
 from router.letters.housekeeping import Housekeeping
 from router.logs import configure_logs, get_logger
 from router.memory import divided
@@ -41,6 +44,7 @@ from router.sinks import check_endpoints, close_targets
 from router.sources import missing_sources
 from router.state import State
 from router.status import Status
+from router.succession import Succession, by_query
 from router.trust import Pins, admit, clients_of
 
 TICK: Final = 0.2
@@ -187,6 +191,10 @@ class Service:
 
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> None:
         """Start all parts, supervise them, and take them down in order; see :func:`run`."""
+        with disk_of(self._state.root):
+            wanted = by_query(self._first.sources)
+            names = [*wanted, *Succession(self._state).left(wanted)]
+            check_state(self._state, names, inbox=self._settings.inbox.kafka is None)
         admit(clients_of(self._settings, self._first.catalog, self._first.sources), Pins(self._state.root))
         check_reachable(self._first.sources, self._settings)
         check_endpoints(self._settings, self._first.catalog)
@@ -201,7 +209,8 @@ class Service:
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)
             queries = Queries(spark, self._state, plans, self._metrics, self._status, self._restore, once=once)
-            queries.place(self._first.sources)
+            with disk_of(self._state.root):
+                queries.place(self._first.sources)
             self._announce(self._first)
             if once:
                 intake.take(self._first)
@@ -220,10 +229,11 @@ class Service:
         _log.info("stopped")
 
     def _supervise(self, plans: PlanHolder, queries: Queries, intake: Intake, *, once: bool) -> None:
-        changes = Changes(plans, queries, intake, self._announce)
+        changes = Changes(plans, queries, intake, self._announce, self._hold)
         reloads = BackgroundReloads(Reloader(self._settings, self._first, self._metrics, self._status))
         while not self._stop.wait(TICK):
             self._status.beat()
+            require_jvm()
             queries.check()
             if once and queries.finished:
                 return
@@ -240,12 +250,17 @@ class Service:
         self._status.catalog(plan.epoch, len(plan.catalog.definitions))
         self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
 
+    def _hold(self, reason: str) -> None:
+        self._status.holding(reason)
+        self._metrics.catalog_held(bool(reason))
+
     def _drain(self, queries: Queries, intake: Intake) -> None:
         self._status.draining()
         grace = self._settings.drain_grace.total_seconds()
         deadline = time.monotonic() + grace
         intake.stop(min(10.0, grace / 2))
-        queries.drain(max(1.0, deadline - time.monotonic()))
+        if jvm_alive():
+            queries.drain(max(1.0, deadline - time.monotonic()))
 
     def _local_store(self) -> Store:
         return local_store(self._settings, self._state)
@@ -260,8 +275,10 @@ def signals(stop: threading.Event) -> Iterator[None]:
 
     def asked(number: int, _: object) -> None:
         if stop.is_set():
+            _log.warning("ended at once by a second signal; a batch in hand is repeated", signal=_name(number))
+            kill_jvm()
             os._exit(128 + number)
-        _log.info("draining", signal=signal.Signals(number).name)
+        _log.info("draining", signal=_name(number))
         stop.set()
 
     if threading.current_thread() is not threading.main_thread():
@@ -273,3 +290,7 @@ def signals(stop: threading.Event) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _name(number: int) -> str:
+    return signal.Signals(number).name

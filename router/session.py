@@ -17,6 +17,7 @@ from bindings.inbox.stream import InboxDataSource
 from router.connectors import kafka_jars
 from router.errors import StateError
 from router.jvm import end_jvm, launch_jvm
+from router.jvm_life import OPTIONS, jvm_alive, jvm_death_named, part_quietly
 from router.logs import jvm_log_conf
 from router.memory import HEAP_OPTION, MIB, divided
 from router.settings import KafkaSink, Settings, revealed
@@ -66,6 +67,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
 
     Raises:
         ConnectorError: the Kafka connector is not there and cannot be fetched.
+        JvmError: the JVM does not start; also in place of whatever its death brings about within the block.
         StateError: the JVM of a router that ended still holds the state folder.
     """
     needs_kafka = (
@@ -79,23 +81,29 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
 
     shares = {"spark.sql.warehouse.dir": str(state / "warehouse"), **memory_conf(settings), **_patience(settings)}
     chosen = {**_FIXED, **shares, **revealed(settings.spark.conf)}
-    chosen["spark.driver.extraJavaOptions"] = f"{_JIT} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
+    chosen["spark.driver.extraJavaOptions"] = (
+        f"{_JIT} {OPTIONS} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
+    )
     chosen |= jvm_log_conf(chosen) | _ENFORCED
     if jars:
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
     builder = SparkSession.builder.master(settings.spark.master)
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    with _own_interrupt():
-        launch_jvm(chosen, state)
-        spark = builder.getOrCreate()
+    spark: SparkSession | None = None
     try:
-        spark.sparkContext.setLogLevel("ERROR")
-        spark.dataSource.register(InboxDataSource)
-        _lock(spark, state / "lock.jvm")
-        yield spark
+        with jvm_death_named(divided(settings).heap_remedy):
+            with _own_interrupt():
+                launch_jvm(chosen, state)
+                spark = builder.getOrCreate()
+            part_quietly(spark.sparkContext)
+            spark.sparkContext.setLogLevel("ERROR")
+            spark.dataSource.register(InboxDataSource)
+            _lock(spark, state / "lock.jvm")
+            yield spark
     finally:
-        spark.stop()
+        if spark is not None and jvm_alive():
+            spark.stop()
         end_jvm()
 
 

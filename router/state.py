@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
+import re
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,23 +16,19 @@ from pathlib import Path
 from typing import Final
 
 from bindings.private import narrow, private_file, private_folder, sync_folder
+from router.durable import damaged, read, write_durably
 from router.errors import StateError
+from router.inventory import NAME, Inventory
 from router.logs import get_logger
 
-FORMAT: Final = 1
 _log = get_logger()
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replace a file so that after a crash it holds the old content or the new, and the new once this returns."""
-    private_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with private_file(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_folder(path.parent)
+_PLAN_ID: Final = re.compile(r"[0-9a-f]{32}")
+_UNPIN: Final = (
+    "restore it from a backup of the state folder, or remove it: the batch is then judged by the active catalog and "
+    "settings, and tables that have it already keep what they have"
+)
 
 
 class State:
@@ -40,6 +36,7 @@ class State:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.inventory = Inventory(root)
         self.inbox = root / "inbox"
         self.checkpoints = root / "checkpoints"
         self.batches = root / "batches"
@@ -77,7 +74,7 @@ class State:
             lock.flush()
             _keep_private(root)
             state = cls(root)
-            state._check_format()
+            state.inventory.create()
             yield state
 
     @classmethod
@@ -87,31 +84,14 @@ class State:
         Raises:
             StateError: there is no such folder, or its format is newer or unknown.
         """
-        if not (root / "format.json").exists():
+        if not (root / NAME).exists():
             raise StateError(
                 f"{root} is no state folder of this router",
                 hint="name the settings of a router that has been started; a relative `state` begins at their file",
             )
         state = cls(root)
-        state._check_format()
+        state.inventory.check()
         return state
-
-    def _check_format(self) -> None:
-        path = self.root / "format.json"
-        if not path.exists():
-            write_durably(path, json.dumps({"format": FORMAT}).encode())
-            return
-        try:
-            found = json.loads(path.read_text())["format"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise StateError(
-                f"{path} is not a format file of this router", hint="choose another `state` folder, or restore it"
-            ) from error
-        if found != FORMAT:
-            raise StateError(
-                f"state folder {self.root} has format {found}; this router knows {FORMAT}",
-                hint="start the router version that wrote it, or choose another `state` folder",
-            )
 
     def pin(self, query: str, batch: int, plan: str, document: bytes) -> None:
         """Note, durably, that a batch is judged by a plan, whose document is kept for as long as a batch names it.
@@ -140,11 +120,19 @@ class State:
             return None
 
     def pinned(self, query: str, batch: int) -> str | None:
-        """Return the plan that a batch is pinned to."""
-        try:
-            return (self.batches / query / str(batch)).read_text().strip() or None
-        except FileNotFoundError:
+        """Return the plan that a batch is pinned to; None for one that is not.
+
+        Raises:
+            StateError: its pin cannot be read, or names no plan.
+        """
+        path = self.batches / query / str(batch)
+        content = read(path)
+        if content is None:
             return None
+        plan = content.decode("ascii", "replace").strip()
+        if _PLAN_ID.fullmatch(plan) is None:
+            raise damaged(path, "it names no plan" if content else "it is empty", hint=_UNPIN)
+        return plan
 
     def unpin_all(self, query: str) -> None:
         """Forget, durably, the notes of a query whose batches are counted anew."""
@@ -156,18 +144,20 @@ class State:
                 sync_folder(folder)
 
     def _drop_unnamed_plans(self) -> None:
-        named = {entry.read_text().strip() for entry in self.batches.glob("*/*") if entry.name.isdigit()}
+        pins = (entry for entry in self.batches.glob("*/*") if entry.name.isdigit())
+        named = {(read(pin) or b"").decode("ascii", "replace").strip() for pin in pins}
         for entry in self._plans.glob("*.json"):
             if entry.stem not in named:
                 entry.unlink(missing_ok=True)
         self._kept = named
 
     def plan(self, plan: str) -> bytes | None:
-        """Return a plan's document; None when it is not kept."""
-        try:
-            return (self._plans / f"{plan}.json").read_bytes()
-        except FileNotFoundError:
-            return None
+        """Return a plan's document; None when it is not kept.
+
+        Raises:
+            StateError: it cannot be read.
+        """
+        return read(self._plans / f"{plan}.json")
 
     def spill(self, letter: str, record: bytes) -> None:
         """Keep the whole record of a dead letter; the same letter again changes nothing."""

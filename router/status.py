@@ -58,6 +58,7 @@ class Status:
         self._refused_since = ""
         self._awaited: tuple[str, ...] = ()
         self._doubts: tuple[str, ...] = ()
+        self._held = ""
         self._draining = False
         self._beaten: float | None = None
 
@@ -109,6 +110,11 @@ class Status:
         """Note why a changed catalog waits for a second look; nothing ends the wait. The router stays ready."""
         with self._lock:
             self._doubts = tuple(reasons)
+
+    def holding(self, reason: str) -> None:
+        """Note why a changed catalog cannot take effect for now, '' when none does wait; the active one goes on."""
+        with self._lock:
+            self._held = reason
 
     def draining(self) -> None:
         """Note that the router is stopping: not ready from here on, alive until it ends."""
@@ -171,6 +177,7 @@ class Status:
         answer["refused"] = [asdict(finding) for finding in self._refused[:FINDINGS]]
         answer["refused_findings"] = len(self._refused)
         answer["refused_since"] = self._refused_since or None
+        answer["held"] = self._held
         answer["awaited"] = list(self._awaited[:FINDINGS])
         answer["doubted"] = list(self._doubts)
         return answer

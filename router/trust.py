@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from bindings.kafka.addresses import Brokers, brokers_of
 from catalog.model import Catalog, Finding
+from router.durable import write_durably
 from router.errors import ConfigError, StateError
 from router.logs import get_logger
 from router.settings import KafkaSink, Settings
@@ -26,7 +27,6 @@ from router.settings.model import HttpSink, MessageSink
 from router.settings.plaintext import REMEDY, Party, exposed, holds_secret
 from router.settings.targets import kind_of
 from router.sources import Source
-from router.state import write_durably
 
 FORMAT: Final = 1
 FILE: Final = "addresses.json"

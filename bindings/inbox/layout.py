@@ -14,7 +14,7 @@ from bindings.inbox.segments import partition_directory, sync_directory
 from bindings.private import private_file, private_folder
 
 FORMAT: Final = 1
-_FILE: Final = "format.json"
+NAME: Final = "format.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ def read_layout(path: Path) -> Layout:
     Raises:
         InboxFormatError: there is no inbox, or it is of an unknown version.
     """
-    file = path / _FILE
+    file = path / NAME
     try:
         form = json.loads(file.read_text("utf-8"))
         layout = Layout(format=int(form["format"]), inbox=str(form["inbox"]), partitions=int(form["partitions"]))
     except FileNotFoundError:
-        raise InboxFormatError(f"{path} is no inbox: {_FILE} is missing; start the gateways first") from None
+        raise InboxFormatError(f"{path} is no inbox: {NAME} is missing; start the gateways first") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InboxFormatError(f"{file} cannot be read ({error!r}); restore it from a backup") from error
     if layout.format != FORMAT:
@@ -55,9 +55,9 @@ def open_layout(path: Path, partitions: int) -> Layout:
             fixed: order holds per partition, and a row's partition depends on it.
     """
     private_folder(path)
-    if not (path / _FILE).exists():
+    if not (path / NAME).exists():
         if any(path.glob("*/*.log")):
-            raise InboxFormatError(f"{path} has segments but no {_FILE}; restore it from a backup")
+            raise InboxFormatError(f"{path} has segments but no {NAME}; restore it from a backup")
         _create(path, Layout(format=FORMAT, inbox=uuid.uuid4().hex, partitions=partitions))
     layout = read_layout(path)
     if layout.partitions != partitions:
@@ -71,11 +71,11 @@ def open_layout(path: Path, partitions: int) -> Layout:
 def _create(path: Path, layout: Layout) -> None:
     for partition in range(layout.partitions):
         private_folder(partition_directory(path, partition))
-    temporary = path / f"{_FILE}.tmp"
+    temporary = path / f"{NAME}.tmp"
     with private_file(temporary, "w") as file:
         json.dump(asdict(layout), file)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path / _FILE)
+    temporary.replace(path / NAME)
     sync_directory(path)
     sync_directory(path.parent)

@@ -111,6 +111,20 @@ class LetterLedger:
         """The ledger's own id, made with it: part of the names that replays commit under."""
         return str(self._all("SELECT value FROM facts WHERE name = 'id'")[0][0])
 
+    @classmethod
+    def check(cls, root: Path) -> None:
+        """Make sure that the ledger of the state folder *root*, if there is one, is whole.
+
+        Raises:
+            StateError: it is damaged, or gone.
+        """
+        with cls.open(root, create=False) as ledger:
+            faults = ledger._all("PRAGMA quick_check(1)")
+        if faults != [("ok",)]:
+            raise StateError(
+                f"ledger {root / FOLDER / NAME} is damaged: {faults[0][0]}", hint="restore it from a backup"
+            )
+
     def standing(self, ids: Iterable[str]) -> dict[str, Standing]:
         """Return the standing of each of these letters; one that the ledger does not know is open."""
         wanted = list(ids)

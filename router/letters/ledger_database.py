@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from bindings.private import private_file, private_folder
-from router.errors import StateError
+from router.durable import read, write_durably
+from router.errors import DiskError, StateError
 from router.sinks.atomic import sync_path
 
 FORMAT: Final = 1
@@ -48,10 +49,12 @@ def opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the file system say into :class:`StateError`."""
+    """Turn what SQLite and the file system say into :class:`StateError`, or :class:`DiskError` for a full disk."""
     try:
         yield
     except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            raise DiskError(f"the disk of ledger {path} is full", hint="free space on it") from error
         hint = "check its rights and the free disk space; nothing was changed by what failed"
         raise StateError(f"ledger {path} cannot be used: {error}", hint=hint) from error
     except sqlite3.DatabaseError as error:
@@ -79,6 +82,7 @@ def transaction(database: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Co
 
 
 def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
+    _check_presence(path)
     kept = create or path.exists()
     if create:
         private_folder(path.parent)
@@ -90,12 +94,37 @@ def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         _check_format(database, path)
+        if kept:
+            _mark(database, path)
     except BaseException:
         database.close()
         raise
     if new:
         sync_path(path.parent)
     return database
+
+
+def _check_presence(path: Path) -> None:
+    """Refuse an emptied or missing file where there was one: SQLite would begin a new one in its place."""
+    if marker_of(path).exists() and not (path.exists() and path.stat().st_size):
+        hint = f"restore it from a backup, or remove {marker_of(path)} too: all letters then count as never replayed"
+        raise StateError(f"ledger {path} is missing or empty, and there was one", hint=hint)
+
+
+def _mark(database: sqlite3.Connection, path: Path) -> None:
+    """Note beside the file that there is one, and which."""
+    id = str(database.execute("SELECT value FROM facts WHERE name = 'id'").fetchone()[0])
+    noted = read(marker_of(path))
+    if noted is None:
+        write_durably(marker_of(path), id.encode())
+    elif noted.decode("ascii", "replace") != id:
+        hint = f"restore the one that belongs here; if this is the one, remove {marker_of(path)}"
+        raise StateError(f"ledger {path} is another one than was noted beside it", hint=hint)
+
+
+def marker_of(path: Path) -> Path:
+    """Return the file beside a ledger that tells its id."""
+    return path.with_suffix(".id")
 
 
 def _check_format(database: sqlite3.Connection, path: Path) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from router.durable import write_durably
 from router.errors import BatchPinError
 from router.plan import Plan, plan_of
-from router.state import write_durably
 
 FOLDER: Final = "plans"
 

@@ -20,10 +20,12 @@ MEANINGS: Final = {
     3: "settings that cannot be read, are unknown, or contradict each other",
     4: "no usable catalog",
     5: "a broker or target that does not answer",
-    6: "the state folder is locked, of a newer format, or not ours",
+    6: "the state folder is locked, damaged, of a newer format, or not ours",
     7: "connector jars are missing and cannot be fetched, or are not those of this version",
     8: "a sink cannot take a batch; nothing is lost",
     9: "an unfinished batch belongs to a plan that cannot be read any more",
+    10: "the JVM under Spark died, did not start, or ran out of memory; nothing is lost",
+    11: "the disk of the state folder is full or refuses; nothing is lost",
     130: "ended by Ctrl-C (`run` drains and ends with 0)",
 }
 

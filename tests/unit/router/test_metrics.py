@@ -33,6 +33,7 @@ CONTRACT = {
     "xrouter_background_faults": {"part"},
     "xrouter_batch_faults": {"query", "fault"},
     "xrouter_batch_bytes": set(),
+    "xrouter_catalog_held": set(),
 }
 NOW = 1_700_000_000_000
 

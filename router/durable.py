@@ -1,0 +1,101 @@
+"""Files of the state folder: replaced durably, and read with errors that name the file and the remedy."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bindings.private import private_file, private_folder
+from router.errors import DiskError, RouterError, StateError
+
+DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
+"""What a full or failing disk says, whatever the file."""
+RESTORE: Final = "restore it from a backup of the state folder"
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file so that after a crash it holds the old content or the new, and the new once this returns.
+
+    Raises:
+        OSError: the disk refuses; the old content stays.
+    """
+    private_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with private_file(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+@contextmanager
+def disk_of(root: Path) -> Iterator[None]:
+    """Turn what a full or failing disk says within the block, to us or to the JVM, into :class:`DiskError`."""
+    try:
+        yield
+    except RouterError:
+        raise
+    except Exception as error:
+        for number in DISK:
+            reason = os.strerror(number)
+            if (isinstance(error, OSError) and error.errno == number) or reason in str(error):
+                raise DiskError(f"the disk of {root} refuses: {reason}", hint="free space or mend it") from error
+        raise
+
+
+def read(path: Path) -> bytes | None:
+    """Return the content of a file; None when there is none.
+
+    Raises:
+        StateError: it is there and cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def read_object(path: Path, *, hint: str = RESTORE) -> dict[str, Any] | None:
+    """Return the JSON object in a file; None when there is no such file.
+
+    Raises:
+        StateError: it cannot be read, or is no JSON object; with *hint* as the remedy.
+    """
+    content = read(path)
+    if content is None:
+        return None
+    try:
+        form = json.loads(content)
+    except ValueError as error:
+        raise damaged(path, "it is empty" if not content else f"it is no JSON ({error})", hint=hint) from error
+    if not isinstance(form, dict):
+        raise damaged(path, "it is no JSON object", hint=hint)
+    return form
+
+
+def damaged(path: Path, fault: str, *, hint: str = RESTORE) -> StateError:
+    """Return the error for a file that is not what it was written as."""
+    return StateError(f"{path} is damaged: {fault}", hint=hint)
+
+
+def missing(path: Path, why: str, *, hint: str = RESTORE) -> StateError:
+    """Return the error for a file or folder that was there; ``why`` says how that is known."""
+    return StateError(f"{path} is missing: {why}", hint=hint)
+
+
+def unreadable(path: Path, error: OSError) -> StateError:
+    """Return the error for a file that the system does not let us read."""
+    hint = "give it back to the user that the router runs as, or restore it from a backup of the state folder"
+    return StateError(f"{path} cannot be read: {error.strerror}", hint=hint)

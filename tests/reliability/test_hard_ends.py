@@ -1,0 +1,188 @@
+"""A full disk, a JVM that dies, a drain that takes too long: each is said in a line, and nothing is lost by it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.conftest import Kafka, TopicFactory
+from tests.support import shop
+from tests.support.ports import free_ports
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+from tests.support.webhook import Answer, Taken, Webhook
+
+pytestmark = pytest.mark.timeout(900)
+LIMIT: Final = 120.0
+NOISE: Final = ("Traceback", "StackOverflowError", "Py4J", "Caused by", "\tat ", "    at ")
+"""What a stack trace of Python, py4j or the JVM would bring."""
+
+
+class Shop:
+    """A router that takes events by HTTP and has a table and a webhook to write them to."""
+
+    def __init__(self, process: RouterProcess, hook: str, sources: Sequence[dict[str, str]] = (), **more: Any) -> None:
+        self.process = process
+        (self.port,) = free_ports(1)
+        self.topics: list[str] = []
+        self.write_catalog("good")
+        told = shop.settings(process.folder, hook, **more)
+        told |= {"sources": [{"endpoint": shop.SHOP}, *sources], "http": {"port": self.port}, "trigger": "100ms"}
+        process.configure({**told, "routes": [{"when": {"message": "*/slow"}, "to": ["hook"]}, {"to": ["lake"]}]})
+
+    def write_catalog(self, *types: str) -> None:
+        document = shop.catalog(mended=True)
+        document["messagegroups"]["G"]["messages"] = {name: shop.event(name) for name in types}
+        for number, topic in enumerate(self.topics):
+            lane = {"usage": "consumer", "protocol": "KAFKA", "protocoloptions": {"options": {"topic": topic}}}
+            document["endpoints"][f"lane{number}"] = {**lane, "messagegroups": ["/messagegroups/G"]}
+        (self.process.folder / "fresh").write_text(json.dumps(document))
+        (self.process.folder / "fresh").replace(self.process.folder / "catalog.json")
+
+    def post(self, *ids: str, type: str = "good") -> None:
+        for id in ids:
+            event = {"specversion": "1.0", "id": id, "source": "/s", "type": type, "data": {}}
+            headers = {"content-type": "application/cloudevents+json"}
+            answer = httpx.post(f"http://127.0.0.1:{self.port}/shop", json=event, headers=headers, timeout=30)
+            assert answer.status_code == 202, answer.text
+
+    def wait(self, condition: Any) -> None:
+        wait_until(condition, LIMIT, lambda: f"{self.process.readiness()}; log:\n{self.process.log[-3000:]}")
+
+    def ids(self) -> Counter[str]:
+        return Counter(row["id"] for row in shop.rows_of(self.process.folder / "lake"))
+
+    def jvm(self) -> int:
+        """Return the process id of the router's JVM, its only child that runs Java."""
+        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        pids = [int(pid) for file in children for pid in file.read_text().split()]
+        return next(pid for pid in pids if os.readlink(f"/proc/{pid}/exe").endswith("java"))
+
+
+@pytest.fixture
+def small_disk(router: RouterProcess) -> Iterator[Path]:
+    """A disk of 24 MiB as the state folder."""
+    place = router.folder / "state"
+    place.mkdir()
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(mounting, capture_output=True).returncode != 0:
+        pytest.skip("needs the right to mount a small tmpfs: run as root")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(place: Path) -> None:
+    """Leave no room at all."""
+    try:
+        with (place / "filling").open("ab", buffering=0) as file:
+            while True:
+                file.write(bytes(2**12))
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+
+
+def test_a_catalog_waits_for_a_full_disk_and_a_dead_jvm_is_named(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, small_disk: Path
+) -> None:
+    lanes = [{"endpoint": f"/endpoints/lane{n}", "bootstrap_servers": kafka.bootstrap} for n in range(2)]
+    shop_router = Shop(router, "http://127.0.0.1:9/", lanes, inbox={"min_free_bytes": 0})
+    shop_router.topics = [topic_factory("lane")]
+    shop_router.write_catalog("good")
+    router.start()
+    shop_router.post("a", "b")
+    shop_router.wait(lambda: shop_router.ids().total() == 2)
+    epoch = router.readiness()["catalog"]["epoch"]
+
+    # Where a new topic begins has to be on the disk before anything says that it is read.
+    fill(small_disk)
+    shop_router.topics.append(topic_factory("lane"))
+    shop_router.write_catalog("good", "late")
+    shop_router.wait(lambda: "No space left" in (router.readiness().get("catalog") or {}).get("held", ""))
+    assert router.readiness()["catalog"]["epoch"] == epoch
+    assert router.metrics()["xrouter_catalog_held"] == 1
+    assert "catalog waits; the last good one goes on" in router.log
+    (small_disk / "filling").unlink()
+    shop_router.wait(lambda: router.readiness()["catalog"]["epoch"] != epoch)
+    assert router.readiness()["catalog"]["held"] == ""
+    assert router.metrics()["xrouter_catalog_held"] == 0
+    shop_router.post("c", type="late")
+    shop_router.wait(lambda: shop_router.ids().total() == 3)
+
+    seen = len(router.log)
+    os.kill(shop_router.jvm(), signal.SIGKILL)
+    assert router.wait(LIMIT) == 10, router.log[seen:]
+    said = router.log[seen:]
+    assert "xrouter: error: the JVM of Spark was killed\nhint: " in said
+    assert not [sign for sign in NOISE if sign in said], said
+
+    router.start()
+    shop_router.post("d")
+    shop_router.wait(lambda: shop_router.ids().total() == 4)
+    assert router.stop() == 0
+    assert shop_router.ids() == {"a": 1, "b": 1, "c": 1, "d": 1}
+
+
+def test_what_is_cut_off_says_so_in_a_line(router: RouterProcess) -> None:
+    release, asked = threading.Event(), threading.Semaphore(0)
+
+    def answer(_: Taken) -> Answer:
+        asked.release()
+        release.wait(2 * LIMIT)
+        return Answer(202)
+
+    with Webhook(answer) as hook:
+        try:
+            shop_router = Shop(router, hook.url, drain_grace="2s")
+            shop_router.write_catalog("good", "slow")
+            router.start()
+            shop_router.post("slow", type="slow")
+            assert asked.acquire(timeout=LIMIT), router.log[-3000:]
+            # Nothing was committed by this router yet.
+            shop_router.wait(lambda: router.total("xrouter_inbox_records") == 1)
+            cut_off_by_the_limit(router)
+            cut_off_by_a_second_signal(shop_router, asked)
+        finally:
+            release.set()
+        router.start()
+        shop_router.wait(lambda: {taken.attributes()["id"] for taken in hook.taken} == {"slow"})
+        assert router.stop() == 0
+
+
+def cut_off_by_the_limit(router: RouterProcess) -> None:
+    seen = len(router.log)
+    assert router.stop() == 0
+    said = router.log[seen:]
+    assert said.count("batch cut off by the grace limit; it will be repeated") == 1
+    assert not [sign for sign in NOISE if sign in said], said
+    assert len(said.splitlines()) == 3, said
+
+
+def cut_off_by_a_second_signal(shop_router: Shop, asked: threading.Semaphore) -> None:
+    router = shop_router.process
+    settings = router.config.read_text()
+    router.config.write_text(settings.replace("drain_grace: 2s", "drain_grace: 300s"))
+    router.start()
+    assert asked.acquire(timeout=LIMIT), router.log[-3000:]
+    shop_router.wait(lambda: router.total("xrouter_inbox_records") == 1)
+    seen = len(router.log)
+    os.killpg(router.pid, signal.SIGINT)
+    shop_router.wait(lambda: "draining" in router.log[seen:])
+    os.killpg(router.pid, signal.SIGINT)
+    assert router.wait(LIMIT) == 130
+    said = router.log[seen:]
+    assert said.count("ended at once by a second signal") == 1
+    assert not [sign for sign in NOISE if sign in said], said
+    assert len(said.splitlines()) == 2, said
