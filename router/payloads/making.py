@@ -11,9 +11,9 @@ import msgspec
 
 from bindings.events import is_json
 from catalog.model import Catalog, Definition
-from catalog.schemas.compiling import compile_schema
-from catalog.schemas.contract import SchemaError, SchemaSource, Validator
+from catalog.schemas.contract import SchemaError, SchemaSource
 from catalog.schemas.library import CatalogLibrary, schema_source
+from catalog.schemas.validation import BoundedValidation
 from catalog.values import media_type_of
 from router.payloads.contract import Filler, Unfillable
 from router.payloads.filling import Filling
@@ -65,7 +65,7 @@ class PayloadMaker:
         return Payload(data, f"{self.schema}: {made.doubt}")
 
     def _attempted(
-        self, validator: Validator, filler: Filler, content_type: str, chooser: random.Random, now: str
+        self, validator: BoundedValidation, filler: Filler, content_type: str, chooser: random.Random, now: str
     ) -> Payload:
         """Return the first attempt that the validator takes, or the last one and what is wrong with it."""
         last = Payload(None)
@@ -105,8 +105,8 @@ class PayloadMaker:
         return open_filler(self._known, CatalogLibrary(self._catalog.schemas))
 
     @cached_property
-    def _validator(self) -> Validator:
-        return compile_schema(self._known, CatalogLibrary(self._catalog.schemas))
+    def _validator(self) -> BoundedValidation:
+        return BoundedValidation(self._known, CatalogLibrary(self._catalog.schemas))
 
     @property
     def _known(self) -> SchemaSource:

@@ -186,6 +186,22 @@ def test_data_that_is_not_known_to_fit_is_told(tmp_path: Path, schema: Any, told
     assert producer.payload_doubt.startswith(told.replace("MESSAGE", MESSAGE))
 
 
+@pytest.mark.parametrize(
+    ("schema", "told"),
+    [
+        ({"$ref": "#"}, "a reference leads to itself"),
+        ({"type": "array", "minItems": 200, "items": {"type": "string", "not": {"pattern": "^(?=z)"}}}, ""),
+        ({"type": "array", "minItems": 200, "items": {"type": "string", "not": {"pattern": "^(?=[a-y])"}}}, "/0: "),
+    ],
+)
+def test_data_that_is_costly_to_check_is_checked_within_limits(tmp_path: Path, schema: Any, told: str) -> None:
+    """The validator refuses to judge such bodies in its own process, which once ended the command in a traceback."""
+    producer = Producer(with_schema(tmp_path, "JsonSchema", schema), MESSAGE, protocol="KAFKA")
+    assert producer.record().body
+    assert told in producer.payload_doubt
+    assert bool(producer.payload_doubt) is bool(told)
+
+
 def test_a_schema_that_was_not_loaded_is_told(tmp_path: Path) -> None:
     catalog = with_schema(tmp_path, "JsonSchema", None, dataschemauri="https://example.com/schema.json")
     producer = Producer(catalog, MESSAGE, protocol="KAFKA")
