@@ -256,3 +256,10 @@ HOSTILE: dict[str, Hostile] = {
     "Protobuf map": _protobuf(_MESSAGE, lambda: b"".join(b"\x1a\x07\x0a\x05%05d" % n for n in range(99_999)), "None"),
     "Protobuf JSON": _protobuf(_MESSAGE, b'{"m":' * 900 + b"{}" + b"}" * 900, "Failed", kind=JSON),
 }
+
+REPRESENTATIVE = frozenset(
+    {"oneOf by $dynamicRef", "pattern", "dependentSchemas", "enum of objects", "one number", "format hostname"}
+    | {"structure email", "structure pattern", "XSD pattern", "Avro nulls", "Avro records"}
+    | {"Protobuf levels", "Protobuf groups", "Protobuf map", "Protobuf JSON"}
+)
+"""The bodies that every run of the tests takes: each family, each way to a verdict, and those that take little time."""
