@@ -2,14 +2,16 @@
 
 What the answer means for the message: 2xx is taken. 408, 425, 429, any 5xx, and no answer at all mean *try again*, and
 so do 401, 407 and redirects, which speak of our settings and not of the message. Every other 4xx means that the target
-will never take it. Redirects are not followed: they would carry credentials elsewhere.
+will never take it. Redirects are not followed: they would carry credentials elsewhere. Nor are cookies kept.
+
+A message at which the target ends the connection does not stop those of other lanes. It is tried alone when they are
+done, and given up when the target answers everything else (:mod:`bindings.http.unanswered`).
 """
 
 from __future__ import annotations
 
 import random
 import re
-import ssl
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,13 +19,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import urlsplit
 
 import httpx
 
 from bindings.gateways import Tls
+from bindings.http.client import Version, client
 from bindings.http.handshake import NotPermitted, Permissions
+from bindings.http.unanswered import ENDED, IN_A_ROW, Unanswered
 
 TRY_AGAIN: Final = frozenset({401, 407, 408, 425, 429})
 TRIES: Final = 3
@@ -37,8 +41,6 @@ _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[!-~\x80-\xff \t]*[!-~\x80-\xff])?)?")
 _SHOWN: Final = 200
 _SHOWN_BYTES: Final = 1024
-
-Version = Literal["1.1", "2"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,10 @@ class PostError(Exception):
         self.settled = dict(settled or {})
 
 
+class _Ended(PostError):
+    """The target ended the connection, at each try of one message."""
+
+
 class HttpPoster:
     """Sends requests over kept connections, up to ``in_flight`` at a time; safe for use by several threads.
 
@@ -93,20 +99,11 @@ class HttpPoster:
         version: Version | None = None,
         origin: str | None = None,
     ) -> None:
-        self._client = httpx.Client(
-            headers=[("user-agent", "xrouter"), *headers],
-            auth=basic,
-            verify=_context(tls),
-            timeout=timeout,
-            http1=version != "2",
-            http2=version != "1.1",
-            limits=httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight),
-            follow_redirects=False,
-            trust_env=False,
-        )
+        self._client = client(headers, basic, tls, timeout=timeout, in_flight=in_flight, version=version)
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="http-poster")
         self._pauses = _Pauses()
         self._permissions = Permissions(self._client, origin) if origin else None
+        self._unanswered = Unanswered(self._client)
 
     def send(self, messages: Sequence[OutRequest]) -> list[Settled]:
         """Send messages and wait for all answers; the results are in their order.
@@ -122,6 +119,8 @@ class HttpPoster:
         run = _Run(messages)
         for done in [self._pool.submit(self._lane, run, places) for places in lanes.values()]:
             done.result()
+        for rest, trouble in run.unanswered:
+            self._alone(run, rest, trouble)
         if run.trouble:
             raise PostError(run.trouble, run.settled)
         return [run.settled[place] for place in range(len(messages))]
@@ -132,20 +131,53 @@ class HttpPoster:
         self._client.close()
 
     def _lane(self, run: _Run, places: list[int]) -> None:
-        for place in places:
+        for at, place in enumerate(places):
             if run.trouble:
                 return
             try:
                 settled = self._settle(run, run.messages[place])
+            except _Ended as error:
+                run.ended(places[at:], str(error))
+                return
             except PostError as error:
                 run.failed(str(error))
                 return
             run.done(place, settled)
 
+    def _alone(self, run: _Run, places: list[int], trouble: str) -> None:
+        """Settle the first of these, what is left of a lane, with nothing else under way; then go on with the lane."""
+        message = run.messages[places[0]]
+        others = _origin(message.url) in run.answering
+        if run.trouble or not self._unanswered.may_be_at_fault(message, others=others):
+            run.failed(trouble)
+            return
+        answers: list[Settled] = []
+
+        def attempt() -> bool:
+            try:
+                answers.append(self._settle(run, message))
+            except _Ended:
+                return False
+            return True
+
+        try:
+            given_up = self._unanswered.never_answered(message.url, attempt)
+        except PostError as error:
+            run.failed(str(error))
+            return
+        if given_up is None:
+            run.failed(trouble)
+            return
+        reason = f"{_target(message.url)} ends the connection at this message without an answer, and answers others"
+        self._unanswered.settled(message)
+        run.done(places[0], Refusal(reason) if given_up else answers[0])
+        self._lane(run, places[1:])
+
     def _settle(self, run: _Run, message: OutRequest) -> Settled:
         fault = fault_of(message)
         if fault:
             return Refusal(fault)
+        ended = True
         for attempt in range(TRIES):
             self._pauses.check(_target(message.url))
             try:
@@ -155,6 +187,7 @@ class HttpPoster:
             except httpx.TransportError as error:
                 trouble, after = f"{_target(message.url)} does not answer: {type(error).__name__}: {error}", None
                 late = isinstance(error, httpx.TimeoutException)  # it had its time, and others wait
+                ended = ended and isinstance(error, ENDED)
             except httpx.InvalidURL as error:
                 return Refusal(f"cannot be sent: {error}")
             except NotPermitted as error:
@@ -164,7 +197,7 @@ class HttpPoster:
                     return None
                 if 400 <= status < 500 and status not in TRY_AGAIN:
                     return Refusal(f"{_target(message.url)} answers {status}{told}")
-                trouble, late = f"{_target(message.url)} answers {status}{told}", False
+                trouble, late, ended = f"{_target(message.url)} answers {status}{told}", False, False
                 if status in (401, 407) or status < 400:
                     raise PostError(f"{trouble}; correct its address or our credentials")
             if after is not None and after > PATIENCE:
@@ -174,7 +207,7 @@ class HttpPoster:
                 break
             # Jitter is for other routers' sake and changes nothing that is sent.
             time.sleep(after if after is not None else FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.0))
-        raise PostError(trouble)
+        raise _Ended(trouble) if ended and not run.trouble else PostError(trouble)
 
     def _request(self, message: OutRequest) -> tuple[int, str, float | None]:
         """Return status, what the target says about it, and the seconds after which to try again if it tells."""
@@ -190,16 +223,32 @@ class HttpPoster:
 
 @dataclass(slots=True)
 class _Run:
-    """One call of ``send``, shared by its lanes."""
+    """One call of ``send``, shared by its lanes.
+
+    ``answering`` are the origins that settled a message, ``unanswered`` what is left of lanes that one holds up.
+    """
 
     messages: Sequence[OutRequest]
     settled: dict[int, Settled] = field(default_factory=dict)
     trouble: str = ""
+    answering: set[str] = field(default_factory=set)
+    unanswered: list[tuple[list[int], str]] = field(default_factory=list)
+    in_a_row: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def done(self, place: int, settled: Settled) -> None:
         with self._lock:
             self.settled[place] = settled
+            self.answering.add(_origin(self.messages[place].url))
+            self.in_a_row = 0
+
+    def ended(self, places: list[int], trouble: str) -> None:
+        """Set the rest of a lane aside, since its first message had no answer."""
+        with self._lock:
+            self.unanswered.append((places, trouble))
+            self.in_a_row += 1
+            if self.in_a_row >= IN_A_ROW:
+                self.trouble = self.trouble or trouble
 
     def failed(self, trouble: str) -> None:
         with self._lock:
@@ -254,14 +303,12 @@ def _target(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
 def _told(phrase: str, said: bytes) -> str:
     text = " ".join(said.decode("utf-8", "replace").split())[:_SHOWN]
     shown = "".join(char if char.isprintable() else "?" for char in text)
     return f"{' ' if phrase else ''}{phrase}{': ' if shown else ''}{shown}"
-
-
-def _context(tls: Tls | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(tls.ca) if tls and tls.ca else None)
-    if tls and tls.certificate:
-        context.load_cert_chain(tls.certificate, tls.key)
-    return context

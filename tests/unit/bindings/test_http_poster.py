@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
 
 from bindings.http.poster import HttpPoster, OutRequest, PostError, Refusal, fault_of, retry_after
+from bindings.http.unanswered import LONELY
 from tests.support.ports import free_ports
 from tests.support.webhook import Answer, Taken, Webhook
 
@@ -148,3 +152,68 @@ def test_retry_after() -> None:
     later = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
     assert later is not None and 90 < later <= 100
     assert retry_after("Thu, 01 Jan 1970 00:00:00 GMT") == 0.0
+
+
+def _ends_at(*numbers: int) -> Callable[[Taken], Answer]:
+    def answer(request: Taken) -> Answer:
+        if request.method != "OPTIONS" and number(request) in numbers:
+            raise ConnectionAbortedError
+        return Answer()
+
+    return answer
+
+
+@pytest.mark.parametrize("lane", ["", "one"])
+def test_a_message_at_which_the_target_ends_the_connection_is_given_up_and_others_pass(lane: str) -> None:
+    with Webhook(_ends_at(1, 4)) as hook:
+        sent = [replace(each, lane=lane or str(n)) for n, each in enumerate(requests(hook, 8))]
+        settled = HttpPoster().send(sent)
+    assert [n for n, each in enumerate(settled) if each] == [1, 4]
+    assert all("ends the connection at this message" in each.reason for each in settled if each)
+    assert sorted(number(request) for request in hook.taken) == [0, 2, 3, 5, 6, 7]
+    if lane:
+        assert [number(request) for request in hook.taken] == [0, 2, 3, 5, 6, 7]
+
+
+def test_a_target_that_ends_every_connection_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bindings.http.poster.FIRST_PAUSE", 0.001)
+
+    def answer(request: Taken) -> Answer:
+        raise ConnectionAbortedError
+
+    with Webhook(answer) as hook:
+        poster = HttpPoster()
+        for _ in range(LONELY + 1):
+            with pytest.raises(PostError, match="does not answer") as error:
+                poster.send([replace(each, lane=str(n)) for n, each in enumerate(requests(hook, 3))])
+            assert error.value.settled == {}
+
+
+def test_one_message_with_no_other_to_compare_with_is_given_up_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bindings.http.poster.FIRST_PAUSE", 0.001)
+    with Webhook(_ends_at(0)) as hook:
+        poster = HttpPoster()
+        for _ in range(LONELY - 1):
+            with pytest.raises(PostError):
+                poster.send(requests(hook, 1))
+        assert isinstance(poster.send(requests(hook, 1))[0], Refusal)
+
+
+def test_thousands_of_headers_cost_no_more_than_their_number() -> None:
+    def seconds(count: int) -> float:
+        message = OutRequest(f"{hook.url}/in", tuple((f"x-{n}", b"v") for n in range(count)), b"1")
+        began = time.process_time()
+        assert isinstance(poster.send([message])[0], Refusal)
+        return time.process_time() - began
+
+    with Webhook() as hook:
+        poster = HttpPoster()
+        seconds(1000)
+        # Four times as many would cost sixteen times as much where the square counts.
+        assert min(seconds(8000) for _ in range(3)) < 8 * max(min(seconds(2000) for _ in range(3)), 0.02)
+
+
+def test_cookies_of_a_target_are_not_kept() -> None:
+    with Webhook(lambda request: Answer(headers={"Set-Cookie": "a=b"})) as hook:
+        HttpPoster().send(requests(hook, 3))
+    assert [request.header("cookie") for request in hook.seen] == [None] * 3

@@ -1,0 +1,64 @@
+"""The HTTP client that messages are sent with: it keeps connections, and nothing that a target says."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from typing import Literal
+
+import httpx
+
+from bindings.gateways import Tls
+
+Version = Literal["1.1", "2"]
+
+
+class _NoCookies(httpx.Cookies):
+    """Keeps no cookies: a target could have us keep any number, and looking costs the square of the headers sent."""
+
+    def extract_cookies(self, response: httpx.Response) -> None:
+        """Leave those of an answer where they are."""
+
+
+class _Client(httpx.Client):
+    @property
+    def cookies(self) -> httpx.Cookies:
+        return _NoCookies()
+
+    @cookies.setter
+    def cookies(self, cookies: object) -> None:
+        raise AttributeError("this client keeps no cookies")
+
+
+def client(
+    headers: Iterable[tuple[str, str]],
+    basic: tuple[str, str] | None,
+    tls: Tls | None,
+    *,
+    timeout: float,
+    in_flight: int,
+    version: Version | None,
+) -> httpx.Client:
+    """Return a client that checks certificates, follows no redirects, and reads no proxy from the environment.
+
+    Raises:
+        OSError, ssl.SSLError: a certificate file that cannot be read.
+    """
+    return _Client(
+        headers=[("user-agent", "xrouter"), *headers],
+        auth=basic,
+        verify=_context(tls),
+        timeout=timeout,
+        http1=version != "2",
+        http2=version != "1.1",
+        limits=httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight),
+        follow_redirects=False,
+        trust_env=False,
+    )
+
+
+def _context(tls: Tls | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(tls.ca) if tls and tls.ca else None)
+    if tls and tls.certificate:
+        context.load_cert_chain(tls.certificate, tls.key)
+    return context
