@@ -19,6 +19,7 @@ from router.settings.places import is_url
 from router.sinks.atomic import refused, sync_path
 from router.sinks.contract import Commit, WriteResult
 from router.sinks.partitions import partitioned, with_partitions
+from router.sinks.trial import fails_anywhere
 from router.tables.evolving import conformed, evolved
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class DeltaSink:
     every Delta transaction, a version not above the last of its app counts as written. On local disk, files and log
     entry are synchronised before ``write`` returns, since delta-rs leaves that to the operating system: a batch that
     was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
+    A :class:`DeltaError` that the rows cause is raised as it is (:mod:`router.sinks.trial`): no wait would mend it.
     The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
     further columns of a batch are added to it (:mod:`router.tables.evolving`).
     """
@@ -61,7 +63,12 @@ class DeltaSink:
         self._lock = threading.Lock()
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
-        """Append a batch once; see :class:`~router.sinks.contract.ArrowSink`."""
+        """Append a batch once; see :class:`~router.sinks.contract.ArrowSink`.
+
+        Raises:
+            SinkError: the table cannot take anything, or not now.
+            DeltaError: it cannot take these rows, nor could any table.
+        """
         if rows.num_rows == 0:
             return WriteResult(0)
         rows = partitioned(rows, self._partition_by)
@@ -71,6 +78,8 @@ class DeltaSink:
             with self._lock:
                 return self._append(rows, commit)
         except DeltaError as error:
+            if fails_anywhere(rows, self._partition_by):
+                raise
             raise self._refused(error) from error
         except OSError as error:
             raise refused(self._name, self._uri, error) from error

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from router.errors import SinkError
+from router.faults import fault_of
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
 from router.sinks.forms import DEAD_LETTER, INSTANT, WIDE, wide_to_json_line
@@ -142,3 +144,22 @@ def test_an_odd_time_never_stops_a_sink(kind: str, micros: int, tmp_path: Path) 
         [file] = (tmp_path / "t").iterdir()
         events = [json.loads(line)["cloudevent"] for line in file.read_text().splitlines()]
         assert [event.get("time") for event in events] == [None, "1970-01-01T00:00:00Z"]
+
+
+def test_an_error_of_the_rows_is_no_error_of_the_table(tmp_path: Path) -> None:
+    kept = DeltaSink("lake", str(tmp_path), WIDE, partition_by=["subject"])
+    long = rows().set_column(WIDE.get_field_index("subject"), WIDE.field("subject"), pa.array(["s" * 300, None]))
+    with pytest.raises(DeltaError) as error:
+        kept.write(long, Commit("a", 0))
+    fault = fault_of(error.value)
+    assert fault is not None and fault.kind == "error"
+    assert kept.write(rows(), Commit("a", 0)).rows == 2
+
+
+def test_an_error_of_the_table_is_no_error_of_the_rows(tmp_path: Path) -> None:
+    sink = DeltaSink("lake", str(tmp_path), WIDE, partition_by=["subject"])
+    sink.write(rows(), Commit("a", 0))
+    (tmp_path / "subject=__HIVE_DEFAULT_PARTITION__").rename(tmp_path / "away")
+    (tmp_path / "subject=__HIVE_DEFAULT_PARTITION__").write_bytes(b"in the way")
+    with pytest.raises(SinkError):
+        sink.write(rows(), Commit("a", 1))
