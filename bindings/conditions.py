@@ -69,21 +69,19 @@ class ValuesAreText(Expression):
 
 
 @dataclass(frozen=True)
-class Repeats(Expression):
-    """Whether a key occurs more than once."""
+class KeysRepeat(Expression):
+    """Whether any key occurs more than once."""
 
     entries: str
-    key: str
 
     def column(self) -> Column:
         from pyspark.sql import functions as F
 
         keys = F.col(f"{self.entries}.key")
-        rest = F.size(F.array_remove(keys, self.key))
-        return F.coalesce(F.size(keys) - rest > 1, F.lit(False))
+        return F.coalesce(F.size(F.array_distinct(keys)) < F.size(keys), F.lit(False))
 
     def arrow(self, rows: Rows) -> pa.Array:
-        return rows.per_row(lambda keys, _: keys.count(self.key) > 1, pa.bool_())
+        return rows.per_row(lambda keys, _: len(set(keys)) < len(keys), pa.bool_())
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,25 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
+from urllib.parse import unquote_to_bytes
+
+import msgspec
 
 from bindings.events import DEFAULT_CONTENT_TYPE, Event, NotAnEvent, decode_event, looks_like_event
-from bindings.parts import BINARY_KIND, Part, Parts, first
-from catalog.values import media_type_of, percent_decode
+from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts, first, values
+from catalog.values import MALFORMED_ESCAPE, media_type_of
 
 Mode = Literal["native", "binary", "structured", "batch", "undecodable"]
 REQUIRED: Final = ("id", "source", "type")
 ATTRIBUTE_NAME: Final = re.compile(r"[a-z0-9]+")
 BATCH: Final = "application/cloudevents-batch+json"
 STRUCTURED: Final = "application/cloudevents+json"
+DATA: Final = "data"
+_QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+_WHOLE: Final = re.compile(rb"-?+[0-9]++")
+_NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")
+"""Texts that stand for numbers of AMQP for which JSON has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +37,8 @@ class AttributeRule:
     """Where a protocol keeps CloudEvents attributes in binary mode.
 
     ``prefixes`` are part-key prefixes; ``content_type`` the part with the native content type. ``encoded`` means
-    values are percent-encoded; ``strict`` that a name below the prefix which is no attribute name is a fault.
+    values are quoted and percent-encoded as in HTTP headers; ``strict`` that a name below the prefix which is no
+    attribute name is a fault; ``typed`` that values have types of their own, some of which CloudEvents lacks.
     """
 
     prefixes: tuple[str, ...]
@@ -36,6 +46,7 @@ class AttributeRule:
     encoded: bool = False
     strict: bool = True
     own_datacontenttype: bool = False
+    typed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,7 @@ def envelope_of(
     ``sniff`` tells whether the record's channel lets a JSON body count as a structured event without its media
     type; ``binary`` is False for MQTT 3.1.1, which has no headers.
     """
-    content_part = first(parts, rule.content_type)
+    content_part = next((part for part in values(parts, rule.content_type) if part.value is not None), None)
     content_type = content_part.text if content_part else None
     media = media_type_of(content_type)
     if media == BATCH:
@@ -81,7 +92,7 @@ def envelope_of(
     if binary:
         attributes, faults = binary_attributes(parts, rule)
         if "specversion" in attributes or any(fault.startswith("specversion:") for fault in faults):
-            if content_part is not None and content_part.value is not None and content_type is None:
+            if content_part is not None and content_type is None:
                 faults.append("datacontenttype: the value is no UTF-8 text")
             if content_type is not None and not (rule.own_datacontenttype and "datacontenttype" in attributes):
                 attributes["datacontenttype"] = content_type
@@ -92,31 +103,77 @@ def envelope_of(
 
 
 def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str], list[str]]:
-    """Return the attributes of binary mode, first value of each name, and the faults of names and values."""
+    """Return the attributes of binary mode, first value of each name, and the faults of names and values.
+
+    A header without a value counts as absent (section 10).
+    """
     attributes: dict[str, str] = {}
     faults: list[str] = []
     seen: set[str] = set()
     for part in parts:
         name = attribute_name(part.key, rule)
-        if name is None or name in seen:
+        if name is None or name in seen or part.value is None:
             continue
-        if not ATTRIBUTE_NAME.fullmatch(name):
+        if name == DATA or not ATTRIBUTE_NAME.fullmatch(name):
             if rule.strict:
-                faults.append(f"{name}: no attribute name; those are lower-case letters and digits")
+                faults.append(name_fault(name))
             continue
         if name == "datacontenttype" and not rule.own_datacontenttype:
             continue
         seen.add(name)
-        if part.value is None:
-            continue
         # AMQP's binary is the CloudEvents type Binary, whose text is base64.
         binary = part.kind == BINARY_KIND
         text = base64.b64encode(part.value).decode("ascii") if binary else part.text
         if text is None:
             faults.append(f"{name}: the value is no UTF-8 text")
             continue
-        attributes[name] = percent_decode(text) if rule.encoded else text
+        if rule.typed and not _is_cloudevents_value(part, parts):
+            faults.append(f"{name}: a list, a map or a number with a fraction is no CloudEvents value")
+            continue
+        if rule.encoded:
+            decoded = header_text(text)
+            if decoded is None:
+                faults.append(f"{name}: percent sequences that are no UTF-8")
+                continue
+            text = decoded
+        attributes[name] = text
     return attributes, faults
+
+
+def name_fault(name: str) -> str:
+    """Return what is wrong with the name of an attribute."""
+    if name == DATA:
+        return f"{DATA}: the name of an event's data, and so none of an attribute"
+    return f"{name[:40]}: no attribute name; those are lower-case letters and digits"
+
+
+def header_text(value: str) -> str | None:
+    """Return the attribute value that an HTTP or NATS header carries: unquoted, then percent-decoded (section 10).
+
+    None for percent sequences that are no UTF-8. Quotes that do not end and malformed sequences stay as written.
+    """
+    quoted = _QUOTED.fullmatch(value)
+    text = value if quoted is None else _ESCAPED.sub(r"\1", quoted.group(1))
+    if "%" not in text or MALFORMED_ESCAPE.search(text):
+        return text
+    try:
+        return unquote_to_bytes(text).decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _is_cloudevents_value(part: Part, parts: Parts) -> bool:
+    """Tell whether a typed value is a text, bytes, a boolean or a whole number; ``types`` has what JSON loses."""
+    if part.kind == JSON_KIND:
+        return part.value in (b"true", b"false") or _WHOLE.fullmatch(part.value or b"") is not None
+    if part.kind is not None or part.value not in _NO_NUMBERS:
+        return True
+    types = first(parts, "types")
+    try:
+        known = msgspec.json.decode(types.value or b"", type=dict[str, str]) if types is not None else {}
+    except msgspec.DecodeError:
+        return True
+    return known.get(part.key) not in ("float", "double")
 
 
 def attribute_name(key: str, rule: AttributeRule) -> str | None:
@@ -157,10 +214,6 @@ def _structured(body: bytes | None, content_type: str | None) -> Envelope:
     if event.data is not None:
         attributes.setdefault("datacontenttype", DEFAULT_CONTENT_TYPE)
     faults = list(event.faults)
-    faults += [
-        f"{name[:40]}: no attribute name; those are lower-case letters and digits"
-        for name in attributes
-        if not ATTRIBUTE_NAME.fullmatch(name)
-    ]
+    faults += [name_fault(name) for name in attributes if not ATTRIBUTE_NAME.fullmatch(name)]
     faults += core_faults(attributes, faults)
     return Envelope("structured", attributes, event.data, tuple(faults), content_type)

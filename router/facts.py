@@ -228,6 +228,8 @@ class RawFacts:
     def _options(self, row: int, binding: Binding, parts: Parts) -> None:
         found: dict[str, list[str | None]] = {}
         for part in parts:
+            if part.value is None:
+                continue  # A header without a value counts as absent (section 10).
             for key, text in _texts(part, binding):
                 if key in self._keys:
                     found.setdefault(key, []).append(text)

@@ -20,6 +20,7 @@ SHAPE: Final = Shape(maps=SECTIONS)
 RULE: Final = AttributeRule(
     prefixes=("application-properties.cloudEvents:", "application-properties.cloudEvents_"),
     content_type="properties.content-type",
+    typed=True,
 )
 
 

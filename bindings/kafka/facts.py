@@ -17,13 +17,13 @@ from bindings.conditions import (
     Equals,
     KeysContain,
     KeysMatch,
+    KeysRepeat,
     Matches,
     Missing,
     Not,
     NotEmpty,
     NotText,
     OneOf,
-    Repeats,
     Unusable,
     ValuesAreText,
 )
@@ -83,7 +83,7 @@ def odd(keys: Iterable[str], *, sniffs: bool, known: frozenset[str] = frozenset(
         *unusable,
         *(NotText(ENTRIES, name) for name in attributes),
         All_((Not(Missing(_VERSION)), Not(_sound()))),
-        All_((Not(OneOf(Selected(LAYOUT), known)), _doubtful_names(constrained))),
+        All_((Not(OneOf(Selected(LAYOUT), known)), _doubtful_names())),
     ]
     if any(key in ("p.key", "p.key_base64") for key in keys):
         conditions.append(All_((Not(Missing(Field("key"))), Missing(Text(Field("key"))))))
@@ -99,15 +99,16 @@ def _selected(header: str) -> Expression:
     return _CONTENT_TYPE if header == "content-type" else Selected(f"p.headers.{header}")
 
 
-def _doubtful_names(constrained: Iterable[str]) -> Expression:
+def _doubtful_names() -> Expression:
     conditions: list[Expression] = [
         KeysMatch(ENTRIES, _odd_names()),
         KeysContain(ENTRIES, "\n"),
+        # Of repeats the first that has a value counts.
+        KeysRepeat(ENTRIES),
         All_((Not(Missing(_VERSION)), Not(ValuesAreText(ENTRIES)))),
         # Of a record that is no event, these may not travel on: they would speak for the event it becomes.
-        All_((Missing(_VERSION), Any_((KeysMatch(ENTRIES, r"\nce_"), Repeats(ENTRIES, "content-type"))))),
+        All_((Missing(_VERSION), KeysMatch(ENTRIES, r"\nce_"))),
     ]
-    conditions += [Repeats(ENTRIES, name) for name in constrained]
     return Any_(tuple(conditions))
 
 
@@ -118,7 +119,7 @@ def _odd_names() -> str:
     spelled = [
         name[:at] + letter.upper() + "".join(either[at + 1 :]) for at, letter in enumerate(name) if letter.isalpha()
     ]
-    return rf"\nce_[a-z0-9]*[^a-z0-9\n]|\nce_\n|\nxrouter-|\n(?:{'|'.join(spelled)})\n"
+    return rf"\nce_[a-z0-9]*[^a-z0-9\n]|\nce_(data)?\n|\nxrouter-|\n(?:{'|'.join(spelled)})\n"
 
 
 def _sound() -> Expression:

@@ -14,6 +14,7 @@ from typing import Final
 
 CONTENT_TYPE: Final = "content-type"
 VERSION: Final = "ce_specversion"
+DATA: Final = "ce_data"
 MOST: Final = 500
 """Layouts that are remembered; producers with ever new names must not fill the memory."""
 MOST_NAMES: Final = 40
@@ -30,11 +31,13 @@ def is_plain(layout: str, constrained: frozenset[str]) -> bool:
     for name in names:
         if name.startswith("xrouter-") or (name != CONTENT_TYPE and name.lower() == CONTENT_TYPE):
             return False
-        if name.startswith("ce_") and not (event and _ATTRIBUTE.fullmatch(name)):
+        if name.startswith("ce_") and not (event and _ATTRIBUTE.fullmatch(name) and name != DATA):
             return False
-        if name in constrained and names.count(name) > 1:
+        # Of repeats the first that has a value counts, which names alone do not tell.
+        decides = name in constrained or name == CONTENT_TYPE or name.startswith("ce_")
+        if decides and names.count(name) > 1:
             return False
-    return event or names.count(CONTENT_TYPE) <= 1
+    return True
 
 
 def attribute_headers(layouts: Iterable[str]) -> tuple[str, ...]:

@@ -337,6 +337,8 @@ def native_values(path: str, parts: Sequence[Part], binding: Binding) -> list[st
     found: list[str | None] = []
     for part in parts:
         same = part.key == path or (path == "headers.content-type" and part.key.lower() == path)
+        if part.value is None:
+            continue
         if same and part.kind == "binary" and not (kafka and path == "key"):
             found.append(base64.b64encode(part.value or b"").decode())
         elif same:
