@@ -14,10 +14,12 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 # Test files that `make test` runs at a time, each with brokers of its own; most of a test's time is waiting for others.
 WORKERS ?= 2
+# More options for pytest, such as --junitxml=FILE.
+PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-gateways bench-tables lock connectors pins clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-gateways bench-tables lock connectors pins weights clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,7 +55,7 @@ format: install ## format, and mend what the linter can
 	$(BIN)/ruff check --fix .
 
 test: install ## all tests but the long ones, with a real broker
-	$(BIN)/python -m pytest -m "not full" -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -m "not full" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 test-full: install ## all tests
 	$(BIN)/python -m pytest
@@ -83,6 +85,9 @@ connectors: install ## fill the jar cache, for starts and tests without a networ
 	$(BIN)/python -m router.connectors
 	$(BIN)/python -m tests.support.brokers
 	$(BIN)/python -m tests.support.qpid
+
+weights: install ## write how long each file of tests takes, from REPORT, a JUnit report of make test
+	$(BIN)/python -m tests.support.weights $(REPORT)
 
 pins: install ## write the hashes of all jars anew, after a change of their versions
 	$(BIN)/python -m tests.support.pins

@@ -19,6 +19,7 @@ from router.connectors import kafka_jars
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
 from tests.support.router import SHORT_LIVED, RouterProcess
 from tests.support.waiting import wait_until
+from tests.support.weights import ROOT, longest_first, read_weights
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +36,15 @@ _UNHURRIED = hypothesis.settings(
 hypothesis.settings.register_profile("search", _UNHURRIED)
 hypothesis.settings.register_profile("xrouter", _UNHURRIED, derandomize=True)
 hypothesis.settings.load_profile("xrouter")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the longest files begin first; the workers of ``make test`` take whole files in this order."""
+    files = {item: item.path.relative_to(ROOT).as_posix() for item in items}
+    place = {path: number for number, path in enumerate(longest_first(files.values(), read_weights()))}
+    items.sort(key=lambda item: place[files[item]])
+
 
 TopicFactory = Callable[..., str]
 
