@@ -34,6 +34,11 @@ UNDECODABLE: Final = "undecodable"
 JSON: Final = "application/json"
 """What data are in a structured event that does not say."""
 EVENT_MEDIA: Final = b"application/cloudevents+json"
+MAX_COPIED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that the parts of a batch's message may take with each of its events: every event has all of them.
+
+A record of a megabyte may hold thousands of events and thousands of headers, which would be gigabytes together.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +168,7 @@ class RawFacts:
             return
         try:
             events = decode_batch(raw.body)
+            _require_few(len(events), raw.parts)
         except NotAnEvent as error:
             failed = Envelope("undecodable", data=raw.body, content_type=envelope.content_type, detail=str(error))
             self._add(raw, Reading(raw.parts, raw.body, failed))
@@ -268,6 +274,16 @@ def _texts(part: Part, binding: Binding) -> Iterable[tuple[str, str | None]]:
         yield "p.headers.content-type", part.text
     else:
         yield f"p.{part.key}", part.text
+
+
+def _require_few(events: int, parts: Parts) -> None:
+    """Require that the events of a batch, each with all parts of its message, stay within MAX_COPIED_BYTES."""
+    size = sum(len(part.key) + len(part.value or b"") for part in parts)
+    if events * size > MAX_COPIED_BYTES:
+        raise NotAnEvent(
+            f"each of the {events} events of the batch would get all {size} bytes of its message's headers and other "
+            f"properties, together more than {MAX_COPIED_BYTES}; send smaller batches, or fewer headers"
+        )
 
 
 def single(parts: Parts, content_type: str) -> list[Part]:

@@ -14,11 +14,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from bindings.events import decode_batch
 from router.facts import EVENT_MEDIA
 from router.limits import LetterLimits
 from router.names import dead_letter_values
@@ -33,7 +32,6 @@ REASON: Final = "sink-rejected"
 DETAIL_CAP: Final = 3_900
 """Characters of a detail: below what a Kafka header keeps of it, lest a sink's name be cut off."""
 _TOLD: Final = "told"
-_PLACE: Final = "#"
 _NAMED: Final = re.compile(r"(?:^|; )sink ([^:;]+): ")
 _MARKS: Final = {"%": "%25", ":": "%3A", ";": "%3B"}
 """Characters that a sink's name may have and that our form needs for itself, the escape first."""
@@ -106,8 +104,6 @@ class Refused:
         told = rows.sparkSession.createDataFrame(self._table()).alias(_TOLD)
         found = rows.join(F.broadcast(told), rows["position"] == F.col(f"{_TOLD}.at"))
         arrived = F.when(F.col("m.replaced"), F.col(ARRIVED)).otherwise(F.col("body"))
-        if any(_PLACE in position for position in self._records):
-            arrived = _item(arrived, F.col("m.place"))
         found = found.withColumn("body", arrived)
         match = F.col("m").withField("reason", F.lit(REASON)).withField("detail", F.col(f"{_TOLD}.detail"))
         match = match.withField("passed", _passed()).withField("route", F.col(f"{_TOLD}.route"))
@@ -151,15 +147,3 @@ def _passed() -> Column:
     single = F.when(named, F.transform(came, of_one)).otherwise(F.concat(came, F.array(header("content-type", media))))
     # Without a place, null: then the headers as they came are taken.
     return F.when(F.col("m.place").isNotNull(), single)
-
-
-def _item(body: Column, place: Column) -> Column:
-    """Return the one event of a batch that a row stands for; the body itself where it is no batch."""
-    from pyspark.sql.pandas.functions import arrow_udf
-
-    def cut(bodies: pa.Array, places: pa.Array) -> pa.Array:
-        pairs = zip(bodies.to_pylist(), places.to_pylist(), strict=True)
-        return pa.array([body if at is None else decode_batch(body)[at] for body, at in pairs], pa.binary())
-
-    cut.__annotations__ = dict.fromkeys(cut.__annotations__, pa.Array)
-    return cast("Column", cast(Any, arrow_udf)(cut, returnType="binary")(body, place))

@@ -30,7 +30,7 @@ RAW_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {
 }
 MATCHED: Final = "m"
 ARRIVED: Final = "arrived"
-"""The body as it arrived, for rows whose ``body`` is the event's data instead; only where a sink may refuse records."""
+"""The body as it arrived (of a batch the one event), for rows whose ``body`` is the event's data instead; only where a sink may refuse records."""
 
 
 def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
@@ -98,7 +98,8 @@ def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -
         protocol = F.col("protocol")
         received = F.col("received")
     whole = F.concat(position, F.coalesce(place, F.lit("")))
-    extra = [F.when(F.col("m.replaced"), body).alias(ARRIVED)] if arrived else []
+    came = F.when(F.col("m.place").isNull(), body).otherwise(F.coalesce(F.col("m.came"), F.col("m.data")))
+    extra = [F.when(F.col("m.replaced"), came).alias(ARRIVED)] if arrived else []
     return rows.select(
         F.struct(*(name for name in RAW_COLUMNS[kind] if name not in ("value", "body"))).alias("raw"),
         F.col(MATCHED),

@@ -23,6 +23,10 @@ from router.letters.letter import Letter
 
 HIDDEN: Final = "•••"
 _PREFIXES: Final = ("ce-", "ce_", "cloudevents:", "cloudevents_")
+MAX_VALUES: Final = 1_000
+"""Hidden values that are looked for in a text, each by itself; where there are more, the text is hidden whole."""
+MAX_STEPS: Final = 100
+"""Dots in a name of which each may begin what a mark names; what has more is hidden."""
 _SHORT: Final = 4
 """Values below this length are only taken out as words: `7` must not make a detail unreadable."""
 _QUOTED: Final = 12
@@ -190,7 +194,9 @@ class Redaction:
         return self.redactor.hides_everything or (self.whole and self.letter.reason == _QUOTES_BODY)
 
     def text(self, text: str) -> str:
-        """Return a text without the hidden values in it."""
+        """Return a text without the hidden values in it; past MAX_VALUES of them, nothing of it."""
+        if len(self.values) > MAX_VALUES:
+            return HIDDEN if text else text
         for value in self.values:
             text = _without(text, value)
         return text
@@ -200,7 +206,7 @@ class Redaction:
         if text is None:
             return None
         steps = name.split(".")  # names of headers may have dots: each end of the path may be what a mark names
-        hidden = any(self.redactor.hides(".".join(steps[at:])) for at in range(len(steps)))
+        hidden = len(steps) > MAX_STEPS or any(self.redactor.hides(".".join(steps[at:])) for at in range(len(steps)))
         return HIDDEN if hidden else self.text(text)
 
     def near(self, nearest: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from catalog.declared import Declarations
 from catalog.load import load
 from router.letters.letter import Letter
 from router.letters.marks import marks_of
-from router.letters.redaction import HIDDEN, Marks, Redactor, marks_of_settings
+from router.letters.redaction import HIDDEN, MAX_STEPS, MAX_VALUES, Marks, Redactor, marks_of_settings
 from router.letters.table_reading import letter_of
 from tests.support.letters import row
 
@@ -146,3 +146,21 @@ def test_what_a_catalog_marks(tmp_path: Path) -> None:
     ).letter
     assert json.loads(found.body or b"") == {"card": {"pin": HIDDEN}, "x": [{"iban": HIDDEN}]}
     assert found.detail == HIDDEN
+
+
+def test_texts_are_hidden_whole_where_too_many_values_would_be_looked_for() -> None:
+    """Each value was searched for in each text of a letter: many headers took minutes."""
+    native = {"headers": [{"name": "card", "value": f"number {count}"} for count in range(MAX_VALUES + 1)]}
+    redaction = Redactor(marks_of_settings(["card"])).redact(letter(native=json.dumps(native), detail="number 7 is no"))
+    assert redaction.letter.detail == HIDDEN
+    assert (redaction.text("it is number 9"), redaction.text("")) == (HIDDEN, "")
+
+
+def test_a_name_of_many_dots_is_hidden_without_trying_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    redactor = Redactor(marks_of_settings(["card"]))
+    redaction = redactor.redact(letter(body=None))
+    monkeypatch.setattr(Redactor, "hides", lambda self, name, path="": asked.append(name))
+    assert redaction.value("a." * MAX_STEPS + "b", "x") == HIDDEN
+    assert redaction.value("headers.a.b", "x") == "x"
+    assert asked == ["headers.a.b", "a.b", "b"]
