@@ -69,7 +69,7 @@ class Killed:
         while self.process.ended is None:
             event = {"specversion": "1.0", "id": f"id-{self.sent}", "source": "/s", "type": "good", "data": {}}
             sent = {"content-type": "application/cloudevents+json"}
-            answer = httpx.post(f"http://127.0.0.1:{self.port}/shop", json=event, headers=sent, timeout=30)
+            answer = httpx.post(f"http://127.0.0.1:{self.port}/shop", json=event, headers=sent, timeout=LIMIT)
             assert answer.status_code == 202, answer.text
             self.sent += 1
             self._wait(1 + self.sent)

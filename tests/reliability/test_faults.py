@@ -78,7 +78,7 @@ class Router:
             for n, name in enumerate(types, self.sent)
         ]
         headers = {"content-type": "application/cloudevents-batch+json"}
-        answer = httpx.post(f"http://127.0.0.1:{self.port}/shop", json=events, headers=headers, timeout=30)
+        answer = httpx.post(f"http://127.0.0.1:{self.port}/shop", json=events, headers=headers, timeout=LIMIT)
         assert answer.status_code == 202, answer.text
         self.sent += len(events)
 

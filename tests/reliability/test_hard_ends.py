@@ -54,7 +54,7 @@ class Shop:
         for id in ids:
             event = {"specversion": "1.0", "id": id, "source": "/s", "type": type, "data": {}}
             headers = {"content-type": "application/cloudevents+json"}
-            answer = httpx.post(f"http://127.0.0.1:{self.port}/shop", json=event, headers=headers, timeout=30)
+            answer = httpx.post(f"http://127.0.0.1:{self.port}/shop", json=event, headers=headers, timeout=LIMIT)
             assert answer.status_code == 202, answer.text
 
     def wait(self, condition: Any) -> None:

