@@ -30,7 +30,10 @@ RAW_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {
 }
 MATCHED: Final = "m"
 ARRIVED: Final = "arrived"
-"""The body as it arrived (of a batch the one event), for rows whose ``body`` is the event's data instead; only where a sink may refuse records."""
+"""The body as it arrived (of a batch the one event), for rows whose ``body`` is the event's data instead.
+
+Only where a sink may refuse records.
+"""
 
 
 def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
