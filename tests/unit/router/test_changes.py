@@ -1,0 +1,54 @@
+"""A changed catalog that waits for brokers says so, and the router stays ready on the last good one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bindings.kafka import client
+from router.changes import Changes
+from router.metrics import Metrics
+from router.queries import Queries
+from router.settings import SourceSettings
+from router.sources import Source
+from router.state import State
+from router.status import Status
+from tests.support.ports import free_ports
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    """A state folder of its own."""
+    with State.open(tmp_path / "state") as opened:
+        yield opened
+
+
+def test_a_change_that_waits_for_brokers_is_told(state: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "TIMEOUT_SECONDS", 0.0)
+    servers = f"127.0.0.1:{free_ports(1)[0]}"
+    wanted = SourceSettings(endpoint="/endpoints/new", start="latest")
+    source = Source("/endpoints/new", "kafka", "kafka:new", "kafka-1", wanted, topic="new", servers=servers)
+    nothing: Any = None
+    active: list[Any] = []
+    plans: Any = SimpleNamespace(active=SimpleNamespace(settings=wanted), activate=active.append)
+    intake: Any = SimpleNamespace(open_inbox=lambda _: None, take=lambda _: None)
+    status = Status()
+    status.catalog("e1", 3)
+    status.query("kafka-0", "running")
+    queries = Queries(nothing, state, plans, Metrics(), status, nothing, once=False)
+    changes = Changes(plans, queries, intake, lambda _: None, status.holding)
+    unreachable: Any = SimpleNamespace(sources=(source,))
+    changes.offer(unreachable)
+    changes.check()
+    ready, answer = status.ready()
+    assert ready and not active
+    assert answer["catalog"]["held"].startswith(f"Kafka at {servers} does not answer")
+    reachable: Any = SimpleNamespace(sources=())
+    changes.offer(reachable)
+    changes.check()
+    assert active == [reachable]
+    assert status.ready()[1]["catalog"]["held"] == ""
