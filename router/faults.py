@@ -23,12 +23,14 @@ TEXT_CAP: Final = 300
 _NOISE: Final = re.compile(r"0x[0-9a-fA-F]+|'[^']{0,200}'|\"[^\"]{0,200}\"|[0-9]+")
 _LAST_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
 _SQL_STATE: Final = re.compile(r"\s+SQLSTATE: \w+\s*\Z")
-_CRASHED: Final = ("Python worker exited unexpectedly", "Python worker failed to connect back")
+_CRASHED: Final = "Python worker exited unexpectedly"
 _IDLE: Final = "Python worker process terminated due to idle timeout"
 CANCELLED: Final = "was longer than batch_limit"
 """In the reason with which a job is cancelled that took too long (:mod:`router.watching`)."""
 _WORLD_JAVA: Final = (
     "org.apache.kafka.",
+    # Of Spark's reader: what is in a topic is not what was planned. No record does that.
+    "org.apache.spark.sql.kafka010.KafkaIllegalStateException",
     "java.io.",
     "java.net.",
     "java.nio.",

@@ -58,6 +58,11 @@ def worker(last: str) -> JavaError:
         JavaError((SPARK, ABORTED), ("org.apache.kafka.common.errors.TimeoutException", "Topic x not present")),
         JavaError((SPARK, ABORTED), ("java.io.IOException", "No space left on device")),
         JavaError((SPARK, ABORTED), ("org.apache.spark.shuffle.FetchFailedException", "")),
+        JavaError(
+            (SPARK, "Python worker failed to connect back."),
+            ("java.net.SocketTimeoutException", "Timed out while waiting for the Python worker to connect back"),
+        ),
+        JavaError((SPARK, ABORTED), ("org.apache.spark.sql.kafka010.KafkaIllegalStateException", "Reason: gone")),
         JavaError(("java.lang.IllegalStateException", "Cannot call methods on a stopped SparkContext.")),
         KeyboardInterrupt(),
     ],
