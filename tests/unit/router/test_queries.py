@@ -19,8 +19,8 @@ def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pa
     nothing: Any = None
     queries = Queries(nothing, State(tmp_path), nothing, Metrics(), Status(), nothing, once=False)
     ended: Any = SimpleNamespace(exception=lambda: OSError("gone"), isActive=False)
-    pipeline: Any = SimpleNamespace(failure=None, last=last)
-    running = _Running("inbox", (), pipeline, ended, pause=8 * RESTART_FIRST)
+    pipeline: Any = SimpleNamespace(failure=None, last=last, renewed={})
+    running = _Running("inbox", (), nothing, pipeline, ended, pause=8 * RESTART_FIRST)
     queries._running["inbox"] = running
     queries.check()
     assert running.query is None
