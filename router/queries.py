@@ -181,8 +181,10 @@ class Queries:
                         self._metrics.lag(source.endpoint, lag)
         self._metrics.inbox(backlog, inbox_bytes)
 
-    def drain(self, seconds: float) -> None:
+    def drain(self, seconds: float) -> bool:
         """End every query between two batches; one that takes too long is cut off, and repeats its batch later.
+
+        Returns False when one was cut off: threads of its batch may then still wait for a sink.
 
         Nothing is cut off in order: Spark and its workers would each tell of it at length. So their JVM is killed.
         """
@@ -203,6 +205,7 @@ class Queries:
             self._status.query(running.name, "stopped", batch=running.pipeline.last)
         if cut:
             kill_jvm()
+        return not cut
 
     def _switch(self, running: _Running) -> None:
         if running.query is not None and running.pipeline is not None:

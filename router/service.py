@@ -62,10 +62,11 @@ class RunInfo:
     stop: Callable[[], None]
 
 
-def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], None] | None = None) -> None:
+def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], None] | None = None) -> bool:
     """Run the router until SIGTERM or SIGINT has drained it, or with *once* until what was there is processed.
 
-    ``ready`` is called when all queries run and gateways listen.
+    ``ready`` is called when all queries run and gateways listen. Returns False when a batch was cut off by the grace
+    limit: its threads may go on until their sinks answer, and are not to be waited for.
 
     Raises:
         RouterError: it cannot start, or cannot go on; see :mod:`router.errors` for the exit codes.
@@ -78,11 +79,11 @@ def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], N
     with signals(stop), State.open(Path(settings.state)) as state, monitored(settings, Status()) as monitored_as:
         catalog = whole_catalog(settings, stop, monitored_as)
         if catalog is None:
-            return
+            return True
         plan = Plan(catalog, settings)
         _ = plan.sources
         _report(plan)
-        Service(plan, state, settings_path.resolve().parent, stop, monitored_as).run(once=once, ready=ready)
+        return Service(plan, state, settings_path.resolve().parent, stop, monitored_as).run(once=once, ready=ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +186,12 @@ class Service:
         self._state = state
         self._base = base
         self._stop = stop
+        self._in_order = True
         self._port = told_by.port
         self._metrics, self._status = told_by.metrics, told_by.status
         self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
 
-    def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> None:
+    def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
         """Start all parts, supervise them, and take them down in order; see :func:`run`."""
         with disk_of(self._state.root):
             wanted = by_query(self._first.sources)
@@ -227,6 +229,7 @@ class Service:
             finally:
                 self._drain(queries, intake)
         _log.info("stopped")
+        return self._in_order
 
     def _supervise(self, plans: PlanHolder, queries: Queries, intake: Intake, *, once: bool) -> None:
         changes = Changes(plans, queries, intake, self._announce, self._hold)
@@ -260,7 +263,7 @@ class Service:
         deadline = time.monotonic() + grace
         intake.stop(min(10.0, grace / 2))
         if jvm_alive():
-            queries.drain(max(1.0, deadline - time.monotonic()))
+            self._in_order = queries.drain(max(1.0, deadline - time.monotonic()))
 
     def _local_store(self) -> Store:
         return local_store(self._settings, self._state)

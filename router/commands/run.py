@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -17,4 +19,7 @@ def run(
     """Route records until SIGTERM or Ctrl-C, then finish the batch in hand and end with 0."""
     from router.service import run as serve  # brings Spark along, which no other command needs
 
-    serve(config, once=once)
+    if not serve(config, once=once):
+        # The interpreter would wait for the threads of the batch that was cut off, long past the grace limit.
+        logging.shutdown()
+        os._exit(0)

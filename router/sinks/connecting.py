@@ -111,7 +111,11 @@ class _Shared:
             return self._made.send(messages)
 
     def close(self) -> None:
-        with self._lock:
+        if not self._lock.acquire(blocking=False):
+            return  # A batch that was cut off still sends. Its connection ends with the process, which waits no more.
+        try:
             if self._made is not None:
                 self._made.close()
                 self._made = None
+        finally:
+            self._lock.release()
