@@ -6,14 +6,14 @@ the settings say since. It is cut before its first write (:mod:`router.parts`), 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from router.extents import BYTES, extents, within
 from router.generations import Generation
 from router.logs import get_logger
 from router.parts import BatchParts, Part, Path
-from router.planned import planned, records_in, spans_of
-from router.reading import ReadSpans
+from router.planned import planned, ranges_of, records_in, spans_of
+from router.reading import ReadRanges, ReadSpans
 from router.sizing import BatchSizing
 from router.stages import Kind
 from router.tally import Tally
@@ -21,6 +21,8 @@ from router.tally import Tally
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+OWN_BATCHES: Final = 20
+"""Batches that our own client reads behind one that Spark's source could not."""
 _log = get_logger()
 
 
@@ -29,25 +31,49 @@ class TooLarge(Exception):
 
 
 class Bounding:
-    """The bounds of one query's batches. *read* returns the records between some offsets; None where there is none."""
+    """The bounds of one query's batches.
 
-    def __init__(self, kind: Kind, generation: Generation, sizing: BatchSizing, read: ReadSpans | None) -> None:
+    *read* returns the records between some offsets, *own* those of ranges by our own client; None where there are no
+    offsets.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        generation: Generation,
+        sizing: BatchSizing,
+        read: ReadSpans | None,
+        own: ReadRanges | None = None,
+    ) -> None:
         self._kind = kind
         self._generation = generation
         self._sizing = sizing
         self._read = read
+        self._own = own
+        self._own_until = -1
         # One that was begun before may be what its last try died of, or be bounded by other settings.
         self._inherited = generation.pending
         self._as_it_is: tuple[int, Path] | None = None
 
-    def cut(self, parts: BatchParts, rows: DataFrame) -> None:
+    def read_anew(self, number: int) -> bool:
+        """Read this batch and some behind it by our own client, since Spark's source cannot; False when that is so.
+
+        A sender with timestamps beyond Spark's mostly has others like it.
+        """
+        if self._own is None or number <= self._own_until:
+            return False
+        self._own_until = number + OWN_BATCHES
+        return True
+
+    def cut(self, parts: BatchParts, rows: DataFrame) -> bool:
         """Cut a batch that nothing is known to be written of, durably, if it is too large to be written at once."""
         if parts.noted:
-            return
+            return False
         inherited = parts.number == self._inherited
         spans = planned(self._generation, parts.number)
         if inherited or (spans is not None and self._sizing.suspects(records_in(spans))):
             self.divide(parts, rows)
+        return parts.noted
 
     def divide(self, parts: BatchParts, rows: DataFrame) -> None:
         """Measure the part at work, whose rows are *rows*, and cut it, durably, if it is too large and can be cut."""
@@ -73,6 +99,9 @@ class Bounding:
 
     def rows(self, rows: DataFrame, number: int, part: Part) -> DataFrame:
         """Return the rows of a part out of those of its batch; where there are offsets, only its own are read."""
+        if self._own is not None and number <= self._own_until:
+            rows = self._own(ranges_of(self._generation, number))
+            return rows if part.ranges is None else within(rows, self._kind, part.ranges)
         if part.ranges is None:
             return rows
         whole = planned(self._generation, number) if self._read is not None else None

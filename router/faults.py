@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 from router.errors import RouterError
@@ -42,6 +43,8 @@ _WORLD_JAVA: Final = (
     "org.apache.spark.shuffle.FetchFailedException",
     "org.apache.spark.SparkFileNotFoundException",
 )
+_UNREADABLE: Final = ("org.apache.spark.sql.kafka010.KafkaIllegalStateException", "java.lang.ArithmeticException")
+"""An error of Spark's Kafka source, and its cause: a timestamp that is too large for microseconds."""
 _RECORDS_JAVA: Final = ("org.apache.kafka.common.errors.RecordTooLargeException",)
 """Errors of a client that one record causes, and will cause again."""
 _WORLD_PYTHON: Final = frozenset(
@@ -49,7 +52,8 @@ _WORLD_PYTHON: Final = frozenset(
         *("OSError", "PermissionError", "FileNotFoundError", "ConnectionError", "ConnectionResetError"),
         *("ConnectionRefusedError", "BrokenPipeError", "TimeoutError", "BlockingIOError", "NotADirectoryError"),
         *("InterruptedError", "ImportError", "ModuleNotFoundError", "KeyboardInterrupt", "SystemExit"),
-        *("InboxDamaged", "InboxError", "InboxFormatError", "InboxFull", "KafkaException", "KafkaError"),
+        *("InboxDamaged", "InboxError", "InboxFormatError", "InboxFull"),
+        *("KafkaException", "KafkaError", "RangeUnreadable"),
     )
 )
 _GONE: Final = ("Py4JNetworkError", "Py4JError")
@@ -91,6 +95,11 @@ def fault_of(error: BaseException) -> Fault | None:
         return None
     name, message = chain[-1]
     return _made("error", name, message)
+
+
+def is_unreadable(error: BaseException) -> bool:
+    """Tell whether Spark's Kafka source cannot hand over some record, since its timestamp is too large for Spark."""
+    return any(pair == _UNREADABLE for pair in pairwise(name for name, _ in _java_chain(error)))
 
 
 def _is_world(kind: type[Exception], error: Exception) -> bool:

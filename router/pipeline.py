@@ -19,7 +19,7 @@ from router.bounding import Bounding, TooLarge
 from router.commits import Batch
 from router.errors import DiskError, RouterError, SinkError
 from router.extents import extents, first_of
-from router.faults import Fault, fault_of
+from router.faults import Fault, fault_of, is_unreadable
 from router.generations import Generation
 from router.logs import get_logger
 from router.memory import divided
@@ -140,16 +140,20 @@ class Pipeline:
     def _write_until_done(self, rows: DataFrame, number: int) -> Tally:
         """Write what is left of a batch, part by part; mostly it is one part."""
         parts = BatchParts.of(self._notes, self.name, number, self.generation.id)
-        self._bounding.cut(parts, rows)
         while (part := parts.next) is not None:
             share = self._bounding.rows(rows, number, part)
             try:
+                if self._bounding.cut(parts, share):
+                    continue
                 tally = self._write_part(share, number, part)
             except Draining:
                 raise
             except TooLarge:
                 self._bounding.divide(parts, share)
             except Exception as error:
+                if is_unreadable(error) and self._bounding.read_anew(number):
+                    _log.warning("batch is read by our own client: Spark's takes no such timestamp", query=self.name)
+                    continue
                 fault = fault_of(error)
                 if fault is None or not self._failed(parts, share, fault):
                     raise

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from bindings.kafka.ranges import KafkaRange
 from router.generations import Generation
+from router.positions import EARLIEST
 
 if TYPE_CHECKING:
     from router.extents import Ranges
@@ -18,17 +20,33 @@ Spans: TypeAlias = dict[str, dict[int, tuple[int, int]]]
 
 def planned(generation: Generation, batch: int) -> Spans | None:
     """Return the offsets of a batch; None where they are not all known, or it is not one of topics."""
+    found = _spans(generation, batch)
+    firsts = [first for spans in found.values() for first, _ in spans.values()]
+    return found if firsts and all(first >= 0 for first in firsts) else None
+
+
+def ranges_of(generation: Generation, batch: int) -> tuple[KafkaRange, ...]:
+    """Return what a batch of topics reads, for our own client; a partition that was added since begins at its first."""
+    return tuple(
+        KafkaRange(topic, number, first if first >= 0 else None, end)
+        for topic, partitions in sorted(_spans(generation, batch).items())
+        for number, (first, end) in sorted(partitions.items())
+        if first < end
+    )
+
+
+def _spans(generation: Generation, batch: int) -> Spans:
+    """Return the offsets of a batch, -2 for where a partition that was added begins; empty for one of the inbox."""
     ends = _offsets(generation.path / "offsets" / str(batch))
     starts = _offsets(generation.path / "offsets" / str(batch - 1)) if batch else generation.first()
     found: Spans = {}
     try:
         for topic, partitions in ends.items():
             begun = starts.get(topic, {})
-            found[topic] = {int(number): (begun[number], end) for number, end in partitions.items()}
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None  # A partition that was added since, or the places of an inbox.
-    firsts = [first for spans in found.values() for first, _ in spans.values()]
-    return found if firsts and all(isinstance(first, int) and first >= 0 for first in firsts) else None
+            found[topic] = {int(n): (int(begun.get(n, EARLIEST)), int(end)) for n, end in partitions.items()}
+    except (TypeError, ValueError, AttributeError):
+        return {}  # The places of an inbox.
+    return found
 
 
 def records_in(spans: Spans) -> int:

@@ -24,7 +24,7 @@ from router.plan import Plan
 from router.plans import PlanHolder
 from router.positions import cluster_of
 from router.progress import InboxBacklog, end_of, lag_by_topic
-from router.reading import spans_reader
+from router.reading import ranges_reader, spans_reader
 from router.sizing import BatchSizing
 from router.sources import INBOX, Source
 from router.stages import Kind
@@ -331,6 +331,7 @@ class Queries:
         settings = self._plans.active.settings
         kind: Kind = "inbox" if running.name == INBOX else "kafka"
         read = spans_reader(self._spark, settings, sources)
+        own = ranges_reader(self._spark, settings, sources)
         running.pipeline = Pipeline(
             running.name,
             kind,
@@ -341,7 +342,7 @@ class Queries:
             self._status,
             self._restore,
             final=final,
-            bounding=Bounding(kind, generation, running.sizing, read),
+            bounding=Bounding(kind, generation, running.sizing, read, own),
         )
         writer = rows.writeStream.queryName(running.name).foreachBatch(running.pipeline.batch)
         writer = writer.option("checkpointLocation", str(generation.path))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bindings.kafka.client import KafkaClient
+from bindings.kafka.ranges import KafkaRange, read_ranges
 from bindings.kafka.sampling import mean_record_bytes
 from bindings.kafka.store import inbox_columns
 from router.clusters import inbox_client, source_client
@@ -20,6 +21,7 @@ from router.sources import Source
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+ReadRanges = Callable[[tuple[KafkaRange, ...]], "DataFrame"]
 ReadSpans = Callable[[Spans], "DataFrame"]
 _log = get_logger()
 
@@ -39,12 +41,8 @@ def spans_reader(spark: SparkSession, settings: Settings, sources: Sequence[Sour
 
     None for the local inbox, which has no offsets.
     """
-    topic = settings.inbox.kafka
-    if sources:
-        client = source_client(sources[0])
-    elif topic is not None:
-        client = inbox_client(topic)
-    else:
+    client = _client_of(settings, sources)
+    if client is None:
         return None
 
     def read(spans: Spans) -> DataFrame:
@@ -58,3 +56,25 @@ def spans_reader(spark: SparkSession, settings: Settings, sources: Sequence[Sour
         return rows if sources else inbox_columns(rows)
 
     return read
+
+
+def ranges_reader(spark: SparkSession, settings: Settings, sources: Sequence[Source]) -> ReadRanges | None:
+    """Return what reads ranges of partitions by our own client, for what Spark's source cannot take.
+
+    None for the local inbox, which has no offsets.
+    """
+    client = _client_of(settings, sources)
+    if client is None:
+        return None
+
+    def read(ranges: tuple[KafkaRange, ...]) -> DataFrame:
+        rows = read_ranges(spark, client, ranges)
+        return rows if sources else inbox_columns(rows)
+
+    return read
+
+
+def _client_of(settings: Settings, sources: Sequence[Source]) -> KafkaClient | None:
+    if sources:
+        return source_client(sources[0])
+    return inbox_client(settings.inbox.kafka) if settings.inbox.kafka is not None else None

@@ -37,14 +37,18 @@ Only where a sink may refuse records.
 
 
 def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
-    """Return the source's rows with the columns that judging takes; Kafka's timestamp becomes milliseconds."""
+    """Return the source's rows with the columns that judging takes; Kafka's timestamp becomes milliseconds.
+
+    Rows that our own client read have milliseconds already (:mod:`bindings.kafka.ranges`).
+    """
     from pyspark.sql import functions as F
 
     if kind != "kafka":
         return rows
+    converts = dict(rows.dtypes)["timestamp"] == "timestamp"
     return rows.select(
         *(
-            F.unix_millis("timestamp").alias("timestamp") if name == "timestamp" else F.col(name)
+            F.unix_millis(name).alias(name) if name == "timestamp" and converts else F.col(name)
             for name in RAW_COLUMNS["kafka"]
         )
     )

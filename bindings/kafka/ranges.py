@@ -1,0 +1,160 @@
+"""Ranges of Kafka's partitions, read by our own client where Spark's source cannot.
+
+Spark turns each record's timestamp into microseconds before anything else, and fails the batch when they do not fit
+into 64 bits: a sender that gives nanoseconds as milliseconds would stop its topic for ever. The client of this module
+hands timestamps over as the milliseconds they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
+
+from bindings.kafka.client import KafkaClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA: Final = (
+    "key binary, value binary, topic string, partition int, offset bigint, timestamp bigint, "
+    "headers array<struct<key:string,value:binary>>"
+)
+"""The columns of Spark's Kafka source that the router takes, with ``timestamp`` in milliseconds since 1970."""
+STILL_SECONDS: Final = 60.0
+"""Without a record for this long, brokers count as away."""
+_ROWS: Final = 1000
+_BYTES: Final = 8 << 20
+_POLL_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRange:
+    """The records of one partition from ``start`` (included; None is the oldest there is) to ``end`` (not)."""
+
+    topic: str
+    partition: int
+    start: int | None
+    end: int
+
+
+class RangeUnreadable(Exception):
+    """Brokers did not hand over a range in time; reading it again is safe."""
+
+
+def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRange, ...]) -> DataFrame:
+    """Return the records of these ranges as rows of :data:`SCHEMA`, one task for each range; nothing is read yet.
+
+    Whoever evaluates it meets a :class:`RangeUnreadable` in its tasks when brokers do not answer. Reading again gives
+    the same rows, but for what retention has removed meanwhile, which is left out.
+    """
+    config = {
+        "isolation.level": client.options.get("isolation.level", "read_uncommitted"),
+        **client.librdkafka(),
+        # No group is joined; the client asks for a name all the same.
+        "group.id": "xrouter-ranges",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": False,
+        "auto.offset.reset": "earliest",
+        "queued.max.messages.kbytes": 16384,
+        "log_level": 0,
+    }
+    places = spark.range(0, len(ranges), 1, max(1, len(ranges)))
+    return places.mapInArrow(_reader(config, ranges), SCHEMA)
+
+
+def _reader(
+    config: Mapping[str, Any], ranges: tuple[KafkaRange, ...]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def read(places: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in places:
+            for place in batch.column(0).to_pylist():
+                yield from records_of(config, ranges[place])
+
+    return read
+
+
+def records_of(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.RecordBatch]:
+    """Yield the records of one range in their order; the client lives as long as the iteration.
+
+    Raises:
+        RangeUnreadable: brokers do not answer, or hand over nothing more.
+    """
+    consumer = Consumer(dict(config))
+    try:
+        start = OFFSET_BEGINNING if wanted.start is None else wanted.start
+        consumer.assign([TopicPartition(wanted.topic, wanted.partition, start)])
+        rows: list[dict[str, Any]] = []
+        size = 0
+        for message in _messages(consumer, wanted):
+            rows.append(_row(message))
+            size += len(message.value() or b"") + len(message.key() or b"")
+            if len(rows) >= _ROWS or size >= _BYTES:
+                yield _batch(rows)
+                rows, size = [], 0
+        yield _batch(rows)
+    except KafkaException as error:
+        raise RangeUnreadable(f"{wanted.topic}-{wanted.partition}: {error.args[0].str()}") from error
+    finally:
+        consumer.close()
+
+
+def _messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
+    """Yield the messages before the range's end; offsets that hold none (transactions, compaction) are passed over."""
+    deadline = time.monotonic() + STILL_SECONDS
+    place = TopicPartition(wanted.topic, wanted.partition)
+    while True:
+        message = consumer.poll(_POLL_SECONDS)
+        if message is None:
+            position = consumer.position([place])[0].offset
+            if position >= wanted.end:
+                return
+            if time.monotonic() > deadline:
+                raise RangeUnreadable(f"{wanted.topic}-{wanted.partition}: no record for {STILL_SECONDS:.0f} s")
+            continue
+        if (error := message.error()) is not None:
+            raise KafkaException(error)
+        deadline = time.monotonic() + STILL_SECONDS
+        offset = message.offset()
+        if offset is None or offset >= wanted.end:
+            return
+        yield message
+        if offset == wanted.end - 1:
+            return
+
+
+def _row(message: Message) -> dict[str, Any]:
+    stamp: tuple[int, int] = message.timestamp()
+    pairs: list[Any] = list(message.headers() or ())
+    headers = [{"key": name, "value": value} for name, value in pairs]
+    return {
+        "key": message.key(),
+        "value": message.value(),
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "timestamp": stamp[1] if stamp[0] else -1,
+        "headers": headers or None,
+    }
+
+
+def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(rows, _ARROW)
+
+
+_ARROW: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)

@@ -1,0 +1,149 @@
+"""Timestamps of Kafka records that are none of the calendar: they are kept as they came, and stop nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from bindings.kafka.client import KafkaClient
+from bindings.kafka.ranges import KafkaRange, read_ranges
+from router.faults import _java_chain, is_unreadable
+from tests.conftest import Kafka
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.broker
+SECONDS = 120.0
+ANY_TIME = {"message_timestamp_after_max_ms": 2**63 - 1, "message_timestamp_before_max_ms": 2**63 - 1}
+NOW = 1_700_000_000_000
+TIMESTAMPS = (
+    NOW,
+    1,  # the client of this test takes 0 for now
+    253_402_300_799_999,  # the last millisecond of 9999
+    253_402_300_800_000,
+    NOW * 1000,  # microseconds
+    9_223_372_036_854_775,  # the last that Spark's source takes
+    9_223_372_036_854_776,
+    NOW * 1_000_000,  # nanoseconds
+    2**63 - 1,
+    NOW + 1,
+)
+
+
+def produce(bootstrap: str, topic: str, timestamps: tuple[int, ...], first: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    faults: list[Any] = []
+    for number, timestamp in enumerate(timestamps, first):
+        headers = {
+            "ce_specversion": "1.0",
+            "ce_id": str(number),
+            "ce_source": "/clock",
+            "ce_type": "tick",
+            "content-type": "application/json",
+        }
+        producer.produce(
+            topic,
+            json.dumps({"number": number}),
+            f"key-{number}",
+            headers=list(headers.items()),
+            timestamp=timestamp,
+            on_delivery=lambda fault, _: faults.append(fault),
+        )
+    assert producer.flush(SECONDS) == 0
+    assert faults == [None] * len(timestamps)
+
+
+def catalog_of(bootstrap: str, topic: str) -> dict[str, Any]:
+    return {
+        "endpoints": {
+            "clock": {
+                "usage": ["consumer"],
+                "protocol": "KAFKA",
+                "protocoloptions": {"endpoints": [{"uri": bootstrap}], "options": {"topic": topic}},
+                "messagegroups": ["/messagegroups/Clock"],
+            }
+        },
+        "messagegroups": {
+            "Clock": {
+                "envelope": "CloudEvents/1.0",
+                "messages": {"Tick": {"envelopemetadata": {"type": {"value": "tick"}}}},
+            }
+        },
+    }
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(line) for path in sorted(folder.rglob("*.jsonl")) for line in path.read_bytes().split(b"\n") if line
+    ]
+
+
+def test_ranges_read_what_the_brokers_have(
+    kafka: Kafka, topic_factory: Callable[..., str], spark: SparkSession
+) -> None:
+    topic = topic_factory("ranges", 1, **ANY_TIME)
+    produce(kafka.bootstrap, topic, TIMESTAMPS)
+    ranges = (KafkaRange(topic, 0, 2, len(TIMESTAMPS)),)
+    rows = read_ranges(spark, KafkaClient(kafka.bootstrap), ranges).orderBy("offset").collect()
+    assert [row["timestamp"] for row in rows] == list(TIMESTAMPS[2:])
+    assert [row["offset"] for row in rows] == list(range(2, len(TIMESTAMPS)))
+    assert {(row["topic"], row["partition"]) for row in rows} == {(topic, 0)}
+    assert bytes(rows[0]["key"]) == b"key-2"
+    assert json.loads(rows[0]["value"]) == {"number": 2}
+    assert [(entry["key"], bytes(entry["value"])) for entry in rows[0]["headers"]][1] == ("ce_id", b"2")
+
+
+def test_the_error_of_sparks_source_is_known(
+    kafka: Kafka, topic_factory: Callable[..., str], spark: SparkSession
+) -> None:
+    topic = topic_factory("unreadable", 1, **ANY_TIME)
+    produce(kafka.bootstrap, topic, (NOW * 1_000_000,))
+    rows = spark.read.format("kafka").options(**KafkaClient(kafka.bootstrap).jvm()).option("subscribe", topic).load()
+    for evaluate in (rows.count, rows.toArrow, lambda: rows.write.format("noop").mode("overwrite").save()):
+        with pytest.raises(Exception) as caught:  # which one it is, is what this test is about
+            evaluate()
+        assert is_unreadable(caught.value), list(_java_chain(caught.value))
+
+
+def test_no_timestamp_stops_a_stream(
+    kafka: Kafka, topic_factory: Callable[..., str], router: RouterProcess, tmp_path: Path
+) -> None:
+    topic = topic_factory("clock", 1, **ANY_TIME)
+    source = tmp_path / "catalog.json"
+    source.write_text(json.dumps(catalog_of(kafka.bootstrap, topic)))
+    lake = {"type": "table", "format": "delta", "path": str(tmp_path / "lake")}
+    router.configure(
+        {
+            "catalog": {"source": str(source)},
+            "sinks": {"out": {"type": "jsonl", "path": str(tmp_path / "out")}, "lake": lake},
+            "routes": [{"to": ["out", "lake"]}],
+            "dead_letters": {"sinks": ["out"]},
+            "trigger": "100ms",
+        }
+    )
+    produce(kafka.bootstrap, topic, TIMESTAMPS)
+    router.start()
+    wait_until(lambda: len(lines_of(tmp_path / "out")) >= len(TIMESTAMPS), SECONDS, lambda: router.log[-3000:])
+    produce(kafka.bootstrap, topic, (NOW,), len(TIMESTAMPS))
+    wait_until(lambda: len(lines_of(tmp_path / "out")) > len(TIMESTAMPS), SECONDS, lambda: router.log[-3000:])
+    router.stop()
+    lines = lines_of(tmp_path / "out")
+    assert sorted(int(line["cloudevent"]["id"]) for line in lines) == list(range(len(TIMESTAMPS) + 1))
+    received = {line["cloudevent"]["id"]: line["received"] for line in lines}
+    assert received["0"] == "2023-11-14T22:13:20Z"
+    assert received["2"] == "9999-12-31T23:59:59.999Z"
+    assert [received[str(number)] for number in (3, 4, 5, 6, 7, 8)] == [None] * 6
+    # The table has the native record with the timestamp as it came.
+    from deltalake import DeltaTable
+
+    native = DeltaTable(tmp_path / "lake").to_pyarrow_table(columns=["id", "native"]).to_pylist()
+    assert {row["id"]: json.loads(row["native"])["timestamp"] for row in native} == {
+        **{str(number): timestamp for number, timestamp in enumerate(TIMESTAMPS)},
+        str(len(TIMESTAMPS)): NOW,
+    }
