@@ -29,7 +29,6 @@ STOP_SECONDS: Final = 60.0
 
 # What the file of docker-compose.yml leaves to its place. Persistence is written on SIGUSR1, and at the end.
 _PLACE: Final = """\
-user {user}
 listener {port} {host}
 persistence_location {folder}/
 autosave_interval 86400
@@ -130,8 +129,8 @@ class Mosquitto(BrokerProcess):
         wait_until(lambda: database.exists() and database.stat().st_ino != before, READY_SECONDS, "the broker to save")
 
     def _configuration(self) -> str:
-        user = pwd.getpwuid(os.getuid()).pw_name
-        lines = _PLACE.format(user=user, port=self.port, host=LOOPBACK, folder=self._folder, in_flight=self._in_flight)
+        lines = self._own_user() + "\n"
+        lines += _PLACE.format(port=self.port, host=LOOPBACK, folder=self._folder, in_flight=self._in_flight)
         security = self._security
         if security.server is not None:
             lines += f"certfile {security.server.certificate}\nkeyfile {security.server.key}\n"
@@ -142,6 +141,11 @@ class Mosquitto(BrokerProcess):
         else:
             lines += "allow_anonymous true\n"
         return lines + self._extra
+
+    @staticmethod
+    def _own_user() -> str:
+        """Return the line that lets a broker that root starts stay what it is."""
+        return f"user {pwd.getpwuid(os.getuid()).pw_name}"
 
     def _passwords(self) -> Path:
         file = self._folder / "passwords"

@@ -8,7 +8,7 @@ import shutil
 import socket
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tests.support import deployed
 from tests.support.ports import LOOPBACK, free_ports
@@ -39,6 +39,7 @@ class NatsServer(BrokerProcess):
     """
 
     stop_seconds = 10.0
+    base: ClassVar[Path] = deployed.NATS
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         super().__init__(folder)
@@ -53,7 +54,7 @@ class NatsServer(BrokerProcess):
 
     def configure(self, **settings: Any) -> None:
         """Write other settings, which count from the next start; they are added to those of docker-compose.yml."""
-        lines = [f'include "{os.path.relpath(deployed.NATS, self._folder)}"']
+        lines = [f'include "{os.path.relpath(self.base, self._folder)}"']
         lines += [f"{name}: {json.dumps(value)}" for name, value in settings.items()]
         (self._folder / "server.conf").write_text("\n".join(lines) + "\n")
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -44,6 +45,10 @@ class BrokerProcess(ABC):
     def _command(self) -> Sequence[str]:
         """Write its settings, and return the command that runs it."""
 
+    def _environment(self) -> Mapping[str, str]:
+        """Return variables for the broker, besides those of the tests."""
+        return {}
+
     @abstractmethod
     def _ready(self) -> bool:
         """Tell whether it answers now."""
@@ -66,7 +71,12 @@ class BrokerProcess(ABC):
         with self.log.open("ab") as log:
             self._started_at = log.tell()
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, **self._environment()},
             )
         self._guard = _guard(self._process.pid)
         try:

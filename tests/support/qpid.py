@@ -105,10 +105,9 @@ class QpidBroker(BrokerProcess):
         return [str(find_java()), *options, "-cp", classpath, "org.apache.qpid.server.Main", *arguments]
 
     def _initial(self) -> Path:
-        """Return the file of docker-compose.yml, or what is made of it for users and certificates."""
-        if not self._users and self._certificates is None:
-            return deployed.QPID
+        """Write what is made of the file of docker-compose.yml for other users and for certificates."""
         configuration: dict[str, Any] = json.loads(deployed.QPID.read_text())
+        configuration["authenticationproviders"] = [{"name": "who", "type": "Anonymous"}]
         if self._users:
             users = [{"name": name, "type": "managed", "password": secret} for name, secret in self._users.items()]
             plain = {"name": "who", "type": "Plain", "users": users, "secureOnlyMechanisms": []}

@@ -24,6 +24,7 @@ from router.errors import EXIT_CODES
 from router.metrics import Metrics
 from router.settings import KafkaSink, Settings, load_settings
 from router.tally import Tally
+from tests.support.composed import PASSWORDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -87,7 +88,7 @@ def compose() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def settings() -> Settings:
-    return load_settings(DEPLOY / "compose/router.yaml", {})
+    return load_settings(DEPLOY / "compose/router.yaml", PASSWORDS)
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.relative_to(ROOT).as_posix())

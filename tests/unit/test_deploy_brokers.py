@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,14 @@ import yaml
 from typer.testing import CliRunner
 
 from router.cli import app
-from tests.support import deployed
+from tests.support import composed, deployed
 from tests.support.brokers import KafkaBroker
 from tests.support.mosquitto import Mosquitto
 from tests.support.natsserver import NatsServer
 from tests.support.qpid import QPID_SERVER, QpidBroker
 
 ROOT = Path(__file__).resolve().parents[2]
-SERVICES = {"mqtt": deployed.MOSQUITTO, "nats": deployed.NATS, "kafka": deployed.KAFKA, "amqp": deployed.QPID}
+SERVICES = {"mqtt": deployed.MOSQUITTO, "nats": deployed.NATS_PLACE, "kafka": deployed.KAFKA, "amqp": deployed.QPID}
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +52,44 @@ def test_each_broker_is_started_with_its_file(compose: dict[str, Any], name: str
         logging = inside(service, deployed.QPID_LOGGING)
         assert f"-Dlogback.configurationFile={logging}" in service["entrypoint"]
     if name == "mqtt":
-        assert inside(service, deployed.MOSQUITTO.parent / "local.d" / "compose.conf").startswith(
-            service["working_dir"]
-        )
+        assert inside(service, deployed.MOSQUITTO_PLACE).startswith(service["working_dir"])
+        assert inside(service, deployed.MOSQUITTO_USERS) in service["entrypoint"]
+        assert f"password_file {service['entrypoint'][-1]}" in deployed.MOSQUITTO_PLACE.read_text().splitlines()
+    if name == "nats":
+        assert inside(service, deployed.NATS) == f"{place.rpartition('/')[0]}/nats.conf"
+
+
+def test_the_tools_of_kafka_log_in(compose: dict[str, Any]) -> None:
+    broker, topics = compose["services"]["kafka"], compose["services"]["topics"]
+    for service, command in ((broker, broker["healthcheck"]["test"]), (topics, topics["command"][0].split())):
+        assert command[command.index("--command-config") + 1] == inside(service, deployed.KAFKA_CLIENT)
+        assert "PASSWORD_KAFKA" in service["environment"]
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "router", "topics"])
+def test_no_password_has_a_default_or_is_written_out(compose: dict[str, Any], name: str) -> None:
+    given = {key: value for key, value in compose["services"][name]["environment"].items() if "PASSWORD" in key}
+    for variable, value in given.items():
+        assert re.fullmatch(r'"?\$\{' + variable + r':\?has to be in [.]env, [^}]+\}"?', value), value
+    expected = {"router": set(composed.PASSWORDS), "topics": {"PASSWORD_KAFKA"}}
+    assert set(given) == expected.get(name, {f"PASSWORD_{name.upper()}"})
+
+
+def test_the_documented_command_writes_every_password(tmp_path: Path) -> None:
+    (line,) = (line for line in (ROOT / "docker-compose.yml").read_text().splitlines() if "openssl rand" in line)
+    subprocess.run(["/bin/sh", "-c", line.removeprefix("# ").strip()], cwd=tmp_path, check=True, timeout=60)
+    written = dict(each.split("=", 1) for each in (tmp_path / ".env").read_text().splitlines())
+    assert set(written) == set(composed.PASSWORDS)
+    assert all(re.fullmatch("[0-9a-f]{48}", value) for value in written.values()) and len(set(written.values())) == 4
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+    assert line.removeprefix("# ").strip() in (ROOT / "README.md").read_text()
+    assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 def test_every_file_of_a_broker_is_there_and_used() -> None:
     kept = {path for path in deployed.COMPOSE.rglob("*") if path.is_file()}
     router = {deployed.COMPOSE / "router.yaml", deployed.COMPOSE / "catalog.xreg.json"}
-    assert kept == {*deployed.ALL, *router, deployed.MOSQUITTO.parent / "local.d" / "compose.conf"}
+    assert kept == {*deployed.ALL, *router}
 
 
 def test_the_brokers_of_tests_take_the_same_files(tmp_path: Path) -> None:
@@ -68,7 +99,9 @@ def test_the_brokers_of_tests_take_the_same_files(tmp_path: Path) -> None:
     assert (tmp_path / "nats" / line.split('"')[1]).resolve() == deployed.NATS
     assert str(tmp_path / "nats" / "server.conf") in server._command()
     qpid = QpidBroker(tmp_path / "amqp")
-    assert qpid._initial() == deployed.QPID
+    (tmp_path / "amqp").mkdir()
+    taken, kept = json.loads(qpid._initial().read_text()), json.loads(deployed.QPID.read_text())
+    assert {**taken, "authenticationproviders": kept["authenticationproviders"]} == kept
     kafka = KafkaBroker(tmp_path / "kafka")
     assert kafka._properties().startswith(deployed.KAFKA.read_text())
 
@@ -96,7 +129,9 @@ def test_qpid_is_told_every_value_that_its_file_leaves_open(compose: dict[str, A
 
 def test_the_catalog_and_the_settings_are_clean() -> None:
     catalog, settings = deployed.COMPOSE / "catalog.xreg.json", deployed.COMPOSE / "router.yaml"
-    done = CliRunner().invoke(app, ["check", str(catalog), "--config", str(settings), "--format", "json"])
+    done = CliRunner().invoke(
+        app, ["check", str(catalog), "--config", str(settings), "--format", "json"], env=composed.PASSWORDS
+    )
     assert (done.exit_code, json.loads(done.stdout)) == (0, [])
 
 
