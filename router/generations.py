@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from router.durable import damaged, missing, read_object, write_durably
-from router.positions import Offsets
+from router.positions import EARLIEST, Offsets
 from router.state import State
 
 _DESCRIPTION: Final = "generation.json"
@@ -71,7 +71,9 @@ class Generation:
             return begun
         lines = (self.path / "offsets" / str(committed)).read_text().split("\n")
         found: Offsets = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
-        return {topic: {**begun.get(topic, {}), **found.get(topic, {})} for topic in {**begun, **found}}
+        # A partition that Spark read at first and no more is gone; another one of its name begins anew.
+        kept = {topic: dict.fromkeys(numbers, EARLIEST) for topic, numbers in begun.items()} if self.begun else begun
+        return {topic: {**kept.get(topic, {}), **found.get(topic, {})} for topic in {**kept, **found}}
 
 
 def current(state: State, query: str) -> Generation | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from router.clusters import sink_client
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 
 LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
 """What Spark says when a broker no longer has records that were to be read."""
+_WHICH: Final = re.compile(r"Reason:\s*([^\n]{1,300})")
+
+
+def lost_of(text: str) -> str:
+    """Return which records a broker no longer has, by the report of a query that failed; '' where it is silent."""
+    told = _WHICH.search(text)
+    return told[1].strip(" .") if told else ""
 
 
 def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:

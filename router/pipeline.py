@@ -27,6 +27,7 @@ from router.notes import BatchNotes, Hold
 from router.ordering import Ordering
 from router.parts import BatchParts, Part
 from router.plan import Plan
+from router.planned import Spans, turned_back
 from router.plans import LoadedPlan, PlanHolder
 from router.sizing import BatchSizing
 from router.stages import Kind
@@ -51,6 +52,10 @@ _log = get_logger()
 
 class Draining(Exception):
     """Raised inside a batch to end its query before the batch's first write."""
+
+
+class TopicsRenewed(Exception):
+    """Raised inside a batch to end its query before the batch's first write: topics were deleted and made again."""
 
 
 class Pipeline:
@@ -94,6 +99,8 @@ class Pipeline:
         metrics.expect_query(name)
         self.failure: RouterError | None = None
         self.last: int | None = None
+        self.renewed: Spans = {}
+        """The partitions whose topics were deleted and made again, when the query ended for that."""
 
     def drain(self) -> None:
         """Let the batch that is being written finish, and no other begin."""
@@ -113,12 +120,14 @@ class Pipeline:
 
         Raises:
             Draining: the query is to end, and nothing of this batch has been written.
+            TopicsRenewed: likewise, and it is to begin again at the first records of some topics.
             BatchPinError: the batch is pinned to a plan that cannot be restored.
         """
         self._idle.clear()
         try:
             if self._draining.is_set():
                 raise Draining
+            self._check_renewed(number)
             began = time.monotonic()
             self._status.query(self.name, "running", batch=number)
             tally = self._write_until_done(rows, number)
@@ -136,6 +145,23 @@ class Pipeline:
         finally:
             self._metrics.released(self.name)
             self._idle.set()
+
+    def _check_renewed(self, number: int) -> None:
+        """End the query when the batch would go back in a topic: Spark would then pass over what is before its end.
+
+        With ``on_data_loss: stop`` Spark itself has ended the query by now.
+        """
+        renewed = turned_back(self.generation, number)
+        if not renewed:
+            return
+        places = [
+            f"{topic}-{partition} was read up to offset {first} and now ends at {end}"
+            for topic, spans in sorted(renewed.items())
+            for partition, (first, end) in sorted(spans.items())
+        ]
+        self.renewed = renewed
+        _log.error("topics were deleted and made again, and are read from their first record", places=places)
+        raise TopicsRenewed
 
     def _write_until_done(self, rows: DataFrame, number: int) -> Tally:
         """Write what is left of a batch, part by part; mostly it is one part."""

@@ -49,6 +49,16 @@ def _spans(generation: Generation, batch: int) -> Spans:
     return found
 
 
+def turned_back(generation: Generation, batch: int) -> Spans:
+    """Return the partitions that a batch ends before where it begins: their topic was deleted and made again."""
+    found: Spans = {}
+    for topic, partitions in _spans(generation, batch).items():
+        for number, (first, end) in partitions.items():
+            if end < first:
+                found.setdefault(topic, {})[number] = (first, end)
+    return found
+
+
 def records_in(spans: Spans) -> int:
     """Return how many offsets these are; a compacted topic has fewer records."""
     return sum(end - first for partitions in spans.values() for first, end in partitions.values())

@@ -17,7 +17,7 @@ from router.errors import BrokerUnreachable, DiskError, StateError
 from router.generations import Generation
 from router.integrity import check_query
 from router.jvm_life import kill_jvm
-from router.kafka_writing import LOST
+from router.kafka_writing import LOST, lost_of
 from router.logs import get_logger
 from router.pipeline import Draining, Pipeline
 from router.plan import Plan
@@ -240,7 +240,7 @@ class Queries:
         if failure is not None:
             raise failure
         switched = running.switching and (error is None or Draining.__name__ in str(error))
-        if switched:
+        if switched or running.pipeline.renewed:
             running.switching = False
             self._begin(running)
         elif error is None:
@@ -254,8 +254,9 @@ class Queries:
     def _failed(self, running: _Running, text: str) -> None:
         cause = cause_of(text)
         if any(sign in text for sign in LOST):
+            told = lost_of(text) or cause
             raise StateError(
-                f"query {running.name}: records were lost at the broker before they were read: {cause}",
+                f"query {running.name}: records were lost at the broker before they were read: {told}",
                 hint="find out which; `on_data_loss: continue` goes on with what is left",
             )
         if any(sign in text for sign in _DAMAGED):
@@ -277,6 +278,9 @@ class Queries:
         """Start a query on its generation: that of its unfinished batch, else the one for its sources."""
         checked = check_query(self._state, running.name)
         running.committed = None if checked is None else checked[1].start
+        if running.pipeline is not None and running.pipeline.renewed:
+            self._succession.renew(running.name, running.pipeline.renewed)
+            running.pipeline.renewed = {}
         settings = self._plans.active.settings
         if running.name == INBOX:
             generation = self._succession.inbox()

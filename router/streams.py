@@ -36,7 +36,7 @@ def kafka_rows(
     """
     client = source_client(sources[0])
     # Every topic is subscribed to, also one that does not exist yet: it is read from its first record once it does.
-    beginning = _beginning(client, generation)
+    beginning = _beginning(client, generation, generation.topics)
     records = records_of_batch(client, generation.topics, generation, sizing)
     return _topics(spark, settings, client, ",".join(generation.topics), beginning, records)
 
@@ -44,12 +44,17 @@ def kafka_rows(
 def inbox_rows(
     spark: SparkSession, settings: Settings, state: State, generation: Generation, sizing: BatchSizing
 ) -> DataFrame:
-    """Return the rows of the inbox, from the first: whoever sent them was told that they are taken."""
+    """Return the rows of the inbox, from the first: whoever sent them was told that they are taken.
+
+    Raises:
+        BrokerUnreachable: as :func:`kafka_rows`, for a topic as the inbox that was deleted and made again.
+    """
     topic = settings.inbox.kafka
     if topic is not None:
         client = inbox_client(topic)
+        beginning = _beginning(client, generation, (topic.topic,)) if generation.starting else "earliest"
         records = records_of_batch(client, (topic.topic,), generation, sizing)
-        return inbox_columns(_topics(spark, settings, client, topic.topic, "earliest", records))
+        return inbox_columns(_topics(spark, settings, client, topic.topic, beginning, records))
     reader = spark.readStream.format(INBOX_FORMAT).option("path", str(state.inbox))
     sizing.exact = True
     return reader.option("max_records", sizing.begin(None)).option("max_bytes", sizing.bound).load()
@@ -65,15 +70,15 @@ def _topics(
     return reader.option("startingOffsets", beginning).load()
 
 
-def _beginning(client: KafkaClient, generation: Generation) -> str:
+def _beginning(client: KafkaClient, generation: Generation, topics: Sequence[str]) -> str:
     """Return Spark's ``startingOffsets``, which must name the partitions that there are, and no others."""
     if generation.begun:
         return "earliest"  # Spark asks for it and goes by its checkpoint.
     try:
-        partitions = client.partitions(generation.topics)
+        partitions = client.partitions(topics)
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
-    for topic in sorted(set(generation.topics) - set(partitions)):
+    for topic in sorted(set(topics) - set(partitions)):
         _log.warning("topic does not exist yet", topic=topic)
     # A partition added before Spark has looked as well fails the query, and its next start comes by here again.
     return starting_offsets(partitions, json.loads(generation.starting or "{}")) if partitions else "earliest"

@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 
 from router import generations
 from router.generations import Generation
-from router.positions import Offsets, Positions, cluster_of
+from router.planned import Spans
+from router.positions import EARLIEST, Offsets, Positions, cluster_of
 from router.sources import INBOX, Source, Start
 from router.state import State
 
@@ -78,6 +79,21 @@ class Succession:
         self._positions.place(sources, (), default)
         kept = self._positions.of(cluster)
         return generations.begin(self._state, query, topics, json.dumps(_only(kept, topics), sort_keys=True))
+
+    def renew(self, query: str, again: Spans) -> Generation:
+        """Begin a new generation of the same topics, which reads some partitions from the first record they have.
+
+        *again* are those partitions; all others are read on where they were left. The batch that the old generation
+        may have planned is dropped.
+        """
+        known = generations.current(self._state, query)
+        assert known is not None
+        positions = known.positions()
+        for topic, partitions in again.items():
+            positions[topic] = {**positions.get(topic, {}), **{str(number): EARLIEST for number in partitions}}
+        if query != INBOX:
+            self._positions.keep(cluster_of(query), positions)
+        return generations.begin(self._state, query, known.topics, json.dumps(positions, sort_keys=True))
 
     def _generations(self, cluster: str) -> list[Generation]:
         names = sorted(path.name for path in self._state.checkpoints.glob(f"kafka-{cluster}*"))

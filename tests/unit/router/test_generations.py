@@ -60,6 +60,16 @@ def test_topics_and_partitions_without_a_commit_keep_their_beginning(state: Stat
     assert generation.pending == 1
 
 
+def test_a_partition_that_spark_reads_no_more_is_gone(state: State) -> None:
+    starting = {"deleted": {"0": 7}, "kept": {"0": 5}, "missing": {}}
+    generation = generations.begin(state, QUERY, list(starting), json.dumps(starting))
+    noted = generation.path / "sources" / "0" / "0"
+    noted.parent.mkdir(parents=True)
+    noted.write_bytes(b"\0v1\n" + json.dumps({"deleted": {"0": 7}, "kept": {"0": 5}}).encode())
+    planned(generation, 0, {"kept": {"0": 8}}, committed=True)
+    assert generation.positions() == {"deleted": {"0": EARLIEST}, "kept": {"0": 8}, "missing": {}}
+
+
 def test_what_the_ledger_does_not_name_begins_at_its_first_record(state: State) -> None:
     positions = Positions(state)
     positions.keep("1", {"one": {"0": 7}, "missing": {}})

@@ -10,7 +10,8 @@ import pytest
 
 from router import generations
 from router.generations import Generation
-from router.positions import Offsets, Positions
+from router.planned import turned_back
+from router.positions import EARLIEST, Offsets, Positions
 from router.settings import SourceSettings
 from router.sources import INBOX, Source
 from router.state import State
@@ -91,3 +92,29 @@ def test_the_inbox_is_read_for_as_long_as_there_is_one(state: State) -> None:
     generation = succession.inbox()
     assert succession.inbox() == generation == generations.current(state, INBOX)
     assert succession.left(()) == [INBOX]
+
+
+def test_topics_that_were_made_again_begin_at_their_first_record(state: State) -> None:
+    succession = Succession(state)
+    topics = sources(ONE, "a", "b")
+    first = succession.next(ONE, topics, "earliest")
+    spark_wrote(first, 0, {"a": {"0": 5, "1": 2}, "b": {"0": 6}})
+    spark_wrote(first, 1, {"a": {"0": 3, "1": 4}, "b": {"0": 6, "1": 1}}, committed=False)
+    assert turned_back(first, 0) == {}
+    again = turned_back(first, 1)
+    assert again == {"a": {0: (5, 3)}}
+    second = succession.renew(ONE, again)
+    assert json.loads(second.starting) == {"a": {"0": EARLIEST, "1": 2}, "b": {"0": 6}}
+    assert succession.next(ONE, topics, "earliest") == second
+    spark_wrote(second, 0, {"a": {"0": 1, "1": 2}, "b": {"0": 6}})
+    assert json.loads(succession.next(ONE, topics[:1], "earliest").starting) == {"a": {"0": 1, "1": 2}}
+
+
+def test_a_topic_as_the_inbox_that_was_made_again_begins_at_its_first_record(state: State) -> None:
+    succession = Succession(state)
+    first = succession.inbox()
+    spark_wrote(first, 0, {"inbox": {"0": 5, "1": 7}})
+    spark_wrote(first, 1, {"inbox": {"0": 2, "1": 8}}, committed=False)
+    second = succession.renew(INBOX, turned_back(first, 1))
+    assert json.loads(second.starting) == {"inbox": {"0": EARLIEST, "1": 7}}
+    assert succession.inbox() == second

@@ -1,0 +1,109 @@
+"""Records that a broker no longer has, and topics that were deleted and made again: never passed over in silence."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import Final
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from tests.conftest import Kafka, TopicFactory
+from tests.reliability.test_reload_kills import (
+    DEFINITIONS,
+    LIMIT,
+    RELOADED,
+    catalog,
+    change,
+    has,
+    numbers,
+    said,
+    settings,
+)
+from tests.support import load
+from tests.support.kafka import create_topics, ends, produce
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+LOST: Final = 6
+"""The exit code for a state that does not fit what there is."""
+
+
+def send(kafka: Kafka, topic: str, start: int, count: int) -> set[int]:
+    """Send records, and return their numbers."""
+    produce(kafka.bootstrap, topic, load.records(count, DEFINITIONS, start=start, bad=0))
+    return set(range(start, start + count))
+
+
+def make_again(kafka: Kafka, topic: str) -> None:
+    """Delete a topic and make another of its name."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics([topic])[topic].result(LIMIT)
+
+    def made() -> bool:
+        try:
+            create_topics(kafka.bootstrap, [topic])
+        except KafkaException:
+            return False  # The old one is still being deleted.
+        return True
+
+    wait_until(made, LIMIT, "the topic to be gone")
+    wait_until(lambda: ends(kafka.bootstrap, topic) == {0: 0}, LIMIT, "the new topic to be empty")
+
+
+def expire(kafka: Kafka, topic: str, before: int) -> None:
+    """Have the broker delete records, as retention does."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    for done in admin.delete_records([TopicPartition(topic, 0, before)]).values():
+        done.result(LIMIT)
+
+
+@pytest.mark.timeout(900)
+def test_records_lost_at_the_broker(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
+    """By retention, and by topics that are made again with fewer records than were read of the old ones."""
+    expiring, renewed = topic_factory("expiring"), topic_factory("renewed")
+    both = catalog(kafka.bootstrap, [expiring, renewed])
+    wanted: set[int] = set()
+
+    def arrives(sent: set[int]) -> None:
+        wanted.update(sent)
+        wait_until(partial(has, router, wanted), LIMIT, said(router))
+
+    def stops(problem: str) -> None:
+        router.launch()
+        assert router.wait(LIMIT) == LOST, router.log[-3000:]
+        last = router.log[router.log.rindex("xrouter: error:") :]
+        assert "records were lost at the broker" in last and problem in last
+
+    router.configure(settings(kafka, router.folder))
+    change(router, both)
+    router.start()
+    arrives(send(kafka, expiring, 0, 10) | send(kafka, renewed, 10, 10))
+    assert router.stop() == 0, router.log[-3000:]
+    make_again(kafka, renewed)
+    sent = send(kafka, renewed, 30, 5)
+    stops(f"Partition {renewed}-0 offset was changed from 10 to 5")
+    send(kafka, expiring, 20, 5)
+    expire(kafka, expiring, 13)
+    router.configure(settings(kafka, router.folder, on_data_loss="continue"))
+    router.start()
+    arrives({23, 24} | sent)
+
+    # While it is read.
+    make_again(kafka, renewed)
+    arrives(send(kafka, renewed, 40, 3))
+    arrives(send(kafka, renewed, 45, 1))
+
+    # While nobody reads it.
+    change(router, catalog(kafka.bootstrap, [expiring]))
+    wait_until(lambda: RELOADED in router.log, LIMIT, said(router))
+    arrives(send(kafka, expiring, 50, 1))
+    make_again(kafka, renewed)
+    sent = send(kafka, renewed, 60, 1)
+    change(router, both)
+    arrives(sent)
+    arrives(send(kafka, renewed, 70, 1) | send(kafka, expiring, 80, 1))
+    assert router.stop() == 0, router.log[-3000:]
+    assert numbers(router.folder / "wide") == Counter(wanted)
