@@ -213,7 +213,7 @@ def _run_ivy(request: Request, settings: Path, module: Path, cache: Path, target
 def _fault(output: str) -> str:
     """Return the lines of Ivy's report that say what went wrong, else its end; credentials in URLs are masked."""
     telling = ("not found", "server access error", "unresolved dependency", "unknownhost", "exception", "failed")
-    lines = [line.strip(" :\t") for line in output.splitlines() if line.strip(" :\t")]
+    lines = [line.strip(" :\t") for line in output.split("\n") if line.strip(" :\t")]
     found = [line for line in lines if any(word in line.lower() for word in telling)] or lines[-3:]
     text = "; ".join(dict.fromkeys(found[:4])) or "Ivy said nothing"
     return re.sub(r"//[^/@\s]+@", "//***@", text)

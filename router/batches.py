@@ -189,7 +189,7 @@ def _inbox_ranges(state: State, starts: Mapping[str, Any], ends: Mapping[str, An
 def _offsets(path: Path) -> dict[str, Any]:
     """Return the offsets of the one source of a batch, from Spark's log; empty when they are not there."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         return {}
     found: dict[str, Any] = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from router.durable import RESTORE, damaged, missing, read, unreadable
+from router.durable import RESTORE, damaged, missing, numbers_in, read
 from router.logs import get_logger
 
 _VERSION: Final = re.compile(rb"v[1-9][0-9]?")
@@ -58,7 +58,7 @@ def progress_of(path: Path) -> Progress:
     if read(path / "metadata") is None:
         raise missing(path / "metadata", "the checkpoint has batches")
     _checked(path / "metadata", _is_metadata)
-    for number in _numbers(path / "sources" / "0"):
+    for number in numbers_in(path / "sources" / "0"):
         _checked(path / "sources" / "0" / str(number), _is_start)
     if (planned > 0 and committed is None) or (committed is not None and committed < planned - 1):
         raise missing(path / "commits" / str(planned - 1), f"batch {planned} was begun after it")
@@ -129,13 +129,4 @@ def _is_start(content: bytes) -> bool:
 
 
 def _newest(folder: Path) -> int | None:
-    return max(_numbers(folder), default=None)
-
-
-def _numbers(folder: Path) -> list[int]:
-    try:
-        return [int(entry.name) for entry in folder.iterdir() if entry.name.isascii() and entry.name.isdigit()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise unreadable(folder, error) from error
+    return max(numbers_in(folder), default=None)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bindings.private import private_file, private_folder
+from catalog.values import whole_number
 from router.errors import DiskError, RouterError, StateError
 
 DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
@@ -51,6 +52,21 @@ def disk_of(root: Path) -> Iterator[None]:
             if (isinstance(error, OSError) and error.errno == number) or reason in str(error):
                 raise DiskError(f"the disk of {root} refuses: {reason}", hint="free space or mend it") from error
         raise
+
+
+def numbers_in(folder: Path) -> list[int]:
+    """Return the numbers that are names in a folder, ascending; none where there is no folder.
+
+    Raises:
+        StateError: it is there and cannot be read.
+    """
+    try:
+        numbers = (whole_number(entry.name) for entry in folder.iterdir())
+        return sorted(number for number in numbers if number is not None)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise unreadable(folder, error) from error
 
 
 def read(path: Path) -> bytes | None:

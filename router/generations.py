@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from router.durable import damaged, missing, read_object, write_durably
+from router.durable import damaged, missing, numbers_in, read_object, write_durably
 from router.positions import EARLIEST, Offsets
 from router.state import State
 
@@ -85,8 +85,7 @@ def current(state: State, query: str) -> Generation | None:
         StateError: a description is damaged, or gone from a checkpoint that Spark wrote.
     """
     folder = state.checkpoints / query
-    numbers = sorted(int(entry.name) for entry in folder.glob("*") if entry.name.isdigit()) if folder.exists() else []
-    for number in reversed(numbers):
+    for number in reversed(numbers_in(folder)):
         description = folder / str(number) / _DESCRIPTION
         form = read_object(description)
         if form is not None:
@@ -113,8 +112,7 @@ def begin(state: State, query: str, topics: Sequence[str], starting: str = "") -
     It exists, durably, once its description is written; a crash before leaves the old one current.
     """
     folder = state.checkpoints / query
-    numbers = [int(entry.name) for entry in folder.glob("*") if entry.name.isdigit()] if folder.exists() else []
-    path = folder / str(max(numbers, default=0) + 1)
+    path = folder / str(max(numbers_in(folder), default=0) + 1)
     made = Generation(path, uuid.uuid4().hex, tuple(topics), starting)
     state.unpin_all(query)
     told = {"id": made.id, "topics": list(made.topics), "starting": starting}
@@ -124,5 +122,4 @@ def begin(state: State, query: str, topics: Sequence[str], starting: str = "") -
 
 
 def _latest(folder: Path) -> int | None:
-    numbers = [int(entry.name) for entry in folder.glob("*") if entry.name.isdigit()] if folder.exists() else []
-    return max(numbers, default=None)
+    return max(numbers_in(folder), default=None)

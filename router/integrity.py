@@ -18,7 +18,7 @@ from bindings.inbox.offsets import Place, places_of
 from bindings.inbox.segments import partition_directory, rows_in, segment_path, segments_in
 from router import generations
 from router.checkpoint import Progress, progress_of
-from router.durable import RESTORE, damaged, missing, unreadable
+from router.durable import RESTORE, damaged, missing, numbers_in, unreadable
 from router.errors import BatchPinError, StateError
 from router.generations import Generation
 from router.letters.ledger import LetterLedger
@@ -79,8 +79,7 @@ def _check_pins(state: State, query: str, generation: Generation, progress: Prog
     folder = state.batches / query
     if progress.committed is not None and not folder.exists():
         raise missing(folder, f"query {query} has committed batches")
-    pins = [int(entry.name) for entry in folder.glob("*") if entry.name.isdigit()]
-    newest = max(pins, default=-1)
+    newest = max(numbers_in(folder), default=-1)
     if newest > (-1 if progress.planned is None else progress.planned):
         raise missing(generation.path / "offsets" / str(newest), f"batch {newest} was begun, as {folder} says")
     batch = progress.pending

@@ -45,6 +45,6 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
 
 def _cause(error: Exception) -> str:
     """Return the line of a Spark error that says what happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
     told = [line for line in lines if "kafka" in line.lower() and "Exception" in line]
     return (told or lines or ["unknown"])[-1 if told else 0][:300]

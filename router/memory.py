@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from catalog.values import whole_number
 from router.errors import ConfigError
 from router.settings import Settings, revealed
 
@@ -126,11 +127,11 @@ def _jvm_size(text: str) -> int:
 def _group_limits(root: Path) -> Iterator[int]:
     """Yield the limits of this process's control groups and of all around them, in both versions of those."""
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text().split("\n")
     except OSError:
         return
     groups = root / "sys/fs/cgroup"
-    for line in lines:
+    for line in filter(None, lines):
         _, controllers, place = line.split(":", 2)
         if controllers == "":
             folder, name = groups, "memory.max"
@@ -151,4 +152,5 @@ def _limit(file: Path) -> int | None:
         text = file.read_text().strip()
     except OSError:
         return None
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text) < _UNLIMITED else None
+    # What is no number is "max", and 0 says nothing.
+    return whole_number(text, _UNLIMITED - 1) or None

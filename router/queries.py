@@ -360,6 +360,6 @@ class Queries:
 
 def cause_of(text: str) -> str:
     """Return the line of a failed query's report that names the cause."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
+    lines = [line.strip() for line in text.split("\n") if line.strip() and not line.strip().startswith("at ")]
     causes = [line for line in lines if line.startswith("Caused by:") or "Exception:" in line or "Error:" in line]
     return (causes[-1] if causes else lines[0] if lines else "unknown").removeprefix("Caused by: ")[:400]

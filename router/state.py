@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from bindings.private import narrow, private_file, private_folder, sync_folder
+from catalog.values import whole_number
 from router.durable import damaged, read, write_durably
 from router.errors import StateError
 from router.inventory import NAME, Inventory
@@ -144,7 +145,7 @@ class State:
                 sync_folder(folder)
 
     def _drop_unnamed_plans(self) -> None:
-        pins = (entry for entry in self.batches.glob("*/*") if entry.name.isdigit())
+        pins = (entry for entry in self.batches.glob("*/*") if whole_number(entry.name) is not None)
         named = {(read(pin) or b"").decode("ascii", "replace").strip() for pin in pins}
         for entry in self._plans.glob("*.json"):
             if entry.stem not in named:
@@ -181,6 +182,6 @@ def _keep_private(root: Path) -> None:
 def _numbered(folder: Path) -> Iterator[tuple[int, Path]]:
     """Yield the files of a query's folder that belong to a batch, its pin and notes, with the batch's number."""
     for entry in folder.iterdir():
-        number = entry.name.partition(".")[0]
-        if number.isdigit():
-            yield int(number), entry
+        number = whole_number(entry.name.partition(".")[0])
+        if number is not None:
+            yield number, entry

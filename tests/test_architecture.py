@@ -133,6 +133,22 @@ def test_no_print_outside_the_command_line(path: Path) -> None:
 
 
 @every_source
+def test_texts_are_taken_apart_by_ascii_rules_only(path: Path) -> None:
+    """What senders write may hold any character: ``splitlines`` ends lines at ten of them, and ``isdigit`` takes
+    digits that ``int`` does not. Lines end at line feeds, and ``catalog.values.whole_number`` reads numbers.
+    """
+    banned = {"splitlines", "isspace", "isdigit", "isnumeric"}
+    if name_of(path) == "catalog/values.py":
+        banned.remove("isdigit")
+    uses = [
+        f"line {node.lineno}: {node.attr}"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Attribute) and node.attr in banned
+    ]
+    assert not uses, f"{name_of(path)} uses {uses}"
+
+
+@every_source
 def test_no_row_wise_python_udf(path: Path) -> None:
     """Python sees whole Arrow arrays or nothing (architecture.md section 2): ``arrow_udf`` is the one way."""
     banned = {"udf", "udtf"}

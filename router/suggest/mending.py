@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from catalog.model import Catalog
+from catalog.values import whole_number
 from router.suggest.basis import FRAGMENT, Basis
 from router.suggest.bundles import Bundle, joined
 from router.suggest.drafts import Draft
@@ -111,7 +112,7 @@ def _key(fragment: Mapping[str, Any], steps: Sequence[str]) -> str:
     if steps[5] == "envelopemetadata":
         return f"e.{steps[6]}"
     holder = fragment["messagegroups"][steps[2]]["messages"][steps[4]]["protocoloptions"].get(steps[6])
-    if isinstance(holder, list) and len(steps) > 7 and steps[7].isdigit():
+    if isinstance(holder, list) and len(steps) > 7 and whole_number(steps[7]) is not None:
         return f"p.{steps[6]}.{holder[int(steps[7])]['name']}"
     nested = isinstance(holder, Mapping) and len(steps) > 7 and isinstance(holder.get(steps[7]), Mapping)
     return f"p.{steps[6]}.{steps[7]}" if nested else f"p.{steps[6]}"

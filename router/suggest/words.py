@@ -59,9 +59,9 @@ def words_of(text: str, *, subject: bool = False) -> Words:
 
 def looks_like_id(word: str) -> bool:
     """Tell a word that names one instance: a number, date, UUID, hexadecimal or other opaque text, or ``pump-17``."""
-    if not word or not any(character.isdigit() for character in word) or _VERSION.fullmatch(word):
+    if not word or not any(character.isdecimal() for character in word) or _VERSION.fullmatch(word):
         return False
-    if _ATOM.fullmatch(word) or _UUID.fullmatch(word) or word[0].isdigit():
+    if _ATOM.fullmatch(word) or _UUID.fullmatch(word) or word[0].isdecimal():
         return True
     if len(word) >= _HEX_DIGITS and _HEX.fullmatch(word):
         return True
