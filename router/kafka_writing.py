@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from router.clusters import sink_client
 from router.errors import SinkError
-from router.faults import fault_of
+from router.faults import fault_of, is_unreadable
 from router.settings import KafkaSink
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
     try:
         rows.write.format("kafka").options(**options).save()
     except (PySparkException, Py4JJavaError) as error:
-        if any(sign in str(error) for sign in LOST) or fault_of(error) is not None:
-            raise  # Not the brokers' fault, and none that writing again can mend.
+        lost = any(sign in str(error) for sign in LOST)
+        if lost or is_unreadable(error) or fault_of(error) is not None:
+            raise  # Not the sink's fault, and none that writing again can mend.
         told = f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
         raise SinkError(name, told) from error
 

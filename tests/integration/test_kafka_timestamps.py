@@ -111,6 +111,33 @@ def test_the_error_of_sparks_source_is_known(
         assert is_unreadable(caught.value), list(_java_chain(caught.value))
 
 
+@pytest.mark.full
+def test_no_timestamp_stops_what_goes_from_topic_to_topic(
+    kafka: Kafka, topic_factory: Callable[..., str], router: RouterProcess, tmp_path: Path
+) -> None:
+    topic, out, dead = topic_factory("clock", 1, **ANY_TIME), topic_factory("out"), topic_factory("dead")
+    source = tmp_path / "catalog.json"
+    source.write_text(json.dumps(catalog_of(kafka.bootstrap, topic)))
+    sinks = {name: {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": name} for name in (out, dead)}
+    router.configure(
+        {
+            "catalog": {"source": str(source)},
+            "sinks": {"out": sinks[out], "dead": sinks[dead]},
+            "routes": [{"to": ["out"]}],
+            "dead_letters": {"sinks": ["dead"]},
+            "trigger": "100ms",
+        }
+    )
+    produce(kafka.bootstrap, topic, TIMESTAMPS)
+    router.start()
+    wait_until(
+        lambda: router.total("xrouter_records_total", outcome="routed") >= len(TIMESTAMPS),
+        SECONDS,
+        lambda: router.log[-3000:],
+    )
+    assert router.stop() == 0
+
+
 def test_no_timestamp_stops_a_stream(
     kafka: Kafka, topic_factory: Callable[..., str], router: RouterProcess, tmp_path: Path
 ) -> None:
