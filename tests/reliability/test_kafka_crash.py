@@ -125,7 +125,7 @@ def test_a_batch_cut_between_two_sinks_is_finished_under_its_own_plan(
         router.start()
         second.stop()
         produce(kafka.bootstrap, source, load.records(1_000, DEFINITIONS))
-        wait_until(lambda: "held" in json.dumps(router.readiness()), LIMIT, router_said(router))
+        wait_until(lambda: "held" in json.dumps(router.readiness()["queries"]), LIMIT, router_said(router))
         first = DeltaTable(str(tmp_path / "lake")).to_pyarrow_table(columns=["position", "message", "epoch"])
         router.kill()
         assert 0 < first.num_rows < 1_000
