@@ -26,6 +26,7 @@ from router.sinks.events import MESSAGE
 from tests.conftest import Kafka, TopicFactory
 from tests.support.amqp_client import queue_name
 from tests.support.authority import Authority
+from tests.support.http2_target import Http2Target
 from tests.support.kafka import read_all
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_gateways import Counts, Rows, running
@@ -218,7 +219,7 @@ def test_amqp(qpid: str, tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("version", ["1.1", "2", None])
+@pytest.mark.parametrize("version", ["1.1", None])
 def test_http_with_tls(tmp_path: Path, mode: str, version: str | None) -> None:
     authority = Authority(tmp_path / "tls")
     pair = authority.sign("server", alternatives="DNS:localhost,IP:127.0.0.1")
@@ -246,6 +247,25 @@ def test_http_with_tls(tmp_path: Path, mode: str, version: str | None) -> None:
         close_targets()
         gateway.stop()
     check(rows.stored, mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_http_2(tmp_path: Path, mode: str) -> None:
+    authority = Authority(tmp_path / "tls")
+    pair = authority.sign("server", alternatives="DNS:localhost,IP:127.0.0.1")
+    with Http2Target(pair.certificate, pair.key) as target:
+        told: dict[str, Any] = {"type": "http", "mode": mode, "version": "2", "timeout": "10s"}
+        told |= {"url": f"https://localhost:{target.port}/in/{{type}}", "tls": {"ca": str(authority.certificate)}}
+        try:
+            assert sink(tmp_path, told).write(table(), FIRST).rows == len(CASES)
+        finally:
+            close_targets()
+    binary = mode == "binary"
+    assert len(target.taken) == len(CASES)
+    assert all(request.headers[":method"] == "POST" for request in target.taken)
+    assert all(("ce-id" in request.headers) == binary for request in target.taken)
+    images = [bytes(request.body) for request in target.taken if request.headers.get("content-type") == "image/png"]
+    assert images == ([b"\xff\x00"] if binary else [])
 
 
 def test_kafka_shaped_by_an_endpoint(kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path) -> None:
