@@ -122,7 +122,7 @@ def test_what_conforms_to_any_schema_has_its_values_in_columns(schema: tuple[Fam
             body = filler.payload(Filling(random.Random(seed), NOW, fullness), JSON_TYPE)
         except Unfillable:
             continue
-        if validator.fault(body, JSON_TYPE) is None:
+        if validator.fault(body, JSON_TYPE, at_any_cost=True) is None:
             bodies.append(body)
     array, undecoded = decoded(column, bodies)
     assert not undecoded
