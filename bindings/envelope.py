@@ -11,13 +11,12 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 
 from bindings.events import DEFAULT_CONTENT_TYPE, Event, NotAnEvent, decode_event, looks_like_event
 from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts, first, values
-from catalog.values import MALFORMED_ESCAPE, media_type_of
+from catalog.values import media_type_of, percent_decoded
 
 Mode = Literal["native", "binary", "structured", "batch", "undecodable"]
 REQUIRED: Final = ("id", "source", "type")
@@ -153,13 +152,7 @@ def header_text(value: str) -> str | None:
     None for percent sequences that are no UTF-8. Quotes that do not end and malformed sequences stay as written.
     """
     quoted = _QUOTED.fullmatch(value)
-    text = value if quoted is None else _ESCAPED.sub(r"\1", quoted.group(1))
-    if "%" not in text or MALFORMED_ESCAPE.search(text):
-        return text
-    try:
-        return unquote_to_bytes(text).decode("utf-8")
-    except UnicodeDecodeError:
-        return None
+    return percent_decoded(value if quoted is None else _ESCAPED.sub(r"\1", quoted.group(1)))
 
 
 def _is_cloudevents_value(part: Part, parts: Parts) -> bool:

@@ -41,7 +41,7 @@ _TIMESTAMP: Final = re.compile(
     re.ASCII,
 )
 _ANY_TIMESTAMP: Final = re.compile(r"000[01]-01-01[Tt]00:00:00(?:\.0++)?+(?:[Zz]|[+-]00:00)?+")
-MALFORMED_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_MALFORMED_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # RFC 3986 appendix A. A reference without scheme must not have a colon in its first segment.
 _ESCAPE: Final = "%[0-9A-Fa-f]{2}"
 _NAME: Final = r"A-Za-z0-9\-._~!$&'()*+,;="
@@ -170,13 +170,19 @@ def media_type_matches(declared: str, found: str) -> bool:
 
 
 def percent_decode(text: str) -> str:
-    """Decode percent escapes; a text with a malformed escape, or one that is not UTF-8, is returned as written."""
-    if "%" not in text or MALFORMED_ESCAPE.search(text):
+    """Decode percent sequences; a value with one that is malformed or no UTF-8 stays as written."""
+    decoded = percent_decoded(text)
+    return text if decoded is None else decoded
+
+
+def percent_decoded(text: str) -> str | None:
+    """Decode percent sequences; a malformed one leaves the value as written, one that is no UTF-8 gives None."""
+    if "%" not in text or _MALFORMED_ESCAPE.search(text):
         return text
     try:
         return unquote_to_bytes(text).decode("utf-8")
     except UnicodeError:
-        return text
+        return None
 
 
 def percent_encode(text: str) -> str:

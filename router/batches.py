@@ -6,11 +6,9 @@ checkpoint, what the router has noted in ``state/batches``, and what a running r
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -24,6 +22,7 @@ from router.errors import RouterError, SinkError
 from router.generations import Generation
 from router.notes import BatchNotes, Hold, Park
 from router.plan import Plan
+from router.planned import bounds
 from router.settings import Settings
 from router.sinks import Commit, open_sink
 from router.sources import INBOX
@@ -155,8 +154,7 @@ def told_by_router(settings: Settings) -> Mapping[str, Any] | None:
 
 
 def _ranges(state: State, query: str, generation: Generation, batch: int) -> Iterator[Range]:
-    ends = _offsets(generation.path / "offsets" / str(batch))
-    starts = _offsets(generation.path / "offsets" / str(batch - 1)) if batch else generation.first()
+    starts, ends = bounds(generation, batch)
     if query == INBOX and "partitions" in ends:
         yield from _inbox_ranges(state, starts, ends)
         return
@@ -184,13 +182,3 @@ def _inbox_ranges(state: State, starts: Mapping[str, Any], ends: Mapping[str, An
         raise RouterError(
             f"the inbox of {state.root} cannot be read: {error}", hint="look at the router's log"
         ) from error
-
-
-def _offsets(path: Path) -> dict[str, Any]:
-    """Return the offsets of the one source of a batch, from Spark's log; empty when they are not there."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        return {}
-    found: dict[str, Any] = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
-    return found

@@ -35,10 +35,16 @@ def ranges_of(generation: Generation, batch: int) -> tuple[KafkaRange, ...]:
     )
 
 
-def _spans(generation: Generation, batch: int) -> Spans:
-    """Return the offsets of a batch, -2 for where a partition that was added begins; empty for one of the inbox."""
+def bounds(generation: Generation, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the offsets of the one source of a batch, where it begins and where it ends; empty when not known."""
     ends = _offsets(generation.path / "offsets" / str(batch))
     starts = _offsets(generation.path / "offsets" / str(batch - 1)) if batch else generation.first()
+    return starts, ends
+
+
+def _spans(generation: Generation, batch: int) -> Spans:
+    """Return the offsets of a batch, -2 for where a partition that was added begins; empty for one of the inbox."""
+    starts, ends = bounds(generation, batch)
     found: Spans = {}
     try:
         for topic, partitions in ends.items():
