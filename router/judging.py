@@ -17,10 +17,11 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from bindings.kafka.codec import INTEGERS
 from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
 from router.facts import NO_SOURCE, Facts, RawFacts, RawRow, join
-from router.kafka_facts import SIZE, SOURCE_SCHEMA, KafkaSelection, facts_of_selected, plain_layouts
+from router.kafka_facts import SIZE, KafkaSelection, facts_of_selected, plain_layouts
 from router.matching.columns import Int
 from router.plan import Judge
 from router.tally import with_layouts

@@ -33,19 +33,6 @@ TEXT_KEY: Final = "text_key"
 SIZE: Final = "size"
 BODY: Final = "body"
 """The body, where a data schema may have to look at it; it stays in the JVM elsewhere."""
-_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-SOURCE_SCHEMA: Final = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.int64()),
-        (ENTRIES, _HEADERS),
-    ]
-)
-"""Rows as the codec takes them: Spark's Kafka source with ``timestamp`` in milliseconds."""
 
 
 class KafkaSelection:

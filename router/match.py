@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from bindings.envelope import Envelope
 from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.parts import Part, first
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.collection import building
@@ -24,7 +25,7 @@ from catalog.values import is_timestamp
 from router.channels import ChannelBuilder
 from router.conformance import Validation
 from router.facts import Facts, RawFacts, RawRow
-from router.kafka_facts import SOURCE_SCHEMA, KafkaSelection, facts_of_selected
+from router.kafka_facts import KafkaSelection, facts_of_selected
 from router.matcher import Matcher, Outcomes
 
 CHUNK: Final = 5_000

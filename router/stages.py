@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.selectors import FirstBytes, Text
 from catalog.values import YEAR_10000
 from router.judging import inbox_column, kafka_column, letters_column, selection_of
-from router.kafka_facts import SOURCE_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast

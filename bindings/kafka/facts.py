@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import pyarrow as pa
+
 from bindings.conditions import (
     All_,
     Any_,
@@ -32,8 +34,18 @@ from bindings.kafka.layouts import attribute_headers
 from bindings.selectors import Base64, Expression, Field, FirstBytes, Selected, Text
 
 ENTRIES: Final = "headers"
-COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
-"""The columns of the source that the codec needs; ``timestamp`` in milliseconds."""
+SOURCE_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        (ENTRIES, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+"""Rows as the codec takes them: Spark's Kafka source with ``timestamp`` in milliseconds."""
 LAYOUT: Final = "layout"
 """The selected column with a row's header layout."""
 ALWAYS: Final = ("e.specversion", "d", *(f"e.{name}" for name in REQUIRED))

@@ -16,15 +16,11 @@ import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
 
 from bindings.kafka.client import KafkaClient
+from bindings.kafka.facts import SOURCE_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SCHEMA: Final = (
-    "key binary, value binary, topic string, partition int, offset bigint, timestamp bigint, "
-    "headers array<struct<key:string,value:binary>>"
-)
-"""The columns of Spark's Kafka source that the router takes, with ``timestamp`` in milliseconds since 1970."""
 STILL_SECONDS: Final = 60.0
 """Without a record for this long, brokers count as away."""
 _ROWS: Final = 1000
@@ -47,11 +43,13 @@ class RangeUnreadable(Exception):
 
 
 def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRange, ...]) -> DataFrame:
-    """Return the records of these ranges as rows of :data:`SCHEMA`, one task for each range; nothing is read yet.
+    """Return these ranges' records as rows of :data:`SOURCE_SCHEMA`, one task for each range; nothing is read yet.
 
     Whoever evaluates it meets a :class:`RangeUnreadable` in its tasks when brokers do not answer. Reading again gives
     the same rows, but for what retention has removed meanwhile, which is left out.
     """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
     config = {
         "isolation.level": client.options.get("isolation.level", "read_uncommitted"),
         **client.librdkafka(),
@@ -65,7 +63,7 @@ def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRan
         "log_level": 0,
     }
     places = spark.range(0, len(ranges), 1, max(1, len(ranges)))
-    return places.mapInArrow(_reader(config, ranges), SCHEMA)
+    return places.mapInArrow(_reader(config, ranges), from_arrow_schema(SOURCE_SCHEMA))
 
 
 def _reader(
@@ -144,17 +142,4 @@ def _row(message: Message) -> dict[str, Any]:
 
 
 def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(rows, _ARROW)
-
-
-_ARROW: Final = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.int64()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
+    return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)

@@ -28,10 +28,10 @@ from bindings.conditions import (
     Unusable,
     ValuesAreText,
 )
-from bindings.kafka.facts import ENTRIES, selector
+from bindings.kafka.facts import ENTRIES, SOURCE_SCHEMA, selector
 from bindings.kafka.layouts import learned
 from bindings.selectors import Base64, Expression, Field, FirstBytes, Layout, Rows, Text
-from router.kafka_facts import RAW, SOURCE_SCHEMA, KafkaSelection, plain_layouts
+from router.kafka_facts import RAW, KafkaSelection, plain_layouts
 from router.stages import HEADERS_TYPE
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import Catalog
 from catalog.record import parse_record
 from router.judging import judge_kafka, selection_of, source_row
-from router.kafka_facts import SOURCE_SCHEMA
 from router.plan import Judge, Plan
 from router.settings import settings_from_dict
 
