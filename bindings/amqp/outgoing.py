@@ -52,6 +52,7 @@ class OutMessage:
     Values are Python's (str, bool, int as long, float as double, bytes as binary, datetime as timestamp, UUID, None) or
     :class:`Typed`, which names the AMQP type; a property without one gets the type that the specification gives it.
     The body is one data section; None sends none. ``durable`` asks the broker to keep the message through a crash.
+    ``lane`` names what the message keeps its order with when the broker ends the connection at another.
     """
 
     address: str
@@ -61,6 +62,7 @@ class OutMessage:
     application_properties: Mapping[str, Any] = field(default_factory=dict)
     message_annotations: Mapping[str, Any] = field(default_factory=dict)
     durable: bool = True
+    lane: str = ""
 
 
 def encode(message: OutMessage) -> bytes:

@@ -18,6 +18,24 @@ from bindings.amqp.dialing import Dialer, hang_up, reason_of
 from bindings.amqp.mailbox import Mailbox
 
 TOO_LARGE: Final = "amqp:link:message-size-exceeded"
+AT_FAULT: Final = frozenset(
+    {TOO_LARGE, "amqp:decode-error", "amqp:invalid-field", "amqp:not-implemented", "amqp:frame-size-too-small"}
+)
+"""Conditions with which a broker ends a connection or link over what it was sent (AMQP 1.0 part 2 section 2.8)."""
+TO_WAIT_FOR: Final = frozenset(
+    {
+        "amqp:not-found",
+        "amqp:unauthorized-access",
+        "amqp:resource-locked",
+        "amqp:resource-deleted",
+        "amqp:resource-limit-exceeded",
+        "amqp:connection:forced",
+        "amqp:connection:redirect",
+        "amqp:link:redirect",
+        "amqp:link:stolen",
+    }
+)
+"""Conditions that speak of a node or of the broker's state, and of no message."""
 OUTCOMES: Final = frozenset((Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED, Delivery.MODIFIED))
 CLOSE_LIMIT_SECONDS: Final = 2.0
 MAX_LINKS: Final = 200
@@ -46,19 +64,30 @@ class _Terms(SenderOption):
 
 
 class LinkLost(Exception):
-    """A job that did not come to its end; the text says why. All of its messages are to be sent again."""
+    """A job that did not come to its end; the text says why. What it did not settle is to be sent again.
+
+    ``ended`` when the broker ended connection or link with messages under way, and says nothing that is no message's
+    fault; ``sure`` when it says that what it was sent is at fault.
+    """
+
+    def __init__(self, reason: str, *, ended: bool = False, sure: bool = False) -> None:
+        super().__init__(reason)
+        self.ended = ended
+        self.sure = sure
 
 
 @dataclass(slots=True)
 class Job:
     """Messages (place, node, bytes) to send, and the future of those that the broker refused.
 
-    The future fails with LinkLost when something happened after which nothing is known of a message.
+    The future fails with LinkLost when something happened after which nothing is known of a message; ``accepted`` and
+    ``refused`` have those of which something is.
     """
 
     messages: list[tuple[int, str, bytes]]
     done: Future[list[Refused]]
     refused: list[Refused] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
     released: int = 0
     left: int = 0
 
@@ -97,7 +126,9 @@ class Outlet(Handler):
         self._tags = itertools.count()
         self._jobs: deque[Job] = deque()
         self._open = False
+        self._closed = False
         self._reason = ""
+        self._condition = ""
         self._container: Container | None = None
         self._connection: proton.Connection | None = None
 
@@ -105,11 +136,12 @@ class Outlet(Handler):
         """Send a job; its future always ends, at the latest with the connection."""
         self._mailbox.post(job)
         if not self.usable:
-            _fail(job, self._reason)
+            _fail(job, LinkLost(self._reason))
 
     def close(self) -> None:
         """End the connection; the job fails."""
         self.usable = False
+        self._closed = True
         self._mailbox.post(None)
 
     def live(self) -> None:
@@ -120,12 +152,13 @@ class Outlet(Handler):
         except (ProtonException, OSError) as error:
             self._reason = self._reason or " ".join(str(error).split())
         finally:
-            self._reason = f"{self._dialer.last}: {self._reason or 'the connection was closed'}"
+            reason = f"{self._dialer.last}: {self._reason or 'the connection was closed'}"
             self.usable = False
             waiting = [item for item in self._mailbox.take() if item is not None]
             self._mailbox.close()
             for job in (*self._jobs, *waiting):
-                _fail(job, self._reason)
+                _fail(job, self._lost(reason))
+            self._reason = reason
 
     def on_reactor_init(self, event: Any) -> None:
         self._mailbox.attach(event.container)
@@ -136,10 +169,12 @@ class Outlet(Handler):
         self._begin()
 
     def on_connection_remote_close(self, event: Any) -> None:
+        self._take_note(event.connection.remote_condition)
         self._end(reason_of(event.connection.remote_condition) or "the broker closed the connection")
         event.connection.close()
 
     def on_transport_error(self, event: Any) -> None:
+        self._take_note(event.transport.condition)
         self._reason = self._reason or reason_of(event.transport.condition)
 
     def on_transport_closed(self, event: Any) -> None:
@@ -174,6 +209,7 @@ class Outlet(Handler):
     def on_link_remote_close(self, event: Any) -> None:
         reason = reason_of(event.link.remote_condition) or "the broker ended the link"
         node = self._node_of(event.link)
+        self._take_note(event.link.remote_condition)
         event.link.close()
         if node is not None:
             address = event.link.target.address
@@ -198,7 +234,9 @@ class Outlet(Handler):
                 condition = delivery.remote.condition
                 name = condition.name if condition is not None else "amqp:rejected"
                 job.refused.append((place, name or "amqp:rejected", (condition and condition.description) or ""))
-            elif state != Delivery.ACCEPTED:
+            elif state == Delivery.ACCEPTED:
+                job.accepted.append(place)
+            else:
                 job.released += 1
         delivery.settle()
         self._advance()
@@ -256,7 +294,7 @@ class Outlet(Handler):
             return
         self._jobs.popleft()
         if job.released:
-            _fail(job, f"the broker released {job.released} of {len(job.messages)} messages")
+            _fail(job, LinkLost(f"the broker released {job.released} of {len(job.messages)} messages"))
         elif not job.done.done():
             job.done.set_result(job.refused)
         self._begin()
@@ -266,10 +304,17 @@ class Outlet(Handler):
         self._reason = self._reason or reason
         self.usable = False
         for job in self._jobs:
-            _fail(job, reason)
+            _fail(job, self._lost(reason))
         self._jobs.clear()
         if self._connection is not None:
             self._connection.close()
+
+    def _take_note(self, condition: proton.Condition | None) -> None:
+        self._condition = self._condition or (condition.name if condition is not None else "")
+
+    def _lost(self, reason: str) -> LinkLost:
+        ended = self._open and bool(self._flying) and not self._closed and self._condition not in TO_WAIT_FOR
+        return LinkLost(reason, ended=ended, sure=ended and self._condition in AT_FAULT)
 
     def _wait_for_close(self) -> None:
         if self._container is not None:
@@ -280,9 +325,9 @@ class Outlet(Handler):
         return node if node is not None and node.link.name == link.name else None
 
 
-def _fail(job: Job, reason: str) -> None:
+def _fail(job: Job, lost: LinkLost) -> None:
     try:
-        job.done.set_exception(LinkLost(reason))
+        job.done.set_exception(lost)
     except InvalidStateError:
         # It has ended already: the connection was lost while it was being submitted.
         return

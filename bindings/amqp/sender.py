@@ -1,9 +1,13 @@
-"""The AMQP 1.0 sender of sinks: blocks until the broker has said of every message what became of it."""
+"""The AMQP 1.0 sender of sinks: blocks until the broker has said of every message what became of it.
+
+A broker may end the connection at a message that it cannot read (AMQP 1.0 part 2 section 2.8.15). Such a message is
+found and given up (:mod:`bindings.suspects`); the others pass.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,10 +17,13 @@ from bindings.amqp.options import option_map
 from bindings.amqp.outgoing import EncodingError, OutMessage, encode
 from bindings.amqp.outlet import Job, LinkLost, Outlet
 from bindings.gateways import Connection
+from bindings.suspects import Ended, Item, Suspects
 
 __all__ = ["AmqpSender", "OutMessage", "Refusal", "SendError"]
 
 ENCODING: Final = "amqp:encode-error"
+ENDED: Final = "amqp:connection:framing-error"
+"""The condition of a message at which the broker ended the connection each time; the description has its own."""
 _JOIN_SECONDS: Final = 5.0
 
 
@@ -29,7 +36,13 @@ class Refusal:
 
 
 class SendError(Exception):
-    """Nothing is known of some messages, or the broker wants them again later: send all of them again."""
+    """Nothing is known of some messages, or the broker wants them again later: send again what is not in ``settled``,
+    which has what became of the others by place.
+    """
+
+    def __init__(self, message: str, settled: Mapping[int, Refusal | None] | None = None) -> None:
+        super().__init__(message)
+        self.settled = dict(settled or {})
 
 
 @dataclass(slots=True)
@@ -47,8 +60,8 @@ class _Run:
 class AmqpSender:
     """Sends to any nodes of one broker. It connects when it is first needed, and anew after a connection was lost.
 
-    ``timeout`` seconds bound one :meth:`send`, connecting included. At most ``max_in_flight`` messages are without an
-    answer at any time. Delivery is at least once: after a SendError messages may arrive twice.
+    ``timeout`` seconds bound one exchange with the broker, connecting included. At most ``max_in_flight`` messages are
+    without an answer at any time. Delivery is at least once: after a SendError messages may arrive twice.
 
     Raises:
         GatewayError: the connection has something that no waiting mends.
@@ -65,25 +78,35 @@ class AmqpSender:
         self._lock = threading.Lock()
         self._run: _Run | None = None
         self._closed = False
+        self._suspects = Suspects(_given_up)
 
     def send(self, messages: Sequence[OutMessage]) -> list[Refusal | None]:
         """Send messages, in order for each node, and wait: None for one that was accepted, else why it never will be.
 
+        Those of other lanes go before one at which the broker ends the connection.
+
         Raises:
             SendError: the broker cannot be reached, does not answer in time, or released a message.
         """
-        answers: list[Refusal | None] = [None] * len(messages)
-        encoded: list[tuple[int, str, bytes]] = []
+        settled: dict[int, Refusal | None] = {}
+        encoded: dict[int, tuple[int, str, bytes]] = {}
         for place, message in enumerate(messages):
             try:
-                encoded.append((place, message.address, encode(message)))
+                encoded[place] = (place, message.address, encode(message))
             except EncodingError as error:
-                answers[place] = Refusal(ENCODING, str(error))
-        if encoded:
-            with self._lock:
-                for place, condition, description in self._sent(encoded):
-                    answers[place] = Refusal(condition, description)
-        return answers
+                settled[place] = Refusal(ENCODING, str(error))
+        items = [
+            Item(message.lane, hash(encoded[place][1:]) if place in encoded else 0)
+            for place, message in enumerate(messages)
+        ]
+        with self._lock:
+            try:
+                self._suspects.send(
+                    items, lambda places: self._sent([encoded[place] for place in places], settled), settled
+                )
+            except (Ended, SendError) as error:
+                raise SendError(f"{error}; send again", settled) from error
+        return [settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
         """Close the connection; what is being sent fails with SendError."""
@@ -93,18 +116,26 @@ class AmqpSender:
             run.outlet.close()
             run.thread.join(_JOIN_SECONDS)
 
-    def _sent(self, encoded: list[tuple[int, str, bytes]]) -> list[tuple[int, str, str]]:
+    def _sent(self, encoded: list[tuple[int, str, bytes]], settled: dict[int, Refusal | None]) -> None:
         if self._closed:
             raise SendError("the sender is closed")
         if self._run is None or not self._run.outlet.usable:
             self._run = _Run(Outlet(self._dialer, self._container_id, self._max_in_flight, self._properties))
         outlet = self._run.outlet
         done: Future[list[tuple[int, str, str]]] = Future()
-        outlet.submit(Job(encoded, done))
+        job = Job(encoded, done)
+        outlet.submit(job)
         try:
-            return done.result(self._timeout)
+            done.result(self._timeout)
         except TimeoutError:
             outlet.close()
-            raise SendError(f"no answer from the broker within {self._timeout:g} s; send again") from None
+            raise SendError(f"no answer from the broker within {self._timeout:g} s") from None
         except LinkLost as error:
-            raise SendError(f"{error}; send again") from error
+            raise (Ended(str(error), sure=error.sure) if error.ended else SendError(str(error))) from error
+        finally:
+            settled.update(dict.fromkeys(job.accepted))
+            settled.update((place, Refusal(condition, told)) for place, condition, told in list(job.refused))
+
+
+def _given_up(reason: str) -> Refusal:
+    return Refusal(ENDED, reason)

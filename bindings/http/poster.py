@@ -27,7 +27,8 @@ import httpx
 from bindings.gateways import Tls
 from bindings.http.client import Version, client
 from bindings.http.handshake import NotPermitted, Permissions
-from bindings.http.unanswered import ENDED, IN_A_ROW, Unanswered
+from bindings.http.unanswered import ENDED, Unanswered
+from bindings.suspects import IN_A_ROW
 
 TRY_AGAIN: Final = frozenset({401, 407, 408, 425, 429})
 TRIES: Final = 3

@@ -49,13 +49,17 @@ class LinkOwner(Protocol):
 
 
 class Link:
-    """One connection: see the module. ``accepted`` once the broker took it, ``fault`` says why it ended."""
+    """One connection: see the module. ``accepted`` once the broker took it, ``fault`` says why it ended.
+
+    ``code`` is the reason code of the broker's DISCONNECT, None without one (MQTT 5 section 3.14.2.1).
+    """
 
     def __init__(self, terms: Terms, address: Address, owner: LinkOwner) -> None:
         self.accepted = False
         self.session_present = False
         self.limits = BrokerLimits()
         self.fault = ""
+        self.code: int | None = None
         self.opened = time.monotonic()
         self.address = address
         self._terms = terms
@@ -226,6 +230,7 @@ class Link:
         self, _client: object, _data: object, flags: paho.DisconnectFlags, reason: ReasonCode, _properties: object
     ) -> None:
         by_broker = flags.is_disconnect_packet_from_server
+        self.code = reason.value if by_broker else None
         text = f"{self.address} ended the connection: {reason}" if by_broker else f"{self.address}: connection lost"
         if by_broker and reason == "Session taken over":
             text += f"; another client has the id {self._terms.client_id}"

@@ -20,8 +20,9 @@ _HEADER_BYTES: Final = 9  # type and length, length of the topic, packet identif
 class OutMessage:
     """One message to send.
 
-    ``qos`` 0 counts as confirmed once it is handed to the operating system; 1 and 2 are both sent with QoS 1. What
-    follows ``retain`` is carried by MQTT 5 only; 3.1.1 leaves it out. ``message_expiry_interval`` is in seconds.
+    ``qos`` 0 counts as confirmed once it is handed to the operating system; 1 and 2 are both sent with QoS 1. From
+    ``content_type`` to ``payload_format``, MQTT 5 alone carries it; 3.1.1 leaves it out. ``message_expiry_interval`` is
+    in seconds. ``lane`` names what the message keeps its order with when the broker ends the connection at another.
     """
 
     topic: str
@@ -34,6 +35,7 @@ class OutMessage:
     correlation_data: bytes | None = None
     message_expiry_interval: int | None = None
     payload_format: int | None = None
+    lane: str = ""
 
 
 @dataclass(frozen=True, slots=True)

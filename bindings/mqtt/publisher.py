@@ -1,10 +1,14 @@
-"""Sending to an MQTT broker: what :meth:`MqttPublisher.send` returned for is with the broker."""
+"""Sending to an MQTT broker: what :meth:`MqttPublisher.send` returned for is with the broker.
+
+A broker may end the connection at a message that it does not like, in MQTT 3.1.1 without another way to say so (MQTT 5
+section 4.13). Such a message is found and given up (:mod:`bindings.suspects`); the others pass.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -14,6 +18,7 @@ from bindings.mqtt.connecting import LinkError, connector_of
 from bindings.mqtt.link import Link
 from bindings.mqtt.messages import Delivery, Version
 from bindings.mqtt.outgoing import OutMessage, Refusal, fault_of, properties_of
+from bindings.suspects import Ended, Item, Suspects
 
 MAX_IN_FLIGHT: Final = 256
 """Most messages that are unconfirmed at once; fewer when the broker says so."""
@@ -21,20 +26,33 @@ NEVER: Final = frozenset({0x87, 0x90, 0x95, 0x99})
 """Reason codes that another attempt would meet again: not authorized, topic name invalid, packet too large, payload
 format invalid. *Not authorized* is among them since it concerns one topic; the login was accepted with the connection.
 """
+AT_FAULT: Final = frozenset({0x81, 0x82, 0x90, 0x95, 0x99})
+"""Reason codes with which a broker ends the connection over what it was sent: malformed packet, protocol error, topic
+name invalid, packet too large, payload format invalid.
+"""
+QUOTA: Final = 0x97
+"""Quota exceeded: the one reason code of an answer that speaks of the broker's state and not of the message."""
 _ROUND_SECONDS: Final = 0.5
 _STALLED: Final = 1 / 3
 """The share of the time limit after which a connection without confirmations is given up for another one."""
 
 
 class PublishError(Exception):
-    """Not everything was confirmed in time, for a reason that may pass: send all of it again."""
+    """Not everything was confirmed in time, for a reason that may pass: send again what is not in ``settled``, which
+    has what became of the others by place.
+    """
+
+    def __init__(self, message: str, settled: Mapping[int, Refusal | None]) -> None:
+        super().__init__(message)
+        self.settled = dict(settled)
 
 
 class MqttPublisher:
     """A client that sends; used by one thread at a time. It connects when there is something to send.
 
-    Messages are sent in order, and again after a connection broke: at least once. ``timeout`` is the longest time in
-    seconds without any confirmation. ``client_id`` must be no other client's.
+    Messages are sent in order, and again after a connection broke: at least once. Those of other lanes go before one at
+    which the broker ends the connection. ``timeout`` is the longest time in seconds without any confirmation.
+    ``client_id`` must be no other client's.
 
     Raises:
         GatewayError: the connection, the protocol or the client id can never work.
@@ -46,7 +64,8 @@ class MqttPublisher:
         self._timeout = timeout
         self._link: Link | None = None
         self._turn = 0
-        self._sending = _Sending(())
+        self._suspects = Suspects(Refusal)
+        self._sending = _Sending((), (), {})
 
     def __enter__(self) -> MqttPublisher:
         return self
@@ -62,15 +81,36 @@ class MqttPublisher:
         Raises:
             PublishError: nothing was confirmed for ``timeout`` seconds. Some of the messages may have been sent.
         """
-        sending = self._sending = _Sending(messages)
+        settled: dict[int, Refusal | None] = {}
+        try:
+            self._suspects.send(
+                [Item(message.lane, hash(message)) for message in messages],
+                lambda places: self._send(_Sending(messages, places, settled)),
+                settled,
+            )
+        except Ended as error:
+            missing = len(messages) - len(settled)
+            raise PublishError(f"{missing} of {len(messages)} messages were not confirmed: {error}", settled) from error
+        return [settled[place] for place in range(len(messages))]
+
+    def _send(self, sending: _Sending) -> None:
+        """Settle the messages of these places.
+
+        Raises:
+            Ended: the broker ended the connection, or refused a message for a reason that may be the message's own.
+            PublishError: nothing was confirmed for ``timeout`` seconds.
+        """
+        self._sending = sending
+        if self._link is not None:
+            self._link.serve(0.0, _yes)  # one that broke while idle shows it now, with nothing under way
         backoff = Backoff(0.1, 5.0)
         fault = "the broker does not answer"
         while not sending.complete:
             left = sending.progress + self._timeout - time.monotonic()
             if left <= 0:
                 self._drop()
-                missing = sum(not done for done in sending.done)
-                raise PublishError(f"{missing} of {len(messages)} messages were not confirmed: {fault}")
+                missing, all_ = len(sending.messages) - len(sending.settled), len(sending.messages)
+                raise PublishError(f"{missing} of {all_} messages were not confirmed: {fault}", sending.settled)
             try:
                 link = self._ready()
             except LinkError as error:
@@ -78,13 +118,14 @@ class MqttPublisher:
                 time.sleep(min(backoff.pause(), left))
                 continue
             self._exchange(link, min(left, _ROUND_SECONDS))
+            if not link.alive and link.accepted and sending.under_way and not sending.held_up:
+                raise Ended(link.fault, sure=link.code in AT_FAULT)
             if time.monotonic() - max(sending.progress, link.opened) > self._timeout * _STALLED:
                 link.close("the broker does not confirm")
             if not link.alive:
                 fault = link.fault
                 sending.again()
                 time.sleep(min(backoff.pause(), left))
-        return sending.results
 
     def close(self) -> None:
         """Disconnect; a later :meth:`send` connects again."""
@@ -111,11 +152,10 @@ class MqttPublisher:
             self._sending.refused(mid, f"the broker refuses it: {fault}")
         else:
             # Sending it at once again would only be refused again; the connection's backoff spaces the attempts.
+            self._sending.held_up = code == QUOTA
             link.close(f"the broker does not take a message: {fault}")
 
     def _ready(self) -> Link:
-        if self._link is not None:
-            self._link.serve(0.0, _yes)  # one that broke while idle shows it now
         if self._link is None or not self._link.alive:
             self._link = self._connector.open(self._turn, self)
             self._turn += 1
@@ -160,24 +200,29 @@ class MqttPublisher:
 
 
 class _Sending:
-    """Where the messages of one call are."""
+    """Where the messages of some places are; ``held_up`` when the broker takes none for now."""
 
-    def __init__(self, messages: Sequence[OutMessage]) -> None:
+    def __init__(
+        self, messages: Sequence[OutMessage], places: Sequence[int], settled: dict[int, Refusal | None]
+    ) -> None:
         self.messages = messages
-        self.results: list[Refusal | None] = [None] * len(messages)
-        self.done = [False] * len(messages)
-        self.waiting = deque(range(len(messages)))
+        self.settled = settled
+        self.waiting = deque(places)
         self.unconfirmed: dict[int, int] = {}
         self.written: list[int] = []
         self.progress = time.monotonic()
+        self.held_up = False
 
     @property
     def complete(self) -> bool:
         return not self.waiting and not self.unconfirmed and not self.written
 
+    @property
+    def under_way(self) -> bool:
+        return bool(self.unconfirmed or self.written)
+
     def settle(self, index: int, result: Refusal | None) -> None:
-        self.results[index] = result
-        self.done[index] = True
+        self.settled[index] = result
         self.progress = time.monotonic()
 
     def confirmed(self, mid: int) -> None:
@@ -200,6 +245,7 @@ class _Sending:
         self.waiting.extendleft(sorted((*self.unconfirmed.values(), *self.written), reverse=True))
         self.unconfirmed.clear()
         self.written.clear()
+        self.held_up = False
 
 
 def _yes() -> bool:

@@ -1,4 +1,8 @@
-"""Sending to NATS for sinks: every message is confirmed, refused for good, or the whole is to be tried again."""
+"""Sending to NATS for sinks: every message is confirmed, refused for good, or to be tried again.
+
+A server ends the connection at what it takes for a violation of its protocol. A message that brings this about is found
+and given up (:mod:`bindings.suspects`); the others pass.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -17,6 +21,7 @@ from bindings.nats.connection import CONNECT_SECONDS, ConnectFault, Dialling, Ra
 from bindings.nats.headers import block_of, status_of
 from bindings.nats.options import is_subject
 from bindings.nats.records import Arrival
+from bindings.suspects import Ended, Item, Suspects
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
 """The header by which JetStream tells a repeat, within the duplicate window of the stream."""
@@ -35,7 +40,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class OutMessage:
     """One message to send. ``headers`` keep order and repeats; ``id`` is the same for every attempt to send it and
-    becomes ``Nats-Msg-Id`` where JetStream takes the message.
+    becomes ``Nats-Msg-Id`` where JetStream takes the message. ``lane`` names what it keeps its order with when the
+    server ends the connection at another message.
     """
 
     subject: str
@@ -43,6 +49,7 @@ class OutMessage:
     headers: Sequence[tuple[str, bytes]] = ()
     reply: str = ""
     id: str = ""
+    lane: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,13 @@ class Refusal:
 
 
 class PublishError(Exception):
-    """Messages that may not have been taken, for a reason that can pass; send all of them again."""
+    """Messages that may not have been taken, for a reason that can pass; send again what is not in ``settled``, which
+    has what became of the others by place.
+    """
+
+    def __init__(self, message: str, settled: Mapping[int, Refusal | None] | None = None) -> None:
+        super().__init__(message)
+        self.settled = dict(settled or {})
 
 
 class NatsPublisher:
@@ -76,16 +89,25 @@ class NatsPublisher:
         self._inbox = ""
         self._numbers = itertools.count()
         self._waiting: dict[bytes, asyncio.Future[Refusal | None]] = {}
+        self._suspects = Suspects(Refusal)
 
     def send(self, messages: Sequence[OutMessage]) -> list[Refusal | None]:
         """Send messages in order and wait until each is confirmed; return a refusal, or None, for each.
+
+        Those of other lanes go before one at which the server ends the connection.
 
         Raises:
             PublishError: the server is away, no stream takes a subject, or a confirmation did not come in time. Some of
                 the messages may have been taken; sent again with the same ids, JetStream drops the repeats.
             GatewayError: an address, certificate or credentials file that no waiting mends.
         """
-        return self._run(self._send(messages))
+        settled: dict[int, Refusal | None] = {}
+        items = [Item(message.lane, hash((message.subject, message.data, message.id))) for message in messages]
+        try:
+            self._suspects.send(items, lambda places: self._run(self._send(messages, places, settled)), settled)
+        except (Ended, PublishError) as error:
+            raise PublishError(str(error), settled) from error
+        return [settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
         """Disconnect; a later send connects again."""
@@ -107,39 +129,44 @@ class NatsPublisher:
             self._thread.start()
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    async def _send(self, messages: Sequence[OutMessage]) -> list[Refusal | None]:
+    async def _send(
+        self, messages: Sequence[OutMessage], places: Sequence[int], settled: dict[int, Refusal | None]
+    ) -> None:
         try:
             client = await self._connected()
-            verdicts: list[Refusal | None] = []
-            for chunk in _chunks(messages):
-                async with asyncio.timeout(self._timeout):
-                    verdicts += await self._chunk(client, chunk)
         except ConnectFault as error:
             raise PublishError(str(error)) from error
+        try:
+            for chunk in _chunks(messages, places):
+                async with asyncio.timeout(self._timeout):
+                    await _unless_ended(client, self._chunk(client, {at: messages[at] for at in chunk}, settled))
         except (errors.Error, OSError, TimeoutError) as error:
-            fault = self._client.fault if self._client is not None else ""
+            ended, fault = client.ended.is_set(), client.fault
             await self._disconnect()  # what is still under way must not be taken for an answer to the next attempt
-            raise PublishError(f"{self._name}: {fault or str(error) or 'no confirmation in time'}") from error
-        return verdicts
+            text = f"{self._name}: {fault or str(error) or 'no confirmation in time'}"
+            raise (Ended(text) if ended else PublishError(text)) from error
 
-    async def _chunk(self, client: RawClient, chunk: Sequence[OutMessage]) -> list[Refusal | None]:
+    async def _chunk(
+        self, client: RawClient, chunk: Mapping[int, OutMessage], settled: dict[int, Refusal | None]
+    ) -> None:
         commands: list[bytes] = []
-        answers: list[Refusal | asyncio.Future[Refusal | None] | None] = []
-        for message in chunk:
+        answers: dict[int, asyncio.Future[Refusal | None] | None] = {}
+        for place, message in chunk.items():
             reply = f"{self._inbox}.{next(self._numbers)}" if self._stream else message.reply
             try:
                 commands.append(_publish(message, reply, client.max_payload, with_id=self._stream))
             except ValueError as error:
-                answers.append(Refusal(f"{message.subject[:200]}: {error}"))
+                settled[place] = Refusal(f"{message.subject[:200]}: {error}")
             else:
-                answers.append(self._expect(reply) if self._stream else None)
+                answers[place] = self._expect(reply) if self._stream else None
         client.denied = ""
         try:
             await client.command(b"".join(commands))
             await client.flush()  # after this, whatever the server forbids has been said
             if client.denied:
                 raise PublishError(f"{self._name}: {client.denied}; permit it on the server")
-            return [await answer if isinstance(answer, asyncio.Future) else answer for answer in answers]
+            for place, answer in answers.items():
+                settled[place] = None if answer is None else await answer
         finally:
             self._forget()
 
@@ -189,15 +216,33 @@ class NatsPublisher:
             await client.end()
 
 
-def _chunks(messages: Sequence[OutMessage]) -> list[list[OutMessage]]:
-    chunks: list[list[OutMessage]] = []
+async def _unless_ended(client: RawClient, work: Coroutine[Any, Any, None]) -> None:
+    """Wait for *work*, but not after the connection has ended: nats-py waits for its PONG all the same.
+
+    Raises:
+        nats.errors.Error: the connection has ended.
+    """
+    working, ended = asyncio.ensure_future(work), asyncio.ensure_future(client.ended.wait())
+    try:
+        await asyncio.wait((working, ended), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise errors.ConnectionClosedError
+        await working
+    finally:
+        ended.cancel()
+        working.cancel()
+        await asyncio.wait((working,))
+
+
+def _chunks(messages: Sequence[OutMessage], places: Sequence[int]) -> list[list[int]]:
+    chunks: list[list[int]] = []
     size = 0
-    for message in messages:
-        size += len(message.data)
+    for place in places:
+        size += len(messages[place].data)
         if not chunks or len(chunks[-1]) >= CHUNK or size > CHUNK_BYTES:
             chunks.append([])
-            size = len(message.data)
-        chunks[-1].append(message)
+            size = len(messages[place].data)
+        chunks[-1].append(place)
     return chunks
 
 

@@ -38,9 +38,11 @@ class AmqpTarget:
         """
         try:
             answers = self._sender.send([message_of(each) for each in messages])
-        except (SendError, GatewayError) as error:
+        except SendError as error:
+            raise TargetDown(str(error), {at: _reason(done) for at, done in error.settled.items()}) from error
+        except GatewayError as error:
             raise TargetDown(str(error)) from error
-        return [None if answer is None else _reason(answer) for answer in answers]
+        return [_reason(answer) for answer in answers]
 
     def close(self) -> None:
         """Disconnect."""
@@ -65,6 +67,7 @@ def message_of(made: Outbound) -> OutMessage:
         sections["properties"],
         sections["application-properties"],
         sections["message-annotations"],
+        lane=made.lane,
     )
 
 
@@ -85,5 +88,5 @@ def _moment(value: Any) -> Any:
         return value
 
 
-def _reason(refusal: Refusal) -> str:
-    return f"the broker refuses it: {refusal.condition} {refusal.description}".strip()
+def _reason(refusal: Refusal | None) -> str | None:
+    return None if refusal is None else f"the broker refuses it: {refusal.condition} {refusal.description}".strip()

@@ -8,7 +8,7 @@ from typing import Final
 
 from bindings.gateways import Connection, GatewayError
 from bindings.mqtt.messages import Version
-from bindings.mqtt.outgoing import OutMessage
+from bindings.mqtt.outgoing import OutMessage, Refusal
 from bindings.mqtt.publisher import MqttPublisher, PublishError
 from bindings.parts import Part
 from router.sinks.events import Outbound
@@ -37,9 +37,11 @@ class MqttTarget:
         """
         try:
             answers = self._publisher.send([message_of(each) for each in messages])
-        except (PublishError, GatewayError) as error:
+        except PublishError as error:
+            raise TargetDown(str(error), {at: _reason(done) for at, done in error.settled.items()}) from error
+        except GatewayError as error:
             raise TargetDown(str(error)) from error
-        return [None if answer is None else answer.reason for answer in answers]
+        return [_reason(answer) for answer in answers]
 
     def close(self) -> None:
         """Disconnect."""
@@ -65,7 +67,12 @@ def message_of(made: Outbound) -> OutMessage:
         correlation_data=scalars["correlation_data"].value if "correlation_data" in scalars else None,
         message_expiry_interval=_number(scalars.get("message_expiry_interval")),
         payload_format=_number(scalars.get("payload_format")),
+        lane=made.lane,
     )
+
+
+def _reason(settled: Refusal | None) -> str | None:
+    return None if settled is None else settled.reason
 
 
 def _text(part: Part | None) -> str | None:

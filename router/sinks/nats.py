@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from bindings.gateways import Connection, GatewayError
-from bindings.nats.publisher import NatsPublisher, OutMessage, PublishError
+from bindings.nats.publisher import NatsPublisher, OutMessage, PublishError, Refusal
 from router.sinks.events import Outbound
 from router.sinks.messages import TargetDown
 
@@ -29,9 +29,11 @@ class NatsTarget:
         """
         try:
             answers = self._publisher.send([self.message(each) for each in messages])
-        except (PublishError, GatewayError) as error:
+        except PublishError as error:
+            raise TargetDown(str(error), {at: _reason(done) for at, done in error.settled.items()}) from error
+        except GatewayError as error:
             raise TargetDown(str(error)) from error
-        return [None if answer is None else answer.reason for answer in answers]
+        return [_reason(answer) for answer in answers]
 
     def message(self, made: Outbound) -> OutMessage:
         """Return the client's message. Its id differs between sinks and subjects, which may share a stream."""
@@ -41,8 +43,12 @@ class NatsTarget:
         reply = next((part.text for part in made.parts if part.key == "reply-to"), None)
         text = "\n".join((self._name, made.address, made.id))
         identity = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-        return OutMessage(made.address, made.body or b"", headers, reply or "", identity)
+        return OutMessage(made.address, made.body or b"", headers, reply or "", identity, made.lane)
 
     def close(self) -> None:
         """Disconnect."""
         self._publisher.close()
+
+
+def _reason(settled: Refusal | None) -> str | None:
+    return None if settled is None else settled.reason

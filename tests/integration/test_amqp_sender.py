@@ -12,11 +12,8 @@ from bindings.amqp.sender import AmqpSender, OutMessage, Refusal, SendError
 from bindings.amqp.values import Typed
 from bindings.gateways import Connection
 from bindings.inbox import Inbox
-from tests.support.amqp_client import (
-    create_queue,
-    queue_name,
-    receive_all,
-)
+from tests.support.amqp_choosy import SILENT, TOLD, ChoosyPeer
+from tests.support.amqp_client import create_queue, queue_name, receive_all
 from tests.support.amqp_gateway import ENDPOINT, SECONDS, running, stored
 from tests.support.qpid import amqp_for_tests
 from tests.support.waiting import wait_until
@@ -63,6 +60,22 @@ def test_the_sender_tells_what_became_of_each_message(broker: str) -> None:
         sender.close()
     with pytest.raises(SendError, match="closed"):
         sender.send([OutMessage(queue, b"x")])
+
+
+def test_a_message_at_which_the_broker_ends_the_connection_is_refused() -> None:
+    bodies = [b"1", TOLD, b"2", SILENT, b"3"]
+    with ChoosyPeer() as peer:
+        sender = AmqpSender(Connection((peer.uri,)), container_id="s", timeout=SECONDS)
+        answers = sender.send([OutMessage("q", body) for body in bodies])
+        # What it says itself needs no other message to compare with.
+        (alone,) = sender.send([OutMessage("q", TOLD)])
+        with pytest.raises(SendError, match="connection"):
+            sender.send([OutMessage("q", SILENT)])
+        sender.close()
+    assert [place for place, answer in enumerate(answers) if answer is not None] == [1, 3]
+    assert alone is not None
+    assert "amqp:decode-error: no message at all" in alone.description
+    assert list(dict.fromkeys(peer.taken)) == [b"1", b"2", b"3"]
 
 
 def test_what_the_sender_sends_is_what_the_gateway_takes(broker: str, inbox: Inbox) -> None:

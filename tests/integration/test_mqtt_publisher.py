@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bindings.gateways import Connection, Login, Tls
+from bindings.mqtt.messages import Version
 from bindings.mqtt.outgoing import OutMessage
 from bindings.mqtt.publisher import MqttPublisher, PublishError
 from tests.support.authority import Authority
@@ -109,12 +110,36 @@ def test_what_no_broker_takes_is_refused_and_the_rest_sent(tmp_path: Path) -> No
 
 
 def test_a_topic_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
-    # This broker sometimes stops listening to a client that it refused a message, hence the shorter limit.
-    with Mosquitto(tmp_path / "m", extra=access_rules(tmp_path)) as broker, publisher(broker.uri, timeout=15) as out:
+    with Mosquitto(tmp_path / "m", extra=access_rules(tmp_path)) as broker, publisher(broker.uri) as out:
         closed, opened = out.send([OutMessage("closed/x", b""), OutMessage("open/x", b"")])
     assert closed is not None
     assert "Not authorized" in closed.reason
     assert opened is None
+
+
+@pytest.mark.parametrize("version", ["MQTT/5.0", "MQTT/3.1.1"])
+def test_a_message_at_which_the_broker_ends_the_connection_is_refused(broker: Mosquitto, version: Version) -> None:
+    topics = ["ended/1", "ended/\x01", "ended/2", "ended/\ufffe", "ended" + 300 * "/", "ended/3"]
+    sent = [OutMessage(topic, topic.encode()) for topic in topics]
+    connection = Connection((broker.uri,))
+    with (
+        Client(broker.uri) as client,
+        # Far more than it takes: the first publisher of ours waited for a confirmation of what it never sent again.
+        MqttPublisher(connection, protocol=version, client_id=f"ended-{version[5]}", timeout=LIMIT_SECONDS) as out,
+    ):
+        client.subscribe("ended/+")
+        results = out.send(sent)
+        wait_until(lambda: len(client.messages) >= 3, LIMIT_SECONDS, "the messages")
+    assert [place for place, result in enumerate(results) if result is not None] == [1, 3, 4]
+    assert all("ends the connection" in result.reason for result in results if result is not None)
+    assert list(dict.fromkeys(each.topic for each in client.messages)) == ["ended/1", "ended/2", "ended/3"]
+
+
+def test_a_broker_that_says_what_is_wrong_needs_no_other_message(broker: Mosquitto) -> None:
+    with publisher(broker.uri) as out:
+        (refused,) = out.send([OutMessage("said/\x01", b"")])
+    assert refused is not None
+    assert "Malformed packet" in refused.reason
 
 
 def test_a_broker_that_is_away_is_waited_for_and_then_told_of(tmp_path: Path) -> None:

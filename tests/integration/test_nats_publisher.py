@@ -49,6 +49,19 @@ def test_publisher_refuses_what_no_server_takes_and_sends_the_rest(tmp_path: Pat
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("jetstream", [True, False])
+def test_a_message_at_which_the_server_ends_the_connection_is_refused(tmp_path: Path, jetstream: bool) -> None:
+    with NatsServer(tmp_path / "nats", max_control_line=512) as server:
+        make_stream(server)
+        publisher = NatsPublisher(Connection((server.uri,)), name="test", timeout=SECONDS, stream=jetstream)
+        subjects = ["js.1", f"js.{'x' * 600}", "js.2", "js.3"]
+        verdicts = publisher.send([OutMessage(subject, b"", id=subject) for subject in subjects])
+        publisher.close()
+    assert [place for place, verdict in enumerate(verdicts) if verdict is not None] == [1]
+    assert verdicts[1] is not None
+    assert "maximum control line exceeded" in verdicts[1].reason.lower()
+
+
 def test_publisher_asks_to_try_again_what_can_pass(tmp_path: Path) -> None:
     server = NatsServer(tmp_path / "nats")
     publisher = NatsPublisher(Connection((server.uri,)), name="test", timeout=5, stream=True)

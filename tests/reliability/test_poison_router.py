@@ -206,9 +206,6 @@ def test_poison_and_files(router: RouterProcess, tmp_path: Path) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-@pytest.mark.xfail(
-    run=False, reason="mosquitto ends the connection at some of these messages, and the MQTT sink holds on"
-)
 def test_poison_and_every_sink(
     router: RouterProcess, kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path
 ) -> None:

@@ -1,0 +1,99 @@
+"""Messages at which a broker ends the connection: which are given up, when, and that all others pass in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bindings.suspects import ALONE, IN_A_ROW, LONELY, Ended, Item, Suspects
+
+
+class Broker:
+    """Takes messages in order, and ends the connection at those of *bad*.
+
+    It may lose the answers to the last few before that, as a connection that ends does.
+    """
+
+    def __init__(self, bad: set[int], lost: int = 0, *, sure: bool = False) -> None:
+        self.bad = bad
+        self.lost = lost
+        self.sure = sure
+        self.settled: dict[int, str | None] = {}
+        self.taken: list[int] = []
+
+    def exchange(self, places: Sequence[int]) -> None:
+        good: list[int] = []
+        for place in places:
+            if place in self.bad:
+                for each in good[: max(0, len(good) - self.lost)]:
+                    self.settled[each] = None
+                self.taken += good
+                raise Ended(f"ended at {place}", sure=self.sure)
+            good.append(place)
+        self.taken += good
+        self.settled.update(dict.fromkeys(good))
+
+
+def first_times(places: Sequence[int]) -> list[int]:
+    return list(dict.fromkeys(places))
+
+
+@given(
+    lanes=st.lists(st.integers(0, 2), min_size=1, max_size=40),
+    bad=st.sets(st.integers(0, 39), max_size=6),
+    lost=st.integers(0, 3),
+)
+def test_all_but_the_bad_pass_in_the_order_of_their_lanes(lanes: list[int], bad: set[int], lost: int) -> None:
+    bad = {place for place in bad if place < len(lanes)}
+    broker = Broker(bad, lost, sure=True)
+    items = [Item(str(lane), place) for place, lane in enumerate(lanes)]
+    Suspects[str](str, pause=0.0).send(items, broker.exchange, broker.settled)
+    assert {place for place, outcome in broker.settled.items() if outcome is not None} == bad
+    assert broker.settled.keys() == set(range(len(lanes)))
+    for lane in set(lanes):
+        mine = [place for place in first_times(broker.taken) if lanes[place] == lane]
+        assert mine == sorted(mine)
+
+
+def test_a_reason_tells_how_the_connection_ended() -> None:
+    broker = Broker({1})
+    Suspects[str](str, pause=0.0).send([Item("", place) for place in range(3)], broker.exchange, broker.settled)
+    assert broker.settled == {0: None, 1: "the broker ends the connection at this message: ended at 1", 2: None}
+
+
+def test_a_broker_that_ends_every_connection_counts_as_down() -> None:
+    broker = Broker(set(range(100)))
+    with pytest.raises(Ended, match="ended at"):
+        Suspects[str](str, pause=0.0).send(
+            [Item(str(place), place) for place in range(100)], broker.exchange, broker.settled
+        )
+    assert broker.settled == {}
+    assert IN_A_ROW < 100
+
+
+def test_a_message_with_none_to_compare_with_takes_many_calls() -> None:
+    broker, told = Broker({0}), Suspects[str](str, pause=0.0)
+    for _ in range(LONELY - 1):
+        with pytest.raises(Ended):
+            told.send([Item("", 0)], broker.exchange, broker.settled)
+        assert broker.settled == {}
+    told.send([Item("", 0)], broker.exchange, broker.settled)
+    assert broker.settled.keys() == {0}
+
+
+def test_a_broker_that_works_again_takes_what_was_suspected() -> None:
+    ended = 0
+
+    def exchange(places: Sequence[int]) -> None:
+        nonlocal ended
+        if ended <= ALONE:
+            ended += 1
+            raise Ended("restarting")
+        settled.update(dict.fromkeys(places))
+
+    settled: dict[int, str | None] = {}
+    Suspects[str](str, pause=0.0).send([Item("a", 0), Item("a", 1), Item("b", 2)], exchange, settled)
+    assert settled == {0: None, 1: None, 2: None}
