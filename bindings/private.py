@@ -28,16 +28,16 @@ def private_folder(path: Path) -> None:
     for each in reversed(missing[: next((n for n, one in enumerate(missing) if one.is_dir()), len(missing))]):
         each.mkdir(FOLDER_MODE, exist_ok=True)
         # A file is only as safe as the entries that lead to it.
-        sync_folder(each.parent)
+        sync_path(each.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make durable which entries a folder has: what was created, renamed or removed in it."""
-    directory = os.open(folder, os.O_RDONLY)
+def sync_path(path: Path) -> None:
+    """Make durable the bytes of a file, or which entries a folder has: what was created, renamed or removed in it."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(directory)
+        os.fsync(handle)
     finally:
-        os.close(directory)
+        os.close(handle)
 
 
 def private_file(path: Path, mode: str) -> IO[Any]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bindings.private import private_file, private_folder
+from bindings.private import private_file, private_folder, sync_path
 from catalog.values import whole_number
 from router.errors import DiskError, RouterError, StateError
 
@@ -32,11 +32,7 @@ def write_durably(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    sync_path(path.parent)
 
 
 @contextmanager

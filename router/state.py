@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from bindings.private import narrow, private_file, private_folder, sync_folder
+from bindings.private import narrow, private_file, private_folder, sync_path
 from catalog.values import whole_number
 from router.durable import damaged, read, write_durably
 from router.errors import StateError
@@ -142,7 +142,7 @@ class State:
             if folder.exists():
                 for entry in folder.iterdir():
                     entry.unlink(missing_ok=True)
-                sync_folder(folder)
+                sync_path(folder)
 
     def _drop_unnamed_plans(self) -> None:
         pins = (entry for entry in self.batches.glob("*/*") if whole_number(entry.name) is not None)

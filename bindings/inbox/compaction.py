@@ -20,8 +20,8 @@ import pyarrow as pa
 from bindings.background import Background
 from bindings.inbox.errors import InboxDamaged
 from bindings.inbox.frames import encode, frames, seed_of
-from bindings.inbox.segments import map_segment, read_rows, rows_in, segment_path, sync_directory
-from bindings.private import private_file
+from bindings.inbox.segments import map_segment, read_rows, rows_in, segment_path
+from bindings.private import private_file, sync_path
 
 FRAME_ROWS: Final = 10_000
 FRAME_BYTES: Final = 8 * 2**20
@@ -55,7 +55,7 @@ def compact(directory: Path, inbox: str, partition: int, segment: int) -> bool:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync_directory(directory)
+    sync_path(directory)
     return True
 
 

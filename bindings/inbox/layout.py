@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from bindings.inbox.errors import InboxFormatError
-from bindings.inbox.segments import partition_directory, sync_directory
-from bindings.private import private_file, private_folder
+from bindings.inbox.segments import partition_directory
+from bindings.private import private_file, private_folder, sync_path
 
 FORMAT: Final = 1
 NAME: Final = "format.json"
@@ -77,5 +77,5 @@ def _create(path: Path, layout: Layout) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path / NAME)
-    sync_directory(path)
-    sync_directory(path.parent)
+    sync_path(path)
+    sync_path(path.parent)

@@ -24,9 +24,9 @@ from bindings.inbox.ends import End, EndFile
 from bindings.inbox.errors import InboxClosed, InboxError, InboxFull, InboxRowError
 from bindings.inbox.frames import InboxRow, batch_of, encode, seed_of
 from bindings.inbox.recovery import recover
-from bindings.inbox.segments import segment_path, sync_directory
+from bindings.inbox.segments import segment_path
 from bindings.inbox.space import InboxLimits, Space
-from bindings.private import FILE_MODE
+from bindings.private import FILE_MODE, sync_path
 
 GROUP_ROWS: Final = 10_000
 GROUP_BYTES: Final = 16 * 2**20
@@ -205,7 +205,7 @@ class PartitionLog:
         try:
             os.ftruncate(descriptor, 0)
             os.fsync(descriptor)
-            sync_directory(self._directory)
+            sync_path(self._directory)
         except OSError:
             # Left as it is, the empty file would seal the segment before while that one still grows.
             with contextlib.suppress(OSError):

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bindings.inbox.ends import published_end
 from bindings.inbox.frames import frames, is_intact, search_intact, seed_of
-from bindings.inbox.segments import damaged, map_segment, segment_path, segments_in, sync_directory
-from bindings.private import private_folder
+from bindings.inbox.segments import damaged, map_segment, segment_path, segments_in
+from bindings.private import private_folder, sync_path
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def recover(directory: Path, inbox: str, partition: int) -> int:
     for segment in (number for number in segments if number >= floor):
         durable = published.rows if published is not None and published.segment == segment else 0
         rows = _cut_tail(segment_path(directory, segment), seed_of(inbox, partition, segment), durable)
-    sync_directory(directory)
+    sync_path(directory)
     # An empty last segment is taken again, unless a higher number has been shown to readers.
     return max(last + 1 if rows else last, floor, 0)
 

@@ -8,7 +8,6 @@ and trimming touch them. Segment numbers are never used twice.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -146,12 +145,3 @@ def damaged(path: Path, row: int) -> InboxDamaged:
         file=str(path),
         row=row,
     )
-
-
-def sync_directory(directory: Path) -> None:
-    """Make names in a directory durable: files created, renamed and removed there."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

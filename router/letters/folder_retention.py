@@ -14,12 +14,13 @@ from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
+from bindings.private import sync_path
 from router.errors import SinkError
 from router.letters.jsonlines_reading import SUFFIX as JSON_LINES
 from router.letters.jsonlines_reading import first_failed as first_of_lines
 from router.letters.jsonlines_reading import letter_of_line
 from router.letters.table_reading import PARQUET, first_failed, ordered_files
-from router.sinks.atomic import refused, sync_path, write_atomically
+from router.sinks.atomic import refused, write_atomically
 from router.sinks.forms import DEAD_LETTER
 
 

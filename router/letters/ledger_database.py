@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from bindings.private import private_file, private_folder
+from bindings.private import private_file, private_folder, sync_path
 from router.durable import read, write_durably
 from router.errors import DiskError, StateError
-from router.sinks.atomic import sync_path
 
 FORMAT: Final = 1
 BUSY_SECONDS: Final = 30.0

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from bindings.private import sync_path
 from router.errors import SinkError
 from router.names import escape_value
 from router.sinks.contract import Commit
@@ -44,15 +45,6 @@ def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_path(target.parent)
-
-
-def sync_path(path: Path) -> None:
-    """Make the bytes of a file, or the names in a folder, durable."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def batch_file(folder: Path, commit: Commit, suffix: str) -> Path:

@@ -14,9 +14,10 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from bindings.private import sync_path
 from router.errors import SinkError
 from router.settings.places import is_url
-from router.sinks.atomic import refused, sync_path
+from router.sinks.atomic import refused
 from router.sinks.contract import Commit, WriteResult
 from router.sinks.partitions import partitioned, with_partitions
 from router.sinks.trial import fails_anywhere

@@ -10,8 +10,9 @@ from typing import BinaryIO, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.private import sync_path
 from catalog.escaping import escaped_json
-from router.sinks.atomic import batch_file, has_batch, refused, sync_path, write_atomically
+from router.sinks.atomic import batch_file, has_batch, refused, write_atomically
 from router.sinks.contract import Commit, WriteResult
 from router.sinks.forms import INSTANT, JsonForm
 

@@ -8,7 +8,8 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from router.sinks.atomic import batch_file, has_batch, refused, sync_path, write_atomically
+from bindings.private import sync_path
+from router.sinks.atomic import batch_file, has_batch, refused, write_atomically
 from router.sinks.contract import Commit, WriteResult
 
 
