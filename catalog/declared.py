@@ -94,6 +94,7 @@ class Declarations:
     """All that the documents of one load declare, by xid; dialects fill it, the first declaration of an xid stays.
 
     ``schemagroups`` is what schema groups say beside their schemas, ``registry`` what documents say beside collections.
+    ``addresses`` are those that registries have of their own, by each file that their documents are read from.
     ``beyond`` are the groups and endpoints of messages that were only referred to, in documents beyond the sources.
     """
 
@@ -104,4 +105,5 @@ class Declarations:
     schema_places: dict[str, Place] = field(default_factory=dict)
     schemagroups: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     registry: dict[str, Any] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
     beyond: dict[str, DeclaredGroup | DeclaredEndpoint] = field(default_factory=dict)

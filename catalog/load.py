@@ -15,7 +15,7 @@ from catalog.collection import building
 from catalog.declared import Declarations, DeclaredEndpoint, Place
 from catalog.dialects import Dialect, cereg, detect, messagecatalog, xregistry
 from catalog.documents import Document, read_documents
-from catalog.fetching import Fetcher
+from catalog.fetching import Fetcher, is_url
 from catalog.findings import Findings
 from catalog.inheritance import Inheritance
 from catalog.linting import Subject, lint
@@ -24,6 +24,8 @@ from catalog.model import Catalog, Definition, Endpoint
 from catalog.properties import definition_of
 from catalog.reach import Reach
 from catalog.references import Resolver
+from catalog.registry_api import own_address
+from catalog.schemas.addresses import SchemaAddresses
 from catalog.schemas.linking import link_schemas
 
 EPOCH_CHARACTERS: Final = 16
@@ -44,20 +46,22 @@ def load(
     declarations: Declarations | None = None,
     fetcher: Fetcher | None = None,
     allow: Sequence[str] = (),
+    base_uri: str = "",
 ) -> Catalog:
     """Read files, folders and URLs as one catalog, with all findings of lint.
 
     References go across documents. A definition that cannot be used is left out and reported, the rest works. URLs
     are refused unless *network* is on; what documents refer to may be at public addresses and at those of *allow*
     (:class:`catalog.reach.Reach`). *declarations*, when given, is filled with what the documents declare. A
-    *fetcher*, when given, counts instead of *network* and *allow*, and afterwards tells all that was read.
+    *fetcher*, when given, counts instead of *network* and *allow*, and afterwards tells all that was read. *base_uri*
+    is the address of the registry that the sources are of, where they do not say it themselves.
 
     Raises:
         DocumentError: a source is missing, unreadable, or neither JSON nor YAML (exit code 2 of ``check``).
     """
     findings = Findings()
     given = fetcher if fetcher is not None else Fetcher(network=network, reach=Reach(allow))
-    return build(read_documents(sources, findings, fetcher=given), findings, declarations, given)
+    return build(read_documents(sources, findings, fetcher=given), findings, declarations, given, base_uri)
 
 
 def build(
@@ -65,10 +69,11 @@ def build(
     findings: Findings,
     into: Declarations | None = None,
     fetcher: Fetcher | None = None,
+    base_uri: str = "",
 ) -> Catalog:
     """Make a catalog of documents that were read; *findings* may hold some already, and all end in the catalog.
 
-    The *fetcher* gives what they refer to; without one there is no network.
+    The *fetcher* gives what they refer to; without one there is no network. *base_uri* is as for :func:`load`.
     """
     documents = tuple(documents)
     given = fetcher if fetcher is not None else Fetcher(network=False)
@@ -80,7 +85,8 @@ def build(
     definitions = dict(sorted((each.message.xid, definition_of(each, findings)) for each in effective))
     groups = _groups(declarations, definitions)
     endpoints = _endpoints(declarations, definitions, groups, listed, findings)
-    linked = link_schemas(definitions, declarations, abroad, given, findings)
+    addresses = SchemaAddresses(declarations, abroad, base_uri)
+    linked = link_schemas(definitions, declarations, abroad, given, findings, addresses)
     catalog = Catalog(linked.definitions, groups, endpoints, linked.schemas)
     lint(Subject(catalog, declarations, documents, findings))
     pending = tuple(sorted({*abroad.pending, *linked.pending}))
@@ -100,6 +106,9 @@ def _declared(documents: Iterable[Document], declarations: Declarations, finding
     for document in documents:
         dialect = detect(document.tree)
         place = Place(document.file)
+        for address in own_address(document.tree) or tuple(each for each in document.aliases[:1] if is_url(each)):
+            files = (document.file, *(each.file for each in document.mounts.values()))
+            declarations.addresses.update(dict.fromkeys(files, address))
         reader = _READERS.get(dialect)
         if reader is not None:
             reader(document, declarations, findings)

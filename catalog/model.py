@@ -54,6 +54,8 @@ class Definition:
     ``protocol_declared`` tells a protocol that the message or a base of it names from one that only its group
     gives as default, which restricts but does not describe. ``base`` lists the xids it derives from, nearest first.
     A name that occurs twice in one list of headers gives two properties; both must hold.
+    ``schemauri`` is the absolute URI of the data schema, which mapped and emitted events have as ``dataschema``: a
+    template when the envelope declares one, None when there is no schema or its address is not known.
     ``schemakey`` names the entry of :attr:`Catalog.schemas` that holds the data schema, None when there is none or it
     could not be loaded; ``schemaname`` is the ``:Name`` deep link, ``schemapointer`` a JSON pointer into that document.
     """
@@ -72,6 +74,7 @@ class Definition:
     dataschemaxid: str | None = None
     datacontenttype: str | None = None
     base: tuple[str, ...] = ()
+    schemauri: str | None = None
     schemakey: str | None = None
     schemaname: str = ""
     schemapointer: str = ""

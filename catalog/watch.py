@@ -77,18 +77,20 @@ class CatalogWatcher:
         *,
         network: bool = False,
         allow: Sequence[str] = (),
+        base_uri: str = "",
         max_shrink: float = MAX_SHRINK,
         current: Catalog | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch *sources*; *current* is the catalog in use, so that an unchanged first look says nothing.
 
-        *allow* is as for :func:`catalog.load.load`. A catalog or document of it that lost more than *max_shrink* of its
-        definitions (0 to 1) is taken at a second look only.
+        *allow* and *base_uri* are as for :func:`catalog.load.load`. A catalog or document of it that lost more than
+        *max_shrink* of its definitions (0 to 1) is taken at a second look only.
         """
         self._sources = tuple(sources)
         self._interval = interval
         self._network = network
+        self._base_uri = base_uri
         self._clock = clock
         self._cache = Cache(clock=clock)
         self._reach = Reach(allow)
@@ -133,7 +135,7 @@ class CatalogWatcher:
         before, declarations = self._seen or {}, Declarations()
         self._held, self._doubts = None, ()
         try:
-            catalog = load(self._sources, fetcher=fetcher, declarations=declarations)
+            catalog = load(self._sources, fetcher=fetcher, declarations=declarations, base_uri=self._base_uri)
         except DocumentError as error:
             self._seen = fetcher.seen
             return self._unreadable(error)

@@ -19,13 +19,16 @@ import pyarrow.compute as pc
 
 from bindings.envelope import ATTRIBUTE_NAME
 from catalog.model import PropertyType
+from catalog.schemas.addresses import is_absolute
 from catalog.values import is_valid
 
 Bool = npt.NDArray[np.bool_]
 Types = tuple[str, ...]
-"""The types that a value must be valid for; ``VERSION`` is one of its own."""
+"""The types that a value must be valid for; ``VERSION`` and ``ABSOLUTE`` are of our own."""
 VERSION: Final = "specversion"
-CORE_TYPES: Final = {"source": "urireference", "dataschema": "uri", "time": "timestamp", VERSION: VERSION}
+ABSOLUTE: Final = "absolute URI"
+"""The type of ``dataschema``: in a catalog a URI may be relative, in an event that leaves it may not (section 10)."""
+CORE_TYPES: Final = {"source": "urireference", "dataschema": ABSOLUTE, "time": "timestamp", VERSION: VERSION}
 NOT_EMPTY: Final = frozenset({"id", "type", "subject", "datacontenttype", *CORE_TYPES})
 RESERVED: Final = frozenset({"data", "data_base64"})
 """Members of the JSON format, and so no names of attributes."""
@@ -47,6 +50,7 @@ _SURE_REFERENCE: Final = (
 )
 _SURE: Final = {
     "uri": _SURE_REFERENCE,
+    ABSOLUTE: r"^[A-Za-z][A-Za-z0-9+\-]*:(?://)?[A-Za-z0-9\-._~/]+$",
     "urireference": _SURE_REFERENCE,
     "uritemplate": _SURE_REFERENCE,
     "timestamp": (
@@ -88,7 +92,7 @@ def always_valid(name: str, types: Types, text_with: Sequence[str]) -> bool:
     ``text_with`` are its expansions with a letter and with an escape for every placeholder. An encoded value has only
     those and other characters that URIs allow wherever they allow both.
     """
-    uris = all(each in ("uri", "urireference", "uritemplate") for each in types)
+    uris = all(each in ("uri", "urireference", "uritemplate", ABSOLUTE) for each in types)
     return uris and not any(value_fault(name, types, text) for text in text_with)
 
 
@@ -128,6 +132,8 @@ def _is_ascii(values: pa.StringArray) -> bool:
 
 
 def _of_type(kind: str, text: str) -> bool:
+    if kind == ABSOLUTE:
+        return is_absolute(text) and is_valid("uri", text)
     return text == "1.0" if kind == VERSION else is_valid(kind, text, bits32=True)
 
 

@@ -63,7 +63,7 @@ def examine(config: Path | None = None) -> Iterator[Diagnosis]:
     yield state_folder(settings)
     read = settings.catalog
     try:
-        catalog = load(read.source, network=read.network, allow=read.allow_addresses)
+        catalog = load(read.source, network=read.network, allow=read.allow_addresses, base_uri=read.base_uri)
     except DocumentError as error:
         yield Diagnosis("catalog", "fail", str(error), error.hint or "correct catalog.source")
         return

@@ -24,7 +24,7 @@ from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.model import Catalog, Definition, Endpoint, Property
 from catalog.record import Record
 from catalog.templates import TEMPLATE_TYPES, Template
-from catalog.values import is_any_timestamp, is_valid, text_of
+from catalog.values import is_any_timestamp, text_of
 from router.channels import source_of
 from router.emit_parts import address_parts, attribute_part, part_of
 from router.errors import RouterError
@@ -142,9 +142,8 @@ class Producer:
                 made[name] = self._default(name, prop, now)
         made.setdefault("time", now)
         made.setdefault("datacontenttype", content_type)
-        schema = self.definition.dataschemauri
-        if schema and "dataschema" not in declared and is_valid("uri", schema):
-            made["dataschema"] = schema
+        if self.definition.schemauri and "dataschema" not in declared:
+            made["dataschema"] = self.definition.schemauri
         return made
 
     def _default(self, name: str, prop: Property | None, now: str) -> str:

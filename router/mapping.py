@@ -20,7 +20,7 @@ from catalog.model import Definition, Property
 from catalog.schemas.contract import Family
 from catalog.schemas.formats import parse_format
 from catalog.templates import TEMPLATE_TYPES, Placeholder
-from catalog.values import is_any_timestamp, is_valid, percent_encode, text_of
+from catalog.values import is_any_timestamp, percent_encode, text_of
 from router.attributes import Types, always_valid, name_fault, of_types, printable, types_of, value_fault
 from router.matching.columns import Columns, Int
 from router.matching.constraints import template_of
@@ -114,7 +114,7 @@ def program_of(definition: Definition, supplied: frozenset[str], origin: Origin,
     ``envelope`` tells whether it declares the CloudEvents envelope on this channel, by itself or by default.
     """
     made = {"specversion": Attribute("specversion", (Piece("1.0"),))}
-    declared = {prop.name: prop for prop in definition.envelopemetadata} if envelope else {}
+    declared = {prop.name: _absolute(prop, definition) for prop in definition.envelopemetadata} if envelope else {}
     for name, prop in declared.items():
         pieces, missing = _declared(prop, supplied, origin)
         if missing and name not in FALLBACKS:
@@ -155,6 +155,11 @@ def inferred_content_type(schema_format: str | None) -> str | None:
     return _FORMAT_CONTENT[known.family] if known is not None else None
 
 
+def _absolute(prop: Property, definition: Definition) -> Property:
+    """Return a declared ``dataschema`` with the absolute URI that its value stands for, if there is one."""
+    return replace(prop, value=definition.schemauri) if prop.name == "dataschema" else prop
+
+
 def _declared(prop: Property, supplied: frozenset[str], origin: Origin) -> tuple[tuple[Piece, ...], str]:
     """Return the pieces of a declared attribute, and the first placeholder that nothing supplies."""
     if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
@@ -179,12 +184,11 @@ def _declared(prop: Property, supplied: frozenset[str], origin: Origin) -> tuple
 
 
 def _left(definition: Definition, origin: Origin) -> dict[str, tuple[Piece, ...]]:
-    schema = definition.dataschemauri or definition.dataschemaxid
     left: dict[str, tuple[Piece, ...]] = {name: (Piece(default=name),) for name in DEFAULTS}
     left["source"] = (Piece(origin.source),)
     left["type"] = (Piece(definition.messageid),)
-    if schema and is_valid("uri", schema):
-        left["dataschema"] = (Piece(schema),)
+    if definition.schemauri and not any(prop.name == "dataschema" for prop in definition.envelopemetadata):
+        left["dataschema"] = (Piece(definition.schemauri),)
     return left
 
 

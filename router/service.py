@@ -143,7 +143,7 @@ def read_catalog(settings: Settings) -> Catalog:
     """
     read = settings.catalog
     try:
-        catalog = load(read.source, network=read.network, allow=read.allow_addresses)
+        catalog = load(read.source, network=read.network, allow=read.allow_addresses, base_uri=read.base_uri)
     except DocumentError as error:
         raise CatalogUnavailable(f"catalog: {error}", hint=error.hint or "correct catalog.source") from error
     if not catalog.definitions:

@@ -63,7 +63,16 @@ def _renamed(old: Catalog, new: Catalog) -> dict[str, str]:
 def _constraints(definition: Definition) -> str:
     """Return all that a definition matches and makes, but for how it is called and what it derives from."""
     schema = repr(definition.dataschema) if definition.dataschema is not None else definition.dataschemauri
-    alone = replace(definition, xid="", group="", base=(), schemakey=None, dataschema=None, dataschemauri=schema)
+    alone = replace(
+        definition,
+        xid="",
+        group="",
+        base=(),
+        schemauri=None,
+        schemakey=None,
+        dataschema=None,
+        dataschemauri=schema,
+    )
     return repr(alone)
 
 

@@ -16,6 +16,7 @@ from catalog.declared import Declarations, DeclaredMessage, Place
 from catalog.fetching import Fetcher
 from catalog.findings import Findings
 from catalog.model import Definition, Severity
+from catalog.schemas.addresses import SchemaAddresses
 from catalog.schemas.bodies import short
 from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource
@@ -45,6 +46,7 @@ def link_schemas(
     abroad: Abroad,
     fetcher: Fetcher,
     findings: Findings,
+    addresses: SchemaAddresses,
 ) -> LinkedSchemas:
     """Find the schema of every definition, take in what it refers to, and compile it once.
 
@@ -52,7 +54,7 @@ def link_schemas(
     """
     gathering = Gathering(SchemaRegistry(declarations), abroad, fetcher, findings)
     gathering.everything_embedded()
-    linker = _Linker(declarations, gathering, findings)
+    linker = _Linker(declarations, gathering, findings, addresses)
     linked = {xid: linker.linked(definition) for xid, definition in definitions.items()}
     linker.compile()
     return LinkedSchemas(linked, dict(sorted(gathering.schemas.items())), tuple(sorted(gathering.pending)))
@@ -63,6 +65,7 @@ class _Linker:
     declarations: Declarations
     gathering: Gathering
     findings: Findings
+    addresses: SchemaAddresses
     _found: dict[str, Located | None] = field(default_factory=dict)
     _sources: dict[tuple[str, str, str, str | None], tuple[SchemaSource | None, dict[Place, None]]] = field(
         default_factory=dict
@@ -72,6 +75,9 @@ class _Linker:
     def linked(self, definition: Definition) -> Definition:
         """Return the definition with its link, and note its schema for :meth:`compile`."""
         writer = self._writer(definition, _SCHEMAS)
+        registry = self.gathering.registry_of((writer or definition).xid)
+        address = self.addresses.of(definition, writer, registry)
+        definition = definition if address is None else replace(definition, schemauri=address)
         if writer is None:
             return definition
         if writer.xid not in self._found:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from catalog.declared import Declarations, Place
+from catalog.fetching import is_url
 from catalog.schemas.library import as_tree
 from catalog.versions import default_version
 
@@ -81,6 +82,23 @@ class SchemaRegistry:
         if reference not in self._links:
             self._links[reference] = self._link(reference)
         return self._links[reference]
+
+    def address(self, reference: str) -> str | None:
+        """Return the URL that what a reference means gives itself (``self``), with the reference's deep link."""
+        found = _REFERENCE.search(reference)
+        if found is None:
+            return None
+        group, path, fragment = found.groups()
+        for schema, version, deep in _readings(path):
+            for names in ((group, schema), (_unescaped(group), _unescaped(schema))):
+                xid = self._known(f"/schemagroups/{names[0]}/schemas/{names[1]}")
+                body = self.declarations.schemas[xid] if xid is not None else {}
+                holder = body if version is None else _versions(body).get(version, {})
+                own = holder.get("self")
+                if isinstance(own, str) and is_url(own):
+                    within = (f":{deep}" if deep else "") + (f"#{fragment}" if fragment else "")
+                    return own.removesuffix("$details") + within
+        return None
 
     def sibling(self, name: str, key: str) -> Entry | None:
         """Return the schema called *name* in the group of the schema *key*, with or without a file's ending."""

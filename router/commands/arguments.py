@@ -39,14 +39,26 @@ AllowAddresses = Annotated[
 ]
 
 
-def usable_catalog(sources: list[str], *, network: bool = True, allow: Sequence[str] = ()) -> Catalog:
+BaseUri = Annotated[
+    str,
+    typer.Option(
+        "--base-uri",
+        metavar="URL",
+        help="Address of the registry that the catalog is of, where it names none: `dataschema` of events is below it.",
+    ),
+]
+
+
+def usable_catalog(
+    sources: list[str], *, network: bool = True, allow: Sequence[str] = (), base_uri: str = ""
+) -> Catalog:
     """Load a catalog to work with.
 
     Raises:
         CatalogUnavailable: it has no definition at all.
         DocumentError: a source cannot be read.
     """
-    catalog = load(sources, network=network, allow=allow)
+    catalog = load(sources, network=network, allow=allow, base_uri=base_uri)
     if not catalog.definitions:
         told = next((f": {each.message}" for each in catalog.findings if each.severity == "error"), "")
         hint = f"`xrouter check {sources[0]}` shows what is wrong"

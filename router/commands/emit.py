@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 from rich.progress import Progress
 
-from router.commands.arguments import CatalogOption, pairs_of, usable_catalog
+from router.commands.arguments import BaseUri, CatalogOption, pairs_of, usable_catalog
 from router.delivery import opened, protocol_of
 from router.emit import MODES, Producer, check_matches
 from router.terminal import terminal
@@ -42,6 +42,7 @@ def emit(
         str | None,
         typer.Option(metavar="TARGET", help="http(s)://HOST or kafka://HOST:PORT/TOPIC; without it, standard output."),
     ] = None,
+    base_uri: BaseUri = "",
 ) -> None:
     """Produce messages that match a definition: as native records on standard output, or to a target.
 
@@ -49,7 +50,7 @@ def emit(
     made up as the schema asks and checked against it; a warning says when it is not known to fit.
     """
     values = [*(context or []), *(text for text in more or [] if "=" in text)]
-    loaded = usable_catalog([*catalog, *(text for text in more or [] if "=" not in text)])
+    loaded = usable_catalog([*catalog, *(text for text in more or [] if "=" not in text)], base_uri=base_uri)
     known = loaded.definitions.get(message)
     if to is not None and protocol is None and known is not None and known.protocol is None and endpoint is None:
         protocol = protocol_of(to)

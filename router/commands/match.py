@@ -13,7 +13,7 @@ import typer
 
 from catalog.escaping import escaped_json
 from catalog.model import Catalog
-from router.commands.arguments import AllowAddresses, CatalogOption, MorePaths, usable_catalog
+from router.commands.arguments import AllowAddresses, BaseUri, CatalogOption, MorePaths, usable_catalog
 from router.commands.match_explained import Teller
 from router.conformance import Validation
 from router.errors import RouterError
@@ -48,6 +48,7 @@ def match(
         bool, typer.Option("--all", help=f"With --explain: all candidates, not just the best {BEST}.")
     ] = False,
     allow: AllowAddresses = None,
+    base_uri: BaseUri = "",
 ) -> None:
     """Say for each native record which definition takes it, or why none does.
 
@@ -57,7 +58,7 @@ def match(
         raise typer.BadParameter("--endpoint and --group exclude each other; give one of them")
     if everything and not explain:
         raise typer.BadParameter("--all goes with --explain")
-    loaded = usable_catalog([*catalog, *(more or [])], allow=allow or ())
+    loaded = usable_catalog([*catalog, *(more or [])], allow=allow or (), base_uri=base_uri)
     if endpoint is not None:
         _require(endpoint, loaded.endpoints, "endpoint")
     matcher = _matcher(loaded, endpoint, group or [], validate.value)

@@ -32,7 +32,8 @@ def routes(
     """
     settings = load_settings(config)
     read = settings.catalog
-    plan = Plan(usable_catalog(list(read.source), network=read.network, allow=read.allow_addresses), settings)
+    loaded = usable_catalog(list(read.source), network=read.network, allow=read.allow_addresses, base_uri=read.base_uri)
+    plan = Plan(loaded, settings)
     found = survey(plan)
     if format is Format.json:
         say_json_lines(_objects(found))

@@ -34,7 +34,13 @@ def marked_catalog(settings: Settings) -> tuple[Catalog | None, Marks]:
     declarations = Declarations()
     read = settings.catalog
     try:
-        catalog = load(read.source, network=read.network, declarations=declarations, allow=read.allow_addresses)
+        catalog = load(
+            read.source,
+            network=read.network,
+            declarations=declarations,
+            allow=read.allow_addresses,
+            base_uri=read.base_uri,
+        )
     except DocumentError as error:
         _log.warning("the catalog cannot be read, so what it marks as sensitive is unknown", problem=str(error))
         return None, given | Marks(everything=True)

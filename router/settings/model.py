@@ -33,6 +33,11 @@ class CatalogSettings(Section):
     source: Texts = Field(
         ("./catalog.xreg.json",), description="File, folder or URL of the catalog, or a list of them."
     )
+    base_uri: str = Field(
+        "",
+        description="Address of the registry that the catalog is of, where it names none; `dataschema` is below it.",
+        pattern=r"^(?:https?://[^\s/?#]+[^\s?#]*)?$",
+    )
     poll: Duration = Field(timedelta(seconds=5), description="How often changes are looked for; 0 is never.")
     network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
     max_shrink: float = Field(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from unicodedata import category
+from urllib.parse import urlsplit
 
 from bindings.envelope import Envelope
 from bindings.parts import Part
@@ -49,6 +51,8 @@ def mapped(
     made = {"specversion": "1.0"}
     types: dict[str, str] = {}
     for prop in definition.envelopemetadata if enveloped else ():
+        if prop.name == "dataschema":
+            prop = replace(prop, value=definition.schemauri)
         if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
             if prop.name != "time" and (prop.required or prop.name in ("id", "source", "type")):
                 if left.get(prop.name) is None:
@@ -76,6 +80,8 @@ def may_leave(name: str, declared: str, text: str) -> bool:
     if any(category(each) == "Cc" or ord(each) & 0xFFFE == 0xFFFE or 0xFDD0 <= ord(each) <= 0xFDEF for each in text):
         return False
     if name == "specversion" and text != "1.0":
+        return False
+    if name == "dataschema" and not urlsplit(text).scheme:
         return False
     return all(is_valid(each, text, bits32=True) for each in (declared, CORE.get(name, "string")))
 
@@ -111,8 +117,9 @@ def left_over(
     left: dict[str, str | None] = {"id": identity or POSITION, "source": source, "time": time, "partitionkey": key}
     left["type"] = definition.xid.rsplit("/", 1)[-1]
     left["datacontenttype"] = content or definition.datacontenttype or inferred
-    schema = definition.dataschemauri or definition.dataschemaxid
-    return left | ({"dataschema": schema} if schema and is_valid("uri", schema) else {})
+    declared = {prop.name for prop in definition.envelopemetadata}
+    schema = None if "dataschema" in declared else definition.schemauri
+    return left | ({"dataschema": schema} if schema else {})
 
 
 _PLACE: Final = (("topic", ""), ("partition", 0), ("offset", 0))

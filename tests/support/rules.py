@@ -30,7 +30,9 @@ INPUTS: Final = frozenset(
 )
 OUTCOME: Final = frozenset({"routed", "context", "cloudevent", "exactly", "data", "dead", "nearest", "names"})
 ABOUT: Final = frozenset({"sign", "bug", "events"})
-CASE: Final = frozenset({"protocols", "catalog", "messages", "group", "endpoint", "given", "records", "settings"})
+CASE: Final = frozenset(
+    {"protocols", "catalog", "messages", "group", "endpoint", "given", "records", "settings", "self"}
+)
 PREFIXED: Final = ("messagegroups", "endpoints", "schemagroups")
 ANY: Final = object()
 """A body that a case says nothing about."""
@@ -98,12 +100,16 @@ class Suite:
 
     rules: Sequence[Rule]
     samples: list[Sample] = field(default_factory=list)
-    document: dict[str, dict[str, Any]] = field(default_factory=lambda: {name: {} for name in PREFIXED})
+    documents: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """By the address that each gives itself, which is empty for most."""
 
     def catalog(self) -> Catalog:
         """Return the catalog of all cases."""
-        tree = {name: members for name, members in self.document.items() if members}
-        return build([Document("rules.json", tree)], Findings())
+        documents = []
+        for number, (address, document) in enumerate(self.documents.items()):
+            tree: dict[str, Any] = {name: members for name, members in document.items() if members}
+            documents.append(Document(f"rules{number}.json", tree | ({"self": address} if address else {})))
+        return build(documents, Findings())
 
 
 def read_rules(folder: Path = FOLDER) -> list[Rule]:
@@ -160,8 +166,9 @@ def _add_catalog(suite: Suite, case: Mapping[str, Any], protocol: str, prefix: s
         "endpoints": {"e": {"usage": ["consumer"], "messagegroups": ["/messagegroups/g"], **case.get("endpoint", {})}},
     }
     expanded = _expanded(catalog, protocol, prefix)
+    document = suite.documents.setdefault(case.get("self", ""), {name: {} for name in PREFIXED})
     for name in PREFIXED:
-        suite.document[name].update({f"{prefix}{key}": body for key, body in expanded.get(name, {}).items()})
+        document[name].update({f"{prefix}{key}": body for key, body in expanded.get(name, {}).items()})
 
 
 def _expanded(tree: Any, protocol: str, prefix: str) -> Any:

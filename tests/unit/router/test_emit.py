@@ -306,3 +306,25 @@ def test_the_record_form_is_read_back(market: Catalog) -> None:
     assert isinstance(record, Record)
     form = json.loads(record_line(record))
     assert set(form) == {"protocol", "native", "body", "time"}
+
+
+@pytest.mark.parametrize("base_uri", ["", "https://set.example/api/"])
+@pytest.mark.parametrize("protocol", ["HTTP", "AMQP/1.0", "MQTT/5.0", "MQTT/3.1.1", "KAFKA", "NATS"])
+def test_dataschema_is_absolute_or_left_out(tmp_path: Path, protocol: str, base_uri: str) -> None:
+    reference = "/schemagroups/S/schemas/s"
+    message = {
+        "envelope": "CloudEvents/1.0",
+        "dataschemaformat": "JsonSchema/draft-07",
+        "dataschemauri": f"#{reference}",
+    }
+    tree = {
+        "messagegroups": {"G": {"messages": {"M": message}}},
+        "schemagroups": {"S": {"schemas": {"s": {"format": "JsonSchema/draft-07", "schema": {"type": "object"}}}}},
+    }
+    (tmp_path / "catalog.json").write_text(json.dumps(tree))
+    catalog = load([tmp_path / "catalog.json"], base_uri=base_uri)
+    producer = produced(catalog, MESSAGE, protocol=protocol)
+    record = producer.record()
+    check_matches(catalog, producer, record)
+    (outcome,) = RecordMatcher(catalog).decide([record_line(record)])
+    assert outcome["cloudevent"].get("dataschema") == (f"{base_uri.rstrip('/')}{reference}" if base_uri else None)
