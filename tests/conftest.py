@@ -17,7 +17,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from router.connectors import kafka_jars
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
-from tests.support.router import SHORT_LIVED, RouterProcess
+from tests.support.router import RouterProcess
+from tests.support.router_archive import router_options
 from tests.support.waiting import wait_until
 from tests.support.weights import ROOT, longest_first, read_weights
 
@@ -118,7 +119,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.jars": ",".join(map(str, kafka_jars())),
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.driver.extraJavaOptions": router_options(),
         "spark.driver.memory": "1g",
         "spark.sql.caseSensitive": "true",
         "spark.sql.session.timeZone": "UTC",

@@ -9,17 +9,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
 from bindings.ivy import Coordinate, Request, find_java
 from bindings.pins import resolve_pinned
 from tests.support import deployed
+from tests.support.class_archive import start_options
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import LOG_TAIL_BYTES, BrokerFailed, BrokerProcess
 
@@ -57,15 +59,22 @@ appender.err.layout.pattern=%d %p %c{1}: %m%n
 """
 
 
+_MAIN: Final = "kafka.Kafka"
+
+
 class KafkaBroker(BrokerProcess):
     """A single-node KRaft broker on loopback, in a process of its own."""
 
     ready_seconds = READY_LIMIT_SECONDS
 
-    def __init__(self, folder: Path, *, heap: str = "384m") -> None:
-        """Prepare a broker whose data, settings and log are in *folder*; nothing runs before :meth:`start`."""
+    def __init__(self, folder: Path, *, heap: str = "384m", start: Sequence[str] | None = None) -> None:
+        """Prepare a broker whose data, settings and log are in *folder*; nothing runs before :meth:`start`.
+
+        *start* are other options for its JVM than those that make it start quickly.
+        """
         super().__init__(folder)
         self._heap = heap
+        self._start = start
         self._port, self._controller_port = free_ports(2)
 
     @property
@@ -88,7 +97,7 @@ class KafkaBroker(BrokerProcess):
     def _command(self) -> Sequence[str]:
         if not (self._folder / "server.properties").exists():
             self._format()
-        return self._java("kafka.Kafka", str(self._folder / "server.properties"))
+        return self._java(_MAIN, str(self._folder / "server.properties"))
 
     def _ready(self) -> bool:
         return answers(self.bootstrap)
@@ -124,11 +133,28 @@ class KafkaBroker(BrokerProcess):
         return ()
 
     def _java(self, main: str, *arguments: str) -> list[str]:
-        classpath = os.pathsep.join(map(str, resolve_pinned(KAFKA_SERVER, KAFKA_PINS)))
+        jars = resolve_pinned(KAFKA_SERVER, KAFKA_PINS)
+        classpath = os.pathsep.join(map(str, jars))
         options = [f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseSerialGC", "-Djava.awt.headless=true"]
+        if self._start is None:
+            options += start_options("kafka", jars, _run_one)
+        elif main == _MAIN:
+            options += self._start
         options.append(f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}")
         options += self._system_properties()
         return [str(find_java()), *options, "-cp", classpath, main, *arguments]
+
+
+def _run_one(options: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        broker = KafkaBroker(Path(folder) / "kafka", start=options)
+        broker.start()
+        try:
+            producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+            producer.produce("any", b"1")
+            producer.flush(READY_LIMIT_SECONDS)
+        finally:
+            broker.stop()
 
 
 def answers(bootstrap: str, limit: float = 2.0) -> bool:

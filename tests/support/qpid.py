@@ -11,7 +11,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from proton.utils import BlockingConnection
 from bindings.ivy import Coordinate, Request, find_java
 from bindings.pins import resolve_pinned
 from tests.support import deployed
+from tests.support.class_archive import start_options
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.processes import BrokerFailed, BrokerProcess
 
@@ -62,8 +64,10 @@ class QpidBroker(BrokerProcess):
         users: Mapping[str, str] | None = None,
         certificates: Certificates | None = None,
         heap: str = "512m",
+        start: Sequence[str] | None = None,
     ) -> None:
         super().__init__(folder)
+        self._start = start
         self._users = dict(users or {})
         self._certificates = certificates
         self._heap = heap
@@ -94,9 +98,11 @@ class QpidBroker(BrokerProcess):
         return READY_MARK in self.log.read_bytes()[self._started_at :]
 
     def _java(self) -> list[str]:
-        classpath = os.pathsep.join(map(str, resolve_pinned(QPID_SERVER, QPID_PINS)))
+        jars = resolve_pinned(QPID_SERVER, QPID_PINS)
+        classpath = os.pathsep.join(map(str, jars))
         work = self._folder / "work"
         options = [f"-Xmx{self._heap}", "-Xms64m", "-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=256m"]
+        options += start_options("qpid", jars, _run_one) if self._start is None else self._start
         options += ["-Djava.awt.headless=true", f"-Dlogback.configurationFile={deployed.QPID_LOGGING}"]
         options += [f"-Dderby.stream.error.file={self._folder / 'derby.log'}"]
         arguments = ["--initial-config-path", str(self._initial())]
@@ -121,6 +127,16 @@ class QpidBroker(BrokerProcess):
         file = self._folder / "initial.json"
         file.write_text(json.dumps(configuration, indent=1))
         return file
+
+
+def _run_one(options: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        broker = QpidBroker(Path(folder) / "qpid", start=options)
+        broker.start()
+        try:
+            BlockingConnection(broker.uri, timeout=READY_LIMIT_SECONDS).close()
+        finally:
+            broker.stop()
 
 
 def make_certificates(folder: Path) -> Certificates:

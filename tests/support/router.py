@@ -16,12 +16,11 @@ from typing import Any, Final
 import yaml
 
 from tests.support.ports import free_ports
+from tests.support.router_archive import router_options
 from tests.support.waiting import wait_until
 
 START_SECONDS: Final = 180.0
 STOP_SECONDS: Final = 120.0
-SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1"
-"""For JVMs that end before the best code would pay: they compile quickly and only once."""
 
 
 class RouterProcess:
@@ -45,7 +44,10 @@ class RouterProcess:
         """Write the settings; they count at the next start."""
         told = {"metrics": {"port": self.port}, "state": str(self.folder / "state"), **settings}
         spark = dict(told.get("spark", {}))
-        spark["conf"] = {"spark.driver.extraJavaOptions": SHORT_LIVED, **spark.get("conf", {})}
+        conf = dict(spark.get("conf", {}))
+        if "spark.driver.extraJavaOptions" not in conf:
+            conf["spark.driver.extraJavaOptions"] = router_options()
+        spark["conf"] = conf
         self.config.write_text(yaml.safe_dump({**told, "spark": spark}))
 
     @property
