@@ -126,7 +126,7 @@ class Text(Expression):
 
 @dataclass(frozen=True)
 class Base64(Expression):
-    """Bytes as base64 text."""
+    """Bytes as base64 text; of a text its UTF-8 bytes."""
 
     of: Expression
 
@@ -140,7 +140,8 @@ class Base64(Expression):
         import base64
 
         found = self.of.arrow(rows).to_pylist()
-        encoded = [None if value is None else base64.b64encode(value).decode("ascii") for value in found]
+        values = [value.encode("utf-8") if isinstance(value, str) else value for value in found]
+        encoded = [None if value is None else base64.b64encode(value).decode("ascii") for value in values]
         return pa.array(encoded, pa.string())
 
 

@@ -6,6 +6,7 @@ are possessive (they never back up) and are applied with ``fullmatch``, since ``
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Callable, Hashable
 from decimal import Decimal, InvalidOperation
@@ -111,8 +112,8 @@ def is_valid(type: str, text: str, *, bits32: bool = False) -> bool:
 def canonical(type: str, value: object) -> Hashable | None:
     """Return a key that is equal for equal values of *type*; None when the value is not valid for it.
 
-    Numbers compare by exact value, timestamps as instants (nanoseconds since 1970), booleans as such, media and all
-    other types as their exact text.
+    Numbers compare by exact value, timestamps as instants (nanoseconds since 1970), booleans as such, binary as the
+    bytes that base64 stands for, media and all other types as their exact text.
     """
     text = text_of(value)
     if type in ("number", "integer"):
@@ -126,7 +127,18 @@ def canonical(type: str, value: object) -> Hashable | None:
         return {"true": True, "false": False}.get(text)
     if type == "timestamp":
         return instant(text)
+    if type == "binary":
+        return _decoded(text)
     return text if is_valid(type, text) else None
+
+
+def binary_value(text: str) -> bytes:
+    """Return the bytes that a declared value of type ``binary`` stands for (section 10, binary constraints).
+
+    It is base64; a text that is none, which lint reports, stands for itself.
+    """
+    found = _decoded(text)
+    return text.encode("utf-8", "surrogatepass") if found is None else found
 
 
 def is_timestamp(text: str) -> bool:
@@ -188,6 +200,11 @@ def percent_decoded(text: str) -> str | None:
 def percent_encode(text: str) -> str:
     """Escape all but the unreserved characters, as RFC 6570 level 1 expansion does."""
     return quote(text, safe="", errors="surrogatepass")
+
+
+def _decoded(text: str) -> bytes | None:
+    """Return the bytes that base64 text stands for; None for any other text."""
+    return base64.b64decode(text) if is_valid("binary", text) else None
 
 
 def _is_reference(text: str) -> bool:

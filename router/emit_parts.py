@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
@@ -11,11 +9,12 @@ from urllib.parse import quote
 from bindings.envelope import AttributeRule
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from catalog.model import Definition, Endpoint, PropertyType
-from catalog.values import is_valid
+from catalog.values import binary_value, is_valid
+from router.matching.constraints import BASE64_KEY
 from router.sources import path_of
 
-_BINARY: Final = frozenset({"key", "correlation_data", "properties.user-id"})
-"""Parts that are bytes by their protocol, whatever type is declared."""
+_BINARY: Final = frozenset({BASE64_KEY, "correlation_data", "properties.user-id"})
+"""Members that are bytes by their protocol, and base64 in a record, whatever type is declared."""
 _NAMED_VALUES: Final = ("headers.", "query.", "user_properties.")
 """Lists whose values are texts in every protocol."""
 _UNESCAPED: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
@@ -24,14 +23,14 @@ _DEFAULT_METHOD: Final = "POST"
 
 
 def part_of(name: str, kind: PropertyType, text: str) -> Part:
-    """Return the part for one protocol option; numbers and booleans keep their type where the protocol has types."""
-    if name == "key_base64":
-        try:
-            return Part("key", base64.b64decode(text, validate=True), BINARY_KIND)
-        except (binascii.Error, ValueError):
-            return Part("key", text.encode(), BINARY_KIND)  # no base64: the check of the result will say so
+    """Return the part for one protocol option; numbers and booleans keep their type where the protocol has types.
+
+    A text of type ``binary`` is the base64 of the bytes to be sent (section 10), as is one for a member that is bytes.
+    """
+    if kind == "binary" or name in _BINARY:
+        return Part("key" if name == BASE64_KEY else name, binary_value(text), BINARY_KIND)
     data = text.encode()
-    if name in _BINARY:
+    if name == "key":
         return Part(name, data, BINARY_KIND)
     typed = kind in ("integer", "number", "boolean") and is_valid(kind, text)
     return Part(name, data, JSON_KIND if typed and not name.startswith(_NAMED_VALUES) else None)
@@ -50,9 +49,12 @@ def attribute_part(rule: AttributeRule, name: str, value: str) -> Part:
 def address_parts(protocol: str, definition: Definition, endpoint: Endpoint | None) -> Mapping[str, str]:
     """Return where a record of that channel goes, for what the definition itself leaves open.
 
-    Values may be templates. Without an endpoint, topics and subjects are named after the message.
+    Values may be templates. Without an endpoint, topics and subjects are named after the message. An HTTP response,
+    which a definition with a ``status`` describes, has neither method nor path.
     """
     options = endpoint.options if endpoint else {}
+    if protocol == "HTTP" and any(prop.name == "status" for prop in definition.protocoloptions):
+        return {}
     if protocol == "HTTP":
         path = options.get("path") or path_of(endpoint.uris if endpoint else ())
         fallback = f"/{endpoint.xid.rsplit('/', 1)[-1]}" if endpoint else "/"

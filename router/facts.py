@@ -152,6 +152,7 @@ class RawFacts:
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = frozenset(keys)
+        self._bytes = {key.removeprefix("b."): key for key in self._keys if key.startswith("b.")}
         self._sparse = _Sparse()
         self._repeats: dict[tuple[int, str], list[str | None]] = {}
         self._lines: list[tuple[int, int, int, int]] = []
@@ -239,6 +240,8 @@ class RawFacts:
             for key, text in _texts(part, binding):
                 if key in self._keys:
                     found.setdefault(key, []).append(text)
+            if part.key in self._bytes:
+                found.setdefault(self._bytes[part.key], []).append(base64.b64encode(part.value).decode("ascii"))
         for key, texts in found.items():
             if len(texts) == 1 and texts[0] is not None:
                 self._sparse.put(row, key, texts[0])

@@ -46,6 +46,8 @@ SOURCE_SCHEMA: Final = pa.schema(
     ]
 )
 """Rows as the codec takes them: Spark's Kafka source with ``timestamp`` in milliseconds."""
+HEADER: Final = "p.headers."
+HEADER_BYTES: Final = "b.headers."
 LAYOUT: Final = "layout"
 """The selected column with a row's header layout."""
 ALWAYS: Final = ("e.specversion", "d", *(f"e.{name}" for name in REQUIRED))
@@ -56,27 +58,31 @@ _VERSION: Final = Selected("e.specversion")
 
 
 def selector(key: str) -> Expression | None:
-    """Return where a property lies: ``e.NAME``, ``p.PATH`` or ``d``; None for a property Kafka has not."""
+    """Return where a property lies: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None for a property Kafka has not."""
     if key in ("e.datacontenttype", "d", "p.headers.content-type"):
         return Text(FirstBytes(ENTRIES, "content-type"))
     if key.startswith("e."):
         return Text(FirstBytes(ENTRIES, f"ce_{key[2:]}"))
-    if key.startswith("p.headers."):
-        return Text(FirstBytes(ENTRIES, key.removeprefix("p.headers.")))
+    if key.startswith(HEADER):
+        return Text(FirstBytes(ENTRIES, key.removeprefix(HEADER)))
+    if key.startswith(HEADER_BYTES):
+        return Base64(FirstBytes(ENTRIES, key.removeprefix(HEADER_BYTES)))
     if key == "p.topic":
         return Field("topic")
     if key == "p.partition":
         return Text(Field("partition"))
     if key == "p.key":
         return Text(Field("key"))
-    if key == "p.key_base64":
+    if key in ("p.key_base64", "b.key"):
         return Base64(Field("key"))
+    if key in ("b.topic", "b.partition"):
+        return Base64(Text(Field(key[2:])))
     return None
 
 
 def constrained_headers(keys: Iterable[str]) -> tuple[str, ...]:
     """Return the names of the headers among these properties, each once."""
-    return tuple(sorted({key.removeprefix("p.headers.") for key in keys if key.startswith("p.headers.")}))
+    return tuple(sorted({key[len(HEADER) :] for key in keys if key.startswith((HEADER, HEADER_BYTES))}))
 
 
 def odd(keys: Iterable[str], *, sniffs: bool, known: frozenset[str] = frozenset()) -> Expression:
@@ -86,7 +92,7 @@ def odd(keys: Iterable[str], *, sniffs: bool, known: frozenset[str] = frozenset(
     body count without its media type. ``known`` are plain layouts (:mod:`bindings.kafka.layouts`), of which names
     need no further look.
     """
-    constrained = constrained_headers(keys)
+    constrained = constrained_headers(key for key in keys if key.startswith(HEADER))
     texts = ("ce_specversion", "content-type", *constrained)
     unusable = [Unusable(ENTRIES, name, _selected(name)) for name in texts]
     attributes = [name for name in attribute_headers(known) if name[3:] not in ("specversion", *REQUIRED)]

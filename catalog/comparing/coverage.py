@@ -15,7 +15,15 @@ from catalog.comparing.alignment import Token, aligned, opaque
 from catalog.comparing.changes import Relation
 from catalog.model import CLOUDEVENTS, Definition, Property
 from catalog.templates import TEMPLATE_TYPES, Template, parse
-from catalog.values import canonical, is_any_timestamp, is_timestamp, is_valid, media_type_matches, text_of
+from catalog.values import (
+    binary_value,
+    canonical,
+    is_any_timestamp,
+    is_timestamp,
+    is_valid,
+    media_type_matches,
+    text_of,
+)
 
 HOP_BY_HOP: Final = frozenset({"qos", "retain", "message_expiry_interval", "partition"})
 HOP_BY_HOP_SECTIONS: Final = ("header.", "delivery-annotations.")
@@ -25,7 +33,7 @@ _MEDIA: Final = frozenset(
 )
 _REPEATING: Final = ("p.headers.", "p.query.", "p.user_properties.")
 """Properties of which a record may have several values, any of which may satisfy a constraint."""
-_TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp"})
+_TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
 _WIDER: Final = {
     "integer": "number",
     "number": "uri",
@@ -74,7 +82,12 @@ class Asked:
     @property
     def takes_bytes(self) -> bool:
         """Whether a value that is no text will do; an attribute of an event is always text."""
-        return self.form == "any" and self.type in ("any", "binary") and self.key.startswith("p.")
+        return self.is_bytes or (self.form == "any" and self.type in ("any", "binary") and self.key.startswith("p."))
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether it is a literal of bytes, which are any bytes to a protocol and base64 to an event."""
+        return self.form == "literal" and self.type == "binary" and self.key.startswith("p.")
 
 
 def asked_of(definition: Definition) -> dict[str, list[Asked]]:
@@ -202,6 +215,8 @@ def _texts_covered(big: Asked, small: Asked) -> bool:
         return False
     if big.form == "media":
         return media_type_matches(big.text, small.text)
+    if big.is_bytes or small.is_bytes:
+        return big.is_bytes and small.is_bytes and binary_value(big.text) == binary_value(small.text)
     if not _equals(big, small.text):
         return False
     return _exact(small) or big.type == small.type or (small.type == "integer" and big.type == "number")
@@ -209,6 +224,8 @@ def _texts_covered(big: Asked, small: Asked) -> bool:
 
 def _valid_for(big: Asked, small: Asked) -> bool:
     """Tell whether all that *small* takes is valid for the type of *big*."""
+    if small.is_bytes:
+        return big.takes_bytes
     if big.takes_texts:
         return big.takes_bytes or not small.takes_bytes
     if small.form == "any":
@@ -230,7 +247,7 @@ def _within(narrow: str, wide: str) -> bool:
 
 def _fits(big: Asked, small: Asked) -> bool:
     """Tell whether the template of *big* takes every value that *small* takes."""
-    if big.type == "timestamp" and not _only_instants(small):
+    if small.is_bytes or (big.type == "timestamp" and not _only_instants(small)):
         return False
     template = big.template
     if template.is_bare:
@@ -257,7 +274,7 @@ def _equals(literal: Asked, text: str) -> bool:
 
 def _exact(literal: Asked) -> bool:
     """Tell a literal that only its own text equals."""
-    return literal.type not in _TYPED or canonical(literal.type, literal.text) is None
+    return not literal.is_bytes and (literal.type not in _TYPED or canonical(literal.type, literal.text) is None)
 
 
 def _tokens(big: Asked, small: Asked, *, shared: bool) -> Iterator[Token]:

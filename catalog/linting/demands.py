@@ -18,7 +18,7 @@ from catalog.values import canonical, is_any_timestamp, text_of
 
 HOP_BY_HOP: Final = frozenset({"qos", "retain", "message_expiry_interval", "partition"})
 HOP_BY_HOP_SECTIONS: Final = ("header.", "delivery-annotations.")
-_TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp"})
+_TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
 _NEVER_EMPTY: Final = frozenset({"e.id", "e.source", "e.type"})
 """An event without one of these, or with it empty, is no valid event and reaches no definition."""
 

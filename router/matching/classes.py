@@ -62,7 +62,7 @@ class PropertyClasses:
         self, number: int, constraint: Constraint, patterns: dict[str, list[tuple[int, list[str | None]]]]
     ) -> None:
         bit = 1 << number
-        if constraint.kind == "literal" and constraint.type not in ("number", "integer", "boolean", "timestamp"):
+        if constraint.kind == "literal" and constraint.is_exact:
             self._literals[constraint.value or ""] = self._literals.get(constraint.value or "", 0) | bit
         elif constraint.kind == "template" and constraint.type != "timestamp" and constraint.template.is_bare:
             self._nonempty |= bit

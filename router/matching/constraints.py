@@ -5,6 +5,7 @@ The vectorised classes of ``classes`` are built from these and must agree with t
 
 from __future__ import annotations
 
+import base64
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,10 +13,18 @@ from typing import Final, Literal
 
 from catalog.model import Definition, Property, PropertyType
 from catalog.templates import TEMPLATE_TYPES, Template, parse
-from catalog.values import canonical, is_any_timestamp, is_timestamp, is_valid, media_type_matches, text_of
+from catalog.values import (
+    binary_value,
+    canonical,
+    is_any_timestamp,
+    is_timestamp,
+    is_valid,
+    media_type_matches,
+    text_of,
+)
 
 Kind = Literal["literal", "media", "template", "present", "optional"]
-TYPED_LITERALS: Final = frozenset({"number", "integer", "boolean", "timestamp"})
+TYPED_LITERALS: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
 ANY_BYTES: Final = frozenset({"any", "binary"})
 """Types that a value which is no text satisfies as well."""
 HOP_BY_HOP: Final = frozenset({"qos", "retain", "message_expiry_interval", "partition"})
@@ -23,6 +32,7 @@ HOP_BY_HOP_SECTIONS: Final = ("header.", "delivery-annotations.")
 MEDIA_PROPERTIES: Final = frozenset(
     {"e.datacontenttype", "p.headers.content-type", "p.properties.content-type", "p.content_type"}
 )
+BASE64_KEY: Final = "key_base64"
 CONTENT: Final = "d"
 """The key of rule 6: the content type of the data, whatever the mode."""
 
@@ -53,6 +63,11 @@ class Constraint:
     def takes_any_text(self) -> bool:
         """Whether every text is valid for the type. Any bytes are ``binary`` to a protocol; an attribute is base64."""
         return self.type in ("any", "string") or (self.type == "binary" and not self.bits32)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether a literal is equal to its own text only. Bytes of a protocol come as base64 in one spelling."""
+        return self.type not in TYPED_LITERALS or (self.type == "binary" and not self.bits32)
 
     @property
     def decodes(self) -> bool:
@@ -111,14 +126,23 @@ def protocol_constraints(
 ) -> Iterator[tuple[str, Constraint]]:
     """Yield (key, constraint) for the options of a definition that *protocol* carries, keys ``p.PATH``.
 
+    Those of type binary are looked for under ``b.PATH``: the bytes of a value, whatever it is, as base64 text.
     Properties that change hop by hop are left out unless asked for (section 5, rule 5).
     """
     for prop in definition.protocoloptions:
         if not hop_by_hop and (prop.name in HOP_BY_HOP or prop.name.startswith(HOP_BY_HOP_SECTIONS)):
             continue
         key = f"p.{prop.name}"
+        if prop.type == "binary" and key not in MEDIA_PROPERTIES:
+            yield _of_bytes(prop)
+            continue
         dots = protocol == "NATS" and prop.name in ("subject", "reply-to")
         yield key, _constraint(key, prop, dots=dots)
+
+
+def property_of(key: str) -> str:
+    """Return the key of the property that a key looks at: ``b.PATH`` and ``p.PATH`` are of one."""
+    return f"p.{key[2:]}" if key.startswith("b.") else key
 
 
 def content_constraint(definition: Definition) -> Constraint | None:
@@ -126,6 +150,13 @@ def content_constraint(definition: Definition) -> Constraint | None:
     if not definition.datacontenttype:
         return None
     return Constraint("media", "string", definition.datacontenttype, optional=True, counts=False)
+
+
+def _of_bytes(prop: Property) -> tuple[str, Constraint]:
+    key = f"p.{prop.name}" if prop.name == BASE64_KEY else f"b.{prop.name}"
+    if prop.value is None:
+        return key, _constraint(key, prop)
+    return key, Constraint("literal", "binary", base64.b64encode(binary_value(text_of(prop.value))).decode("ascii"))
 
 
 def _constraint(key: str, prop: Property, *, dots: bool = False, bits32: bool = False) -> Constraint:
@@ -139,4 +170,4 @@ def _constraint(key: str, prop: Property, *, dots: bool = False, bits32: bool = 
         return Constraint("template", prop.type, value, dots=dots)
     if key in MEDIA_PROPERTIES:
         return Constraint("media", prop.type, value)
-    return Constraint("literal", prop.type, value)
+    return Constraint("literal", prop.type, value, bits32=bits32)

@@ -12,6 +12,7 @@ from router.matching.constraints import (
     Constraint,
     content_constraint,
     envelope_constraints,
+    property_of,
     protocol_constraints,
 )
 
@@ -54,7 +55,11 @@ class Target:
 
 def rank(constraints: Iterable[Keyed]) -> tuple[int, int]:
     """Count properties constrained by literals, and literal characters in templates (section 5, rule b)."""
-    literals = {key for key, constraint in constraints if constraint.counts and constraint.kind in ("literal", "media")}
+    literals = {
+        property_of(key)
+        for key, constraint in constraints
+        if constraint.counts and constraint.kind in ("literal", "media")
+    }
     characters = sum(c.template.literal_characters for _, c in constraints if c.kind == "template")
     return len(literals), characters
 

@@ -151,9 +151,17 @@ class EndpointShape:
             text = values.get(name, values.get(_OF_EVENT.get(name, "")))
             if text is None:
                 raise NotTaken(f"requires {prop.name}, for which there is no value")
-            yield part_of(prop.name, prop.type, text)
-            return
-        yield part_of(prop.name, prop.type, self._text(prop, values))
+        else:
+            text = self._text(prop, values)
+        part = part_of(prop.name, prop.type, text)
+        if part.text is None and not self._carries_bytes(part.key):
+            raise NotTaken(f"{prop.name} has to be text, and its bytes are no UTF-8")
+        yield part
+
+    def _carries_bytes(self, key: str) -> bool:
+        """Tell whether the protocol has a place for bytes there; AMQP's types are minded when it is encoded."""
+        listed = self._target != "mqtt" and key.startswith(("headers.", _QUERY))
+        return listed or self._target == "amqp" or key in ("key", "correlation_data")
 
     def _text(self, prop: Property, values: Mapping[str, str]) -> str:
         text = text_of(cast(Any, prop.value))
@@ -205,7 +213,7 @@ class EndpointShape:
         if declared or self._endpoint.options.get("path") or path.strip("/"):
             path = next((part.text or "" for part in parts if part.key == "path"), path)
         query = "&".join(
-            f"{quote(part.key.removeprefix(_QUERY), safe='')}={quote(part.text or '', safe='')}"
+            f"{quote(part.key.removeprefix(_QUERY), safe='')}={quote(part.value or b'', safe='')}"
             for part in parts
             if part.key.startswith(_QUERY)
         )

@@ -251,7 +251,7 @@ def checks_of(
     if protocol is not None:
         for prop in definition.protocoloptions:
             if hops or not (prop.name in HOPS or prop.name.startswith(HOP_SECTIONS)):
-                checks.append((f"p.{prop.name}", prop, native_values(prop.name, parts, binding)))
+                checks.append((f"p.{prop.name}", prop, native_values(prop, parts, binding)))
     return checks
 
 
@@ -290,8 +290,22 @@ def holds(key: str, prop: Property, texts: Sequence[str | None], *, nats: bool) 
     return None
 
 
+def holds_bytes(prop: Property, found: bytes) -> bool:
+    """The value of a binary property is base64 text, and compares as the bytes it stands for (section 10)."""
+    if prop.value is None:
+        return True
+    text = text_of(prop.value)
+    try:
+        wanted = base64.b64decode(text, validate=True)
+    except ValueError:
+        wanted = text.encode()
+    return found == wanted
+
+
 def holds_one(key: str, prop: Property, text: str | None, *, dots: bool) -> list[tuple[str, str]] | None:
     """One present value against one property; *text* None is a value that is no UTF-8 text."""
+    if text is not None and prop.type == "binary" and key.startswith("p.") and key[2:] not in CONTENT_TYPES:
+        return [] if holds_bytes(prop, base64.b64decode(text)) else None
     if text is None:
         return [] if prop.value is None and prop.type in ("any", "binary") else None
     if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
@@ -306,7 +320,7 @@ def holds_one(key: str, prop: Property, text: str | None, *, dots: bool) -> list
         return [] if media_type_matches(value, text) else None
     if value == text:
         return []
-    if prop.type in ("number", "integer", "boolean", "timestamp"):
+    if prop.type in ("number", "integer", "boolean", "timestamp", "binary"):
         wanted = canonical(prop.type, value)
         return [] if wanted is not None and wanted == canonical(prop.type, text) else None
     return None
@@ -329,11 +343,15 @@ def split(template: str, text: str, *, decode: bool, dots: bool) -> list[tuple[s
     return list(taken.items())
 
 
-def native_values(path: str, parts: Sequence[Part], binding: Binding) -> list[str | None]:
-    """All values of a protocol property, as text; None for one that is no text."""
-    kafka = binding.protocol == "KAFKA"
-    if path == "key_base64" and kafka:
-        return [base64.b64encode(part.value or b"").decode() for part in parts if part.key == "key"]
+def native_values(prop: Property, parts: Sequence[Part], binding: Binding) -> list[str | None]:
+    """All values of a protocol property, as text; None for one that is no text. Those of type binary are base64."""
+    path, kafka = prop.name, binding.protocol == "KAFKA"
+    encoded = kafka and path == "key_base64"
+    if encoded:
+        path = "key"
+    if encoded or (prop.type == "binary" and path not in CONTENT_TYPES):
+        found_bytes = [part.value for part in parts if part.key == path]
+        return [base64.b64encode(value).decode() for value in found_bytes if value is not None]
     found: list[str | None] = []
     for part in parts:
         same = part.key == path or (path == "headers.content-type" and part.key.lower() == path)

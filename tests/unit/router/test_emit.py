@@ -118,6 +118,55 @@ def test_a_large_catalog_has_what_was_asked_for_and_matches_itself(tmp_path: Pat
             assert outcome.get("message") == xid, outcome
 
 
+BINARY: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("KAFKA", {"key": {"type": "binary", "value": "aGVsbG8="}}, {"key": "hello"}),
+    ("KAFKA", {"key_base64": {"value": "/wA="}}, {"key_base64": "/wA="}),
+    ("KAFKA", {"headers": [{"name": "h", "type": "binary", "value": "/wA="}]}, {}),
+    ("MQTT/5.0", {"correlation_data": {"value": "aGVsbG8="}}, {"correlation_data": "aGVsbG8="}),
+    (
+        "AMQP/1.0",
+        {
+            "properties": {"user-id": {"value": "aGVsbG9="}, "message-id": {"type": "binary", "value": "aGVsbG8="}},
+            "application-properties": {"seal": {"type": "binary", "value": "aGVsbG8="}},
+        },
+        {
+            "properties": {"user-id": {"base64": "aGVsbG8="}, "message-id": {"base64": "aGVsbG8="}},
+            "application-properties": {"seal": {"base64": "aGVsbG8="}},
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("protocol", "options", "native"), BINARY)
+def test_values_of_type_binary_are_made_as_the_bytes_they_stand_for(
+    tmp_path: Path, protocol: str, options: dict[str, Any], native: dict[str, Any]
+) -> None:
+    body = {"protocol": protocol, "protocoloptions": options}
+    (tmp_path / "c.json").write_text(json.dumps({"messagegroups": {"G": {"messages": {"M": body}}}}))
+    catalog = load([tmp_path / "c.json"])
+    producer = produced(catalog, MESSAGE)
+    record = producer.record()
+    check_matches(catalog, producer, record)
+    for member, value in native.items():
+        found = record.native[member]
+        assert (found if isinstance(value, str) else {name: found[name] for name in value}) == value
+
+
+@pytest.mark.parametrize("status", [{"value": "202"}, {"value": 202}, {"required": True, "type": "integer"}, {}])
+def test_a_response_has_a_status_and_no_method(tmp_path: Path, status: dict[str, Any]) -> None:
+    body = {"protocol": "HTTP", "protocoloptions": {"status": status, "headers": [{"name": "x-a", "value": "b"}]}}
+    listed = {"usage": "consumer", "protocol": "HTTP", "protocoloptions": {"options": {"method": "PUT", "path": "/p"}}}
+    tree = {"messagegroups": {"G": {"messages": {"M": body}}}, "endpoints": {"e": {**listed, "messagegroups": ["G"]}}}
+    (tmp_path / "c.json").write_text(json.dumps(tree))
+    catalog = load([tmp_path / "c.json"])
+    for options in ({}, {"endpoint": "/endpoints/e"}):
+        producer = produced(catalog, MESSAGE, **options)
+        record = producer.record()
+        check_matches(catalog, producer, record)
+        assert set(record.native) - {"status"} == {"headers"}
+        assert ("status" in record.native) == bool(status)
+
+
 SCHEMAS: dict[str, tuple[str, Any, str]] = {
     "json": (
         "JsonSchema/draft-07",

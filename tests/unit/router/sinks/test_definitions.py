@@ -201,6 +201,47 @@ def test_kafka_keys(tmp_path: Path) -> None:
     assert parts(shape(found).shape(source))["key"] == "key"
 
 
+@pytest.mark.parametrize(
+    ("protocol", "options", "place"),
+    [
+        ("KAFKA", {"key": {"type": "binary", "value": "/wA="}}, "key"),
+        ("KAFKA", {"key_base64": {"value": "/wA="}}, "key"),
+        ("KAFKA", {"headers": [{"name": "h", "type": "binary", "value": "/wA="}]}, "headers.h"),
+        ("NATS", {"headers": [{"name": "h", "type": "binary", "value": "/wA="}]}, "headers.h"),
+        ("HTTP", {"headers": [{"name": "h", "type": "binary", "value": "/wA="}]}, "headers.h"),
+        ("MQTT/5.0", {"correlation_data": {"value": "/wA="}}, "correlation_data"),
+        ("AMQP/1.0", {"properties": {"user-id": {"value": "/wA="}}}, "properties.user-id"),
+        ("AMQP/1.0", {"properties": {"message-id": {"type": "binary", "value": "/wA="}}}, "properties.message-id"),
+        (
+            "AMQP/1.0",
+            {"properties": {"correlation-id": {"type": "binary", "value": "/wA="}}},
+            "properties.correlation-id",
+        ),
+        (
+            "AMQP/1.0",
+            {"application-properties": {"a": {"type": "binary", "value": "/wA="}}},
+            "application-properties.a",
+        ),
+    ],
+)
+def test_values_of_type_binary_are_sent_as_the_bytes_they_stand_for(
+    tmp_path: Path, protocol: str, options: dict[str, Any], place: str
+) -> None:
+    where = {"protocol": protocol, "protocoloptions": {"endpoints": [{"uri": "https://h/x"}]}}
+    made = shape(catalog(tmp_path, where, T={"protocol": protocol, "protocoloptions": options})).shape(event())
+    assert [part.value for part in made.parts if part.key == place] == [b"\xff\0"]
+
+
+def test_bytes_where_mqtt_has_text_only(tmp_path: Path) -> None:
+    def with_value(value: str) -> Catalog:
+        told = {"user_properties": [{"name": "p", "type": "binary", "value": value}]}
+        return catalog(tmp_path, {"protocol": "MQTT/5.0"}, T={"protocol": "MQTT/5.0", "protocoloptions": told})
+
+    assert parts(shape(with_value("aGVsbG8=")).shape(event()))["user_properties.p"] == "hello"
+    with pytest.raises(NotTaken, match=r"user_properties\.p has to be text"):
+        shape(with_value("/wA=")).shape(event())
+
+
 def test_modes(tmp_path: Path) -> None:
     structured = {"envelopeoptions": {"mode": "structured"}}
     native = {"envelope": None, "protocol": "HTTP", "protocoloptions": {"method": {"value": "PUT"}}}
