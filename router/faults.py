@@ -138,3 +138,10 @@ def _java_chain(error: BaseException) -> Iterator[tuple[str, str]]:
     while java is not None and depth < 20:
         yield str(java.getClass().getName()), str(java.getMessage() or "")
         java, depth = java.getCause(), depth + 1
+
+
+def cause_of(text: str) -> str:
+    """Return the line of a failed query's report that names the cause."""
+    lines = [line.strip() for line in text.split("\n") if line.strip() and not line.strip().startswith("at ")]
+    causes = [line for line in lines if line.startswith("Caused by:") or "Exception:" in line or "Error:" in line]
+    return (causes[-1] if causes else lines[0] if lines else "unknown").removeprefix("Caused by: ")[:400]

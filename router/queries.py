@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from router.bounding import Bounding
 from router.durable import disk_of
 from router.errors import BrokerUnreachable, DiskError, StateError
+from router.faults import cause_of
 from router.generations import Generation
 from router.integrity import check_query
 from router.jvm_life import kill_jvm
@@ -29,7 +30,7 @@ from router.sizing import BatchSizing
 from router.sources import INBOX, Source
 from router.stages import Kind
 from router.state import State
-from router.streams import inbox_rows, kafka_rows
+from router.streams import inbox_rows, kafka_rows, start_query
 from router.succession import Succession, by_query, topics_of
 
 if TYPE_CHECKING:
@@ -348,18 +349,5 @@ class Queries:
             final=final,
             bounding=Bounding(kind, generation, running.sizing, read, own),
         )
-        writer = rows.writeStream.queryName(running.name).foreachBatch(running.pipeline.batch)
-        writer = writer.option("checkpointLocation", str(generation.path))
-        if self._once:
-            writer = writer.trigger(availableNow=True)
-        else:
-            writer = writer.trigger(processingTime=f"{int(settings.trigger.total_seconds() * 1000)} milliseconds")
-        running.query = writer.start()
+        running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=self._once)
         self._status.query(running.name, "running")
-
-
-def cause_of(text: str) -> str:
-    """Return the line of a failed query's report that names the cause."""
-    lines = [line.strip() for line in text.split("\n") if line.strip() and not line.strip().startswith("at ")]
-    causes = [line for line in lines if line.startswith("Caused by:") or "Exception:" in line or "Error:" in line]
-    return (causes[-1] if causes else lines[0] if lines else "unknown").removeprefix("Caused by: ")[:400]

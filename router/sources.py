@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from bindings.kafka.addresses import Brokers, brokers_of, contradiction
+from bindings.kafka.addresses import Brokers, brokers_for
 from bindings.kafka.options import start_of, topic_of
 from catalog.errors import TemplateError
 from catalog.model import Catalog, Endpoint
@@ -169,17 +169,12 @@ def _brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
     Raises:
         ConfigError: their addresses contradict each other, or the settings.
     """
-    own = settings.bootstrap_servers
-    try:
-        brokers = brokers_of([own] if own else endpoint.uris)
-        fault = contradiction(
-            brokers.security,
-            tls=settings.tls is not None,
-            login=settings.username is not None,
-            options=revealed(settings.kafka),
-        )
-    except ValueError as error:
-        brokers, fault = Brokers(), str(error)
+    brokers, fault = brokers_for(
+        [settings.bootstrap_servers] if settings.bootstrap_servers else endpoint.uris,
+        tls=settings.tls is not None,
+        login=settings.username is not None,
+        options=revealed(settings.kafka),
+    )
     if fault:
         hint = "correct bootstrap_servers of the source, or its protocoloptions.endpoints in the catalog"
         raise ConfigError(f"source {endpoint.xid}: {fault}", key="sources", hint=hint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from bindings.inbox.stream import NAME as INBOX_FORMAT
@@ -22,6 +22,7 @@ from router.state import State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _log = get_logger()
 
@@ -82,3 +83,23 @@ def _beginning(client: KafkaClient, generation: Generation, topics: Sequence[str
         _log.warning("topic does not exist yet", topic=topic)
     # A partition added before Spark has looked as well fails the query, and its next start comes by here again.
     return starting_offsets(partitions, json.loads(generation.starting or "{}")) if partitions else "earliest"
+
+
+def start_query(
+    rows: DataFrame,
+    name: str,
+    batch: Callable[[DataFrame, int], None],
+    generation: Generation,
+    settings: Settings,
+    *,
+    once: bool,
+) -> StreamingQuery:
+    """Start a query that gives *batch* the rows of one batch after the other, with the number of each.
+
+    Its checkpoint is the generation's folder. With *once* it ends by itself when what is there now is done.
+    """
+    writer = rows.writeStream.queryName(name).foreachBatch(batch)
+    writer = writer.option("checkpointLocation", str(generation.path))
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{int(settings.trigger.total_seconds() * 1000)} milliseconds").start()

@@ -71,6 +71,20 @@ def contradiction(security: str, *, tls: bool, login: bool, options: Mapping[str
     return ""
 
 
+def brokers_for(
+    addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, object]
+) -> tuple[Brokers, str]:
+    """Return the brokers at these addresses for a client of these settings, and what is wrong with them, if anything.
+
+    There is a fault when addresses contradict each other or the settings; none at all are no fault.
+    """
+    try:
+        brokers = brokers_of(addresses)
+    except ValueError as error:
+        return Brokers(), str(error)
+    return brokers, contradiction(brokers.security, tls=tls, login=login, options=options)
+
+
 def protocol_of(security: str, *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
     """Return the security protocol that a client speaks: what its options, its addresses, else its settings say."""
     made = f"{'SASL_' if login else ''}{'SSL' if tls else 'PLAINTEXT'}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from bindings.kafka.addresses import Brokers, brokers_of, contradiction
+from bindings.kafka.addresses import Brokers, brokers_for
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, Binding
 from catalog.model import Catalog, Endpoint
@@ -190,17 +190,13 @@ def _brokers(name: str, settings: KafkaSink, endpoint: Endpoint | None) -> Broke
     Raises:
         SinkError: there are none, or their addresses contradict each other or the settings.
     """
-    own = settings.bootstrap_servers
-    try:
-        brokers = brokers_of([own] if own else endpoint.uris if endpoint else ())
-        fault = contradiction(
-            brokers.security,
-            tls=settings.tls is not None,
-            login=settings.username is not None,
-            options=revealed(settings.options),
-        )
-    except ValueError as error:
-        brokers, fault = Brokers(), str(error)
+    catalogued = () if endpoint is None else endpoint.uris
+    brokers, fault = brokers_for(
+        [settings.bootstrap_servers] if settings.bootstrap_servers else catalogued,
+        tls=settings.tls is not None,
+        login=settings.username is not None,
+        options=revealed(settings.options),
+    )
     if not brokers.servers and not fault:
         fault = "no Kafka brokers are known"
     if fault:
