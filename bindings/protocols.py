@@ -59,9 +59,9 @@ _CANONICAL: Final = {protocol.lower(): protocol for protocol in PROTOCOLS}
 
 
 def binding_of(protocol: str) -> Binding | None:
-    """Return the binding of a protocol as a record names it (any letter case, any HTTP or Kafka version)."""
+    """Return the binding of a protocol as a record names it (any letter case, any version of HTTP, Kafka or NATS)."""
     name = protocol.strip().lower()
-    if name.startswith(("http/", "kafka/")):
+    if name.startswith(("http/", "kafka/", "nats/")):
         name = name.partition("/")[0]
     return BINDINGS.get(_CANONICAL.get({"mqtt": "mqtt/5.0", "amqp": "amqp/1.0"}.get(name, name), ""))
 

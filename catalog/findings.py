@@ -25,8 +25,6 @@ class Findings:
 
     def add(self, place: Place, severity: Severity, rule: str, message: str, hint: str = "") -> None:
         """Add one finding; ``rule`` is its stable id, ``hint`` the remedy."""
-        if rule == UNUSUAL_NAME and place.file in self._older:
-            return
         finding = Finding(_printable(place.file), place.pointer, severity, rule, _capped(message), _capped(hint))
         if finding in self._found or self._counts[severity] > MAX_FINDINGS:
             return
@@ -37,8 +35,13 @@ class Findings:
         self._found[finding] = None
 
     def of_older_dialect(self, file: str) -> None:
-        """Take names of before 1.0 as usual in that file: they are its dialect's own."""
+        """Take older spellings of options as usual in that file: they are its dialect's own."""
         self._older.add(file)
+
+    def respelled(self, place: Place, written: str, canonical: str) -> None:
+        """Report an option that 1.0 spells otherwise, unless the document is of a dialect that spells it so."""
+        if place.file not in self._older:
+            self.warning(place, UNUSUAL_NAME, f"{written} is read as {canonical}", f"write {canonical}")
 
     def error(self, place: Place, rule: str, message: str, hint: str = "") -> None:
         """Report something that cannot be used."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ import msgspec
 from catalog.abroad import Abroad
 from catalog.collection import building
 from catalog.declared import Declarations, DeclaredEndpoint, Place
-from catalog.dialects import Dialect, cereg, detect, messagecatalog, xregistry
+from catalog.dialects import Dialect, detect, registry
 from catalog.documents import Document, read_documents
 from catalog.fetching import Fetcher, is_url
 from catalog.findings import Findings
@@ -31,11 +31,6 @@ from catalog.schemas.linking import link_schemas
 EPOCH_CHARACTERS: Final = 16
 MAX_CANDIDATES: Final = 1_000_000
 """Candidates of all endpoints of a load together."""
-_READERS: Final[Mapping[Dialect, Callable[[Document, Declarations, Findings], None]]] = {
-    Dialect.XREGISTRY: xregistry.read,
-    Dialect.DEFINITION_GROUPS: cereg.read,
-    Dialect.MESSAGE_CATALOG: messagecatalog.read,
-}
 
 
 @building()
@@ -104,14 +99,12 @@ def epoch_of(catalog: Catalog) -> str:
 
 def _declared(documents: Iterable[Document], declarations: Declarations, findings: Findings) -> Declarations:
     for document in documents:
-        dialect = detect(document.tree)
         place = Place(document.file)
         for address in own_address(document.tree) or tuple(each for each in document.aliases[:1] if is_url(each)):
             files = (document.file, *(each.file for each in document.mounts.values()))
             declarations.addresses.update(dict.fromkeys(files, address))
-        reader = _READERS.get(dialect)
-        if reader is not None:
-            reader(document, declarations, findings)
+        if detect(document.tree) is not Dialect.UNKNOWN:
+            registry.read(document, declarations, findings)
         elif document.named:
             hint = "name a catalog of messages; other registries have nothing to route by"
             findings.error(place, "not-a-catalog", "this holds no message groups, endpoints or schema groups", hint)

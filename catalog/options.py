@@ -65,7 +65,7 @@ def normal_options(
                 findings.warning(at, "unknown-option", f"{protocol} has no option {name}; it is ignored", hint)
             continue
         if canonical != name:
-            findings.warning(at, "unusual-name", f"{name} is read as {canonical}", f"write {canonical}")
+            findings.respelled(at, name, canonical)
         if canonical in normal and canonical != name:
             continue
         read = _option(shape, canonical, value, protocol, at, findings)
@@ -134,7 +134,7 @@ def _section(
             findings.warning(at / name, "unknown-option", f"AMQP has no such property: {name}; it is ignored", hint)
             continue
         if canonical != name:
-            findings.warning(at / name, "unusual-name", f"{name} is read as {canonical}", f"write {canonical}")
+            findings.respelled(at / name, name, canonical)
         section[canonical] = body
     return section
 

@@ -24,6 +24,7 @@ from catalog.protocol_properties import (
     canonical_option,
     canonical_type,
 )
+from catalog.values import NOW, is_old_now
 
 
 def definition_of(effective: Effective, findings: Findings) -> Definition:
@@ -107,13 +108,19 @@ class Report:
 def property_of(name: str, body: Any, default: PropertyType, report: Report, *, required: bool = False) -> Property:
     """Read ``{type, value, required}``, or a bare scalar that stands for its ``value``."""
     if not isinstance(body, dict):
-        return Property(name, default, _value(body, report), required)
+        return Property(name, default, _of_type(default, _value(body, report)), required)
     declared = body.get("type")
     kind = canonical_type(declared) if isinstance(declared, str) and declared else default
     if not isinstance(declared, (str, NoneType)) or kind is None:
         hint = "use one of the types of the 1.0 message specification"
         report.warning("unknown-type", f"the type {declared!r:.80} of {name} is unknown; read as {default}", hint)
-    return Property(name, kind or default, _value(body.get("value"), report), required or _required(body, report))
+    value = _of_type(kind or default, _value(body.get("value"), report))
+    return Property(name, kind or default, value, required or _required(body, report))
+
+
+def _of_type(kind: PropertyType, value: str | bool | int | float | None) -> str | bool | int | float | None:
+    """Return a value as 1.0 spells it in its type, which for "now" is another spelling than before."""
+    return NOW if kind == "timestamp" and is_old_now(value) else value
 
 
 def _required(body: Mapping[str, Any], report: Report) -> bool:

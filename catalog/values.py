@@ -19,6 +19,8 @@ import msgspec
 INT32_MIN: Final = -(2**31)
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
+NOW: Final = "0000-01-01T00:00:00Z"
+"""How 1.0 spells the timestamp that means "now" to a producer; :func:`is_any_timestamp` knows every spelling."""
 YEAR_1: Final = -62_135_596_800_000
 YEAR_10000: Final = 253_402_300_800_000
 """Milliseconds since 1970: the first of the calendar, and the first past it. Clocks that are wrong give others."""
@@ -42,6 +44,7 @@ _TIMESTAMP: Final = re.compile(
     re.ASCII,
 )
 _ANY_TIMESTAMP: Final = re.compile(r"000[01]-01-01[Tt]00:00:00(?:\.0++)?+(?:[Zz]|[+-]00:00)?+")
+_OLD_NOW: Final = re.compile(r"01-01-0000[Tt]00:00:00(?:\.0++)?+(?:[Zz]|[+-]00:00)?+")
 _MALFORMED_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # RFC 3986 appendix A. A reference without scheme must not have a colon in its first segment.
 _ESCAPE: Final = "%[0-9A-Fa-f]{2}"
@@ -169,7 +172,12 @@ def instant(text: str) -> int | None:
 
 def is_any_timestamp(value: object) -> bool:
     """Tell whether a declared value means "now" to a producer and any timestamp to a matcher (section 5 rule 1)."""
-    return isinstance(value, str) and _ANY_TIMESTAMP.fullmatch(value) is not None
+    return isinstance(value, str) and (_ANY_TIMESTAMP.fullmatch(value) is not None or is_old_now(value))
+
+
+def is_old_now(value: object) -> bool:
+    """Tell the "now" of the dialects before 1.0, which is no timestamp by RFC 3339 and which :data:`NOW` replaces."""
+    return isinstance(value, str) and _OLD_NOW.fullmatch(value) is not None
 
 
 def media_type_matches(declared: str, found: str) -> bool:

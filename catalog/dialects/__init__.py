@@ -1,4 +1,4 @@
-"""Which dialect is a document written in? One module per dialect turns it into declarations."""
+"""Which dialect is a document written in? ``registry`` turns it into declarations."""
 
 from __future__ import annotations
 

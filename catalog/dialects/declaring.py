@@ -56,14 +56,6 @@ def has_room(into: Declarations, place: Place, findings: Findings) -> bool:
     return False
 
 
-def spelling_of(tree: Mapping[str, Any], name: str) -> str:
-    """Return the key of *tree* that is *name* in whatever letter case; *name* itself when there is none."""
-    if name in tree:
-        return name
-    folded = name.lower()
-    return next((key for key in tree if isinstance(key, str) and key.lower() == folded), name)
-
-
 def other_members(holder: Mapping[str, Any], taken: Collection[str]) -> dict[str, Any]:
     """Return what *holder* says beside the names *taken* (lower case, any case matches), which a reader has no use for.
 

@@ -1,4 +1,4 @@
-"""Endpoints of the xRegistry dialect, whose addresses and options have been written in many ways."""
+"""Endpoints, whose addresses and options have been written in many ways."""
 
 from __future__ import annotations
 
@@ -7,38 +7,55 @@ from typing import Any, Final
 
 from catalog.declared import DeclaredEndpoint, Place
 from catalog.dialects.declaring import other_members
-from catalog.dialects.reading import reference_of, selector
+from catalog.dialects.names import GROUPS, HOLDERS, MESSAGES, SELECTORS, Reader
+from catalog.dialects.reading import read_format, reference_of, spelled
 from catalog.findings import Findings
-from catalog.protocol_properties import canonical_channel_option, canonical_envelope, canonical_protocol
+from catalog.protocol_properties import canonical_channel_option, canonical_protocol
 
-_HOLDERS: Final = ("protocoloptions", "protocolmetadata", "config")
 _KEPT: Final = ("deployed", "authorization", "strict")
-_TAKEN: Final = frozenset(
-    {"usage", "envelope", "format", "protocol", "binding", "envelopeoptions", "endpoints", "messagegroups", "messages"}
-    | {"definitions", "definitiongroups", *_HOLDERS}
-)
+_TAKEN: Final = frozenset({"usage", "envelopeoptions", "endpoints", *SELECTORS, *HOLDERS, *GROUPS, *MESSAGES})
 _NO_OPTIONS: Final = frozenset({"endpoints", "options", "deployed", "authorization", "strict", "protocol"})
 _USAGES: Final = frozenset({"producer", "consumer", "subscriber"})
 _ADDRESS_MEMBERS: Final = ("uri", "url", "href", "bootstrap.servers", "bootstrapservers", "servers")
 
 
-def read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, findings: Findings) -> DeclaredEndpoint:
+def read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, reader: Reader) -> DeclaredEndpoint:
     """Read one endpoint; its messages are read by the caller."""
-    holder: Mapping[str, Any] = next((endpoint[name] for name in _HOLDERS if isinstance(endpoint.get(name), dict)), {})
+    holder, beside = _holder(endpoint, place, reader)
     options = endpoint.get("envelopeoptions")
-    protocol = selector(endpoint, ("protocol", "binding"), canonical_protocol, place, findings)
+    form = read_format(endpoint, place, reader)
+    inside = spelled(holder.get("protocol"), canonical_protocol, place / "protocol", reader.findings)
+    groups = tuple(_groups(endpoint, place, reader))
     return DeclaredEndpoint(
         xid=xid,
         place=place,
-        usage=_usage(endpoint.get("usage"), place / "usage", findings),
-        envelope=selector(endpoint, ("envelope", "format"), canonical_envelope, place, findings),
-        protocol=protocol or selector(holder, ("protocol",), canonical_protocol, place, findings),
+        usage=_usage(endpoint.get("usage"), place / "usage", reader.findings),
+        envelope=form.envelope,
+        protocol=inside if inside is not None and form.by_format else form.protocol or inside,
         envelopeoptions=options if isinstance(options, dict) else {},
         uris=tuple(dict.fromkeys(_addresses([holder.get("endpoints"), endpoint.get("endpoints")]))),
         options=_options(holder),
-        messagegroups=tuple(group_references(endpoint.get("messagegroups"), place / "messagegroups", findings)),
-        other=_other(endpoint, holder),
+        messagegroups=tuple(reference for reference, _ in groups),
+        groups_written=tuple(at for _, at in groups),
+        other=_other({name: value for name, value in endpoint.items() if name != beside}, holder),
     )
+
+
+def _holder(endpoint: Mapping[str, Any], place: Place, reader: Reader) -> tuple[Mapping[str, Any], str]:
+    """Return what holds addresses and options, and the name of options that stand beside the rest, if they do."""
+    for name, _ in reader.spelled(endpoint, HOLDERS, place, several=True):
+        if isinstance(endpoint[name], dict):
+            return endpoint[name], ""
+    if isinstance(endpoint.get("options"), dict):
+        return {"options": endpoint["options"]}, "options"
+    return {}, ""
+
+
+def _groups(endpoint: Mapping[str, Any], place: Place, reader: Reader) -> Iterator[tuple[str, Place]]:
+    """Give the references to message groups, under all of their names, with their places."""
+    for name, _ in reader.spelled(endpoint, GROUPS, place, several=True):
+        for number, reference in enumerate(group_references(endpoint[name], place / name, reader.findings)):
+            yield reference, place / name / number
 
 
 def _other(endpoint: Mapping[str, Any], holder: Mapping[str, Any]) -> dict[str, Any]:

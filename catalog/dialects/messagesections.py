@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from catalog.declared import Place
-from catalog.dialects.reading import Format, given, now_of, optional_text
+from catalog.dialects.reading import Format, given, optional_text
 from catalog.findings import Findings
 from catalog.protocol_properties import SHAPES, Shape, canonical_member, canonical_option, canonical_protocol
 
@@ -37,8 +37,10 @@ class Described:
 def described(content: Mapping[str, Any], form: Format, at: Place, findings: Findings) -> Described:
     """Read the content of a definition of the format *form*."""
     reader = _Reader(at, findings)
-    if form.protocol is None:
+    if form.protocol is None or (form.envelope is not None and "attributes" in content):
         reader.envelope(content)
+        content = {name: section for name, section in content.items() if name != "attributes"}
+    if form.protocol is None:
         return Described(reader.attributes, reader.written)
     protocol = form.protocol
     main = _MAIN.get(protocol)
@@ -63,7 +65,7 @@ class _Reader:
         """Read the attributes of an envelope, among which is the schema of the data."""
         place = self._at / "attributes"
         listed = self._map(content.get("attributes"), place)
-        attributes = {name: now_of(body) for name, body in listed.items() if _is_listed(body)}
+        attributes = {name: body for name, body in listed.items() if _is_listed(body)}
         schema = attributes.get("dataschema")
         if isinstance(schema, dict):
             self._schema(schema, place / "dataschema")
@@ -99,7 +101,7 @@ class _Reader:
             canonical = canonical_option(protocol, known)
             if canonical is not None and canonical in shape.scalars:
                 if _is_listed(value):
-                    options[canonical] = now_of(value)
+                    options[canonical] = value
                     self.written[f"protocoloptions.{canonical}"] = at / name
             elif name != "mqttversion":
                 self._unknown(f"{protocol} has no {name}; it is ignored", at / name)
@@ -115,7 +117,7 @@ class _Reader:
                 if known is None:
                     self._unknown(f"the AMQP {canonical} have no {inner}; it is ignored", at / inner)
                 elif _is_listed(body):
-                    section[known] = now_of(body)
+                    section[known] = body
                     self.written[f"protocoloptions.{canonical}.{known}"] = at / inner
         elif protocol not in _MAIN and canonical is not None:
             options[name] = value

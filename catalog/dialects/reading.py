@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from catalog.declared import Place
+from catalog.dialects.names import SELECTORS, Reader
 from catalog.findings import Findings
 from catalog.model import PROTOCOLS
 from catalog.protocol_properties import canonical_envelope, canonical_protocol
 
 _MESSAGES: Final = re.compile(
-    r"(^|[/#])(?:definitiongroups|messagegroups)/([^/?#]+)/definitions(?=/[^/?#]+)", re.IGNORECASE
+    r"(^|[/#])(?:definitiongroups|messagegroups)/([^/?#]+)/(?:definitions|messagedefinitions)(?=/[^/?#]+)",
+    re.IGNORECASE,
 )
-_INLINE: Final = re.compile(r"(^|[/#])endpoints/([^/?#]+)/definitions(?=/[^/?#]+)", re.IGNORECASE)
+_LISTED: Final = re.compile(
+    r"^(#?/)groups/([^/?#]+)/(?:definitions|messagedefinitions|messages)(?=/[^/?#]+)", re.IGNORECASE
+)
+_INLINE: Final = re.compile(
+    r"(^|[/#])endpoints/([^/?#]+)/(?:definitions|messagedefinitions)(?=/[^/?#]+)", re.IGNORECASE
+)
 _GROUP: Final = re.compile(r"(^|[/#])definitiongroups(?=/[^/?#]+)", re.IGNORECASE)
-_OLD_NOW: Final = "01-01-0000T00:00:00Z"
-_NOW: Final = "0000-01-01T00:00:00Z"
+_LISTED_GROUP: Final = re.compile(r"^(#?/)groups(?=/[^/?#]+/?$)", re.IGNORECASE)
 
 
 def given(text: str | None) -> str | None:
@@ -40,49 +46,55 @@ def spelled(value: Any, canonical: Callable[[str], str], place: Place, findings:
     return None if text is None else canonical(text)
 
 
-def selector(
-    holder: Mapping[str, Any], names: tuple[str, ...], canonical: Callable[[str], str], at: Place, findings: Findings
-) -> str | None:
-    """Read the first of *names* that is given."""
-    for name in names:
-        found = spelled(holder.get(name), canonical, at / name, findings)
-        if found is not None:
-            return found
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What ``format`` of the dialects before 1.0 says: an envelope or a protocol, never both; maybe neither."""
+    """The envelope and the protocol that something names.
+
+    ``by_format`` tells a protocol that ``format`` or ``envelope`` names, as dialects before 1.0 do, from one that is
+    named as such. ``written`` is where each of the two is written.
+    """
 
     envelope: str | None = None
     protocol: str | None = None
+    by_format: bool = False
+    written: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def given(self) -> bool:
-        """Whether there is a format at all."""
+        """Whether either is named at all."""
         return self.envelope is not None or self.protocol is not None
 
 
-def read_format(holder: Mapping[str, Any], at: Place, findings: Findings) -> Format:
-    """Read ``format``, in which older dialects name an envelope or a protocol; else the names of 1.0."""
-    text = given(optional_text(holder.get("format"), at / "format", findings))
-    if text is None:
-        envelope = selector(holder, ("envelope",), canonical_envelope, at, findings)
-        return Format(envelope, None if envelope else selector(holder, ("protocol",), canonical_protocol, at, findings))
-    protocol = canonical_protocol(text)
-    return Format(None, protocol) if protocol in PROTOCOLS else Format(canonical_envelope(text), None)
+def read_format(holder: Mapping[str, Any], at: Place, reader: Reader) -> Format:
+    """Read envelope and protocol, each from the first of its names that is given; ``None`` is not given.
 
-
-def now_of(body: Any) -> Any:
-    """Return a property with the "now" of 0.4, ``01-01-0000T00:00:00Z``, as 1.0 spells it."""
-    if isinstance(body, dict) and body.get("value") == _OLD_NOW:
-        return {**body, "value": _NOW}
-    return _NOW if body == _OLD_NOW else body
+    An envelope that is the name of a protocol is the protocol, unless another is named as such (semantics.md section
+    10).
+    """
+    named: dict[str, str] = {}
+    written: dict[str, Place] = {}
+    by_format = False
+    for name, canonical in sorted(
+        reader.spelled(holder, SELECTORS, at, several=True), key=lambda each: each[1] != "protocol"
+    ):
+        text = given(optional_text(holder[name], at / name, reader.findings))
+        if text is None or canonical in named:
+            continue
+        protocol = canonical_protocol(text)
+        if canonical == "envelope" and protocol in PROTOCOLS:
+            if name == canonical:
+                reader.unusual(at / name, f"the envelope {text}", f"protocol {protocol}")
+            if "protocol" not in named:
+                named["protocol"], written["protocol"], by_format = protocol, at / name, True
+            continue
+        named[canonical] = canonical_envelope(text) if canonical == "envelope" else protocol
+        written[canonical] = at / name
+    return Format(named.get("envelope"), named.get("protocol"), by_format, written)
 
 
 def reference_of(reference: str) -> str:
     """Return a reference to a definition or a group of them in the names of 1.0; any other as it is."""
-    renamed = _MESSAGES.sub(r"\1messagegroups/\2/messages", reference)
+    renamed = _LISTED_GROUP.sub(r"\1messagegroups", _LISTED.sub(r"\1messagegroups/\2/messages", reference))
+    renamed = _MESSAGES.sub(r"\1messagegroups/\2/messages", renamed)
     renamed = _INLINE.sub(r"\1endpoints/\2/messages", renamed)
     return _GROUP.sub(r"\1messagegroups", renamed)

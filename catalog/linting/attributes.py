@@ -17,6 +17,7 @@ from catalog.linting.nearest import nearest
 from catalog.linting.subject import Subject
 from catalog.protocol_properties import squash
 
+_WALKED: Final = (Dialect.XREGISTRY, Dialect.OLDER_XREGISTRY, Dialect.DEFINITION_GROUPS)
 Body = tuple[Mapping[str, Any], Place, str | int]
 """What an object holds, the place of its holder, and its own key therein."""
 _CLOUDEVENTS: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
@@ -32,7 +33,7 @@ _NESTING_OPTIONS: Final = frozenset(
 def attributes(subject: Subject) -> None:
     """Look at the names of all attributes of all documents, but for those of the message catalog dialect."""
     for document in subject.documents:
-        if subject.dialects.get(document.file) in (Dialect.XREGISTRY, Dialect.DEFINITION_GROUPS):
+        if subject.dialects.get(document.file) in _WALKED:
             _walk(subject, document.tree, document.root, "registry")
 
 

@@ -38,6 +38,8 @@ _SCHEMA_ATTRIBUTES: Final = frozenset(
 )
 _BASES: Final = frozenset({"basemessage", "basemessageuri", "basemessageurl", "basemessagexid"})
 
+_MESSAGES: Final = ("messages", "definitions", "messagedefinitions")
+
 
 def _collection(*names: str) -> frozenset[str]:
     """Return the names of collections with those of their addresses and counts."""
@@ -53,9 +55,10 @@ LEVELS: Final[Mapping[str, Level]] = {
         "a registry",
         _CORE
         | {"specversion", "registryid", "capabilities", "model", "modelsource"}
-        | _collection("messagegroups", "endpoints", "schemagroups", "definitiongroups"),
+        | _collection("messagegroups", "endpoints", "schemagroups", "definitiongroups", "groups"),
         {
             "messagegroups": "group",
+            "groups": "group",
             "definitiongroups": "group",
             "endpoints": "endpoint",
             "schemagroups": "schemagroup",
@@ -64,8 +67,8 @@ LEVELS: Final[Mapping[str, Level]] = {
     ),
     "group": Level(
         "a message group",
-        _CORE | _GROUP_SELECTORS | {"messagegroupid", "definitiongroupid"} | _collection("messages", "definitions"),
-        {"messages": "message", "definitions": "message"},
+        _CORE | _GROUP_SELECTORS | {"messagegroupid", "definitiongroupid"} | _collection(*_MESSAGES),
+        dict.fromkeys(_MESSAGES, "message"),
         _OF_MESSAGES,
     ),
     "endpoint": Level(
@@ -74,8 +77,8 @@ LEVELS: Final[Mapping[str, Level]] = {
         | _GROUP_SELECTORS
         | {"endpointid", "usage", "channel", "deployed", "endpoints", "config", "options", "authorization", "strict"}
         | {"envelopeoptions", "protocoloptions", "protocolmetadata"}
-        | _collection("messagegroups", "definitiongroups", "messages", "definitions"),
-        {"messages": "message", "definitions": "message"},
+        | _collection("messagegroups", "definitiongroups", *_MESSAGES),
+        dict.fromkeys(_MESSAGES, "message"),
         {"envelopemetadata": "messages", "dataschemaformat": "messages", "basemessage": "messages"},
     ),
     "message": Level(
@@ -84,7 +87,7 @@ LEVELS: Final[Mapping[str, Level]] = {
         | _GROUP_SELECTORS
         | _SCHEMA_ATTRIBUTES
         | _BASES
-        | {"messageid", "definitionid", "uri", "metadata"}
+        | {"messageid", "definitionid", "uri", "metadata", "definition", "config"}
         | {"envelopemetadata", "envelopeoptions", "protocoloptions", "protocolmetadata"},
         {"versions": "message"},
         {"usage": "endpoints", "messagegroups": "endpoints"},

@@ -14,7 +14,7 @@ from catalog.findings import Findings
 from catalog.model import Catalog, Definition, Property
 from catalog.pointing import attribute_place, option_place
 
-_GROUPS: Final = frozenset({"messagegroups", "definitiongroups"})
+_GROUPS: Final = frozenset({"messagegroups", "definitiongroups", "groups"})
 
 
 @dataclass(frozen=True, slots=True)

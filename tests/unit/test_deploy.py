@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from catalog.declared import Declarations
-from catalog.dialects import xregistry
+from catalog.dialects import registry
 from catalog.documents import read_documents
 from catalog.findings import Findings
 from router.errors import EXIT_CODES
@@ -194,7 +194,7 @@ def test_compose_settings_load_and_fit_the_services(compose: dict[str, Any], set
 def test_compose_catalog_is_clean_and_its_topics_are_made(compose: dict[str, Any], settings: Settings) -> None:
     findings, declared = Findings(), Declarations()
     for document in read_documents(settings.catalog.source, findings, network=False):
-        xregistry.read(document, declared, findings)
+        registry.read(document, declared, findings)
     assert not findings.sorted()
     assert {source.endpoint for source in settings.sources} == set(declared.endpoints)
     groups = {group for endpoint in declared.endpoints.values() for group in endpoint.messagegroups}

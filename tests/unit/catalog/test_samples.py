@@ -31,16 +31,16 @@ TOLD: Final[dict[str, set[str]]] = {
 }
 """What `check` says of samples that show something it remarks upon; of all others, nothing."""
 DIALECTS: Final = {
-    ("xregistry", "1.0-rc2", "json"),
-    ("xregistry", "1.0-rc2", "yaml"),
-    ("xregistry", "1.0-rc3", "yaml"),
-    ("xregistry", "1.0-rc4", "json"),
-    ("xregistry", "1.0-rc4", "tree"),
-    ("xregistry", "0.5-wip", "json"),
-    ("definitionGroups", "0.4-wip", "yaml"),
-    ("definitionGroups", "0.5-wip", "json"),
-    ("message catalog 0.1", "0.1", "json"),
-    ("message catalog 0.1", "0.1", "yaml"),
+    ("xRegistry 1.0", "1.0-rc2", "json"),
+    ("xRegistry 1.0", "1.0-rc2", "yaml"),
+    ("xRegistry 1.0", "1.0-rc3", "yaml"),
+    ("xRegistry 1.0", "1.0-rc4", "json"),
+    ("xRegistry 1.0", "1.0-rc4", "tree"),
+    ("xRegistry 0.5", "0.5-wip", "json"),
+    ("CloudEvents Registry 0.4/0.5", "0.4-wip", "yaml"),
+    ("CloudEvents Registry 0.4/0.5", "0.5-wip", "json"),
+    ("CNCF Message Catalog 0.1", "0.1", "json"),
+    ("CNCF Message Catalog 0.1", "0.1", "yaml"),
 }
 WAYS: Final = ("inline", "xid", "file", "name")
 FAMILIES: Final = ("JsonSchema", "JsonStructure", "Avro", "Protobuf", "XSD")

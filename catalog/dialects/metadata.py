@@ -1,0 +1,174 @@
+"""What stands in ``metadata`` before 1.0, and what of ``envelopeoptions`` and ``config`` belongs elsewhere.
+
+``metadata`` holds attributes of an envelope or options of a protocol, by what ``format`` names, else by the names in
+it. The specification's own example puts attribute constraints into ``envelopeoptions`` of a message; they are
+``envelopemetadata`` (semantics.md section 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from catalog.declared import Place
+from catalog.dialects.messagesections import described
+from catalog.dialects.names import DEFINITION, METADATA, Reader
+from catalog.dialects.reading import Format
+from catalog.protocol_properties import SHAPES, canonical_option
+
+CLOUDEVENTS_ATTRIBUTES: Final = frozenset(
+    {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema"}
+)
+_CONSTRAINT: Final = frozenset({"type", "value", "required", "description", "specurl"})
+_OPTIONS: Final = frozenset({"mode", "format"})
+"""Options that an envelope has (xRegistry 1.0 endpoint, envelopeoptions)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Attributes of a message under their 1.0 names, and where they are written.
+
+    ``protocol`` is what the content settles, as ``mqttversion`` of Message Catalog 0.1 does.
+    """
+
+    attributes: dict[str, Any] = field(default_factory=dict)
+    written: dict[str, Place] = field(default_factory=dict)
+
+    def put(self, name: str, value: Any, place: Place) -> None:
+        """Add an attribute that is not there yet."""
+        if name not in self.attributes:
+            self.attributes[name] = value
+            self.written[name] = place
+
+    def add_constraints(self, found: Mapping[str, Any], at: Place) -> None:
+        """Add constraints of envelope attributes to those that are there and count."""
+        known = self.attributes.get("envelopemetadata")
+        if not isinstance(known, dict):
+            self.put("envelopemetadata", dict(found), at)
+            return
+        inner = known.get("attributes")
+        nested = inner if isinstance(inner, dict) else {}
+        new = {name: body for name, body in found.items() if name not in known and name not in nested}
+        self.attributes["envelopemetadata"] = {**known, **new}
+        self.written.update({f"envelopemetadata.{name}": at / name for name in new})
+
+
+def add_metadata(holder: Mapping[str, Any], form: Format, at: Place, content: Content, reader: Reader) -> None:
+    """Put ``metadata`` where its format has it: envelope attributes, or options of a protocol."""
+    for name, _ in reader.spelled(holder, METADATA, at):
+        place, metadata = at / name, holder[name]
+        if not isinstance(metadata, dict):
+            text = f"{name} is no object, and ignored"
+            reader.findings.error(place, "wrong-shape", text, "write it as a map")
+            continue
+        if _is_of_protocol(metadata, form, content):
+            content.put("protocoloptions", *_options(metadata, form.protocol, place, content))
+            continue
+        nested = metadata.get("attributes")
+        flat, inside = (nested, place / "attributes") if isinstance(nested, dict) else (metadata, place)
+        content.add_constraints(flat, inside)
+
+
+def add_definition(holder: Mapping[str, Any], form: Format, at: Place, content: Content, reader: Reader) -> None:
+    """Add what ``definition`` of Message Catalog 0.1 holds, in its sections."""
+    for name, _ in reader.spelled(holder, DEFINITION, at):
+        sections = holder[name]
+        if not isinstance(sections, dict):
+            text = f"{name} is no object, and ignored"
+            reader.findings.error(at / name, "wrong-shape", text, "write it as a map")
+            continue
+        read = described(sections, form, at / name, reader.findings)
+        for attribute, value in read.attributes.items():
+            if attribute == "envelopemetadata":
+                content.add_constraints(value, read.written[attribute])
+            else:
+                content.put(attribute, value, read.written[attribute])
+        for path, place in read.written.items():
+            content.written.setdefault(path, place)
+        if read.protocol is not None and read.protocol != form.protocol:
+            content.attributes["protocol"] = read.protocol
+
+
+def split_options(content: Content, reader: Reader) -> None:
+    """Take the constraints of attributes out of ``envelopeoptions``."""
+    options = content.attributes.get("envelopeoptions")
+    if not isinstance(options, dict):
+        return
+    at = content.written["envelopeoptions"]
+    found = {name: body for name, body in options.items() if _is_constraint(name, body)}
+    if found:
+        reader.unusual(at, f"{', '.join(list(found)[:5])} in envelopeoptions", "envelopemetadata")
+        content.add_constraints(found, at)
+        content.attributes["envelopeoptions"] = {name: each for name, each in options.items() if name not in found}
+        if len(found) == len(options):
+            del content.attributes["envelopeoptions"]
+
+
+def split_config(config: Mapping[str, Any], at: Place, content: Content) -> tuple[dict[str, Any], Any]:
+    """Return the options of ``config`` of a message, also those one level deeper, and the protocol that it names."""
+    nested = config.get("options")
+    kept = {name: value for name, value in config.items() if name not in ("protocol", "options")}
+    if isinstance(nested, dict):
+        content.written.update({f"protocoloptions.{name}": at / "options" / name for name in nested})
+        kept.update(nested)
+    return kept, config.get("protocol")
+
+
+def _is_constraint(name: str, body: Any) -> bool:
+    """Tell a constraint of an attribute from an option: by its members, or as a scalar by CloudEvents' own names."""
+    if name in _OPTIONS or body is None:
+        return False
+    if isinstance(body, dict):
+        return all(member in _CONSTRAINT for member in body) and (bool(body) or name in CLOUDEVENTS_ATTRIBUTES)
+    return name in CLOUDEVENTS_ATTRIBUTES and not isinstance(body, list)
+
+
+def _is_of_protocol(metadata: Mapping[str, Any], form: Format, content: Content) -> bool:
+    """Tell options of a protocol from attributes of an envelope."""
+    if isinstance(metadata.get("attributes"), dict) or "protocoloptions" in content.attributes:
+        return False
+    if form.by_format or form.envelope is not None:
+        return form.by_format and form.envelope is None
+    return any(
+        canonical_option(form.protocol, name) is not None
+        for name in metadata
+        if form.protocol is not None or name not in CLOUDEVENTS_ATTRIBUTES
+    )
+
+
+def _options(
+    metadata: Mapping[str, Any], protocol: str | None, at: Place, content: Content
+) -> tuple[dict[str, Any], Place]:
+    """Rename what 1.0 spells otherwise (the dashed names of MQTT); what is unknown stays, to be reported."""
+    shape = SHAPES.get(protocol or "")
+    options: dict[str, Any] = {}
+    for name, value in metadata.items():
+        canonical = canonical_option(protocol, name) if shape is not None else None
+        listed = shape is not None and canonical in shape.lists
+        if canonical is None or canonical in metadata or (listed and not isinstance(value, (list, dict))):
+            canonical = name  # left as it is, so that what is reported of it points to where it stands
+        options[canonical] = _named(value) if listed and isinstance(value, list) else value
+        if canonical != name:
+            content.written.update(_places(f"protocoloptions.{canonical}", options[canonical], at / name))
+    return options, at
+
+
+def _named(entries: list[Any]) -> list[Any]:
+    """Read ``[{NAME: {value}}]``, which 0.4 writes for user properties, as ``[{name: NAME, value}]``."""
+    named = []
+    for entry in entries:
+        if isinstance(entry, dict) and len(entry) == 1 and "name" not in entry:
+            name, body = next(iter(entry.items()))
+            entry = {"name": name, **(body if isinstance(body, dict) else {"value": body})}
+        named.append(entry)
+    return named
+
+
+def _places(prefix: str, value: Any, at: Place) -> dict[str, Place]:
+    """Say where an option is written, and each named value of it."""
+    places = {prefix: at}
+    for index, entry in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str):
+            places.setdefault(f"{prefix}.{entry['name']}", at / index)
+    return places

@@ -1,0 +1,186 @@
+"""Documents of every dialect: which groups, endpoints, messages and schemas they declare, under whichever names.
+
+A document of Message Catalog 0.1 may also be one group, or a single definition, which is a group of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from catalog.declared import Declarations, DeclaredGroup, DeclaredMessage, Place
+from catalog.dialects.declaring import (
+    MAX_ID,
+    declare_group,
+    declare_message,
+    declare_registry,
+    declare_schemas,
+    deprecated,
+    has_room,
+    long_id,
+    members,
+    other_members,
+    repeated,
+)
+from catalog.dialects.detection import Dialect, detect, is_definition
+from catalog.dialects.endpoints import read_endpoint
+from catalog.dialects.messages import read_message, version_number
+from catalog.dialects.names import GROUPS, MESSAGES, SELECTORS, Names, Reader
+from catalog.dialects.reading import Format, read_format
+from catalog.documents import Document
+from catalog.findings import Findings
+
+_IDS: Final = ("id", "messageid", "definitionid", "messagegroupid", "definitiongroupid")
+_OF_GROUPS: Final = frozenset({*SELECTORS, *MESSAGES})
+_OF_LISTS: Final = frozenset({"groups", "definitions", "messagedefinitions"})
+"""Collections that Message Catalog 0.1 writes as lists."""
+
+
+def read(document: Document, into: Declarations, findings: Findings) -> None:
+    """Add everything that *document* declares; what has the wrong shape is reported and left out."""
+    root, tree = document.root, document.tree
+    reader = Reader(detect(tree), into, findings)
+    if reader.dialect is not Dialect.XREGISTRY:
+        deprecated(root, reader.dialect.value, findings)
+    if reader.dialect is Dialect.OLDER_XREGISTRY:
+        findings.of_older_dialect(root.file)
+    single = is_definition(tree)
+    if single:
+        _read_single(tree, root, reader)
+    elif reader.dialect is Dialect.MESSAGE_CATALOG and any(name.lower() in MESSAGES for name in tree):
+        _read_lone_group(tree, root, reader)
+    else:
+        declare_registry(tree, into)
+    for key, group, place in _collections(tree, GROUPS, root, reader):
+        _read_group(f"/messagegroups/{key}", group, place, reader)
+    for key, endpoint, place in members(tree, "endpoints", root, into, findings):
+        _read_endpoint(f"/endpoints/{key}", endpoint, place, reader)
+    for name in [name for name in tree if name.lower() == "schemagroups"]:
+        declare_schemas(tree, name, root, into, findings)
+
+
+def _read_lone_group(tree: Mapping[str, Any], root: Place, reader: Reader) -> None:
+    own = _id(tree)
+    if own is None:
+        reader.findings.error(root, "missing-id", "the group has no id, and is left out", "give it an id")
+    else:
+        _read_group(f"/messagegroups/{own}", tree, root, reader)
+
+
+def _read_single(tree: Mapping[str, Any], root: Place, reader: Reader) -> None:
+    """Read a definition that is a document of its own; of several versions of it the highest counts."""
+    own = _id(tree)
+    if own is None:
+        reader.findings.error(root, "missing-id", "the definition has no id, and is left out", "give it an id")
+        return
+    if len(own) > MAX_ID:
+        long_id(root, own, reader.findings)
+        return
+    group = f"/messagegroups/{own}"
+    form = read_format(tree, root, reader)
+    declare_group(DeclaredGroup(group, root, form.envelope, form.protocol), reader.into, reader.findings)
+    for message in read_message(f"{group}/messages/{own}", group, tree, root, form, reader):
+        known = reader.into.messages.get(message.xid)
+        numbers = [version_number(each.other.get("version")) for each in (known, message) if each is not None]
+        if known is not None and numbers[0] != numbers[1]:
+            if numbers[1] > numbers[0]:
+                reader.into.messages[message.xid] = message
+            continue
+        declare_message(message, reader.into, reader.findings)
+
+
+def _read_group(xid: str, group: Mapping[str, Any], place: Place, reader: Reader) -> None:
+    form = read_format(group, place, reader)
+    other = other_members(group, _OF_GROUPS)
+    if reader.dialect is Dialect.MESSAGE_CATALOG:
+        other = other_members(other, {"id", *GROUPS})
+    declare_group(DeclaredGroup(xid, place, form.envelope, form.protocol, other), reader.into, reader.findings)
+    _read_messages(xid, group, place, form, reader)
+
+
+def _read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, reader: Reader) -> None:
+    known = reader.into.endpoints.get(xid)
+    if known is not None:
+        repeated(place, xid, known.place, reader.findings)
+        return
+    declared = read_endpoint(xid, endpoint, place, reader)
+    reader.into.endpoints[xid] = declared
+    quiet = replace(reader, findings=Findings())
+    default = replace(read_format(endpoint, place, quiet), envelope=declared.envelope, protocol=declared.protocol)
+    _read_messages(xid, endpoint, place, default, reader)
+
+
+def _read_messages(xid: str, container: Mapping[str, Any], at: Place, default: Format, reader: Reader) -> None:
+    """Add the messages of a group or an endpoint, with their versions; of several with one id the highest version."""
+    latest: dict[str, tuple[Mapping[str, Any], Place]] = {}
+    for key, message, place in _collections(container, MESSAGES, at, reader):
+        known = latest.get(key)
+        if known is None:
+            latest[key] = (message, place)
+        elif "version" in message or "version" in known[0]:
+            if version_number(message.get("version")) > version_number(known[0].get("version")):
+                latest[key] = (message, place)
+        else:
+            repeated(place, f"{xid}/messages/{key}", known[1], reader.findings)
+    for key, (message, place) in latest.items():
+        own = f"{xid}/messages/{key}"
+        if not _add(own, read_message(own, xid, message, place, default, reader), place, reader):
+            return
+        related = message.get("relatedto")
+        listed = reader.dialect is Dialect.MESSAGE_CATALOG and related is not None
+        if listed and not (isinstance(related, str) and related in latest):
+            text = f"{key} relates to {related!r}, which is not in its group"
+            hint = "name a definition of the same group"
+            reader.findings.warning(place / "relatedto", "dangling-relation", text, hint)
+
+
+def _add(xid: str, read: Iterator[DeclaredMessage], place: Place, reader: Reader) -> bool:
+    """Declare a message and its versions; one that is declared already is compared. False when there is no room."""
+    if xid in reader.into.messages:
+        *_, message = read
+        declare_message(message, reader.into, reader.findings)
+        return True
+    for message in read:
+        if not has_room(reader.into, place, reader.findings):
+            return False
+        reader.into.messages[message.xid] = message
+    return True
+
+
+def _collections(
+    holder: Mapping[str, Any], names: Names, at: Place, reader: Reader
+) -> Iterator[tuple[str, Mapping[str, Any], Place]]:
+    """Give the members of the collections that *holder* has under any of *names*: of maps by key, of lists by id."""
+    for name, _ in reader.spelled(holder, names, at, several=True):
+        listed = reader.dialect is Dialect.MESSAGE_CATALOG or name.lower() in _OF_LISTS
+        if listed and isinstance(holder[name], list):
+            yield from _listed(holder[name], at / name, reader)
+        else:
+            yield from members(holder, name, at, reader.into, reader.findings)
+
+
+def _listed(entries: list[Any], at: Place, reader: Reader) -> Iterator[tuple[str, Mapping[str, Any], Place]]:
+    for index, member in enumerate(entries):
+        if not has_room(reader.into, at, reader.findings):
+            return
+        place = at / index
+        if not isinstance(member, dict):
+            text, hint = "a member of the list is no object, and ignored", "write it as an object"
+            reader.findings.error(place, "wrong-shape", text, hint)
+            continue
+        name = _id(member)
+        if name is None:
+            reader.findings.error(place, "missing-id", "this has no id, and is left out", "give it an id")
+        elif len(name) > MAX_ID:
+            long_id(at, name, reader.findings)
+        else:
+            yield name, member, place
+
+
+def _id(holder: Mapping[str, Any]) -> str | None:
+    for name in _IDS:
+        value = holder.get(name)
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and value != "":
+            return str(value)
+    return None

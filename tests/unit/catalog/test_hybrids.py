@@ -1,0 +1,55 @@
+"""Every pair of dialects mixed in one document: it loads, with warnings, and means the same as in 1.0 alone."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from catalog.dialects import Dialect
+from catalog.documents import Document
+from catalog.findings import Findings
+from catalog.listing import listing
+from catalog.load import build
+from catalog.model import Catalog
+from tests.support.hybrids import DEFINITIONS, DIALECTS, LEVELS, NEW, document, pairs
+
+
+def built(tree: dict[str, Any]) -> Catalog:
+    return build([Document("a.json", tree)], Findings())
+
+
+def meaning(catalog: Catalog) -> dict[str, Any]:
+    return {xid: listing(definition, catalog) for xid, definition in catalog.definitions.items()}
+
+
+PURE = meaning(built(document(NEW, NEW)))
+
+
+def told(catalog: Catalog) -> set[str]:
+    return {finding.rule for finding in catalog.findings if finding.severity == "warning"}
+
+
+def test_the_definitions_are_all_there() -> None:
+    assert list(PURE) == sorted(f"/messagegroups/g/messages/{name}" for name in DEFINITIONS)
+    assert PURE["/messagegroups/g/messages/derived"]["envelopemetadata"]["type"]["value"] == "t.1"
+    assert PURE["/messagegroups/g/messages/nats"]["protocoloptions"]["subject"]["value"] == "a.{plant}"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_a_document_of_one_dialect_is_not_remarked_upon(dialect: Dialect) -> None:
+    catalog = built(document(dialect, dialect, ()))
+    assert meaning(catalog) == PURE
+    foreign = {"dataschemaformat", "dataschemauri", "basemessage"}  # which these dialects have no names for
+    names = {each.pointer.rpartition("/")[2] for each in catalog.findings if each.rule == "unusual-name"}
+    assert names <= foreign
+
+
+@pytest.mark.parametrize(("own", "other"), list(permutations(DIALECTS, 2)), ids=lambda dialect: dialect.name)
+def test_names_of_another_dialect_mean_the_same(own: Dialect, other: Dialect) -> None:
+    for _, _, levels in (each for each in pairs() if each[:2] == (own, other)):
+        catalog = built(document(own, other, levels))
+        assert meaning(catalog) == PURE, levels
+        assert not [each for each in catalog.findings if each.severity == "error"], levels
+    assert "unusual-name" in told(built(document(own, other, LEVELS)))
