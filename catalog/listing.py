@@ -52,7 +52,7 @@ def definition_to_json(definition: Definition) -> dict[str, Any]:
     """Return a definition as plain JSON, losing nothing; :func:`definition_from_json` reads it."""
     form = _plain(definition)
     for member in ("envelopemetadata", "protocoloptions"):
-        form[member] = [[prop.name, prop.type, prop.value, prop.required] for prop in getattr(definition, member)]
+        form[member] = [_listed(prop) for prop in getattr(definition, member)]
     return form
 
 
@@ -121,6 +121,11 @@ def _plain(record: Definition | Endpoint | Finding) -> dict[str, Any]:
 def _endpoint(form: Mapping[str, Any]) -> Endpoint:
     read: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in form.items()}
     return Endpoint(**read)
+
+
+def _listed(prop: Property) -> list[Any]:
+    listed = [prop.name, prop.type, prop.value, prop.required]
+    return [*listed, prop.wire] if prop.wire else listed
 
 
 def _body(prop: Property) -> dict[str, Any]:

@@ -38,13 +38,15 @@ class Property:
     ``application-properties.NAME``, ``user_properties.NAME``, ``topic_name``, ``subject``, ``reply-to``.
     HTTP header names, and ``content-type`` everywhere, are lower case. ``value`` is None for no constraint on
     the value, else a scalar as written (str, bool, int, float). ``type`` is never empty: the declared one, else
-    the one CloudEvents or the 1.0 protocol table gives, else ``string``.
+    the one CloudEvents or the 1.0 protocol table gives, else ``string``. ``wire`` is the AMQP type that a declared one
+    names, where the property types do not tell it (``uuid``, ``ulong``, ``float``); it serves to produce only.
     """
 
     name: str
     type: PropertyType
     value: str | bool | int | float | None = None
     required: bool = False
+    wire: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from catalog.options import Named
 from catalog.pointing import OptionPlaces, attribute_place
 from catalog.protocol_properties import (
     ALWAYS_REQUIRED,
+    AMQP_SECTIONS,
     ANY_SHAPE,
     ATTRIBUTE_TYPES,
     SHAPES,
@@ -23,6 +24,7 @@ from catalog.protocol_properties import (
     canonical_member,
     canonical_option,
     canonical_type,
+    wire_type,
 )
 from catalog.values import NOW, is_old_now
 
@@ -115,7 +117,8 @@ def property_of(name: str, body: Any, default: PropertyType, report: Report, *, 
         hint = "use one of the types of the 1.0 message specification"
         report.warning("unknown-type", f"the type {declared!r:.80} of {name} is unknown; read as {default}", hint)
     value = _of_type(kind or default, _value(body.get("value"), report))
-    return Property(name, kind or default, value, required or _required(body, report))
+    wire = wire_type(declared) if isinstance(declared, str) and name.partition(".")[0] in AMQP_SECTIONS else ""
+    return Property(name, kind or default, value, required or _required(body, report), wire)
 
 
 def _of_type(kind: PropertyType, value: str | bool | int | float | None) -> str | bool | int | float | None:

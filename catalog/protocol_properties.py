@@ -15,17 +15,19 @@ _TYPE_ALIASES: Final[dict[str, PropertyType]] = {
     "datetime": "timestamp",
     "var": "any",
     "bool": "boolean",
-    "int": "integer",
-    "int32": "integer",
-    "long": "integer",
-    "ulong": "integer",
-    "uint": "integer",
-    "uinteger": "integer",
+    **dict.fromkeys(("int", "int32", "long", "ulong", "uint", "uinteger"), "integer"),
+    **dict.fromkeys(("byte", "ubyte", "short", "ushort"), "integer"),
     "float": "number",
     "double": "number",
     "decimal": "number",
     "uuid": "string",
     "bytes": "binary",
+}
+_WIRE_TYPES: Final = {
+    **{name: name for name in ("byte", "ubyte", "short", "ushort", "int", "uint", "long", "ulong")},
+    **{name: name for name in ("float", "double", "uuid")},
+    "int32": "int",
+    "uinteger": "uint",
 }
 ATTRIBUTE_TYPES: Final[Mapping[str, PropertyType]] = {
     "source": "urireference",
@@ -170,6 +172,11 @@ def canonical_type(name: str) -> PropertyType | None:
     """Return the property type that a declared type means, None when it means none."""
     squashed = squash(name.strip())
     return squashed if squashed in TYPES else _TYPE_ALIASES.get(squashed)  # type: ignore[return-value]
+
+
+def wire_type(name: str) -> str:
+    """Return the AMQP type that a declared type names beyond its property type; empty when it names none."""
+    return _WIRE_TYPES.get(squash(name.strip()), "")
 
 
 def canonical_option(protocol: str | None, name: str) -> str | None:

@@ -26,7 +26,7 @@ from catalog.record import Record
 from catalog.templates import TEMPLATE_TYPES, Template
 from catalog.values import is_any_timestamp, text_of
 from router.channels import source_of
-from router.emit_parts import address_parts, attribute_part, part_of
+from router.emit_parts import address_parts, attribute_part, option_parts
 from router.errors import RouterError
 from router.match import RecordMatcher, to_line
 from router.matching.constraints import template_of
@@ -101,11 +101,12 @@ class Producer:
         """Make one record; *number* stands for ``{n}`` in context values."""
         now = self._clock()
         context = {name: value.replace(COUNTER, str(number)) for name, value in self._context.items()}
-        parts = [
-            part_of(prop.name, prop.type, self._text(prop, context, now))
+        options = (
+            (prop, self._text(prop, context, now))
             for prop in self.definition.protocoloptions
             if prop.value is not None or prop.required
-        ]
+        )
+        parts = option_parts(self._binding.protocol, options)
         content_type = content_type_of(self.definition, self._payloads.family)
         data, self.payload_doubt = self._payloads.make(content_type, number, self._random, now)
         if self.mode == "native":

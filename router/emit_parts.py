@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import quote
 
+import msgspec
+
+from bindings.amqp.declared import FIELD_TYPES, typed_value
+from bindings.amqp.forms import TYPES, part
+from bindings.amqp.sections import PROTOCOL as AMQP
 from bindings.envelope import AttributeRule
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
-from catalog.model import Definition, Endpoint, PropertyType
+from catalog.model import Definition, Endpoint, Property, PropertyType
 from catalog.values import binary_value, is_valid
 from router.matching.constraints import BASE64_KEY
 from router.sources import path_of
@@ -34,6 +39,16 @@ def part_of(name: str, kind: PropertyType, text: str) -> Part:
         return Part(name, data, BINARY_KIND)
     typed = kind in ("integer", "number", "boolean") and is_valid(kind, text)
     return Part(name, data, JSON_KIND if typed and not name.startswith(_NAMED_VALUES) else None)
+
+
+def option_parts(protocol: str, options: Iterable[tuple[Property, str]]) -> list[Part]:
+    """Return the parts for protocol options and their texts, of AMQP with the types that parts do not tell."""
+    if protocol != AMQP:
+        return [part_of(prop.name, prop.type, text) for prop, text in options]
+    types: dict[str, str] = {}
+    made = [part(prop.name, typed_value(prop, text), types, FIELD_TYPES.get(prop.name)) for prop, text in options]
+    parts = [each for each in made if each is not None]
+    return [*parts, Part(TYPES, msgspec.json.encode(types), JSON_KIND)] if types else parts
 
 
 def attribute_part(rule: AttributeRule, name: str, value: str) -> Part:

@@ -17,10 +17,18 @@ from typing import Any, Final
 import msgspec
 
 from bindings.amqp.values import Typed
-from bindings.parts import BINARY_KIND, JSON_KIND, Part
+from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts
+from catalog.values import instant
 
+TYPES: Final = "types"
+"""The part that has the types."""
 OBVIOUS: Final = frozenset(("string", "boolean", "binary", "long", "double"))
 """Types that the JSON form of a value tells by itself."""
+_NUMBERS: Final = frozenset(("byte", "ubyte", "short", "ushort", "int", "uint", "long", "ulong", "timestamp"))
+_RAW: Final = frozenset(("decimal32", "decimal64", "decimal128", "string", "symbol"))
+"""Types whose values may come as bytes: decimals, and texts that are no UTF-8."""
+_NOT_FINITE: Final = frozenset(("NaN", "Infinity", "-Infinity"))
+_NANOSECONDS: Final = 1_000_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST: Final = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _LAST: Final = (datetime(9999, 12, 31, 23, 59, 59, 999000, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
@@ -41,6 +49,46 @@ def part(key: str, typed: Typed, types: dict[str, str], usual: str | None = None
     if isinstance(form, str):
         return Part(key, form.encode("utf-8"))
     return Part(key, msgspec.json.encode(_encodable(form)), JSON_KIND)
+
+
+def types_of(parts: Parts) -> dict[str, str]:
+    """Return what the part ``types`` of a record tells, by path; empty without one, and for one that is odd."""
+    told = next((part.value for part in parts if part.key == TYPES), None)
+    try:
+        return msgspec.json.decode(told, type=dict[str, str]) if told else {}
+    except msgspec.DecodeError:
+        return {}
+
+
+def typed_of(part: Part, types: Mapping[str, str]) -> Typed:
+    """Return the value that a part is, by what *types* say of it: what :func:`part` made a part of.
+
+    Lists, maps and arrays come as strings of their JSON text: no sender here makes one.
+    """
+    told = types.get(part.key)
+    if part.kind == BINARY_KIND or part.text is None:
+        return Typed(told if told in _RAW else "binary", part.value)
+    if part.kind != JSON_KIND:
+        return _typed_text(part.text, told)
+    value = msgspec.json.decode(part.value or b"null")
+    if isinstance(value, bool):
+        return Typed("boolean", value)
+    if isinstance(value, int):
+        return Typed(told if told in _NUMBERS else "long", value)
+    if isinstance(value, float):
+        return Typed("float" if told == "float" else "double", value)
+    return Typed("string", part.text)
+
+
+def _typed_text(text: str, told: str | None) -> Typed:
+    if told == "timestamp":
+        at = instant(text)
+        return Typed("string", text) if at is None else Typed(told, at // _NANOSECONDS)
+    if told == "char" and len(text) == 1:
+        return Typed(told, ord(text))
+    if told in ("float", "double") and text in _NOT_FINITE:
+        return Typed(told, float(text))
+    return Typed(told if told in ("symbol", "uuid") else "string", text)
 
 
 def json_text(typed: Typed, path: str, types: dict[str, str]) -> bytes:

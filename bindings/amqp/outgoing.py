@@ -11,7 +11,7 @@ from typing import Any, Final
 import proton
 from proton import Data, Described, ProtonException, symbol, ulong
 
-from bindings.amqp.sections import DESCRIPTORS, PROPERTY_FIELDS
+from bindings.amqp.sections import DESCRIPTORS, HEADER_FIELDS, PROPERTY_FIELDS, Fields
 from bindings.amqp.values import Typed
 
 _CONVERSIONS: Final[Mapping[str, Any]] = {
@@ -51,7 +51,8 @@ class OutMessage:
     ``properties`` go by their names in the specification (``message-id``, ``subject``), ``content_type`` beside them.
     Values are Python's (str, bool, int as long, float as double, bytes as binary, datetime as timestamp, UUID, None) or
     :class:`Typed`, which names the AMQP type; a property without one gets the type that the specification gives it.
-    The body is one data section; None sends none. ``durable`` asks the broker to keep the message through a crash.
+    ``header`` goes by the names there as well; without ``durable`` in it the message is durable, which asks the
+    broker to keep it through a crash. The body is one data section; None sends none.
     ``lane`` names what the message keeps its order with when the broker ends the connection at another.
     """
 
@@ -61,7 +62,9 @@ class OutMessage:
     properties: Mapping[str, Any] = field(default_factory=dict)
     application_properties: Mapping[str, Any] = field(default_factory=dict)
     message_annotations: Mapping[str, Any] = field(default_factory=dict)
-    durable: bool = True
+    header: Mapping[str, Any] = field(default_factory=dict)
+    delivery_annotations: Mapping[str, Any] = field(default_factory=dict)
+    footer: Mapping[str, Any] = field(default_factory=dict)
     lane: str = ""
 
 
@@ -71,32 +74,42 @@ def encode(message: OutMessage) -> bytes:
     Raises:
         EncodingError: a property of no such name, or a value that is not of its type.
     """
-    sections = [_section("header", [message.durable])]
-    if message.message_annotations:
-        annotations = _map(message.message_annotations, "message-annotations")
-        sections.append(_section("message-annotations", {symbol(key): value for key, value in annotations.items()}))
+    sections = [_section("header", _listed({"durable": True, **message.header}, "header", HEADER_FIELDS))]
+    sections += _annotations(message.delivery_annotations, "delivery-annotations")
+    sections += _annotations(message.message_annotations, "message-annotations")
     properties = dict(message.properties)
     if message.content_type is not None:
         properties["content-type"] = message.content_type
     if properties:
-        sections.append(_section("properties", _listed(properties)))
+        sections.append(_section("properties", _listed(properties, "properties", PROPERTY_FIELDS)))
     if message.application_properties:
         mapped = _map(message.application_properties, "application-properties")
         sections.append(_section("application-properties", mapped))
     # A message without any body section is no message to some brokers; null is what clients send for none.
     body = _section("amqp-value", None) if message.body is None else _section("data", message.body)
-    return b"".join((*sections, body))
+    return b"".join((*sections, body, *_annotations(message.footer, "footer")))
 
 
-def _listed(properties: dict[str, Any]) -> list[Any]:
+def _annotations(values: Mapping[str, Any], section: str) -> list[bytes]:
+    """Return a section whose keys are symbols; none when it is empty."""
+    if not values:
+        return []
+    strange = next((name for name in values if not name.isascii()), None)
+    if strange is not None:
+        raise EncodingError(f"{section}: a name is a symbol, which is ASCII, and {strange[:40]!r} is not")
+    return [_section(section, {symbol(name): value for name, value in _map(values, section).items()})]
+
+
+def _listed(properties: dict[str, Any], section: str, known: Fields) -> list[Any]:
     fields = []
-    for name, usual in PROPERTY_FIELDS:
+    for name, usual in known:
         value = properties.pop(name, None)
         if usual is not None and value is not None and not isinstance(value, Typed):
             value = Typed(usual, _milliseconds(value) if isinstance(value, datetime) else value)
-        fields.append(_convert(value, f"properties.{name}"))
+        fields.append(_convert(value, f"{section}.{name}"))
     if properties:
-        raise EncodingError(f"AMQP messages have no property {', '.join(map(str, properties))}")
+        what = "property" if section == "properties" else f"{section} field"
+        raise EncodingError(f"AMQP messages have no {what} {', '.join(map(str, properties))}")
     while fields and fields[-1] is None:
         fields.pop()
     return fields
@@ -128,6 +141,10 @@ def _typed(typed: Typed, place: str) -> Any:
     low, high = _range(kind)
     if high and not (isinstance(value, int) and low <= value < high):
         raise EncodingError(f"{place}: {str(value)[:40]!r} is no {kind}")
+    if kind in ("string", "symbol") and isinstance(value, bytes):
+        raise EncodingError(f"{place}: a {kind} is text, and {value[:40]!r} is bytes")
+    if kind == "boolean" and not isinstance(value, bool):
+        raise EncodingError(f"{place}: {str(value)[:40]!r} is no boolean")
     if kind == "symbol" and not str(value).isascii():
         raise EncodingError(f"{place}: a symbol is ASCII, and {str(value)[:40]!r} is not")
     conversion = _CONVERSIONS.get(kind)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bindings.amqp.forms import json_text, name, part
+from bindings.amqp.forms import TYPES, json_text, name, part
 from bindings.amqp.plain import binary, fields, texts
 from bindings.amqp.values import MalformedValue, Typed, read_value
 from bindings.inbox import InboxRow
@@ -21,7 +21,6 @@ UNDECODABLE: Final = "undecodable"
 """The part by which the gateway marks a message that is none: its value says why, the body has all its bytes."""
 OVERSIZED: Final = "oversized"
 """The part by which every gateway marks a body past its limit; its value is the number of bytes."""
-TYPES: Final = "types"
 
 Fields = tuple[tuple[str, str | None], ...]
 

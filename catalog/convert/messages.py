@@ -161,8 +161,8 @@ def _body(each: Laid) -> dict[str, Any]:
     prop, base = each.property, each.inherited
     body: dict[str, Any] = {}
     unsaid = each.section == "envelopemetadata" and prop.type != "string"
-    if raw.get("type") is not None or (prop.type != base.type if base else unsaid):
-        body["type"] = prop.type
+    if raw.get("type") is not None or ((prop.type, prop.wire) != (base.type, base.wire) if base else unsaid):
+        body["type"] = prop.wire or prop.type
     _add_value(body, prop, base, said="value" in raw or not isinstance(each.body, dict | None))
     if base is None:
         if prop.required and not (each.section == "envelopemetadata" and "required" not in each.members):

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import msgspec
-
+from bindings.amqp.codec import SECTIONS
+from bindings.amqp.declared import FIELD_TYPES
+from bindings.amqp.forms import typed_of, types_of
 from bindings.amqp.outgoing import OutMessage
 from bindings.amqp.sender import AmqpSender, Refusal, SendError
+from bindings.amqp.values import Typed
 from bindings.gateways import Connection, GatewayError
-from bindings.parts import BINARY_KIND, JSON_KIND, Part
-from catalog.values import instant
+from bindings.parts import Part
 from router.sinks.events import Outbound
 from router.sinks.messages import TargetDown
 
-_CONTENT_TYPE: Final = "properties.content-type"
-_TIMES: Final = frozenset({"absolute-expiry-time", "creation-time"})
+_TEXTS: Final = frozenset({None, "string", "symbol"})
 
 
 class AmqpTarget:
@@ -50,42 +49,36 @@ class AmqpTarget:
 
 
 def message_of(made: Outbound) -> OutMessage:
-    """Return the client's message; numbers and booleans of a definition keep their type, all attributes are strings."""
-    sections: dict[str, dict[str, Any]] = {"properties": {}, "application-properties": {}, "message-annotations": {}}
-    content_type = None
+    """Return the client's message, each value of the type that its part and the part ``types`` tell."""
+    types = types_of(made.parts)
+    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     for part in made.parts:
         section, _, name = part.key.partition(".")
-        if part.key == _CONTENT_TYPE:
-            content_type = part.text
-        elif section in sections:
-            value = _value(part)
-            sections[section].setdefault(name, _moment(value) if section == "properties" and name in _TIMES else value)
+        if section in sections:
+            sections[section].setdefault(name, _value(part, types))
     return OutMessage(
         made.address,
         made.body,
-        content_type,
-        sections["properties"],
-        sections["application-properties"],
-        sections["message-annotations"],
+        properties=sections["properties"],
+        application_properties=sections["application-properties"],
+        message_annotations=sections["message-annotations"],
+        header=sections["header"],
+        delivery_annotations=sections["delivery-annotations"],
+        footer=sections["footer"],
         lane=made.lane,
     )
 
 
-def _value(part: Part) -> Any:
-    if part.kind == BINARY_KIND or part.value is None:
-        return part.value
-    return msgspec.json.decode(part.value) if part.kind == JSON_KIND else part.text
-
-
-def _moment(value: Any) -> Any:
-    """Return a time as AMQP has it, to the millisecond; what is none stays, and is refused when it is encoded."""
-    nanoseconds = instant(value) if isinstance(value, str) else None
-    if nanoseconds is None:
-        return value
-    try:
-        return datetime.fromtimestamp(nanoseconds // 1_000_000 / 1000, UTC)
-    except (ValueError, OverflowError, OSError):
-        return value
+def _value(part: Part, types: Mapping[str, str]) -> Any:
+    """Return a value as the encoder takes it; one that is not of its field's type is refused there."""
+    usual = FIELD_TYPES.get(part.key)
+    if part.kind is None and part.key not in types and usual in _TEXTS:
+        return part.text  # most values of most messages
+    if usual is None:
+        return typed_of(part, types)
+    if usual in _TEXTS and part.text is not None:
+        return Typed(usual, part.text)
+    return Typed(usual, typed_of(part, {part.key: usual}).value)
 
 
 def _reason(refusal: Refusal | None) -> str | None:

@@ -25,7 +25,7 @@ from catalog.record import bytes_of
 from catalog.templates import TEMPLATE_TYPES, Template
 from catalog.values import is_any_timestamp, percent_decode, text_of
 from router.addresses import AddressError, TargetKind, checked, encoded
-from router.emit_parts import address_parts, part_of
+from router.emit_parts import address_parts, option_parts
 from router.matching.constraints import literal_equal, template_of
 from router.matching.targets import target_of
 from router.sinks.events import Event, Mode, NotTaken, Outbound, outbound
@@ -108,7 +108,10 @@ class EndpointShape:
     def _made(self, candidate: _Candidate, event: Event) -> Outbound:
         definition = candidate.definition
         values = {**event.attributes, **captured(definition, event), **event.context}
-        parts = [part for prop in definition.protocoloptions for part in self._part(prop, values)]
+        parts = option_parts(self._binding.protocol, self._options(definition, values))
+        for part in parts:
+            if part.text is None and not self._carries_bytes(part.key):
+                raise NotTaken(f"{part.key} has to be text, and its bytes are no UTF-8")
         keys = {part.key for part in parts}
         for name in _CHANNEL_SCALARS.get(self._target, ()):
             if name in self._endpoint.options and name not in keys:
@@ -142,21 +145,17 @@ class EndpointShape:
         topic = next((uri.path.lstrip("/") for uri in uris if uri.scheme.startswith("mqtt") and uri.path[1:]), "")
         return {**found, "topic_name": topic} if topic else found
 
-    def _part(self, prop: Property, values: Mapping[str, str]) -> Iterator[Part]:
-        """Give the part of one protocol option, if it is to be sent."""
-        if prop.value is None:
+    def _options(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Property, str]]:
+        """Give the protocol options that are to be sent, with their texts."""
+        for prop in definition.protocoloptions:
             name = prop.name.rpartition(".")[2]
-            if not prop.required or prop.name in _BY_CHANNEL or prop.name == self._binding.rule.content_type:
-                return
-            text = values.get(name, values.get(_OF_EVENT.get(name, "")))
-            if text is None:
-                raise NotTaken(f"requires {prop.name}, for which there is no value")
-        else:
-            text = self._text(prop, values)
-        part = part_of(prop.name, prop.type, text)
-        if part.text is None and not self._carries_bytes(part.key):
-            raise NotTaken(f"{prop.name} has to be text, and its bytes are no UTF-8")
-        yield part
+            if prop.value is not None:
+                yield prop, self._text(prop, values)
+            elif prop.required and prop.name not in _BY_CHANNEL and prop.name != self._binding.rule.content_type:
+                text = values.get(name, values.get(_OF_EVENT.get(name, "")))
+                if text is None:
+                    raise NotTaken(f"requires {prop.name}, for which there is no value")
+                yield prop, text
 
     def _carries_bytes(self, key: str) -> bool:
         """Tell whether the protocol has a place for bytes there; AMQP's types are minded when it is encoded."""

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
+import msgspec
 import pyarrow as pa
 
+from bindings.amqp.forms import TYPES, types_of
 from bindings.envelope import STRUCTURED
 from bindings.events import encode_event
-from bindings.parts import Part
+from bindings.parts import JSON_KIND, Part
 from bindings.protocols import Binding
 from catalog.values import media_type_of
 from router.emit_parts import attribute_part
@@ -123,9 +125,16 @@ def outbound(
     if passing is not None:
         keys = {part.key for part in parts}
         came = passing.parts(event.protocol, event.native, binary=mode == "binary", structured=mode == "structured")
-        parts = (*parts, *(part for part in came if part.key not in keys))
+        parts = with_types(parts, [part for part in came if part.key not in keys or part.key == TYPES])
     identity = "|".join((event.endpoint, event.position, event.attributes["source"], event.attributes["id"]))
     return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
+
+
+def with_types(parts: tuple[Part, ...], more: list[Part]) -> tuple[Part, ...]:
+    """Return both, and what both tell of AMQP types in one part."""
+    together = {**types_of(more), **types_of(parts)}
+    plain = tuple(part for part in (*parts, *more) if part.key != TYPES)
+    return (*plain, Part(TYPES, msgspec.json.encode(together), JSON_KIND)) if together else plain
 
 
 def lineage_parts(event: Event, binding: Binding) -> list[Part]:

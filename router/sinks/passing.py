@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from bindings.amqp.forms import TYPES, types_of
 from bindings.envelope import ATTRIBUTE_NAME, AttributeRule, attribute_name
 from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts, first
 from bindings.protocols import Binding, binding_of
@@ -56,7 +57,8 @@ class HeaderPassing:
         if source is None or not self.binding.binary or not any(member in native for member in _MEMBERS):
             return
         place = self.binding.rule.prefixes[0].partition(".")[0]
-        for name, part in _came(source, native):
+        types: dict[str, str] = {}
+        for name, part, told in _came(source, native):
             if structured and name.lower().startswith("content-"):
                 continue  # of the body as it was, which is now within another one
             wanted = name.lower() if place == "headers" and self.binding.protocol == "HTTP" else name
@@ -66,14 +68,19 @@ class HeaderPassing:
             key = f"{place}.{wanted}"
             if not _reads_as_attribute(key, self.binding.rule, binary=binary):
                 yield made._replace(key=key)
+                if told and source.protocol == self.binding.protocol:
+                    types[key] = told
+        if types:
+            yield Part(TYPES, msgspec.json.encode(types), JSON_KIND)
 
 
-def _came(source: Binding, native: str) -> Iterator[tuple[str, Part]]:
-    """Give names and parts of the headers that were no attributes of the record's own envelope."""
+def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
+    """Give names, parts and AMQP types of the headers that were no attributes of the record's own envelope."""
     try:
         parts: Parts = source.parts(msgspec.json.decode(native))
     except (msgspec.DecodeError, RecordError):
         return  # the native record is shown, not relied on: an odd one has no headers
+    types = types_of(parts)
     bare = source.rule.prefixes[0] in _LISTS
     is_event = any(attribute_name(part.key, source.rule) == "specversion" for part in parts)
     content = first(parts, source.rule.content_type)
@@ -91,7 +98,7 @@ def _came(source: Binding, native: str) -> Iterator[tuple[str, Part]]:
             continue
         if prefix == _LISTS[0] and (lowered in _CONNECTION or (within and lowered.startswith("content-"))):
             continue
-        yield name, part
+        yield name, part, types.get(part.key, "")
 
 
 def _reads_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:

@@ -169,7 +169,7 @@ class Amqp:
         self._queue = queue_name()
         sender = AmqpSender(Connection((self._uri,)), container_id="bench-sender")
         attributes = {f"cloudEvents:{name}": text for name, text in ATTRIBUTES.items()}
-        message = AmqpMessage(self._queue, BODY, application_properties=attributes, durable=False)
+        message = AmqpMessage(self._queue, BODY, application_properties=attributes, header={"durable": False})
         sender.send([message] * count)
         sender.close()
 

@@ -77,7 +77,7 @@ def test_every_type_goes_out_and_comes_back(typed: Typed, form: Any) -> None:
 
 
 def test_no_body_and_no_properties() -> None:
-    message = decode(encode(OutMessage("node", durable=False)))
+    message = decode(encode(OutMessage("node", header={"durable": False})))
     assert message.body is None
     assert codec.native(message.parts) == {"header": {"durable": False}, "types": {"body": "null"}}
 

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bindings.amqp.outgoing import encode
+from bindings.amqp.sections import decode
+from bindings.amqp.values import Typed
 from bindings.http.poster import _NAME, _VALUE
 from bindings.mqtt.outgoing import properties_of
 from bindings.nats.headers import block_of
@@ -102,10 +105,22 @@ def test_types_of_amqp_are_kept_there_and_are_text_elsewhere() -> None:
     assert passed("HTTP", "AMQP/1.0", headers) == {"n": "7", "b": "true", "big": str(2**64)}
     message = amqp.message_of(sent("AMQP/1.0", "AMQP/1.0", native_of("AMQP/1.0", headers)))
     told = {name: message.application_properties[name] for name in ("n", "b", "big")}
-    assert told == {"n": 7, "b": True, "big": str(2**64)}
+    assert told == {"n": Typed("long", 7), "b": Typed("boolean", True), "big": str(2**64)}
     raw = native_of("KAFKA", [{"name": "x", "value_base64": "/w=="}])
-    assert amqp.message_of(sent("AMQP/1.0", "KAFKA", raw)).application_properties["x"] == b"\xff"
+    assert amqp.message_of(sent("AMQP/1.0", "KAFKA", raw)).application_properties["x"] == Typed("binary", b"\xff")
     assert mqtt.message_of(sent("MQTT/5.0", "KAFKA", raw)).user_properties == tuple(NAMED.items())
+
+
+def test_types_of_amqp_that_json_loses_are_kept_there() -> None:
+    values = {"when": "2026-01-02T03:04:05.678Z", "who": "0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0", "n": 7, "s": "x"}
+    kinds = {"when": "timestamp", "who": "uuid", "n": "ubyte", "s": "symbol"}
+    types = {f"application-properties.{name}": kind for name, kind in kinds.items()}
+    native = json.dumps({"application-properties": values, "types": types})
+    read = decode(encode(amqp.message_of(sent("AMQP/1.0", "AMQP/1.0", native, "native"))))
+    found = BINDINGS["AMQP/1.0"].native(read.parts)
+    assert values.items() <= found["application-properties"].items()
+    assert found["types"] == types
+    assert "types" not in [part.key for part in sent("KAFKA", "AMQP/1.0", native).parts]
 
 
 @given(
