@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from catalog.schemas.contract import SchemaFault
+from catalog.schemas.contract import MAX_FAULTS, SchemaFault
 from catalog.schemas.validation import PayloadValidation
 from router.channels import Channel
 from router.facts import Facts
@@ -29,18 +29,24 @@ from router.matching.targets import Target
 Validation = Literal["never", "ambiguous", "always"]
 TOLD: Final = 3
 """Rejecting schemas that a dead letter names."""
+NAMED: Final = 5
+"""Violations that the detail of a dead letter names."""
+MAX_NAMED: Final = 20_000
+"""Violations of one batch that are found beyond the first of each record and schema."""
+Rejections = Mapping[str, Sequence[SchemaFault]]
+"""Why the schemas of definitions reject a body, by xid."""
 
 
 @dataclass(slots=True)
 class Checked:
     """The sets that are left, and why rows lost candidates.
 
-    ``rejected`` gives per row the faults by xid, for rows that lost all they had; ``violations`` are those of them that
+    ``rejected`` gives per row its faults by xid, for rows that lost all they had; ``violations`` are those of them that
     end as ``schema-violation``, the others never matched at all.
     """
 
     sets: Int
-    rejected: dict[int, dict[str, SchemaFault]] = field(default_factory=dict)
+    rejected: dict[int, Rejections] = field(default_factory=dict)
     violations: set[int] = field(default_factory=set)
 
 
@@ -90,20 +96,27 @@ class PayloadChecks:
             rows = [row for row in np.flatnonzero(sets == number).tolist() if row not in facts.faults]
             if look is not None and rows:
                 self._drop(facts, checked, number, look, rows)
+        checked.rejected = self._elaborated(facts, checked.rejected)
         return checked
 
-    def verdicts(self, facts: Facts, number: int, row: int) -> dict[int, SchemaFault | None]:
-        """Return what schemas say of one row, by target, of those looked at when it matches the set of that number."""
+    def verdicts(self, facts: Facts, number: int, row: int) -> dict[int, Sequence[SchemaFault]]:
+        """Return what is wrong with one row by the schemas that are looked at when it matches the set of that number.
+
+        By target, empty for a schema that takes it.
+        """
         look = self._look(number)
         found = self._faults(facts, (*look.deciding, *look.others), [row]) if look is not None else {}
-        return {target: told[0] for target, told in found.items()}
+        xids = {target: self._index.targets[target].xid for target in found}
+        first = {xids[target]: (told[0],) for target, told in found.items() if told[0] is not None}
+        told = self._elaborated(facts, {row: first})[row]
+        return {target: told.get(xids[target], ()) for target in found}
 
-    def violations(self, facts: Facts, rows: Int, winners: Int) -> dict[int, dict[str, SchemaFault]]:
-        """Return, of these rows, those whose body the schema of their winner rejects, with the fault by xid.
+    def violations(self, facts: Facts, rows: Int, winners: Int) -> dict[int, Rejections]:
+        """Return, of these rows, those whose body the schema of their winner rejects, with what is wrong by xid.
 
         For routes that ask for conforming bodies, where :meth:`check` has not looked at all of them.
         """
-        found: dict[int, dict[str, SchemaFault]] = {}
+        found: dict[int, Rejections] = {}
         ordered = rows[np.argsort(winners[rows], kind="stable")]
         starts = np.flatnonzero(np.diff(winners[ordered], prepend=-1))
         for mine in np.split(ordered, starts[1:]) if len(ordered) else ():
@@ -112,9 +125,9 @@ class PayloadChecks:
             if self.has_schema(target):
                 told = self._faults(facts, (number,), mine.tolist())[number]
                 found.update(
-                    (row, {target.xid: fault}) for row, fault in zip(mine.tolist(), told, strict=True) if fault
+                    (row, {target.xid: (fault,)}) for row, fault in zip(mine.tolist(), told, strict=True) if fault
                 )
-        return found
+        return self._elaborated(facts, found)
 
     def _needed(self, candidates: Sequence[int]) -> bool:
         targets = [self._index.targets[number] for number in candidates]
@@ -150,7 +163,26 @@ class PayloadChecks:
             checked.sets[row] = self._index.set_number(left, event=matched.event)
             if not left:
                 targets = self._index.targets
-                checked.rejected[row] = {targets[target].xid: fault for target, fault in faults.items() if fault}
+                checked.rejected[row] = {targets[target].xid: (fault,) for target, fault in faults.items() if fault}
+
+    def _elaborated(self, facts: Facts, rejected: Mapping[int, Rejections]) -> dict[int, Rejections]:
+        """Return rejections with all that their schemas find wrong, as far as a batch may take time and memory for it.
+
+        Which schemas reject a body is known by its first fault, and for most bodies that is all anybody asks.
+        """
+        left, payloads = MAX_NAMED, self._payloads
+        made = dict(rejected)
+        if payloads is None:
+            return made
+        for row, payload in zip(rejected, facts.payloads(list(rejected)), strict=True):
+            if left <= 0 or payload is None:
+                continue
+            made[row] = {
+                xid: payloads.all_faults(xid, payload.body, payload.content_type, known[0])
+                for xid, known in rejected[row].items()
+            }
+            left -= sum(len(each) - 1 for each in made[row].values())
+        return made
 
     def _several(self, bits: int) -> bool:
         targets = self._index.sets[self._index.set_number(bits, event=True)].targets
@@ -178,22 +210,31 @@ def decides(target: Target) -> bool:
     return not target.envelope and target.protocol is None
 
 
-def told(rejected: Mapping[str, SchemaFault]) -> str:
-    """Return the detail of a dead letter that schemas rejected."""
-    listed = [f"{xid}: {fault}" for xid, fault in sorted(rejected.items())]
-    more = f"; and {len(listed) - TOLD} more" if len(listed) > TOLD else ""
-    return "; ".join(listed[:TOLD]) + more
+def told(rejected: Rejections) -> str:
+    """Return the detail of a dead letter that schemas rejected: the first violations, shared among the schemas."""
+    shown = sorted(rejected)[:TOLD]
+    listed = [f"{xid}: {listing(rejected[xid], max(1, NAMED // len(shown)))}" for xid in shown]
+    more = f"; and {len(rejected) - TOLD} more" if len(rejected) > TOLD else ""
+    return "; ".join(listed) + more
 
 
-def mismatches(rejected: Mapping[str, SchemaFault], targets: Sequence[Target]) -> list[dict[str, Any]]:
-    """Return the rejecting definitions as ``nearest`` gives them."""
+def listing(faults: Sequence[SchemaFault], most: int = NAMED) -> str:
+    """Return the first of the faults of one body as text, and how many more there are."""
+    more = f"; and {len(faults) - most} more" if len(faults) > most else ""
+    return "; ".join(map(str, faults[:most])) + more
+
+
+def mismatches(rejected: Rejections, targets: Sequence[Target]) -> list[dict[str, Any]]:
+    """Return the rejecting definitions as ``nearest`` gives them, with MAX_FAULTS violations in all."""
     definitions = {target.xid: target.definition for target in targets if target.xid in rejected}
+    shown = sorted(rejected)[:TOLD]
     return [
         {
             "message": xid,
             "mismatches": [
-                {"property": "data", "expected": definitions[xid].schemakey, "found": str(rejected[xid])},
+                {"property": "data", "expected": definitions[xid].schemakey, "found": str(fault)}
+                for fault in rejected[xid][: MAX_FAULTS // len(shown)]
             ],
         }
-        for xid in sorted(rejected)[:TOLD]
+        for xid in shown
     ]

@@ -22,6 +22,8 @@ from router.matching.targets import Target
 
 BEST: Final = 5
 """Candidates that are told of when not all are asked for."""
+FITS: Final = ("fits",)
+"""What a schema that takes the data says."""
 MAIN: Final = (
     *("method", "path", "topic", "partition", "offset", "key", "topic_name", "subject", "stream", "sequence"),
     *("properties.to", "properties.subject", "properties.message-id"),
@@ -32,11 +34,14 @@ MAIN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One definition: what it asks and whether the record has it. ``schema`` is empty when no schema was looked at."""
+    """One definition: what it asks and whether the record has it.
+
+    ``schema`` is empty when no schema was looked at, ``fits``, or all that it finds wrong.
+    """
 
     message: str
     checks: tuple[Check, ...]
-    schema: str
+    schema: tuple[str, ...]
     literals: int
     characters: int
     verdict: str
@@ -151,7 +156,7 @@ class Explainer:
         left = [number for number in matching if number not in dropped]
         best = self._matcher.resolver.most_specific(MatchSet(sum(1 << n for n in left), told.event, tuple(left)))
         made = {
-            number: self._candidate(number, checks, told.event, verdicts.get(number, ""), dropped, best)
+            number: self._candidate(number, checks, told.event, verdicts.get(number, ()), dropped, best)
             for number, checks in found.items()
         }
         order = sorted(made, key=lambda n: self._promise(n, made[n], n in dropped, best))
@@ -160,9 +165,9 @@ class Explainer:
     def _bits(self, sets: Int, row: int) -> int:
         return self._matcher.index.sets[int(sets[row])].bits
 
-    def _verdicts(self, facts: Facts, judged: _Judged, row: int) -> dict[int, str]:
+    def _verdicts(self, facts: Facts, judged: _Judged, row: int) -> dict[int, tuple[str, ...]]:
         found = self._matcher.checks.verdicts(facts, int(judged.matched[row]), row)
-        return {number: "fits" if fault is None else str(fault) for number, fault in found.items()}
+        return {number: tuple(map(str, faults)) or FITS for number, faults in found.items()}
 
     @staticmethod
     def _promise(number: int, candidate: Candidate, dropped: bool, best: Sequence[int]) -> tuple[Any, ...]:
@@ -173,7 +178,13 @@ class Explainer:
         return (rank, -candidate.literals, -candidate.characters, candidate.message)
 
     def _candidate(
-        self, number: int, checks: Sequence[Check], event: bool, schema: str, dropped: set[int], best: Sequence[int]
+        self,
+        number: int,
+        checks: Sequence[Check],
+        event: bool,
+        schema: tuple[str, ...],
+        dropped: set[int],
+        best: Sequence[int],
     ) -> Candidate:
         target = self._matcher.targets[number]
         literals, characters = target.event_rank if event else target.native_rank

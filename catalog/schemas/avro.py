@@ -17,8 +17,16 @@ from catalog.schemas.avro_container import MAGIC, ReadValue, read_container
 from catalog.schemas.avro_json import Walk, compile_json
 from catalog.schemas.avro_types import AvroSchema, missing_names, read_schema
 from catalog.schemas.avro_values import Misfit
-from catalog.schemas.bodies import fault, is_json, looks_like_json, short
-from catalog.schemas.contract import BEYOND_LIMITS, Library, SchemaError, SchemaFault, SchemaSource, TooCostly
+from catalog.schemas.bodies import fault, is_json, json_value, looks_like_json, short
+from catalog.schemas.contract import (
+    BEYOND_LIMITS,
+    MAX_FAULTS,
+    Library,
+    SchemaError,
+    SchemaFault,
+    SchemaSource,
+    TooCostly,
+)
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
 MAX_STEPS: Final = 2_000_000
@@ -91,7 +99,7 @@ class AvroBodies:
         if body is None:
             raise Misfit("there is no body, which is no JSON")
         try:
-            value = msgspec.json.decode(body)
+            value = json_value(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Misfit(f"not JSON: {error}") from None
         return self._converted(value)
@@ -130,9 +138,9 @@ class AvroValidator:
     def __init__(self, schema: AvroSchema) -> None:
         read = compile_binary(schema.root, schema.named)
         check = compile_json(schema.root, schema.named)
-        self._bodies = AvroBodies(
-            schema, lambda body, at: (None, read(body, at, 0)), lambda value: check(value, Walk())
-        )
+        datum: ReadValue = lambda body, at: (None, read(body, at, 0))  # noqa: E731
+        self._bodies = AvroBodies(schema, datum, lambda value: check(value, Walk()))
+        self._thorough = AvroBodies(schema, datum, lambda value: check(value, Walk(left=MAX_FAULTS)))
         self._records = 1 + sum(each["type"] in ("record", "error") for each in schema.named.values())
 
     def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
@@ -141,11 +149,20 @@ class AvroValidator:
         Raises:
             TooCostly: it may take more than MAX_STEPS, and *at_any_cost* was not given.
         """
+        return next(iter(self._faults(self._bodies, body, content_type, at_any_cost=at_any_cost)), None)
+
+    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
+        """Return all that does not conform in a body of JSON, of any other the first; raises as :meth:`fault`."""
+        return self._faults(self._thorough, body, content_type, at_any_cost=False)[:MAX_FAULTS]
+
+    def _faults(
+        self, bodies: AvroBodies, body: bytes | None, content_type: str | None, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
         # Each byte may be that of a record which is the only field of a record, and so on.
         if not at_any_cost and body is not None and len(body) * self._records > MAX_STEPS:
             raise TooCostly
         try:
-            self._bodies.value(body, content_type)
+            bodies.value(body, content_type)
         except Misfit as misfit:
-            return fault(misfit.message, misfit.path())
-        return None
+            return [fault(each.message, each.path()) for each in (misfit, *misfit.others)]
+        return []

@@ -10,6 +10,7 @@ record from another.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,11 +46,34 @@ class Walk:
     What came of it is the misfit, or else the value.
 
     Without that memory, unions within unions would be tried as often as there are ways to read them.
+
+    ``left`` is how many misfits are still to be found before the walk ends with them; within a branch of a union that
+    is tried, the first ends the try.
     """
 
+    left: int = 1
     level: int = 0
     tries: int = 0
     tried: dict[tuple[int, int], tuple[Misfit | None, Any]] = field(default_factory=dict)
+
+
+class _Misfits:
+    """The misfits of the members of one value, raised as one when no more are to be found or no member is left."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._found: Misfit | None = None
+
+    def add(self, misfit: Misfit) -> None:
+        """Keep one; raise all when there are enough."""
+        self._found = misfit if self._found is None else self._found.with_another(misfit)
+        if len(self._found.others) + 1 >= self._walk.left:
+            raise self._found
+
+    def end(self) -> None:
+        """Raise what was found, if anything was."""
+        if self._found is not None:
+            raise self._found
 
 
 Check = Callable[[Any, Walk], Any]
@@ -117,23 +141,24 @@ def _record(name: str, fields: Mapping[str, Check], needed: list[str]) -> Check:
             raise _unlike(value, f"the record {name}")
         if walk.level >= MAX_LEVELS:
             raise Misfit(f"records nest more than {MAX_LEVELS} levels")
+        misfits = _Misfits(walk)
         for each in needed:
             if each not in value:
-                raise Misfit(f"the field {each} of {name} is missing")
-        member = ""
+                misfits.add(Misfit(f"the field {each} of {name} is missing"))
         made = {}
         walk.level += 1
         try:
             for member, inner in value.items():
-                checked = fields.get(member)
-                if checked is None:
-                    raise Misfit(f"{name} has no such field")
-                made[member] = checked(inner, walk)
-        except Misfit as misfit:
-            misfit.steps.append(f".{member}")
-            raise
+                try:
+                    checked = fields.get(member)
+                    if checked is None:
+                        raise Misfit(f"{name} has no such field")
+                    made[member] = checked(inner, walk)
+                except Misfit as misfit:
+                    misfits.add(misfit.within(f".{member}"))
         finally:
             walk.level -= 1
+        misfits.end()
         return made
 
     return check
@@ -172,10 +197,13 @@ def _tried(branch: Check, value: Any, walk: Walk) -> tuple[Misfit | None, Any]:
     if walk.tries > MAX_TRIED:
         raise TooCostly
     found = made = None
+    left, walk.left = walk.left, 1
     try:
         made = branch(value, walk)
     except Misfit as misfit:
         found = misfit
+    finally:
+        walk.left = left
     if isinstance(value, dict | list):
         walk.tried[key] = found and found.copy(), made
     return found, made
@@ -186,12 +214,13 @@ def _array(item: Check) -> Check:
         if not isinstance(value, list):
             raise _unlike(value, "an array")
         made: list[Any] = []
-        try:
-            for each in value:
+        misfits = _Misfits(walk)
+        for place, each in enumerate(value):
+            try:
                 made.append(item(each, walk))
-        except Misfit as misfit:
-            misfit.steps.append(f"[{len(made)}]")
-            raise
+            except Misfit as misfit:
+                misfits.add(misfit.within(f"[{place}]"))
+        misfits.end()
         return made
 
     return check
@@ -201,14 +230,14 @@ def _map(inner: Check) -> Check:
     def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, dict):
             raise _unlike(value, "a map")
-        key = ""
         made = {}
-        try:
-            for key, each in value.items():
+        misfits = _Misfits(walk)
+        for key, each in value.items():
+            try:
                 made[key] = inner(each, walk)
-        except Misfit as misfit:
-            misfit.steps.append(f".{key}")
-            raise
+            except Misfit as misfit:
+                misfits.add(misfit.within(f".{key}"))
+        misfits.end()
         return made
 
     return check
@@ -250,10 +279,13 @@ def _number(low: int, end: int, name: str, form: Callable[[int], Any] | None) ->
 
 
 def _float(value: Any, walk: Walk) -> Any:
-    if type(value) not in (int, float) and not (isinstance(value, str) and value in _NOT_FINITE):
+    if type(value) not in (int, float, Decimal) and not (isinstance(value, str) and value in _NOT_FINITE):
         raise _unlike(value, "a number")
     try:
-        return float(value)
+        number = float(value)
+        if not isinstance(value, Decimal) or math.isfinite(number):
+            return number
+        raise OverflowError
     except OverflowError:
         raise Misfit(f"{_shown(value)} is out of the range of double") from None
 
@@ -271,8 +303,10 @@ def _string(is_uuid: bool) -> Check:
 
 def _bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any] | None) -> Check:
     def check(value: Any, walk: Walk) -> Any:
-        if bound and type(value) in (int, float):
-            return Decimal(value if type(value) is int else repr(value))  # as written: 0.1 is no 0.1000000000000000055
+        if bound and type(value) in (int, float, Decimal):
+            return Decimal(
+                repr(value) if type(value) is float else value
+            )  # as written: 0.1 is no 0.1000000000000000055
         if not isinstance(value, str):
             raise _unlike(value, name)
         if not value.isascii() and max(value) > "\xff":

@@ -34,12 +34,28 @@ _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}
 
 
 class Misfit(Exception):
-    """A value that is not of its type. ``steps`` lead to it, the innermost first."""
+    """A value that is not of its type. ``steps`` lead to it, the innermost first.
+
+    ``others`` are further values of the same body that are not of theirs, as far as they were looked at.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
         self.steps: list[str] = []
+        self.others: list[Misfit] = []
+
+    def within(self, step: str) -> Misfit:
+        """Add a step outwards, to this and to the others; return this."""
+        for each in (self, *self.others):
+            each.steps.append(step)
+        return self
+
+    def with_another(self, other: Misfit) -> Misfit:
+        """Add another of the same body, with all of its own; return this."""
+        self.others += (other, *other.others)
+        other.others = []
+        return self
 
     def path(self) -> str:
         """Return the dotted field path: ``readings[3].value``."""

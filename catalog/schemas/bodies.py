@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from typing import Final
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import msgspec
 
 from catalog.schemas.contract import SchemaFault
 from catalog.values import media_type_of
@@ -21,6 +26,55 @@ def is_json(content_type: str | None) -> bool:
 def looks_like_json(body: bytes) -> bool:
     """Tell whether a body without content type may be JSON: it begins as an object, an array or a string does."""
     return body.lstrip(b" \t\r\n")[:1] in (b"{", b"[", b'"')
+
+
+def json_value(body: bytes, *, doubles: bool = False) -> Any:
+    """Return the value of a JSON text, whatever its numbers are (semantics.md section 10).
+
+    A number that no double can hold is a Decimal, or with *doubles* an infinity.
+
+    Raises:
+        msgspec.DecodeError, UnicodeDecodeError: it is no JSON.
+        RecursionError: it nests too deeply.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        if "out of range" not in str(error):
+            raise
+    number = float if doubles else _number
+    try:
+        return (_DOUBLES if doubles else _EXACT).decode(body)
+    except msgspec.DecodeError as error:
+        if "out of range" not in str(error):
+            raise
+    try:  # an integer of more digits than msgspec makes an integer of
+        return json.loads(body.decode("utf-8"), parse_int=number, parse_float=number, parse_constant=_no_number)
+    except ValueError as error:
+        raise msgspec.DecodeError(str(error)) from None
+
+
+def _number(text: str) -> int | float | Decimal:
+    number = float(text)
+    if math.isfinite(number):
+        return number if "." in text or "e" in text.lower() else int(text)
+    # What libraries write out takes memory by its digits, and no schema has limits so far away.
+    try:
+        found = Decimal(text) if len(text) <= _LONGEST else Decimal("Infinity")
+    except InvalidOperation:  # an exponent of more than eighteen digits
+        found = Decimal("Infinity")
+    if found.is_finite() and found.adjusted() <= _LONGEST:
+        return found
+    return Decimal(f"{'-' if text.startswith('-') else ''}1e{_LONGEST}")
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+_LONGEST: Final = 999
+_EXACT: Final = msgspec.json.Decoder(float_hook=_number)
+_DOUBLES: Final = msgspec.json.Decoder(float_hook=float)
 
 
 def short(text: str) -> str:

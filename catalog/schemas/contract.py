@@ -13,6 +13,8 @@ MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """Bodies past this size are not looked into; they get no verdict."""
 MAX_DIRECT_BYTES: Final = 1024 * 1024
 """Bodies past this size are looked into in a process with limits: reading one may take much time and memory already."""
+MAX_FAULTS: Final = 50
+"""Faults of one body that are told of."""
 BEYOND_LIMITS: Final = "could not be checked within limits"
 """What the fault of a body says that would take more time or memory than one body may."""
 
@@ -89,6 +91,16 @@ class Validator(Protocol):
 
         Raises:
             TooCostly: the answer may take long or much memory, and *at_any_cost* was not given.
+        """
+        ...
+
+    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
+        """Return all that is wrong with *body*, as far as the family can tell, at most MAX_FAULTS.
+
+        It costs more than :meth:`fault`, and is for bodies that are known not to conform.
+
+        Raises:
+            TooCostly: as :meth:`fault`.
         """
         ...
 

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote, urljoin
 
 import jsonschema_rs
 import msgspec
 
-from catalog.schemas.bodies import fault, short
-from catalog.schemas.contract import Library, MissingTypeError, SchemaError, SchemaFault, SchemaSource, TooCostly
-from catalog.schemas.jsonschema_work import SchemaWork
+from catalog.schemas.bodies import fault, json_value, short
+from catalog.schemas.contract import (
+    MAX_FAULTS,
+    Library,
+    MissingTypeError,
+    SchemaError,
+    SchemaFault,
+    SchemaSource,
+    TooCostly,
+)
+from catalog.schemas.jsonschema_work import MAX_LISTING, SchemaWork
 from catalog.schemas.library import as_pointer, as_tree, at_pointer
 
 BACKTRACK_LIMIT: Final = 100_000
@@ -81,16 +90,35 @@ class JsonSchemaValidator:
             return fault(f"the body cannot be held against the schema: {failure}")
         return fault("the body does not conform to the schema")
 
+    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
+        """Return all errors, at most MAX_FAULTS; only the first of a body that may have very many.
 
-def parse_body(body: bytes | None) -> Any:
+        Raises:
+            TooCostly: as :meth:`fault`.
+        """
+        first = self.fault(body, content_type)
+        if first is None or body is None or not self._work.explains_soon(body, MAX_LISTING):
+            return [] if first is None else [first]
+        value = parse_body(body)
+        if isinstance(value, SchemaFault):
+            return [first]
+        try:
+            errors = islice(self._validator.iter_errors(value), MAX_FAULTS)
+            return [fault(error.message, as_pointer(error.instance_path)) for error in errors] or [first]
+        except (ValueError, TypeError, RecursionError):
+            return [first]
+
+
+def parse_body(body: bytes | None, *, doubles: bool = False) -> Any:
     """Return the value of a JSON body, or the fault for what is none; a byte order mark before it is passed over.
 
-    A string that is no Unicode text, a number that no double can hold, or very deep nesting is a fault too.
+    A string that is no Unicode text, or very deep nesting, is a fault too. *doubles* is as for
+    :func:`catalog.schemas.bodies.json_value`.
     """
     if body is None:
         return fault("there is no body, and JSON is expected")
     try:
-        return msgspec.json.decode(body.removeprefix(_BYTE_ORDER_MARK))
+        return json_value(body.removeprefix(_BYTE_ORDER_MARK), doubles=doubles)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return fault(f"the body is no JSON: {error}")
     except RecursionError:

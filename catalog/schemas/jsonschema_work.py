@@ -19,6 +19,8 @@ MAX_JUDGING: Final = 20_000_000
 """Steps of about ten nanoseconds that judging one body may take."""
 MAX_EXPLAINING: Final = 20_000
 """Steps of some ten microseconds and some kilobytes that finding its errors may take."""
+MAX_LISTING: Final = 2_000
+"""The same steps, for finding all errors where one is known: the library finds every one before it tells of any."""
 _ENDLESS: Final = 1 << 60
 _MAX_NODES: Final = 20_000
 _MAX_LEVELS: Final = 64
@@ -58,10 +60,10 @@ class SchemaWork:
             return True
         return _values(body) * self._per_value + size * self._per_byte <= MAX_JUDGING
 
-    def explains_soon(self, body: bytes) -> bool:
-        """Tell whether finding the first error takes a moment at most, of a body that does not conform."""
+    def explains_soon(self, body: bytes, steps: int = MAX_EXPLAINING) -> bool:
+        """Tell whether finding errors takes no more than *steps*, of a body that does not conform."""
         levels = min(len(self._ways) - 1, body.count(b"{") + body.count(b"["))
-        return len(body) <= MAX_DIRECT_BYTES and _values(body) * self._ways[levels] <= MAX_EXPLAINING
+        return len(body) <= MAX_DIRECT_BYTES and _values(body) * self._ways[levels] <= steps
 
 
 def _values(body: bytes) -> int:

@@ -68,11 +68,18 @@ class JsonStructureValidator:
         Raises:
             TooCostly: it takes more than MAX_STEPS, and *at_any_cost* was not given.
         """
+        return next(iter(self._faults(body, at_any_cost=at_any_cost)), None)
+
+    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
+        """Return all errors, at most MAX_FAULTS; raises as :meth:`fault`."""
+        return self._faults(body, at_any_cost=False)
+
+    def _faults(self, body: bytes | None, *, at_any_cost: bool) -> list[SchemaFault]:
         if body is not None and len(body) > MAX_DIRECT_BYTES and not at_any_cost:
             raise TooCostly
-        value = parse_body(body)
+        value = parse_body(body, doubles=True)
         if isinstance(value, SchemaFault):
-            return value
+            return [value]
         structure, part = self._structure, self._part
         if body is not None and b"$uses" in body:
             # Such a body switches extensions on, and the library writes that into the schema it was given.
@@ -82,10 +89,10 @@ class JsonStructureValidator:
         except (TooCostly, MemoryError):
             raise
         except RecursionError:
-            return fault("the body nests too deeply to be looked into")
+            return [fault("the body nests too deeply to be looked into")]
         except Exception as failure:  # the library's own: what it stumbles over is no reason to end a stream
-            return fault(f"the body cannot be held against the schema: {failure!r}")
-        return _fault_of(errors[0]) if errors else None
+            return [fault(f"the body cannot be held against the schema: {failure!r}")]
+        return [_fault_of(each) for each in errors]
 
 
 def compile_schema(source: SchemaSource, library: Library) -> JsonStructureValidator:

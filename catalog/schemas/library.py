@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -12,6 +13,10 @@ from catalog.parsing import parse_text
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.formats import SchemaFormat, evident_family, parse_format
 
+_ELEMENT: Final = re.compile(
+    r"/(?:(?:[\w.-]+:)?schema/|\*/|/)?(?:[\w.-]+:)?element\[\s*@name\s*=\s*(?P<quote>['\"])(?P<name>[^'\"]+)(?P=quote)\s*\]"
+)
+"""The XPath expressions that lead to a global element of an XML Schema; XPath could ask for anything else as well."""
 TREES: Final = frozenset({"JsonSchema", "JsonStructure", "Avro"})
 """Families whose documents are JSON."""
 
@@ -44,6 +49,8 @@ def schema_source(definition: Definition, schemas: Mapping[str, Any]) -> SchemaS
         return None
     document = as_tree(entry["document"]) if found.family in TREES else entry["document"]
     name, pointer = definition.schemaname, definition.schemapointer
+    if found.family == "XSD" and (element := _ELEMENT.fullmatch(pointer)) is not None:
+        name, pointer = element["name"], ""
     return SchemaSource(found.family, found.version, document, name, pointer, definition.schemakey or "")
 
 

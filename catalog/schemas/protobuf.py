@@ -1,15 +1,16 @@
 """Protobuf schemas (proto2, proto3, editions) from .proto texts.
 
-A body with a JSON content type is read by the JSON mapping of Protobuf, any other as the binary encoding. Both
-refuse fields that the message does not have: else nearly every body would fit nearly every message, and a schema
-could not tell two definitions apart. Numbers that the message leaves to extensions are no such fields, and what is
-packed into an ``Any`` is not looked into.
+A body with a JSON content type is read by the JSON mapping of Protobuf, any other as the binary encoding. Fields that
+the message does not have are passed over in both: a producer may have a later version of it (semantics.md section 10).
+A field that it has, and of another type, does not conform. What is packed into an ``Any`` is not looked into.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
@@ -18,7 +19,15 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from catalog.schemas.bodies import fault, is_json, short
-from catalog.schemas.contract import BEYOND_LIMITS, Library, SchemaError, SchemaFault, SchemaSource, TooCostly
+from catalog.schemas.contract import (
+    BEYOND_LIMITS,
+    MAX_FAULTS,
+    Library,
+    SchemaError,
+    SchemaFault,
+    SchemaSource,
+    TooCostly,
+)
 from catalog.schemas.protoc import compile_files, has_syntax, imports_of, is_path
 
 MAX_FILES: Final = 500
@@ -27,7 +36,8 @@ MAX_TEXT: Final = 8 * 1024 * 1024
 MAX_PARSED_BYTES: Final = 64 * 1024 * 1024
 """Memory that the messages of one body may take; a message of no fields set takes it too, and two bytes of a body."""
 MAX_EXPLAINED_BYTES: Final = 256 * 1024
-"""Size of a body up to which an unknown field is looked for; past it, the fault does not say where."""
+"""Size of a body up to which fields of other types are looked for in this process, of one with unknown fields."""
+_NO_FIELD: Final = " has no field named "
 _AT: Final = re.compile(r"\bat ([\w.\[\]\"'-]+?)\.*\s*$")
 
 
@@ -125,7 +135,6 @@ class ProtobufValidator:
         self._message = message_factory.GetMessageClass(descriptor)
         reachable = _reachable(descriptor)
         self._max_bytes = 2 * MAX_PARSED_BYTES // max(40 + 16 * len(each.fields) for each in reachable)
-        self._has_extensions = any(each.extension_ranges for each in reachable)
 
     @property
     def message(self) -> type[Message]:
@@ -139,30 +148,49 @@ class ProtobufValidator:
             TooCostly: that many bytes could become messages of more memory than MAX_PARSED_BYTES, which is past 640 KiB
                 where the largest message has ten fields, and *at_any_cost* was not given.
         """
+        return next(iter(self._faults(body, content_type, at_any_cost=at_any_cost)), None)
+
+    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
+        """Return the fields that are required and missing, or of another type, at most MAX_FAULTS, or the first fault.
+
+        Raises as :meth:`fault`.
+        """
+        return self._faults(body, content_type, at_any_cost=False)
+
+    def _faults(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool) -> list[SchemaFault]:
         if self._is_too_large(body) and not at_any_cost:
             raise TooCostly
         found = self._parsed(body, content_type)
-        if isinstance(found, SchemaFault) or (is_json(content_type) and body is not None):
-            return found if isinstance(found, SchemaFault) else None
-        return self._unknown(found, body or b"")
+        if isinstance(found, list):
+            return found
+        if (is_json(content_type) and body is not None) or not _dropped_unknown(found):
+            return []
+        if len(body or b"") > MAX_EXPLAINED_BYTES and not at_any_cost:
+            raise TooCostly
+        return list(islice(self._mistyped(body or b""), MAX_FAULTS))
+
+    def _mistyped(self, body: bytes) -> Iterator[SchemaFault]:
+        """Give the fields whose numbers the message has, and whose types or values it has not."""
+        for path, number, kind in _unknown_fields(self._message.FromString(body)):
+            if number in kind.fields_by_number:
+                yield fault(f"field {number} of {kind.full_name} has another type or value", path)
 
     def read(self, body: bytes | None, content_type: str | None) -> Message | SchemaFault:
         """Return the message that *body* is, or why it is none; no body is the empty message.
 
-        It takes what :meth:`fault` finds nothing wrong with, and binary bodies with fields of numbers that the message
-        does not have, which are dropped. A field of a known number and another type or value stays a fault.
+        It takes what :meth:`fault` finds nothing wrong with, without the fields that the message does not have; a body
+        that has such fields and more than MAX_EXPLAINED_BYTES is a fault.
         """
         if self._is_too_large(body):
             return fault(f"the body {BEYOND_LIMITS}: it may take more than {MAX_PARSED_BYTES} bytes of memory")
         found = self._parsed(body, content_type)
-        if isinstance(found, SchemaFault) or not _dropped_unknown(found):
+        if isinstance(found, list):
+            return found[0]
+        if not _dropped_unknown(found):
             return found
         if len(body or b"") > MAX_EXPLAINED_BYTES:
             return fault(f"the body has more than the fields of {self._descriptor.full_name}")
-        for path, number, kind in _unknown_fields(self._message.FromString(body or b"")):
-            if number in kind.fields_by_number:
-                return fault(f"field {number} of {kind.full_name} has another type or value", path)
-        return found
+        return next(self._mistyped(body or b""), None) or found
 
     def json(self, message: Message) -> str:
         """Return a message, or a part of one, by the JSON mapping of Protobuf; an ``Any`` in it must be of known type.
@@ -178,7 +206,8 @@ class ProtobufValidator:
     def _is_too_large(self, body: bytes | None) -> bool:
         return body is not None and len(body) > self._max_bytes
 
-    def _parsed(self, body: bytes | None, content_type: str | None) -> Message | SchemaFault:
+    def _parsed(self, body: bytes | None, content_type: str | None) -> Message | list[SchemaFault]:
+        """Return the message that a body is, or at least one fault."""
         if is_json(content_type) and body is not None:
             return self._parsed_json(body)
         try:
@@ -186,38 +215,64 @@ class ProtobufValidator:
         except DecodeError as error:
             if "alloc failed" in str(error):
                 raise MemoryError from error  # which says nothing of the body
-            return fault(f"not a {self._descriptor.full_name}: {str(error).rpartition(': ')[2]}")
+            return [fault(f"not a {self._descriptor.full_name}: {str(error).rpartition(': ')[2]}")]
         return self._unset(message) or message
 
-    def _unset(self, message: Message) -> SchemaFault | None:
+    def _unset(self, message: Message) -> list[SchemaFault]:
         if message.IsInitialized():
-            return None
+            return []
         missing = message.FindInitializationErrors()  # type: ignore[attr-defined]  # the stubs leave it out
-        return fault("a required field is missing", missing[0] if missing else "")
+        return [fault("a required field is missing", path) for path in missing[:MAX_FAULTS] or ("",)]
 
-    def _unknown(self, message: Message, body: bytes) -> SchemaFault | None:
-        if not _dropped_unknown(message):
-            return None
-        if len(body) > MAX_EXPLAINED_BYTES:
-            unsaid = f"{self._descriptor.full_name} has not all fields of the body"
-            return None if self._has_extensions else fault(unsaid)
-        for path, number, kind in _unknown_fields(self._message.FromString(body)):
-            return fault(f"{kind.full_name} has no field {number} of such a type or value", path)
-        return None
-
-    def _parsed_json(self, body: bytes) -> Message | SchemaFault:
-        message = self._message()
+    def _parsed_json(self, body: bytes) -> Message | list[SchemaFault]:
         own_form = self._descriptor.full_name.startswith("google.protobuf.")
         if not own_form and body.lstrip(b" \t\r\n")[:1] != b"{":
-            return fault("a message is a JSON object")
+            return [fault("a message is a JSON object")]
         try:
-            json_format.Parse(body.decode("utf-8"), message, descriptor_pool=self._pool)
+            text = body.decode("utf-8")
+            try:
+                message = self._read_json(text)
+            except json_format.ParseError as error:
+                if _NO_FIELD not in str(error):
+                    raise
+                # Its own way to pass over unknown fields passes over unknown names of enums too.
+                message = self._read_json(json.dumps(_known_members(json.loads(text), self._descriptor)))
         except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
-            text = str(error).partition("\n")[0]
             place = _AT.search(str(error))
             path = place[1].partition(".")[2] if place else ""
-            return fault(text, path)
+            return [fault(str(error).partition("\n")[0], path)]
         return self._unset(message) or message
+
+    def _read_json(self, text: str) -> Message:
+        message = self._message()
+        json_format.Parse(text, message, descriptor_pool=self._pool)
+        return message
+
+
+def _known_members(value: Any, kind: Descriptor) -> Any:
+    """Return the JSON of a message without the members that are none of its fields."""
+    if not isinstance(value, dict) or kind.full_name.startswith("google.protobuf."):
+        return value
+    fields = {name: field for field in kind.fields for name in (field.name, field.json_name)}
+    return {
+        name: _known_value(inner, fields[name]) if name in fields else inner
+        for name, inner in value.items()
+        if name in fields or name.startswith("[")  # an extension
+    }
+
+
+def _known_value(value: Any, field: FieldDescriptor) -> Any:
+    kind = field.message_type
+    if kind is None:
+        return value
+    if kind.GetOptions().map_entry:
+        inner = kind.fields_by_name["value"].message_type
+        if inner is None or not isinstance(value, dict):
+            return value
+        return {name: _known_members(each, inner) for name, each in value.items()}
+    if field.is_repeated and isinstance(value, list):
+        return [_known_members(each, kind) for each in value]
+    return _known_members(value, kind)
 
 
 def _reachable(root: Descriptor) -> list[Descriptor]:

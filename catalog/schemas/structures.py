@@ -19,16 +19,13 @@ import jsonschema_rs
 from json_structure import InstanceValidator
 
 from catalog.schemas.bodies import MAX_MESSAGE
-from catalog.schemas.contract import TooCostly
+from catalog.schemas.contract import MAX_FAULTS, TooCostly
 from catalog.schemas.jsonschema import REGEX_OPTIONS
 
 MAX_STEPS: Final = 100_000
 """Values held against types for one body, before it is too costly for a process that has others to look at."""
 _ENUM_STEP: Final = 16
 """Values of an enum that may be compared, and written into a message, for one step."""
-_MAX_ERRORS: Final = 16
-"""Errors kept of one value: a message shows fewer of them."""
-
 _TEXT_NUMBERS: Final = frozenset({"int64", "uint64", "int128", "uint128", "decimal"})
 _NUMBERS: Final = frozenset(
     {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32)}
@@ -46,10 +43,10 @@ class _Errors(list[str]):
     """The first few errors of a value, none longer than can be shown: messages quote those of the types within."""
 
     def __init__(self, errors: Iterable[str] = ()) -> None:
-        super().__init__(islice(errors, _MAX_ERRORS))
+        super().__init__(islice(errors, MAX_FAULTS))
 
     def append(self, error: str) -> None:
-        if len(self) < _MAX_ERRORS:
+        if len(self) < MAX_FAULTS:
             super().append(error[: 4 * MAX_MESSAGE])
 
 

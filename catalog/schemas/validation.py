@@ -50,6 +50,13 @@ class BoundedValidation:
                 self._trial = Trial(fingerprint(self._source, self._library), self._source, self._library)
             return self._trial.fault(body, content_type, cost)
 
+    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
+        """Return all that is wrong with *body*, at most MAX_FAULTS; of one that is costly to check, nothing."""
+        try:
+            return self._validator.faults(body, content_type)
+        except TooCostly:
+            return []
+
 
 class PayloadValidation:
     """Gives verdicts on bodies, by definition.
@@ -83,6 +90,16 @@ class PayloadValidation:
             None if body is not None and len(body) > MAX_BODY_BYTES else validator.fault(body, content_type)
             for body, content_type in zip(bodies, content_types, strict=True)
         ]
+
+    def all_faults(
+        self, xid: str, body: bytes | None, content_type: str | None, first: SchemaFault
+    ) -> list[SchemaFault]:
+        """Return all that is wrong with a body, at most MAX_FAULTS, where :meth:`fault` answers *first*.
+
+        Only *first* where the family can tell no more, or not within limits.
+        """
+        validator = self._validator(xid)
+        return (validator.faults(body, content_type) if validator is not None else []) or [first]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"linked": self._linked, "schemas": self._schemas}

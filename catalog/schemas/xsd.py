@@ -10,12 +10,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from lxml import etree
 
 from catalog.schemas.bodies import fault, short
-from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource, TooCostly
+from catalog.schemas.contract import (
+    MAX_FAULTS,
+    Library,
+    MissingTypeError,
+    SchemaError,
+    SchemaFault,
+    SchemaSource,
+    TooCostly,
+)
 from catalog.schemas.xsd_documents import (
     XsdDocuments,
     compile_documents,
@@ -63,7 +72,8 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
         SchemaError: it is no XML Schema 1.0, a document is unknown, it has not the element, or it takes too much.
     """
     if source.pointer:
-        raise SchemaError("a JSON pointer leads nowhere in an XML Schema", hint="append :ElementName to its reference")
+        hint = "append :Name of a global element to its reference, or #/xs:schema/xs:element[@name='Name']"
+        raise MissingTypeError(f"{short(source.pointer)} leads to no element of an XML Schema", hint=hint)
     if not isinstance(source.document, str):
         raise SchemaError("an XML Schema is a text", hint="give the text of the .xsd file as a string")
     documents = read_documents(source, library)
@@ -71,7 +81,7 @@ def compile_schema(source: SchemaSource, library: Library) -> XsdValidator:
         raise SchemaError("the XML Schema declares no global element", hint="declare the root element of the messages")
     if source.name and source.name not in documents.elements:
         known = short(", ".join(sorted(documents.elements)))
-        raise SchemaError(f"the XML Schema declares no element {short(source.name)}", hint=f"it declares {known}")
+        raise MissingTypeError(f"the XML Schema declares no element {short(source.name)}", hint=f"it declares {known}")
     if documents.intricate:
         _try(documents, source.version)
     try:
@@ -140,48 +150,58 @@ class XsdValidator:
         Raises:
             TooCostly: it may take more than a moment, and *at_any_cost* was not given.
         """
+        return next(iter(self._faults(body, 1, at_any_cost=at_any_cost)), None)
+
+    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
+        """Return all that does not conform, at most MAX_FAULTS; raises as :meth:`fault`."""
+        return self._faults(body, MAX_FAULTS, at_any_cost=False)
+
+    def _faults(self, body: bytes | None, most: int, *, at_any_cost: bool) -> list[SchemaFault]:
         if not body:
-            return fault("there is no body, which is no XML")
+            return [fault("there is no body, which is no XML")]
         if not at_any_cost and not self._work.is_soon_done(body):
             raise TooCostly
         try:
             root = etree.fromstring(body, self._parser)
         except (etree.XMLSyntaxError, ValueError) as error:
-            return fault(f"not XML: {error}")
+            return [fault(f"not XML: {error}")]
         if has_doctype(root):
-            return fault("a DOCTYPE is not allowed")
+            return [fault("a DOCTYPE is not allowed")]
         local = etree.QName(root).localname
         if self._name and local != self._name:
-            return fault(f"the root element is {local} and not {self._name}", "/*")
+            return [fault(f"the root element is {local} and not {self._name}", "/*")]
         locations = _LOCATIONS(root)
         for each in locations if isinstance(locations, list) else ():
             del each.getparent().attrib[each.attrname]  # type: ignore[union-attr,arg-type]  # an attribute, by the XPath
         if len(body) <= MAX_LOCATED_BYTES:
-            return self._located_fault(root)
+            return self._located_faults(root, most)
         if locations:
             body = etree.tostring(root, encoding="utf-8")
         del root
-        return self._first_fault(body)
+        return self._first_faults(body, most)
 
-    def _located_fault(self, root: etree._Element) -> SchemaFault | None:
+    def _located_faults(self, root: etree._Element, most: int) -> list[SchemaFault]:
         try:
             if self._schema.validate(root):
-                return None
+                return []
         except etree.XMLSchemaValidateError as error:
             # of a value that a pattern may fit in too many ways
-            return fault(f"the validator gave up: {error}")
-        first = self._schema.error_log[0]  # type: ignore[index]  # the stubs lack it
-        return fault(str(first.message), str(first.path or ""))
+            return [fault(f"the validator gave up: {error}")]
+        return [fault(str(each.message), str(each.path or "")) for each in islice(iter(self._schema.error_log), most)]  # type: ignore[call-overload]
 
-    def _first_fault(self, body: bytes) -> SchemaFault | None:
-        """Validate while parsing, and stop at the first fault: a large body may have millions."""
+    def _first_faults(self, body: bytes, most: int) -> list[SchemaFault]:
+        """Validate while parsing, and stop when there are enough faults: a large body may have millions."""
         parser = safe_parser(schema=self._schema)
         try:
             for begin in range(0, len(body), _CHUNK):
                 parser.feed(body[begin : begin + _CHUNK])
-                if len(parser.feed_error_log):
-                    return fault(str(next(iter(parser.feed_error_log)).message))
+                if len(parser.feed_error_log) >= most:
+                    return _told(parser.feed_error_log, most)
             parser.close()
         except (etree.XMLSyntaxError, etree.XMLSchemaError) as error:
-            return fault(str(error))
-        return None
+            return _told(parser.feed_error_log, most) or [fault(str(error))]
+        return _told(parser.feed_error_log, most)
+
+
+def _told(log: Iterable[etree._LogEntry], most: int) -> list[SchemaFault]:
+    return [fault(str(each.message)) for each in islice(log, most)]

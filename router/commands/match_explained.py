@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TextIO
 
 from catalog.escaping import one_line
-from router.explanation import Candidate, EventExplained, RecordExplained
+from router.explanation import FITS, Candidate, EventExplained, RecordExplained
 from router.matching.nearest import Check
 from router.terminal import styled, terminal
 
@@ -75,19 +75,16 @@ class Teller:
         yield from self._outcome(event.outcome)
 
     def _candidate(self, candidate: Candidate) -> Iterator[Line]:
-        good = candidate.matches and candidate.schema in ("", "fits")
+        good = candidate.matches and candidate.schema in ((), FITS)
         style = "bold green" if candidate.wins else "green" if good else "yellow"
         sign = self._yes if good else self._no
         specific = f" ({_counted(candidate.literals, 'literal')}, {_counted(candidate.characters, 'character')})"
         yield f"  {sign} {candidate.message}: {candidate.verdict}{specific if candidate.matches else ''}", style
         for check in candidate.checks:
             yield self._check(check)
-        if candidate.schema:
-            fits = candidate.schema == "fits"
-            yield (
-                f"      {self._yes if fits else self._no} schema: {self._text(candidate.schema)}",
-                "" if fits else "red",
-            )
+        fits = candidate.schema == FITS
+        for verdict in candidate.schema:
+            yield f"      {self._yes if fits else self._no} schema: {self._text(verdict)}", "" if fits else "red"
 
     def _check(self, check: Check) -> Line:
         name, found = self._text(check.property), self._found(check)

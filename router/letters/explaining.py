@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from catalog.model import Catalog
-from router.explanation import Candidate, EventExplained, Explainer, RecordExplained
+from router.explanation import FITS, Candidate, EventExplained, Explainer, RecordExplained
 from router.letters.letter import Letter
 from router.letters.redaction import HIDDEN, Redaction
 from router.match import RecordMatcher
@@ -56,9 +56,9 @@ def _candidate(candidate: Candidate, redaction: Redaction) -> Candidate:
         )
         for check in candidate.checks
     )
-    schema = redaction.text(candidate.schema)
-    if redaction.whole and schema not in ("", "fits"):
-        schema = HIDDEN
+    schema = tuple(map(redaction.text, candidate.schema))
+    if redaction.whole and schema not in ((), FITS):
+        schema = (HIDDEN,)
     return replace(candidate, checks=checks, schema=schema, verdict=redaction.text(candidate.verdict))
 
 

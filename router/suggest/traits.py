@@ -15,6 +15,7 @@ from catalog.errors import RecordError
 from catalog.linting.values import is_media_type
 from catalog.protocol_properties import SHAPES
 from catalog.record import Record
+from catalog.schemas.bodies import json_value
 from catalog.values import media_type_of
 from router.suggest.noise import is_noise
 
@@ -118,7 +119,7 @@ def document_of(body: bytes | None) -> tuple[object] | None:
     if not body:
         return None
     try:
-        return (msgspec.json.decode(body.removeprefix(b"\xef\xbb\xbf")),)
+        return (json_value(body.removeprefix(b"\xef\xbb\xbf"), doubles=True),)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from catalog.schemas.bodies import json_value
 from catalog.schemas.contract import SchemaFault
 from catalog.schemas.jsonschema import parse_body
 from catalog.schemas.library import as_pointer
@@ -130,6 +131,13 @@ def _decoded(decoder: msgspec.json.Decoder[Any], text: Any, place: Place) -> Any
         raise Unfit(str(error).partition(" - at `")[0], as_pointer(list(place))) from None
 
 
+def _sound(text: Any, place: Place) -> None:
+    try:
+        json_value(bytes(text))
+    except _REFUSALS as error:
+        raise Unfit(str(error).partition(" - at `")[0], as_pointer(list(place))) from None
+
+
 def _is_null(text: Any) -> bool:
     return bytes(text).strip(b" \t\r\n") == b"null"
 
@@ -181,7 +189,7 @@ def _leaf(leaf: Leaf, leaves: LeafTypes) -> Exact:
 
     def read(text: Any, place: Place) -> Any:
         if leaf.kind == "json":
-            _decoded(_ANY, text, place)  # the whole text is sound, though only its bytes are kept
+            _sound(text, place)  # the whole text, though only its bytes are kept
             return text
         if _is_null(text):
             return None

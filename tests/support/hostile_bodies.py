@@ -137,7 +137,7 @@ HOSTILE: dict[str, Hostile] = {
     },
     "allOf fanned out": _json(_fanned("allOf", 40), b"1", BEYOND_LIMITS),
     "anyOf fanned out": _json(_fanned("anyOf", 40), b'"a"', BEYOND_LIMITS),
-    "one number": _json({"multipleOf": 0.01}, b"7" * 1_000_000, "no JSON"),
+    "one number": _json({"multipleOf": 0.01}, b"7" * 1_000_000, "None"),
     "long numbers": _json({"items": {"multipleOf": 0.01}}, _many("7" * 4000), "None"),
     "large numbers": _json({"items": {"multipleOf": 1e-300}}, _many("1e308"), BEYOND_LIMITS),
     "pattern": _json({"pattern": "^(a+)+$"}, b'"' + b"a" * 1_000_000 + b'!"', "aaa"),

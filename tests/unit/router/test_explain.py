@@ -42,7 +42,7 @@ def agree(event: EventExplained, outcome: dict[str, Any]) -> str:
         named = set(outcome["detail"].removeprefix("equally specific: ").split(", "))
         assert ties == named or (ties < named and len(event.candidates) == BEST)
     elif reason == "schema-violation":
-        assert matching and all(each.schema not in ("", "fits") for each in matching)
+        assert matching and all(each.schema not in ((), ("fits",)) for each in matching)
     elif reason == "no-match" and not any(each.verdict.endswith("rejects the data") for each in matching):
         assert not matching
         nearest = [(each.message, [c.to_json() for c in each.checks if not c.holds]) for each in event.candidates]
@@ -133,7 +133,7 @@ def test_verdicts_say_what_decided() -> None:
 def test_schemas_are_told_where_they_were_looked_at() -> None:
     (event,) = explained(EVERY, kafka("s")).events
     schemas = {each.message.rsplit("/", 1)[-1]: each.schema for each in event.candidates if each.matches}
-    assert schemas["fitting"] == "fits" and schemas["rejecting"] not in ("", "fits") and not schemas["template"]
+    assert schemas["fitting"] == ("fits",) and schemas["rejecting"] not in ((), ("fits",)) and not schemas["template"]
     assert event.why == "the most specific of 2 that match"
     assert verdicts(kafka("s"), "never")["fitting"] == "matches, and ties"
 

@@ -31,7 +31,7 @@ def test_faults_name_the_place() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [None, b"", b"x", b"\xff", b"{} x", b'{"t": NaN}', b'{"t": 1e999}', b"[" * 100_000, b'{"t": "\\ud800"}', b'"'],
+    [None, b"", b"x", b"\xff", b"{} x", b'{"t": NaN}', b'{"t": 1e}', b"[" * 100_000, b'{"t": "\\ud800"}', b'"'],
 )
 def test_what_is_no_json_is_a_fault(body: bytes | None) -> None:
     fault = compiled({}).fault(body, "application/octet-stream")

@@ -12,6 +12,7 @@ import pytest
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.schemas import gathering
+from catalog.schemas.validation import PayloadValidation
 from tests.support.web import Reply, Web, serving
 
 GROUP = "/schemagroups/G.Data/schemas"
@@ -373,3 +374,34 @@ def test_a_document_of_the_network_has_the_address_it_was_read_from(web: Web, tm
     assert found[PLACE].schemauri == f"{web.url}/c/catalog.json#{GROUP}/S"
     assert found["/messagegroups/g/messages/n"].schemauri == f"{web.url}/c/s.json"
     assert found["/messagegroups/h/messages/d"].schemauri == f"{web.url}/c/s.json"
+
+
+TWO_ELEMENTS = (
+    '<xs:schema xmlns:xs="http://www.w3.org/2001/XMLSchema"><xs:element name="One" type="xs:int"/>'
+    '<xs:element name="Two" type="xs:date"/><xs:complexType name="T"/></xs:schema>'
+)
+
+
+@pytest.mark.parametrize(
+    ("link", "found"),
+    [
+        ("#/xs:schema/xs:element[@name='Two']", []),
+        ('#//element[ @name = "Two" ]', []),
+        ("#/*/xs:element%5B@name='Two'%5D", []),
+        (":Two", []),
+        ("#/xs:schema/xs:element[@name='Three']", [f"warning invalid-schema {PLACE}/dataschemauri"]),
+        ("#/xs:schema/xs:complexType[@name='T']", [f"warning invalid-schema {PLACE}/dataschemauri"]),
+        ("#/xs:schema/xs:element[position()=2]", [f"warning invalid-schema {PLACE}/dataschemauri"]),
+    ],
+)
+@pytest.mark.parametrize("where", ["registry", "file"])
+def test_an_xpath_leads_to_an_element_of_an_xml_schema(link: str, found: list[str], where: str, tmp_path: Path) -> None:
+    (tmp_path / "s.xsd").write_text(TWO_ELEMENTS)
+    schemas = registry(S={"versions": {"1": {"format": "XSD/1.0", "schema": TWO_ELEMENTS}}})
+    reference = f"{GROUP}/S" if where == "registry" else "s.xsd"
+    catalog = catalog_of(tmp_path, schemas, m={"dataschemaformat": "XSD/1.0", "dataschemauri": f"{reference}{link}"})
+    assert said(catalog) == found
+    if not found:
+        payloads = PayloadValidation(catalog)
+        assert payloads.fault(PLACE, b"<Two>2026-01-02</Two>", None) is None
+        assert payloads.fault(PLACE, b"<One>1</One>", None) is not None

@@ -61,15 +61,21 @@ def test_binary_bodies() -> None:
     assert held.fault(b"\x0a\x01d\x11" + b"\x00" * 8 + b"\x18\x63", "application/protobuf") is None
     assert told(held.fault(b"\x0a\x09d", None)) == "not a plant.v1.Reading: Wire format was corrupt"
     assert told(held.fault(b"\x0a\x01\xff", None)).startswith("not a plant.v1.Reading")
-    assert told(held.fault(b"\x42\x01d", None)) == "plant.v1.Reading has no field 8 of such a type or value"
-    assert told(held.fault(b"\x08\x01", None)) == "plant.v1.Reading has no field 1 of such a type or value"
-    assert told(held.fault(b"\x22\x00\x22\x02\x18\x01", None)).startswith(
-        "marks[1]: plant.v1.Reading.Mark has no field 3"
-    )
-    assert told(held.fault(b"\x2a\x07\x0a\x01k\x12\x02\x18\x01", None)).startswith(
-        'by_name["k"]: plant.v1.Reading.Mark'
-    )
-    assert told(held.fault(b"\x32\x02\x18\x01", None)).startswith("time: google.protobuf.Timestamp has no field 3")
+    for unknown in (
+        b"\x42\x01d",
+        b"\x22\x00\x22\x02\x18\x01",
+        b"\x2a\x07\x0a\x01k\x12\x02\x18\x01",
+        b"\x32\x02\x18\x01",
+    ):
+        assert held.fault(unknown, None) is None
+    assert told(held.fault(b"\x42\x01d\x08\x01", None)) == "field 1 of plant.v1.Reading has another type or value"
+    assert told(held.fault(b"\x22\x00\x22\x02\x0d\x01", None)).startswith("not a plant.v1.Reading")
+    mistyped = b"\x22\x00\x22\x02\x0a\x00\x2a\x07\x0a\x01k\x12\x02\x0a\x00\x32\x02\x0a\x00"
+    assert sorted(map(told, held.faults(mistyped, None))) == [
+        'by_name["k"]: field 1 of plant.v1.Reading.Mark has another type or value',
+        "marks[1]: field 1 of plant.v1.Reading.Mark has another type or value",
+        "time: field 1 of google.protobuf.Timestamp has another type or value",
+    ]
 
 
 def test_required_fields_closed_enums_and_extensions_of_proto2() -> None:
@@ -78,10 +84,11 @@ def test_required_fields_closed_enums_and_extensions_of_proto2() -> None:
     assert told(held.fault(b"\x12\x00", None)) == "metrics[0].name: a required field is missing"
     assert held.fault(b"\x12\x05\x0a\x01n\x10\x00", None) is None
     assert told(held.fault(b"\x12\x05\x0a\x01n\x10\x07", None)).startswith(
-        "metrics[0]: sparks.Payload.Metric has no field 2"
+        "metrics[0]: field 2 of sparks.Payload.Metric has another type or value"
     )
     assert held.fault(b"\x30\x01\x3a\x01x", None) is None
-    assert held.fault(b"\x30\x01\x50\x01", None) is not None
+    assert held.fault(b"\x30\x01\x50\x01", None) is None
+    assert [each.path for each in held.faults(b"\x12\x00\x12\x00", None)] == ["metrics[0].name", "metrics[1].name"]
     assert told(held.fault(b'{"metrics": [{}]}', "application/json")) == "metrics[0].name: a required field is missing"
 
 
@@ -90,7 +97,8 @@ def test_required_fields_closed_enums_and_extensions_of_proto2() -> None:
     [
         ('{"celsius": "hot"}', "celsius", "float"),
         ('{"marks": [{"at": 1}, {"at": 1.5}]}', "marks[1].at", "integer"),
-        ('{"nothing": 1}', "", 'no field named "nothing"'),
+        ('{"nothing": 1, "state": "MAYBE"}', "state", "MAYBE"),
+        ('{"marks": [{"nothing": 1, "at": 1.5}]}', "marks[0].at", "integer"),
         ('{"state": "MAYBE"}', "state", "MAYBE"),
         ('{"time": "yesterday"}', "time", "timestamp"),
         ("[]", "", "a message is a JSON object"),
@@ -112,6 +120,8 @@ def test_json_bodies() -> None:
     rest = {"@type": "type.googleapis.com/plant.v1.Other", "flag": True}
     whole = {"device": "d", "byName": {"k": {"at": 1}}, "time": "2026-01-02T03:04:05Z", "rest": rest, "state": "ON"}
     assert held.fault(json.dumps(whole).encode(), "application/json") is None
+    for unknown in ('{"nothing": 1}', '{"marks": [{"x": {}}], "byName": {"k": {"at": 1, "x": 2}}, "x": [1e400]}'):
+        assert held.fault(unknown.encode(), "application/json") is None
     assert held.fault(b"\xff", "application/json") is not None
     assert held.fault(None, "application/json") is None
     clock = validator('import "google/protobuf/timestamp.proto"; message M { google.protobuf.Timestamp t = 1; }')
@@ -124,8 +134,8 @@ def test_json_bodies() -> None:
 )
 def test_names_of_messages(name: str, number: int) -> None:
     if number:
-        fault = validator(PROTO3, name).fault(b"\xf8\x01\x01", None)
-        assert f"plant.v1.{name.removeprefix('plant.v1.') or 'Reading'} has" in told(fault)
+        found = validator(PROTO3, name).message.DESCRIPTOR.full_name
+        assert found == f"plant.v1.{name.removeprefix('plant.v1.') or 'Reading'}"
         return
     with pytest.raises(SchemaError) as caught:
         validator(PROTO3, name)
@@ -228,7 +238,7 @@ def test_hostile_bodies_and_texts_take_little_time_and_memory() -> None:
     done = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-600:]
     lines = done.stdout.splitlines()
-    assert lines.pop(0) == "None M has not all fields of the body"
+    assert lines.pop(0) == "None None"
     assert len(lines) == 12, lines
     assert lines[2] == "None"
     assert "None" not in lines[:2] + lines[3:8]
@@ -268,5 +278,5 @@ def test_every_real_schema_compiles() -> None:
     for text, place in texts.items():
         held = validator(text)
         assert held.fault(b"{}", "application/json") is None, place
-        assert held.fault(base64.b64decode("+P///w8B"), None) is not None, place
+        assert held.fault(base64.b64decode("+P///w8B"), None) is None, place
     assert len(texts) > 10 if SHARED else texts
