@@ -18,6 +18,7 @@ from catalog.documents import Document, read_document
 from catalog.errors import DocumentError
 from catalog.fetching import Fetcher, is_url
 from catalog.findings import Findings
+from catalog.following import Following
 from catalog.splitfiles import INDEX
 
 MAX_DOCUMENTS: Final = 200
@@ -48,12 +49,14 @@ class Abroad:
         fetcher: Fetcher,
         findings: Findings,
         declare: Declare,
+        following: Following,
     ) -> None:
         self.pending: dict[str, None] = {}
         self._declarations = declarations
         self._fetcher = fetcher
         self._findings = findings
         self._declare = declare
+        self._following = following
         self._home: set[str] = set()
         self._lands: dict[str, Land | DocumentError] = {}
         self._of: dict[str, Land] = {}
@@ -171,7 +174,7 @@ class Abroad:
                 message = f"{address} is not looked into: references lead to more than {MAX_DOCUMENTS} documents"
                 raise DocumentError(message, file=address, hint="add the documents to the sources")
             self._documents += 1
-            document = read_document(address, self._fetcher, findings)
+            document = self._following.completed(read_document(address, self._fetcher, findings))
             self._declare([document], found.declarations, findings)
             if any(each.rule == "not-a-catalog" for each in findings.sorted()):
                 hint = "refer to a document with messagegroups or endpoints"

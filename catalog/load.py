@@ -17,6 +17,7 @@ from catalog.dialects import Dialect, detect, registry
 from catalog.documents import Document, read_documents
 from catalog.fetching import Fetcher, is_url
 from catalog.findings import Findings
+from catalog.following import Following
 from catalog.inheritance import Inheritance
 from catalog.linting import Subject, lint
 from catalog.listing import meaning_of
@@ -70,10 +71,11 @@ def build(
 
     The *fetcher* gives what they refer to; without one there is no network. *base_uri* is as for :func:`load`.
     """
-    documents = tuple(documents)
     given = fetcher if fetcher is not None else Fetcher(network=False)
+    following = Following(given, findings)
+    documents = tuple(following.completed(document) for document in documents)
     declarations = _declared(documents, Declarations() if into is None else into, findings)
-    abroad = Abroad(documents, declarations, given, findings, _declared)
+    abroad = Abroad(documents, declarations, given, findings, _declared, following)
     resolver = Resolver(declarations.messages, declarations.groups, abroad)
     listed = {each.xid: _listed_groups(each, resolver, findings) for each in declarations.endpoints.values()}
     effective = Inheritance(declarations, resolver, findings).resolve()
@@ -84,7 +86,7 @@ def build(
     linked = link_schemas(definitions, declarations, abroad, given, findings, addresses)
     catalog = Catalog(linked.definitions, groups, endpoints, linked.schemas)
     lint(Subject(catalog, declarations, documents, findings))
-    pending = tuple(sorted({*abroad.pending, *linked.pending}))
+    pending = tuple(sorted({*following.pending, *abroad.pending, *linked.pending}))
     return replace(catalog, findings=findings.sorted(), epoch=epoch_of(catalog), pending=pending)
 
 

@@ -189,7 +189,7 @@ class _Reader:
         """Lay the pages that follow the first of a collection; one that can never be read ends them with a finding."""
         seen = {url, answer.url}
         try:
-            while len(path) % 2 and (following := _next(answer.link)) is not None:
+            while len(path) % 2 and (following := next_page(answer.link)) is not None:
                 current = self._fetcher.resolve(following, answer.url)
                 trouble = self._astray(current, seen)
                 if trouble:
@@ -299,6 +299,6 @@ def _object(url: str, data: bytes) -> dict[str, Any]:
     return tree
 
 
-def _next(link: str) -> str | None:
+def next_page(link: str) -> str | None:
     """Return the target of ``rel=next`` in a Link header."""
     return next((found.group(1) for found in _LINK.finditer(link) if _NEXT.search(found.group(2))), None)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from catalog.declared import DeclaredMessage, Place
 from catalog.dialects.declaring import MAX_DECLARED, members, other_members
 from catalog.dialects.detection import Dialect
-from catalog.dialects.metadata import Content, add_definition, add_metadata, split_config, split_options
+from catalog.dialects.metadata import Content, add_definition, add_metadata, document_of, split_config, split_options
 from catalog.dialects.names import ALL, ATTRIBUTES, BASES, Reader
 from catalog.dialects.reading import Format, given, optional_text, read_format, reference_of, spelled
 from catalog.findings import Findings
@@ -37,6 +37,9 @@ def read_message(
     """
     content, form = _content(message, place, default, reader)
     base = _base(message, place, reader)
+    nested = document_of(message)
+    if base is None and nested is not None:
+        base = _base(message[nested], place / nested, reader)
     other = other_members(message, ALL)
     default_of_versions = form if form.given else default
     if is_numbered(message, reader.dialect):
@@ -85,10 +88,13 @@ def version_number(version: Any) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_VERSION_DIGITS else -1
 
 
-def _content(body: Mapping[str, Any], place: Place, default: Format, reader: Reader) -> tuple[Content, Format]:
+def _content(
+    body: Mapping[str, Any], place: Place, default: Format, reader: Reader, *, inside: bool = False
+) -> tuple[Content, Format]:
     """Return what defines a message or a version of one, and the envelope and protocol that it names itself.
 
-    ``null`` and ``"None"`` are not given.
+    ``null`` and ``"None"`` are not given. What an entity of a registry nests as ``definition`` is read as if it stood
+    in its place; *inside* of that, nothing is nested once more.
     """
     content = Content()
     own = read_format(body, place, reader)
@@ -106,7 +112,12 @@ def _content(body: Mapping[str, Any], place: Place, default: Format, reader: Rea
             content.put(name, value, own.written[name])
     form = own if own.given else default
     add_metadata(body, form, place, content, reader)
-    add_definition(body, form, place, content, reader)
+    nested = document_of(body)
+    if nested is None:
+        add_definition(body, form, place, content, reader)
+    elif not inside:
+        below, inner = _content(body[nested], place / nested, form, reader, inside=True)
+        content, own = _laid(content, below), own if own.given else inner
     split_options(content, reader)
     reference = content.attributes.get("dataschemauri")
     if reference is not None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from catalog.declared import Place
 from catalog.dialects.messagesections import described
-from catalog.dialects.names import DEFINITION, METADATA, Reader
+from catalog.dialects.names import ALL, DEFINITION, METADATA, Reader
 from catalog.dialects.reading import Format
 from catalog.protocol_properties import SHAPES, canonical_option
 
@@ -68,6 +68,17 @@ def add_metadata(holder: Mapping[str, Any], form: Format, at: Place, content: Co
         nested = metadata.get("attributes")
         flat, inside = (nested, place / "attributes") if isinstance(nested, dict) else (metadata, place)
         content.add_constraints(flat, inside)
+
+
+def document_of(holder: Mapping[str, Any]) -> str | None:
+    """Return the member that nests the whole document of a definition, as registries of 0.5 do with ``?inline``.
+
+    Message Catalog 0.1 calls the content of a version so, which has sections instead.
+    """
+    for name, body in holder.items():
+        if name.lower() in DEFINITION and isinstance(body, dict) and any(inner.lower() in ALL for inner in body):
+            return name
+    return None
 
 
 def add_definition(holder: Mapping[str, Any], form: Format, at: Place, content: Content, reader: Reader) -> None:
