@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,8 @@ from bindings.ivy import cache_root, find_java
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1"
 """For JVMs that end before the best code would pay: they compile quickly and only once."""
 _QUIET: Final = "-Xlog:cds*=off"
+_KEPT_SECONDS: Final = 14 * 86400
+"""Since its last use; other checkouts of the project have archives of their own."""
 # Read at import: the tests' environment is cleaned of our variables before each of them.
 _FOLDER: Final = cache_root() / "archives"
 
@@ -35,12 +38,14 @@ def start_options(kind: str, classpath: Sequence[Path], make: Callable[[Sequence
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not archive.exists():
                 _fill(kind, archive, make)
+    os.utime(archive)
     return [SHORT_LIVED, f"-XX:SharedArchiveFile={archive}", _QUIET]
 
 
 def _fill(kind: str, archive: Path, make: Callable[[Sequence[str]], None]) -> None:
     for old in _FOLDER.glob(f"{kind}-*.jsa"):
-        old.unlink()
+        if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
+            old.unlink(missing_ok=True)
     draft = archive.with_name(f".{archive.name}.{os.getpid()}")
     make([SHORT_LIVED, f"-XX:ArchiveClassesAtExit={draft}", _QUIET])
     if draft.exists():

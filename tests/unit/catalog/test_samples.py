@@ -35,6 +35,7 @@ DIALECTS: Final = {
     ("xRegistry 1.0", "1.0-rc2", "yaml"),
     ("xRegistry 1.0", "1.0-rc3", "yaml"),
     ("xRegistry 1.0", "1.0-rc4", "json"),
+    ("xRegistry 1.0", "1.0-rc4", "yaml"),
     ("xRegistry 1.0", "1.0-rc4", "tree"),
     ("xRegistry 0.5", "0.5-wip", "json"),
     ("CloudEvents Registry 0.4/0.5", "0.4-wip", "yaml"),

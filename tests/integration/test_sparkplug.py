@@ -1,0 +1,117 @@
+"""Sparkplug B by the sample catalog: births, data, deaths and state of real sessions, each in its typed table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.mosquitto import Mosquitto
+from tests.support.mqtt_sender import Client
+from tests.support.router import RouterProcess
+from tests.support.samples import FOLDER
+from tests.support.sparkplug import EdgeNode, metric, payload
+from tests.support.table_readers import by_duckdb
+from tests.support.waiting import wait_until
+
+LIMIT: Final = 120.0
+
+
+def configure(router: RouterProcess, uri: str) -> None:
+    folder = router.folder / "catalog"
+    shutil.copytree(FOLDER / "sparkplug", folder / "sparkplug")
+    text = (FOLDER / "sparkplug.xreg.yaml").read_text()
+    address = "mqtt://broker.example.com:1883"
+    assert address in text
+    (folder / "sparkplug.xreg.yaml").write_text(text.replace(address, uri))
+    router.configure(
+        {
+            "catalog": {"source": str(folder / "sparkplug.xreg.yaml"), "network": False},
+            "sources": [{"endpoint": "/endpoints/sparkplug"}],
+            "match": {"validate": "always"},
+            "sinks": {
+                "typed": {
+                    "type": "table",
+                    "layout": "definition",
+                    "table": "{messageid}",
+                    "path": str(router.folder / "typed"),
+                },
+                "dead": {"type": "jsonl", "path": str(router.folder / "dead")},
+            },
+            "routes": [{"to": ["typed"]}],
+            "dead_letters": {"sinks": ["dead"]},
+            "trigger": "200ms",
+        }
+    )
+
+
+def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return by_duckdb(folder / "typed" / f"Sparkplug.{kind}").rows
+
+
+@pytest.mark.timeout(300)
+def test_sessions_of_edge_nodes_become_typed_tables(router: RouterProcess, tmp_path: Path) -> None:
+    with Mosquitto(tmp_path / "mosquitto") as broker:
+        configure(router, broker.uri)
+        with Client(broker.uri) as host:
+            # Retained, and published before anybody listens.
+            host.send("spBv1.0/STATE/scada", b'{"online": true, "timestamp": 1700000000000}', retain=True)
+            router.start()
+            wait_until(lambda: router.total("xrouter_records_total") >= 1, LIMIT, lambda: router.log[-3000:])
+            for old in (False, True):
+                with EdgeNode(broker.uri, "plant", f"edge-{old}", old=old) as node:
+                    born = [metric("bdSeq", 0, 0, 10), metric("running", True, 1, 10), metric("speed", 2.5, 2, 10)]
+                    node.send("NBIRTH", payload(10, born, 0))
+                    node.send("DBIRTH", payload(11, [metric("Motor/Name", "mö", 3, 11)], 1), "motor")
+                    node.send("NDATA", payload(12, [metric("", 3.5, 2, 12)], 2))
+                    node.send("DDATA", payload(13, [metric("", 2**40, 4, 13), metric("", False, 5, 13)], 3), "motor")
+                    node.send("DDEATH", payload(14, (), 4), "motor")
+            host.send(
+                "spBv1.0/plant/NCMD/edge-False", payload(15, [metric("Node Control/Rebirth", True, 6, 15)]), qos=0
+            )
+            host.send("spBv1.0/plant/DCMD/edge-False/motor", payload(16, [metric("speed", 1.0, 7, 16)]), qos=0)
+            host.send("spBv1.0/STATE/scada", b'{"online": "maybe"}')
+            host.send("spBv1.0/plant/NOTHING/edge", b"")
+        total = 1 + 2 * 6 + 4
+        wait_until(lambda: router.total("xrouter_records_total") >= total, LIMIT, lambda: router.log[-3000:])
+        wait_until(lambda: router.readiness()["ready"], LIMIT, lambda: router.log[-3000:])
+        assert router.total("xrouter_records_total") == total
+        assert router.stop() == 0, router.log[-3000:]
+
+    counts = {
+        "NBIRTH": 2,
+        "NDATA": 2,
+        "NDEATH": 2,
+        "NCMD": 1,
+        "DBIRTH": 2,
+        "DDATA": 2,
+        "DDEATH": 2,
+        "DCMD": 1,
+        "STATE": 1,
+    }
+    assert {kind: len(rows(router.folder, kind)) for kind in counts} == counts
+
+    (birth, _) = sorted(rows(router.folder, "NBIRTH"), key=lambda row: str(row["context"]))
+    # Unsigned numbers of 64 bits are decimals, which the reader gives as text.
+    assert (birth["payload"]["timestamp"], birth["payload"]["seq"]) == ("10", "0")
+    metrics = birth["payload"]["metrics"]
+    assert [(each["name"], each["alias"]) for each in metrics] == [("bdSeq", "0"), ("running", "1"), ("speed", "2")]
+    assert [(each["long_value"], each["boolean_value"], each["double_value"]) for each in metrics] == [
+        ("0", None, None), (None, True, None), (None, None, 2.5),
+    ]  # fmt: skip
+    (data, _) = rows(router.folder, "DDATA")
+    assert [each["long_value"] for each in data["payload"]["metrics"]] == [str(2**40), None]
+    (named, _) = rows(router.folder, "DBIRTH")
+    assert named["payload"]["metrics"][0]["string_value"] == "mö"
+    for death in rows(router.folder, "NDEATH"):
+        assert death["payload"]["seq"] is None
+    (state,) = rows(router.folder, "STATE")
+    assert state["payload"] == {"online": True, "timestamp": 1700000000000}
+
+    letters = [
+        json.loads(line) for file in (router.folder / "dead").rglob("*.jsonl") for line in file.read_text().splitlines()
+    ]
+    assert sorted(each["reason"] for each in letters) == ["no-match", "schema-violation"]
