@@ -25,7 +25,7 @@ from router.matching.columns import Int
 from router.matching.index import MatchIndex
 from router.matching.nearest import Nearest, Row
 from router.matching.targets import Target
-from router.matching.verdicts import AMBIGUOUS, Resolver
+from router.matching.verdicts import AMBIGUOUS, Resolver, Verdicts
 
 EXPLANATIONS: Final = 1_000
 """Records of one batch that are explained; alike ones share an explanation, the rest have none."""
@@ -85,15 +85,22 @@ class Matcher:
             )
         return known
 
+    def winners(self, facts: Facts) -> Int:
+        """Return the target that each row of a batch goes to, negative for none, whatever mapping makes of it."""
+        return self._decided(facts)[2]
+
+    def _decided(self, facts: Facts) -> tuple[Checked, Verdicts, Int]:
+        sets = self.index.match(facts.columns, facts.channels, facts.protocols, facts.events)
+        checked = self.checks.check(facts, self.resolver.drop_unequal(facts.columns, sets))
+        verdicts = self.resolver.resolve(checked.sets)
+        winners = verdicts.winners.copy()
+        winners[np.fromiter(facts.faults, np.int64, len(facts.faults))] = -1
+        return checked, verdicts, winners
+
     def match(self, facts: Facts) -> Outcomes:
         """Decide every row of a batch."""
         columns = facts.columns
-        sets = self.index.match(columns, facts.channels, facts.protocols, facts.events)
-        checked = self.checks.check(facts, self.resolver.drop_unequal(columns, sets))
-        verdicts = self.resolver.resolve(checked.sets)
-        winners = verdicts.winners.copy()
-        faulty = np.fromiter(facts.faults, np.int64, len(facts.faults))
-        winners[faulty] = -1
+        checked, verdicts, winners = self._decided(facts)
         outcomes = Outcomes(facts, winners, pa.nulls(0), {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0))
         self._map(outcomes)
         # The context of rows that mapping turned into dead letters is of no use any more, so it is taken after.

@@ -3,13 +3,14 @@
 Of the endpoint's candidates, the definition that an event already has is taken, else one that has the event's
 ``type``; among several, one whose other attributes hold as well. It is used as a template: literals set, placeholders
 expanded from the record's context attributes, else from what the definition's own attribute templates find in the
-event, else from the event's attributes. The event itself keeps its attributes and its data as they are.
+event, else from the event's attributes. The event itself keeps its attributes and its data as they are. What the result
+would not be matched by is not sent (:mod:`router.sinks.conforming`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -28,6 +29,7 @@ from router.addresses import AddressError, TargetKind, checked, encoded
 from router.emit_parts import address_parts, option_parts
 from router.matching.constraints import literal_equal, template_of
 from router.matching.targets import target_of
+from router.sinks.conforming import Conformance, Made
 from router.sinks.events import Event, Mode, NotTaken, Outbound, outbound
 from router.sinks.passing import HeaderPassing
 
@@ -43,6 +45,21 @@ _CHANNEL_SCALARS: Final[Mapping[TargetKind, tuple[str, ...]]] = {"mqtt": ("qos",
 class _Candidate:
     definition: Definition
     mode: Mode
+
+
+@dataclass(slots=True)
+class _Try:
+    """An event, the definitions that are still to be tried, and why others were not taken."""
+
+    place: int
+    event: Event
+    left: Iterator[_Candidate]
+    faults: list[str] = field(default_factory=list)
+
+    def refusal(self, endpoint: str) -> NotTaken:
+        if self.faults:
+            return NotTaken("; ".join(self.faults[:3]))
+        return NotTaken(f"{endpoint} has no definition of type {self.event.attributes['type']!r}")
 
 
 class EndpointShape:
@@ -74,22 +91,49 @@ class EndpointShape:
         self._passing = passing
         known = (catalog.definitions[xid] for xid in endpoint.candidates if xid in catalog.definitions)
         self._candidates = tuple(self._usable(known, mode))
+        self._numbers = {each.definition.xid: number for number, each in enumerate(self._candidates)}
+        self._conformance = Conformance(catalog, endpoint, binding, [each.definition for each in self._candidates])
 
     def shape(self, event: Event) -> Outbound:
-        """Return the message for an event.
+        """Return the message for one event.
 
         Raises:
-            NotTaken: no definition of the endpoint has the event's type, or those that do lack values; names them.
+            NotTaken: there can be none, as :meth:`shapes` says.
         """
-        faults: list[str] = []
-        for candidate in self._fitting(event):
+        (made,) = self.shapes([event])
+        if isinstance(made, NotTaken):
+            raise made
+        return made
+
+    def shapes(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
+        """Return the message for each event, held against the definition that it was made by.
+
+        NotTaken stands where no definition has the event's type, or those that do lack values or would not be matched.
+        """
+        answers: list[Outbound | NotTaken] = [NotTaken("") for _ in events]
+        tries = [_Try(place, event, iter(self._fitting(event))) for place, event in enumerate(events)]
+        while tries:
+            made = [(each, found) for each in tries if (found := self._next(each)) is not None]
+            for each in tries:
+                answers[each.place] = each.refusal(self._endpoint.xid)
+            tries = []
+            for (each, found), fault in zip(made, self._conformance.faults([found for _, found in made]), strict=True):
+                answers[each.place] = found.message
+                if fault:
+                    each.faults.append(f"{self._candidates[found.definition].definition.xid}: {fault}")
+                    tries.append(each)
+        return answers
+
+    def _next(self, tried: _Try) -> Made | None:
+        """Return what the next definition of those that are left makes of the event; None when none makes any."""
+        for candidate in tried.left:
             try:
-                return self._made(candidate, event)
+                message = self._made(candidate, tried.event)
             except (TemplateError, AddressError, NotTaken) as error:
-                faults.append(f"{candidate.definition.xid}: {error}")
-        if faults:
-            raise NotTaken("; ".join(faults[:3]))
-        raise NotTaken(f"{self._endpoint.xid} has no definition of type {event.attributes['type']!r}")
+                tried.faults.append(f"{candidate.definition.xid}: {error}")
+                continue
+            return Made(tried.event, message, self._numbers[candidate.definition.xid], candidate.mode)
+        return None
 
     def _usable(self, definitions: Iterable[Definition], asked: Mode | None) -> Iterator[_Candidate]:
         for definition in definitions:

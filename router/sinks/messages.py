@@ -62,14 +62,10 @@ class Target(Protocol):
 
 
 class Shape(Protocol):
-    """What makes a message of an event."""
+    """What makes messages of events."""
 
-    def shape(self, event: Event) -> Outbound:
-        """Return the message.
-
-        Raises:
-            NotTaken: there can be none for this target.
-        """
+    def shapes(self, events: Sequence[Event]) -> Sequence[Outbound | NotTaken]:
+        """Return the message for each event; NotTaken says why there can be none for this target."""
         ...
 
 
@@ -99,12 +95,17 @@ class TemplateShape:
         self._given = tuple(given)
         self._passing = passing
 
-    def shape(self, event: Event) -> Outbound:
-        """Return the message.
+    def shapes(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
+        """Return the message for each event; NotTaken for an address too long, or that misses a value and may not."""
+        made: list[Outbound | NotTaken] = []
+        for event in events:
+            try:
+                made.append(self._shape(event))
+            except NotTaken as error:
+                made.append(error)
+        return made
 
-        Raises:
-            NotTaken: the address would be longer than the protocol allows, or misses a value and may not.
-        """
+    def _shape(self, event: Event) -> Outbound:
         values = event_values(event.message, event.endpoint, "", event.context, event.attributes)
         missing = self._template.missing(values) if self._strict else ()
         if missing:
@@ -174,9 +175,11 @@ class ConfirmedSink:
     def _send(self, events: list[Event], settled: Settled) -> None:
         messages: list[Outbound] = []
         sent: list[Event] = []
-        for event in events:
+        for event, made in zip(events, self._shape.shapes(events), strict=True):
             try:
-                messages.append(self._within(self._shape.shape(event)))
+                if isinstance(made, NotTaken):
+                    raise made
+                messages.append(self._within(made))
                 sent.append(event)
             except NotTaken as error:
                 settled[event.position] = _rejected(event, str(error))

@@ -102,14 +102,14 @@ def test_the_records_that_fail_are_found_and_the_rest_goes_on(
 def test_what_has_the_whole_batch_does_not_get_its_parts(
     spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape = TemplateShape.shape
+    shapes = TemplateShape.shapes
 
-    def failing(self: TemplateShape, event: Any) -> Any:
-        if event.attributes["id"] == "id-7":
+    def failing(self: TemplateShape, events: Any) -> Any:
+        if any(event.attributes["id"] == "id-7" for event in events):
             raise KeyError("no such thing in a record")
-        return shape(self, event)
+        return shapes(self, events)
 
-    monkeypatch.setattr(TemplateShape, "shape", failing)
+    monkeypatch.setattr(TemplateShape, "shapes", failing)
     rows = rows_of(spark, COUNT, {}, WRONG)
     with Webhook() as hook:
         generation = generations.begin(state, INBOX, ())

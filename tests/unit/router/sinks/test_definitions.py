@@ -83,15 +83,72 @@ def test_the_definition_of_the_record_goes_first_then_one_whose_attributes_hold(
             "protocoloptions": {"topic_name": {"value": topic}},
         }
 
-    found = catalog(
-        tmp_path, {"protocol": "MQTT/5.0"}, A=message("/a", "a"), B=message("/b", "b"), C=message("/c", "c")
-    )
+    any_source = message("{where}", "c")
+    found = catalog(tmp_path, {"protocol": "MQTT/5.0"}, A=message("/a", "a"), B=message("/b", "b"), C=any_source)
     shaping = shape(found)
     assert shaping.shape(event(message="/messagegroups/G/messages/C", source="/b")).address == "c"
     assert shaping.shape(event(source="/b")).address == "b"
-    assert shaping.shape(event(source="/other")).address == "a"
+    assert shaping.shape(event(source="/other")).address == "c"
+    assert shaping.shape(event(message="/messagegroups/G/messages/A", source="/b")).address == "b"
     with pytest.raises(NotTaken, match="/endpoints/out has no definition of type 'other'"):
         shaping.shape(event(type="other"))
+
+
+def test_what_would_not_match_its_definition_is_not_sent(tmp_path: Path) -> None:
+    found = catalog(
+        tmp_path,
+        {"protocol": "HTTP", "protocoloptions": {"endpoints": [{"uri": "https://h/x"}]}},
+        Source={"envelopemetadata": {"source": {"value": "/a"}}},
+        Content={"protocol": "HTTP", "datacontenttype": "text/csv"},
+        Reply={"protocol": "HTTP", "protocoloptions": {"status": {"value": "200"}}},
+        Held={"protocol": "HTTP", "protocoloptions": {"headers": [{"name": "ce-subject", "value": "s"}]}},
+        Split={
+            "protocol": "HTTP",
+            "protocoloptions": {
+                "headers": [{"name": "x-a", "value": "{a}-{b}"}, {"name": "x-b", "value": "{b}-{a}"}],
+            },
+        },
+    )
+    shaping = shape(found)
+    asked = [
+        event(type="Source"),
+        event(type="Content", datacontenttype="application/json"),
+        event(type="Reply"),
+        event(type="Held", subject="other"),
+        event({"a": "1-2", "b": "3"}, type="Split"),
+        event({"a": "1", "b": "3"}, type="Split"),
+        event(type="Source", source="/a"),
+        event(type="Content", datacontenttype="text/csv"),
+        event(type="Held", subject="s"),
+    ]
+    for _ in range(2):  # what was found out before is found again
+        told = [str(made) if isinstance(made, NotTaken) else "" for made in shaping.shapes(asked)]
+        assert [fault.partition(": it would not match: ")[2] for fault in told[:5]] == [
+            "envelopemetadata.source should be '/a' and is '/plants/p1'",
+            "datacontenttype should be 'text/csv' and is 'application/json'",
+            "protocoloptions.status should be '200' and is None",
+            "protocoloptions.headers.ce-subject should be 's' and is 'other'",
+            "protocoloptions.headers.x-b {b} should be '2-3 as in protocoloptions.headers.x-a' and is '3'",
+        ]
+        assert told[5:] == ["", "", "", ""]
+
+
+def test_a_native_message_that_would_be_read_as_an_event(tmp_path: Path) -> None:
+    native: dict[str, Any] = {
+        "protocol": "MQTT/3.1.1",
+        "envelope": None,
+        "protocoloptions": {"topic_name": {"value": "t"}},
+    }
+    more = {"topic_name": {"value": "t"}, "user_properties": [{"name": "p", "value": "v"}]}
+    listed = {**native, "protocoloptions": more}
+    found = catalog(tmp_path, {"protocol": "MQTT/3.1.1"}, T=native, U=listed)
+    shaping = shape(found)
+    assert shaping.shape(event()).address == "t"
+    with pytest.raises(NotTaken, match=r"user_properties\.p should be 'v' and is None"):
+        shaping.shape(event(type="U"))
+    body = b'{"specversion": "1.0", "id": ""}'
+    with pytest.raises(NotTaken, match="it would not match: "):
+        shaping.shape(Event({**NAMED}, body, "/m", "/endpoints/in", "e", "t-0-1", {}))
 
 
 def test_http_path_query_headers_and_method(tmp_path: Path) -> None:
