@@ -107,5 +107,5 @@ def _percent(value: bytes) -> bytes:
 
 def _thousands() -> bytes:
     return json.dumps(
-        [{"specversion": "1.0", "id": f"b{n}", "source": "/s", "type": "plain", "data": n} for n in range(10_000)]
+        [{"specversion": "1.0", "id": f"b{n}", "source": "/s", "type": "plain", "data": n} for n in range(4_000)]
     ).encode()
