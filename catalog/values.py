@@ -268,3 +268,8 @@ _CHECKS: Final[dict[str, Callable[[str], bool]]] = {
     "uritemplate": _is_reference,
 }
 """``any`` and ``string`` take every text and so are not listed."""
+
+
+def over_websockets(address: str) -> bool:
+    """Whether an address asks for WebSockets (RFC 6455)."""
+    return address.strip().lower().startswith(("ws://", "wss://"))

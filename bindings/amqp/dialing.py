@@ -13,7 +13,7 @@ from proton.reactor import Container
 
 from bindings.amqp.options import option_map
 from bindings.backoff import Backoff
-from bindings.gateways import Connection, GatewayError, Tls
+from bindings.gateways import Connection, GatewayError, Tls, without_websockets
 
 PORTS: Final = {"amqp": 5672, "amqps": 5671}
 HEARTBEAT_SECONDS: Final = 30.0
@@ -60,7 +60,8 @@ class Dialer:
         if not connection.uris:
             raise GatewayError("an AMQP connection needs a URI, such as amqps://host; name one in the endpoint")
         login = connection.login
-        self.addresses = tuple(_address(uri, login.username, login.password) for uri in connection.uris)
+        uris = without_websockets(connection.uris, "AMQP", "amqps://host:5671")
+        self.addresses = tuple(_address(uri, login.username, login.password) for uri in uris)
         self._container_id = container_id
         self._properties = option_map(connection.options, "connectionproperties")
         self._certified = connection.tls is not None and connection.tls.certificate is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from bindings.gateways import Connection, GatewayError, Tls
+from bindings.gateways import Connection, GatewayError, Tls, without_websockets
 from catalog.protocol_properties import squash
 from catalog.values import whole_number
 
@@ -76,7 +76,7 @@ def addresses_of(connection: Connection) -> tuple[Address, ...]:
         raise GatewayError("an MQTT connection has no address; give the endpoint one, such as mqtts://host:8883")
     context: ssl.SSLContext | None = None
     found = []
-    for uri in connection.uris:
+    for uri in without_websockets(connection.uris, "MQTT", "mqtts://host:8883"):
         scheme, place = _split(uri)
         if scheme in _SECURE or connection.tls is not None:
             context = context or _context(connection.tls or Tls())

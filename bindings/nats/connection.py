@@ -21,7 +21,7 @@ from nats import errors
 from nats.aio.client import Client, RawCredentials
 from nats.aio.subscription import Subscription as ClientSubscription
 
-from bindings.gateways import Connection, GatewayError, Login, Tls
+from bindings.gateways import Connection, GatewayError, Login, Tls, without_websockets
 from bindings.nats.records import Arrival
 
 CONNECT_SECONDS: Final = 5
@@ -73,7 +73,8 @@ def dialling_of(connection: Connection, name: str) -> Dialling:
     """
     if not connection.uris:
         raise GatewayError(f"{name}: there is no server to connect to; give an address such as nats://host:4222")
-    places = tuple(_place(uri, connection.tls is not None) for uri in connection.uris)
+    uris = without_websockets(connection.uris, "NATS", "tls://host:4222")
+    places = tuple(_place(uri, connection.tls is not None) for uri in uris)
     _credentials(connection.login)
     context = _context(connection.tls)
     return Dialling(places, connection.login, context, name)

@@ -9,7 +9,9 @@ from catalog.declared import Place
 from catalog.linting.endpoint_options import HOLDERS
 from catalog.linting.subject import Subject
 from catalog.model import Endpoint
+from catalog.values import over_websockets
 
+_OVER_TCP: Final = frozenset({"AMQP/1.0", "MQTT/3.1.1", "MQTT/5.0", "NATS"})
 _RECEIVING: Final = frozenset({"consumer", "subscriber"})
 
 
@@ -26,6 +28,7 @@ def channels(subject: Subject) -> None:
             subject.findings.warning(place, "missing-required", f"{endpoint.xid} has no usage", hint)
         _mismatch(subject, endpoint, place)
         _address(subject, endpoint, place, body)
+        _transport(subject, endpoint, place)
     _unreachable(subject)
 
 
@@ -47,6 +50,14 @@ def _address(subject: Subject, endpoint: Endpoint, place: Place, body: Mapping[s
     if any(isinstance(holder, dict) and holder.get("deployed") is True for holder in holders):
         text = f"{endpoint.xid} is deployed, and has no address"
         subject.findings.info(place, "no-address", text, 'add protocoloptions.endpoints, such as [{"uri": "..."}]')
+
+
+def _transport(subject: Subject, endpoint: Endpoint, place: Place) -> None:
+    """Report an endpoint whose every address is over WebSockets, which no gateway or sink speaks."""
+    if endpoint.protocol in _OVER_TCP and endpoint.uris and all(map(over_websockets, endpoint.uris)):
+        text = f"{endpoint.xid} has addresses over WebSockets alone, which this router does not speak"
+        hint = "add the broker's address over TCP or TLS, or set uris of the source or uri of the sink"
+        subject.findings.warning(place, "websockets-only", text, hint)
 
 
 def _unreachable(subject: Subject) -> None:

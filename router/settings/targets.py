@@ -11,9 +11,9 @@ from router.names import NameTemplateError
 from router.settings.model import AmqpSink, HttpSink, KafkaSink, MessageSink, MqttSink, NatsSink
 
 SCHEMES: Final = {
-    "mqtt": ("mqtt", "mqtts", "tcp", "ssl", "ws", "wss"),
+    "mqtt": ("mqtt", "mqtts", "tcp", "ssl"),
     "amqp": ("amqp", "amqps"),
-    "nats": ("nats", "tls", "ws", "wss"),
+    "nats": ("nats", "tls"),
 }
 
 
