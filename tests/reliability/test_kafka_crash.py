@@ -109,6 +109,7 @@ def test_two_hundred_thousand_records_survive_three_kills(
     crash_and_account(kafka, topics, router, 200_000)
 
 
+@pytest.mark.full
 def test_a_batch_cut_between_two_sinks_is_finished_under_its_own_plan(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
 ) -> None:

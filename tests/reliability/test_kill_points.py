@@ -43,7 +43,7 @@ POINTS: Final = (
     ("router.metrics:Metrics.batch_done", "before"),
     ("router.metrics:Metrics.batch_done", "after"),
 )
-FEW: Final = tuple(POINTS[number] for number in (1, 3, 6, 11))
+FEW: Final = tuple(POINTS[number] for number in (3, 6))
 
 
 def settings(kafka: Kafka, folder: Path, out: str, hook: Webhook) -> dict[str, Any]:

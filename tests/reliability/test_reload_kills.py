@@ -75,7 +75,6 @@ POINTS: Final = (
 )
 """Each step of a reload that adds a topic, from the look at the catalog to the first batch of the new generation."""
 FEW: Final = tuple(point for point in POINTS if point in {
-    ("bindings.kafka.client:KafkaClient.ends", "after"),
     ("os:replace~generation.json", "after"),
     (PINNED, "after"),
 })  # fmt: skip
