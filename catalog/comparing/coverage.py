@@ -28,9 +28,7 @@ from catalog.values import (
 HOP_BY_HOP: Final = frozenset({"qos", "retain", "message_expiry_interval", "partition"})
 HOP_BY_HOP_SECTIONS: Final = ("header.", "delivery-annotations.")
 _ALWAYS_THERE: Final = frozenset({"e.id", "e.source", "e.type", "e.specversion"})
-_MEDIA: Final = frozenset(
-    {"e.datacontenttype", "p.headers.content-type", "p.properties.content-type", "p.content_type"}
-)
+MEDIA: Final = frozenset({"e.datacontenttype", "p.headers.content-type", "p.properties.content-type", "p.content_type"})
 _REPEATING: Final = ("p.headers.", "p.query.", "p.user_properties.")
 """Properties of which a record may have several values, any of which may satisfy a constraint."""
 _TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
@@ -186,7 +184,7 @@ def _asked(key: str, prop: Property, *, dots: bool = False) -> Asked:
     text = text_of(prop.value)
     if prop.type in TEMPLATE_TYPES and not _parse(text, dots=dots).is_literal:
         return Asked(key, "template", prop.type, text, not there, dots)
-    return Asked(key, "media" if key in _MEDIA else "literal", prop.type, text, not there)
+    return Asked(key, "media" if key in MEDIA else "literal", prop.type, text, not there)
 
 
 def _covering(big: Sequence[Asked], small: Sequence[Asked]) -> list[tuple[Asked, Asked]] | None:

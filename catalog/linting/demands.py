@@ -93,11 +93,16 @@ class Candidate:
 
     def demands(self, *, events: bool) -> Demands:
         """Return what it asks of events, or of records that are none."""
-        definition = self.definition
-        attributes = [(f"e.{prop.name}", prop) for prop in definition.envelopemetadata if events and self.envelope]
-        options = list(_options(definition)) if self.protocol else []
-        content = definition.datacontenttype.strip().lower() if definition.datacontenttype else None
-        return _demands([*attributes, *options], content)
+        written = self.definition.datacontenttype
+        content = written.strip().lower() if written else None
+        return _demands(list(self.properties(events=events)), content)
+
+    def properties(self, *, events: bool) -> Iterator[tuple[str, Property]]:
+        """Give what filters such records here: attributes under ``e.NAME``, protocol options under ``p.PATH``."""
+        if events and self.envelope:
+            yield from ((f"e.{prop.name}", prop) for prop in self.definition.envelopemetadata)
+        if self.protocol:
+            yield from _options(self.definition)
 
 
 def candidate_of(definition: Definition, endpoint: Endpoint | None) -> Candidate | None:

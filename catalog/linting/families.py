@@ -19,6 +19,7 @@ from catalog.linting.options import options
 from catalog.linting.payloads import payloads
 from catalog.linting.selectors import selectors
 from catalog.linting.subject import Subject
+from catalog.linting.unconstrained import unconstrained
 from catalog.linting.values import values
 
 FAMILIES: Final[tuple[Callable[[Subject], None], ...]] = (
@@ -32,6 +33,7 @@ FAMILIES: Final[tuple[Callable[[Subject], None], ...]] = (
     endpoint_options,
     credentials,
     candidates,
+    unconstrained,
 )
 
 

@@ -12,9 +12,11 @@ from typing import Annotated, Final
 
 import typer
 
+from catalog.declared import Declarations
 from catalog.errors import DocumentError
 from catalog.escaping import one_line
 from catalog.lines import lines_of_findings
+from catalog.linting.overlaps import overlaps
 from catalog.listing import finding_to_json
 from catalog.load import load
 from catalog.model import Finding
@@ -97,11 +99,18 @@ def examined(
 ) -> tuple[list[Finding], int]:
     """Return all findings, by file and place, and the exit code they make."""
     try:
-        catalog = load(sources, network=True, allow=allow)
+        declarations = Declarations()
+        catalog = load(sources, network=True, allow=allow, declarations=declarations)
     except DocumentError as error:
         finding = Finding(error.file, error.pointer, "error", "unreadable-document", str(error), error.hint)
         return [finding], UNREADABLE
     found = list(catalog.findings)
+    overlapping = tuple(overlaps(catalog))
+    if overlapping:
+        # Like settings, a witness needs Arrow to be judged; most catalogs have none.
+        from router.overlaps import overlap_findings
+
+        found += overlap_findings(overlapping, catalog, declarations)
     if config is not None:
         # Checking catalogs alone needs neither Arrow nor the clients of any sink, which take long to import.
         from router.settings_findings import settings_findings

@@ -1,0 +1,45 @@
+"""Definitions that constrain nothing: all records of their envelope and protocol match them."""
+
+from __future__ import annotations
+
+from catalog.linting.candidates import schema_of
+from catalog.linting.demands import Candidate
+from catalog.linting.subject import Subject
+from catalog.model import CLOUDEVENTS, Definition
+
+
+def unconstrained(subject: Subject) -> None:
+    """Report definitions that take everything; one that others derive from, or that has a schema, as info only."""
+    bases = {base for definition in subject.catalog.definitions.values() for base in definition.base}
+    for xid, definition in subject.catalog.definitions.items():
+        if not _takes_everything(definition):
+            continue
+        place = subject.declarations.messages[xid].place
+        text = f"this constrains nothing, and takes {_everything(definition)}"
+        hint = "give an attribute or option a value that only its records have"
+        if schema_of(definition) is not None:
+            text += "; only where several definitions match does its data schema decide"
+            subject.findings.info(place, "takes-everything", text, hint)
+        elif xid in bases:
+            hint = "keep it in a group that no endpoint lists, if it is only meant as a base"
+            subject.findings.info(place, "takes-everything", text, hint)
+        else:
+            subject.findings.warning(place, "takes-everything", text, hint)
+
+
+def _takes_everything(definition: Definition) -> bool:
+    """Tell whether there is no demand at all; for one without envelope and protocol a schema is one (section 5)."""
+    if definition.envelope not in (CLOUDEVENTS, None):
+        return False
+    if definition.envelope is None and definition.protocol is None and schema_of(definition) is not None:
+        return False
+    asked = Candidate(definition, definition.protocol or "any", True, True).demands(events=True)
+    return not (asked.strong or asked.weak or asked.same or asked.content)
+
+
+def _everything(definition: Definition) -> str:
+    over = f" over {definition.protocol}" if definition.protocol else ""
+    native = definition.protocol is not None and (definition.protocol_declared or definition.protocoloptions)
+    if definition.envelope is not None and not native:
+        return f"every CloudEvent{over}"
+    return f"every record{over}"

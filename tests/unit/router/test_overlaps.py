@@ -1,0 +1,176 @@
+"""Overlapping definitions: `check` tells of them with a record that both match, and the plain matcher agrees."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from catalog.documents import Document
+from catalog.findings import Findings
+from catalog.linting.overlaps import MAX_OVERLAPS, overlaps
+from catalog.load import build
+from catalog.model import Catalog
+from router.commands.check import examined
+from router.match import RecordMatcher
+from router.overlaps import proven
+from tests.support.generation import ENDPOINT, random_catalog
+from tests.support.large_catalog import large_catalog
+from tests.support.reference import Reference
+
+A, B = "/messagegroups/g/messages/a", "/messagegroups/g/messages/b"
+EVENTS = {"envelope": "CloudEvents/1.0"}
+SCHEMA = {"dataschemaformat": "JsonSchema/draft-07"}
+
+
+def options(protocol: str, **written: Any) -> dict[str, Any]:
+    return {"protocol": protocol, "protocoloptions": written}
+
+
+def attributes(**written: Any) -> dict[str, Any]:
+    return {**EVENTS, "envelopemetadata": written}
+
+
+def tree(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
+    return {"messagegroups": {"g": {"messages": {"a": a, "b": b}}}}
+
+
+def told(document: dict[str, Any], tmp_path: Path) -> list[tuple[str, str, str]]:
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(document))
+    found, _ = examined([str(path)])
+    return [(each.severity, each.pointer, each.message) for each in found if each.rule == "overlap"]
+
+
+def witnessed(message: str) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads(message.partition("both match ")[2])
+    return record
+
+
+def outcomes(document: dict[str, Any], record: dict[str, Any]) -> list[str]:
+    """Return what becomes of a record with each definition alone, and with all of them."""
+    catalog = build([Document("c.json", document)], Findings())
+    found = []
+    for xids in ((A,), (B,), (A, B)):
+        only = Catalog({xid: catalog.definitions[xid] for xid in xids}, {}, {})
+        (outcome,) = RecordMatcher(only, validation="never").decide([json.dumps(record)])
+        found.append(outcome.get("message") or outcome["reason"])
+    return found
+
+
+AMBIGUOUS = {
+    "topics": (options("MQTT/5.0", topic_name="a/{x}"), options("MQTT/5.0", topic_name="{y}/b")),
+    "within-a-segment": (options("MQTT/5.0", topic_name="a{x}/z"), options("MQTT/5.0", topic_name="{y}b/z")),
+    "subjects": (options("NATS", subject="a.{x}.c"), options("NATS", subject="{y}.b.c")),
+    "attributes": (attributes(type="t"), attributes(subject="s")),
+    "a-placeholder-twice": (
+        options("MQTT/5.0", topic_name="a/{x}", user_properties=[{"name": "k", "value": "{x}"}]),
+        options("MQTT/5.0", topic_name="{y}/b"),
+    ),
+    "numbers": (
+        options("AMQP/1.0", **{"application-properties": {"n": {"type": "number", "value": 1}}}),
+        options("AMQP/1.0", properties={"subject": "s"}),
+    ),
+    "structured": (
+        {**options("MQTT/3.1.1", topic_name="a/{x}"), **attributes(type="t")},
+        {**options("MQTT/3.1.1", topic_name="{y}/b"), **attributes(subject="s")},
+    ),
+    "binary-keys": (
+        options("KAFKA", key_base64="AAE="),
+        options("KAFKA", headers=[{"name": "kind", "value": "k"}]),
+    ),
+    "required": (
+        attributes(type="t", when={"type": "timestamp", "required": True}),
+        attributes(subject="s", other={"type": "integer", "required": True}),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_what_overlaps_and_is_as_specific_is_a_warning_with_a_witness(name: str, tmp_path: Path) -> None:
+    document = tree(*AMBIGUOUS[name])
+    found = told(document, tmp_path)
+    assert [each[:2] for each in found] == [("warning", A), ("warning", B)]
+    assert outcomes(document, witnessed(found[0][2])) == [A, B, "ambiguous"]
+
+
+def test_the_more_specific_of_the_two_is_named(tmp_path: Path) -> None:
+    document = tree(attributes(type="t", source="/x"), attributes(subject="s"))
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(document))
+    found = [each for each in examined([str(path)])[0] if each.rule == "overlap"]
+    assert [(each.severity, each.pointer) for each in found] == [("info", A), ("info", B)]
+    assert all(A in each.hint for each in found)
+    assert outcomes(document, witnessed(found[0].message)) == [A, B, A]
+
+
+def test_schemas_may_tell_such_a_record(tmp_path: Path) -> None:
+    one = {**attributes(type="t"), **SCHEMA, "dataschema": {"type": "object"}}
+    other = {**attributes(subject="s"), **SCHEMA, "dataschema": {"type": "string"}}
+    assert {severity for severity, _, _ in told(tree(one, other), tmp_path)} == {"info"}
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (options("MQTT/5.0", topic_name="a/{x}"), options("MQTT/5.0", topic_name="b/{y}")),
+        (options("MQTT/5.0", topic_name="a/{x}"), options("MQTT/5.0", topic_name="{y}/b/c")),
+        (options("MQTT/5.0", topic_name="a/{x}"), options("MQTT/3.1.1", topic_name="{y}/b")),
+        (attributes(type="t"), attributes(type="u", subject="s")),
+        (attributes(type="t"), attributes(type="t", subject="s")),  # covered
+        (attributes(), attributes(type="t")),
+        (attributes(type="t"), {**attributes(subject="s"), "basemessage": A}),
+        (attributes(type="t"), options("KAFKA", key="k")),  # meant for records of other kinds
+        (attributes(type="t"), {"envelope": "Other/1.0", "envelopemetadata": {"subject": "s"}}),
+        (
+            options("HTTP", headers=[{"name": "k", "value": "v"}]),
+            options("HTTP", headers=[{"name": "k", "value": "w"}]),
+        ),
+        (
+            {**attributes(subject="s"), "datacontenttype": "text/plain"},
+            {**attributes(type="t"), "datacontenttype": "text/html"},
+        ),
+    ],
+)
+def test_what_is_apart_or_covered_is_no_overlap(a: dict[str, Any], b: dict[str, Any], tmp_path: Path) -> None:
+    assert told(tree(a, b), tmp_path) == []
+
+
+def test_an_endpoint_says_which_definitions_meet(tmp_path: Path) -> None:
+    document = tree(attributes(type="t"), attributes(subject="s"))
+    document["messagegroups"]["h"] = {"messages": {"c": attributes(subject="u")}}
+    document["endpoints"] = {"e": {"usage": "consumer", "messagegroups": ["/messagegroups/h"]}}
+    assert told(document, tmp_path) == []
+    document["endpoints"]["e"].update(messagegroups=["/messagegroups/g", "/messagegroups/h"], protocol="KAFKA")
+    found = told(document, tmp_path)
+    assert {pointer for _, pointer, _ in found} == {A, B, "/messagegroups/h/messages/c"}
+    assert all(message.startswith("on /endpoints/e: ") for _, _, message in found)
+    assert witnessed(found[0][2])["protocol"] == "KAFKA"
+
+
+def test_witnesses_of_generated_catalogs_hold_by_the_plain_matcher() -> None:
+    made = held = 0
+    for seed in range(60):
+        catalog = random_catalog(Random(seed), 8)
+        found = tuple(overlaps(catalog))
+        made += len(found)
+        for overlap, record, _ in proven(found, catalog):
+            held += 1
+            line = json.dumps({**record, "endpoint": ENDPOINT})
+            for xid in (overlap.one.xid, overlap.other.xid):
+                channel = replace(catalog.endpoints[ENDPOINT], candidates=(xid,))
+                alone = Reference(replace(catalog, endpoints={ENDPOINT: channel}), validation="never")
+                outcome = alone.outcome(line)
+                assert outcome.get("message") == xid or outcome["reason"] == "unmappable", (seed, record)
+    assert held > 0.9 * made > 0
+
+
+def test_ten_thousand_definitions_give_no_flood() -> None:
+    crowded = {f"m{n}": options("MQTT/5.0", topic_name=f"{{a}}{n}/{{b}}") for n in range(10_000)}
+    for document in (large_catalog(10_000), {"messagegroups": {"g": {"messages": crowded}}}):
+        catalog = build([Document("c.json", document)], Findings())
+        assert len(tuple(overlaps(catalog))) <= MAX_OVERLAPS
