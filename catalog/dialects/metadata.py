@@ -15,7 +15,7 @@ from catalog.declared import Place
 from catalog.dialects.messagesections import described
 from catalog.dialects.names import ALL, DEFINITION, METADATA, Reader
 from catalog.dialects.reading import Format
-from catalog.protocol_properties import SHAPES, canonical_option
+from catalog.protocol_properties import canonical_option
 
 CLOUDEVENTS_ATTRIBUTES: Final = frozenset(
     {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema"}
@@ -63,7 +63,7 @@ def add_metadata(holder: Mapping[str, Any], form: Format, at: Place, content: Co
             reader.findings.error(place, "wrong-shape", text, "write it as a map")
             continue
         if _is_of_protocol(metadata, form, content):
-            content.put("protocoloptions", *_options(metadata, form.protocol, place, content))
+            content.put("protocoloptions", metadata, place)
             continue
         nested = metadata.get("attributes")
         flat, inside = (nested, place / "attributes") if isinstance(nested, dict) else (metadata, place)
@@ -146,40 +146,3 @@ def _is_of_protocol(metadata: Mapping[str, Any], form: Format, content: Content)
         for name in metadata
         if form.protocol is not None or name not in CLOUDEVENTS_ATTRIBUTES
     )
-
-
-def _options(
-    metadata: Mapping[str, Any], protocol: str | None, at: Place, content: Content
-) -> tuple[dict[str, Any], Place]:
-    """Rename what 1.0 spells otherwise (the dashed names of MQTT); what is unknown stays, to be reported."""
-    shape = SHAPES.get(protocol or "")
-    options: dict[str, Any] = {}
-    for name, value in metadata.items():
-        canonical = canonical_option(protocol, name) if shape is not None else None
-        listed = shape is not None and canonical in shape.lists
-        if canonical is None or canonical in metadata or (listed and not isinstance(value, (list, dict))):
-            canonical = name  # left as it is, so that what is reported of it points to where it stands
-        options[canonical] = _named(value) if listed and isinstance(value, list) else value
-        if canonical != name:
-            content.written.update(_places(f"protocoloptions.{canonical}", options[canonical], at / name))
-    return options, at
-
-
-def _named(entries: list[Any]) -> list[Any]:
-    """Read ``[{NAME: {value}}]``, which 0.4 writes for user properties, as ``[{name: NAME, value}]``."""
-    named = []
-    for entry in entries:
-        if isinstance(entry, dict) and len(entry) == 1 and "name" not in entry:
-            name, body = next(iter(entry.items()))
-            entry = {"name": name, **(body if isinstance(body, dict) else {"value": body})}
-        named.append(entry)
-    return named
-
-
-def _places(prefix: str, value: Any, at: Place) -> dict[str, Place]:
-    """Say where an option is written, and each named value of it."""
-    places = {prefix: at}
-    for index, entry in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(entry, dict) and isinstance(entry.get("name"), str):
-            places.setdefault(f"{prefix}.{entry['name']}", at / index)
-    return places

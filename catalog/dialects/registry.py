@@ -43,7 +43,6 @@ def read(document: Document, into: Declarations, findings: Findings) -> None:
     reader = Reader(detect(tree), into, findings)
     if reader.dialect is not Dialect.XREGISTRY:
         deprecated(root, reader.dialect.value, findings)
-    if reader.dialect is Dialect.OLDER_XREGISTRY:
         findings.of_older_dialect(root.file)
     single = is_definition(tree)
     if single:

@@ -95,7 +95,7 @@ def test_all_dialects_mix_in_one_folder(tmp_path: Path) -> None:
     }
     (tmp_path / "new.yaml").write_text(yaml.safe_dump(new))
     catalog = load([tmp_path])
-    assert {f.rule for f in catalog.findings} == {"deprecated-dialect", "unreachable-group"}
+    assert {f.rule for f in catalog.findings} == {"deprecated-dialect", "unreachable-group", "takes-everything"}
     assert catalog.endpoints["/endpoints/e"].candidates == (
         "/messagegroups/g/messages/m",
         "/messagegroups/h/messages/m",

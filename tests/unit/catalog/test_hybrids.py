@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
+from catalog.convert.document import convert
+from catalog.declared import Declarations
 from catalog.dialects import Dialect
 from catalog.documents import Document
 from catalog.findings import Findings
 from catalog.listing import listing
 from catalog.load import build
 from catalog.model import Catalog
+from catalog.provenance import explain
+from catalog.values import is_any_timestamp
 from tests.support.hybrids import DEFINITIONS, DIALECTS, LEVELS, NEW, document, pairs
 
 
@@ -53,3 +57,36 @@ def test_names_of_another_dialect_mean_the_same(own: Dialect, other: Dialect) ->
         assert meaning(catalog) == PURE, levels
         assert not [each for each in catalog.findings if each.severity == "error"], levels
     assert "unusual-name" in told(built(document(own, other, LEVELS)))
+
+
+@pytest.mark.parametrize(("own", "other"), list(permutations(DIALECTS, 2)), ids=lambda dialect: dialect.name)
+def test_what_is_shown_of_a_mixed_document_stands_in_it(own: Dialect, other: Dialect) -> None:
+    for levels in ((), LEVELS):
+        tree = document(own, other, levels)
+        declarations = Declarations()
+        catalog = build([Document("a.json", tree)], Findings(), declarations)
+        for definition in catalog.definitions.values():
+            form = explain(definition, catalog, declarations).to_json()
+            for prop in form["properties"]:
+                for part in prop["from"].values():
+                    assert part["source"] in TABLES or stands(tree, part["pointer"], part["value"]), (levels, part)
+
+
+@pytest.mark.parametrize(("own", "other"), list(permutations(DIALECTS, 2)), ids=lambda dialect: dialect.name)
+def test_a_mixed_document_is_converted_to_1_0_alone(own: Dialect, other: Dialect) -> None:
+    declarations = Declarations()
+    catalog = build([Document("a.json", document(own, other, LEVELS))], Findings(), declarations)
+    again = built(dict(convert(catalog, declarations).document))
+    assert meaning(again) == PURE
+    assert not told(again) & {"unusual-name", "unknown-attribute"}
+
+
+TABLES = {"cloudevents", "protocol", "default"}
+
+
+def stands(tree: Any, pointer: str, value: Any) -> bool:
+    """Tell whether *value* is what stands at *pointer*; \"now\" has several spellings."""
+    for step in pointer.split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        tree = tree[int(key)] if isinstance(tree, list) else tree[key]
+    return bool(tree == value or is_any_timestamp(tree))
