@@ -57,7 +57,7 @@ def test_duplicate_keys_are_found(name: str, data: bytes) -> None:
 
 
 def test_one_bad_file_of_a_folder_is_a_finding(tmp_path: Path) -> None:
-    (tmp_path / "good.json").write_text('{"messagegroups": {"g": {"messages": {"m": {}}}}}')
+    (tmp_path / "good.json").write_text('{"messagegroups": {"g": {"messages": {"m": {"datacontenttype": "a/b"}}}}}')
     (tmp_path / "bad.json").write_text("{")
     catalog = load([tmp_path])
     assert list(catalog.definitions) == ["/messagegroups/g/messages/m"]
