@@ -115,7 +115,7 @@ def _share(name: str, batch: OpenBatch, plan: Plan, *, noted: bool) -> Share:
     if settings.type == "table" and settings.layout == "definition":
         return Share(name, None, "each of its tables knows for itself")
     try:
-        sink = open_sink(name, settings, "events", plan.catalog)
+        sink = open_sink(name, settings, "events", plan.catalog, plan.settings.framings)
         has = sink.already(Commit(commit_app(batch.generation, name), batch.batch))
     except SinkError as error:
         return Share(name, None, str(error))

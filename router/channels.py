@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from catalog.model import Catalog, Endpoint
+from catalog.schemas.codings import Framing
 from catalog.values import is_valid
 from router.mapping import Origin
 from router.matching.targets import Target, target_of, targets_of
@@ -19,7 +20,8 @@ from router.matching.targets import Target, target_of, targets_of
 class Channel:
     """One channel. ``candidates`` number targets of the plan; ``owners`` say which endpoint each came from.
 
-    ``structured`` tells that an endpoint declares structured mode; see :meth:`Plan.sniffs` for its use.
+    ``structured`` tells that an endpoint declares structured mode; see :meth:`Plan.sniffs` for its use. ``framing`` is
+    how bodies of Kafka begin there.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Channel:
     owners: Mapping[int, str] = field(default_factory=dict)
     origin: Origin = field(default_factory=lambda: Origin(""))
     structured: bool = False
+    framing: Framing = "auto"
 
     def endpoint_of(self, target: int) -> str | None:
         """Return the endpoint to name for a record of this channel that this target won (negative: none did)."""
@@ -44,7 +47,13 @@ class ChannelBuilder:
         self.channels: list[Channel] = []
         self._numbers: dict[tuple[str, str | None, bool, bool], int] = {}
 
-    def endpoints(self, name: str, xids: Sequence[str], context: Mapping[str, str] | None = None) -> Channel:
+    def endpoints(
+        self,
+        name: str,
+        xids: Sequence[str],
+        context: Mapping[str, str] | None = None,
+        framing: Framing = "auto",
+    ) -> Channel:
         """Add a channel that these endpoints share."""
         candidates: list[int] = []
         owners: dict[int, str] = {}
@@ -57,9 +66,11 @@ class ChannelBuilder:
                 candidates.append(number)
                 owners.setdefault(number, endpoint.xid)
         origin = Origin(source_of(known[0]) if known else (xids[0] if xids else name), dict(context or {}))
-        return self._add(Channel(name, tuple(xids), tuple(dict.fromkeys(candidates)), owners, origin, structured))
+        return self._add(
+            Channel(name, tuple(xids), tuple(dict.fromkeys(candidates)), owners, origin, structured, framing)
+        )
 
-    def definitions(self, name: str, xids: Iterable[str]) -> Channel:
+    def definitions(self, name: str, xids: Iterable[str], framing: Framing = "auto") -> Channel:
         """Add a channel whose candidates are these definitions, seen through no endpoint."""
         found = (
             target_of(self._catalog.definitions[xid], None, hop_by_hop=self._hop_by_hop)
@@ -67,7 +78,7 @@ class ChannelBuilder:
             if xid in self._catalog.definitions
         )
         numbers = [self._number(target) for target in found if target is not None]
-        return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=Origin(name)))
+        return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=Origin(name), framing=framing))
 
     def _add(self, channel: Channel) -> Channel:
         self.channels.append(channel)

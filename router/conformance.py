@@ -12,15 +12,16 @@ the body of the winner is looked at once the route is known (:meth:`PayloadCheck
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 
+from catalog.schemas.codings import Framing, decoded
 from catalog.schemas.contract import MAX_FAULTS, SchemaFault
 from catalog.schemas.validation import PayloadValidation
 from router.channels import Channel
-from router.facts import Facts
+from router.facts import PROTOCOL_NUMBERS, Facts, Payload
 from router.matching.coincidence import Coincidence
 from router.matching.columns import Int
 from router.matching.index import MatchIndex
@@ -33,6 +34,7 @@ NAMED: Final = 5
 """Violations that the detail of a dead letter names."""
 MAX_NAMED: Final = 20_000
 """Violations of one batch that are found beyond the first of each record and schema."""
+_KAFKA: Final = PROTOCOL_NUMBERS["KAFKA"]
 Rejections = Mapping[str, Sequence[SchemaFault]]
 """Why the schemas of definitions reject a body, by xid."""
 
@@ -69,6 +71,7 @@ class PayloadChecks:
         self._mode = mode
         self._looks: dict[int, _Look | None] = {}
         self._needs = [False] * len(channels)
+        self._framings = [channel.framing for channel in channels]
         if payloads is not None and any(self.has_schema(target) for target in index.targets):
             self._needs = [self._needed(channel.candidates) for channel in channels]
             if mode == "ambiguous" and not all(self._needs):
@@ -174,15 +177,24 @@ class PayloadChecks:
         made = dict(rejected)
         if payloads is None:
             return made
-        for row, payload in zip(rejected, facts.payloads(list(rejected)), strict=True):
-            if left <= 0 or payload is None:
+        for row, given in zip(rejected, facts.payloads(list(rejected)), strict=True):
+            payload = _opened(given) if left > 0 else None
+            if not isinstance(payload, Payload):
                 continue
+            framing = self._framing(facts, row, payload)
             made[row] = {
-                xid: payloads.all_faults(xid, payload.body, payload.content_type, known[0])
+                xid: payloads.all_faults(xid, payload.body, payload.content_type, framing, known[0])
                 for xid, known in rejected[row].items()
             }
             left -= sum(len(each) - 1 for each in made[row].values())
         return made
+
+    def _framing(self, facts: Facts, row: int, payload: Payload) -> Framing:
+        """Return how a body begins: only whole bodies of Kafka have frames."""
+        channel = int(facts.channels[row])
+        if not payload.whole or int(facts.protocols[row]) != _KAFKA or channel < 0:
+            return "none"
+        return self._framings[channel]
 
     def _several(self, bits: int) -> bool:
         targets = self._index.sets[self._index.set_number(bits, event=True)].targets
@@ -193,16 +205,29 @@ class PayloadChecks:
         payloads = self._payloads
         if payloads is None:
             return {}
-        known = facts.payloads(rows)
-        bodies = [payload.body if payload else None for payload in known]
-        types = [payload.content_type if payload else None for payload in known]
+        known = [_opened(payload) for payload in facts.payloads(rows)]
+        looked = [at for at, each in enumerate(known) if isinstance(each, Payload)]
+        given = [each for each in known if isinstance(each, Payload)]
+        bodies, types = [each.body for each in given], [each.content_type for each in given]
+        framings = [self._framing(facts, rows[at], each) for at, each in zip(looked, given, strict=True)]
         by_xid: dict[str, list[SchemaFault | None]] = {}
         for target in targets:
             xid = self._index.targets[target].xid
             if xid not in by_xid:
-                told = payloads.faults(xid, bodies, types)
-                by_xid[xid] = [fault if payload else None for fault, payload in zip(told, known, strict=True)]
+                # A body that is not coded as it says is refused by each schema; one without a verdict by none.
+                by_xid[xid] = [each if isinstance(each, SchemaFault) else None for each in known]
+                told = payloads.faults(xid, bodies, types, framings)
+                for at, fault in zip(looked, told, strict=True):
+                    by_xid[xid][at] = fault
         return {target: by_xid[self._index.targets[target].xid] for target in targets}
+
+
+def _opened(payload: Payload | None) -> Payload | SchemaFault | None:
+    """Return a payload without its content coding, a fault when it is not coded so, None for no verdict."""
+    if payload is None or not payload.coding or payload.body is None:
+        return payload
+    body = decoded(payload.body, payload.coding)
+    return replace(payload, body=body) if isinstance(body, bytes) else body
 
 
 def decides(target: Target) -> bool:

@@ -17,12 +17,14 @@ from typing import Final, Literal, TypeVar, cast, get_args
 
 import msgspec
 
+from bindings.codings import coding_of
 from bindings.envelope import BATCH, REQUIRED, STRUCTURED
 from bindings.events import encode_event
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.model import Catalog, Definition, Endpoint, Property
 from catalog.record import Record
+from catalog.schemas.codings import encoded
 from catalog.templates import TEMPLATE_TYPES, Template
 from catalog.values import is_any_timestamp, text_of
 from router.channels import source_of
@@ -119,6 +121,9 @@ class Producer:
             else:
                 parts += [attribute_part(self._binding.rule, *pair) for pair in attributes.items()]
         parts = self._completed(parts, content, context)
+        coding = coding_of(parts)
+        if coding and data is not None and self.mode != "structured":
+            data = encoded(data, coding)
         native = self._binding.native(parts)
         return Record(self._binding.protocol, native, data, self.endpoint.xid if self.endpoint else None, now)
 

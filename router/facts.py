@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from bindings.codings import coding_of
 from bindings.envelope import Envelope
 from bindings.events import NotAnEvent, decode_batch
 from bindings.parts import BINARY_KIND, Part, Parts, first
@@ -70,10 +71,15 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a data schema looks at: the data, and the content type that says how to read them."""
+    """What a data schema looks at: the data, and the content type that says how to read them.
+
+    ``whole`` tells that the data are the message's body, and not a part of it; ``coding`` how that body is coded.
+    """
 
     body: bytes | None
     content_type: str | None
+    coding: str = ""
+    whole: bool = True
 
 
 @dataclass(slots=True)
@@ -81,8 +87,8 @@ class Facts:
     """One batch. Fact row *i* belongs to input row ``sources[i]``; ``readings`` are of raw rows only.
 
     ``faults`` give reason and detail of rows that are no valid record whatever the catalog says. ``batches`` are
-    the input rows that were CloudEvents batches. ``bodies`` are those of rows without a reading, where the plan needs
-    them.
+    the input rows that were CloudEvents batches. ``bodies`` and their content ``codings`` are those of rows without a
+    reading, where the plan needs them.
     """
 
     columns: Columns
@@ -95,6 +101,7 @@ class Facts:
     readings: dict[int, Reading] = field(default_factory=dict)
     batches: frozenset[int] = frozenset()
     bodies: pa.BinaryArray | None = None
+    codings: pa.StringArray | None = None
 
     def payload(self, row: int) -> Payload | None:
         """Return what the data schema of that row's definition looks at; None when it is not known here."""
@@ -102,12 +109,15 @@ class Facts:
         if reading is None:
             if self.bodies is None or row >= len(self.bodies):
                 return None
-            return Payload(self.bodies[row].as_py(), self.defaults.datacontenttype[row].as_py())
+            coding = self.codings[row].as_py() if self.codings is not None else None
+            return Payload(self.bodies[row].as_py(), self.defaults.datacontenttype[row].as_py(), coding or "")
         envelope = reading.envelope
         if not envelope.is_event:
-            return Payload(reading.body, envelope.content_type)
+            return Payload(reading.body, envelope.content_type, coding_of(reading.parts))
         content = envelope.attributes.get("datacontenttype")
-        return Payload(envelope.data, content or (JSON if envelope.mode == "structured" else None))
+        if envelope.mode == "structured":
+            return Payload(envelope.data, content or JSON, whole=False)
+        return Payload(envelope.data, content, coding_of(reading.parts))
 
     def payloads(self, rows: Sequence[int]) -> list[Payload | None]:
         """Return the answers of :meth:`payload` for many rows; those of columns are taken at once."""
@@ -115,7 +125,10 @@ class Facts:
             return [self.payload(row) for row in rows]
         at = pa.array(rows, pa.int64())
         bodies, types = self.bodies.take(at).to_pylist(), self.defaults.datacontenttype.take(at).to_pylist()
-        return [Payload(body, content_type) for body, content_type in zip(bodies, types, strict=True)]
+        if self.codings is None or self.codings.null_count == len(self.codings):
+            return [Payload(body, content_type) for body, content_type in zip(bodies, types, strict=True)]
+        codings = (coding or "" for coding in self.codings.take(at).to_pylist())
+        return [Payload(*each) for each in zip(bodies, types, codings, strict=True)]
 
     def values(self, row: int, key: str) -> list[str | None]:
         """Return the values of a property in one row, as an explanation shows them; empty when absent."""
@@ -323,6 +336,7 @@ def join(one: Facts, other: Facts, keys: Sequence[str]) -> Facts:
         {**one.readings, **{row + shift: reading for row, reading in other.readings.items()}},
         one.batches | other.batches,
         one.bodies,
+        one.codings,
     )
 
 

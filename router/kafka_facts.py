@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.codings import NAME
 from bindings.conditions import Not, OneOf
 from bindings.kafka.codec import PROTOCOL, parts_of_row
 from bindings.kafka.facts import ALWAYS, ENTRIES, LAYOUT, constrained_headers, odd, selector
 from bindings.kafka.layouts import MOST, is_plain
 from bindings.protocols import BINDINGS
-from bindings.selectors import Expression, Field, Layout, Rows, Selected, Text
+from bindings.selectors import Expression, Field, FirstBytes, Layout, Rows, Selected, Text
 from catalog.values import YEAR_10000
 from router.facts import NO_SOURCE, PROTOCOL_NUMBERS, Facts, RawFacts, RawRow, join
 from router.mapping import Defaults
@@ -33,6 +34,9 @@ TEXT_KEY: Final = "text_key"
 SIZE: Final = "size"
 BODY: Final = "body"
 """The body, where a data schema may have to look at it; it stays in the JVM elsewhere."""
+CODING: Final = "coding"
+"""The content coding of that body."""
+_CODING: Final = Text(FirstBytes(ENTRIES, NAME))
 
 
 class KafkaSelection:
@@ -61,7 +65,7 @@ class KafkaSelection:
     @property
     def names(self) -> list[str]:
         """The columns that :func:`facts_of_selected` reads, in order."""
-        body = [] if self.bodies == [] else [BODY]
+        body = [] if self.bodies == [] else [BODY, CODING]
         return [*PLAIN, *self.keys, TEXT_KEY, LAYOUT, SIZE, RAW, *body]
 
     def first(self) -> list[Column]:
@@ -78,10 +82,11 @@ class KafkaSelection:
         made.append(F.when(self.unknown.column(), F.col(LAYOUT)))
         made.append(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
         made.append(F.when(self.odd.column(), F.struct(*RAW_FIELDS)))
+        wanted = (F.col("value"), _CODING.column())
         if self.bodies is None:
-            made.append(F.col("value"))
+            made += wanted
         elif self.bodies:
-            made.append(F.when(F.col("topic").isin(self.bodies), F.col("value")))
+            made += (F.when(F.col("topic").isin(self.bodies), each) for each in wanted)
         return made
 
     def arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -99,7 +104,7 @@ class KafkaSelection:
         lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
         made[SIZE] = pc.add(*lengths)
         made[LAYOUT] = pc.if_else(self.unknown.arrow(rows), made[LAYOUT], none)
-        made[BODY] = batch.column("value")
+        made[BODY], made[CODING] = batch.column("value"), _CODING.arrow(source)
         return pa.RecordBatch.from_pydict({name: made[name] for name in self.names})
 
 
@@ -145,7 +150,7 @@ def facts_of_selected(
 
 def _plain(selected: pa.RecordBatch, channels: Int, odd_rows: Int, time: pa.StringArray) -> Facts:
     rows = selected.num_rows
-    names = [name for name in selected.schema.names if name not in (*PLAIN, TEXT_KEY, LAYOUT, SIZE, RAW, BODY)]
+    names = [name for name in selected.schema.names if name not in (*PLAIN, TEXT_KEY, LAYOUT, SIZE, RAW, BODY, CODING)]
     events = pc.is_valid(selected.column(VERSION)).to_numpy(zero_copy_only=False).astype(np.int64)
     own = channels.copy()
     own[odd_rows] = -1
@@ -165,6 +170,7 @@ def _plain(selected: pa.RecordBatch, channels: Int, odd_rows: Int, time: pa.Stri
         sources,
         Defaults(identity, time, selected.column(CONTENT), selected.column(TEXT_KEY)),
         bodies=selected.column(BODY) if BODY in selected.schema.names else None,
+        codings=selected.column(CODING) if CODING in selected.schema.names else None,
     )
 
 

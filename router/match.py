@@ -20,6 +20,7 @@ from catalog.collection import building
 from catalog.errors import RecordError
 from catalog.model import Catalog
 from catalog.record import Record, parse_record
+from catalog.schemas.codings import Framing
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import is_timestamp
 from router.channels import ChannelBuilder
@@ -66,21 +67,22 @@ class RecordMatcher:
         group: str | None = None,
         hop_by_hop: bool = False,
         validation: Validation = "ambiguous",
+        framing: Framing = "auto",
     ) -> None:
         builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop)
         self._channels: dict[str, int] = {}
         for xid in catalog.endpoints:
             self._channels[xid] = len(builder.channels)
-            builder.endpoints(xid, [xid])
+            builder.endpoints(xid, [xid], framing=framing)
         self._fixed: int | None = None
         if group is not None:
-            builder.definitions(group, catalog.groups.get(group, ()))
+            builder.definitions(group, catalog.groups.get(group, ()), framing)
             self._fixed = len(builder.channels) - 1
         elif endpoint is not None:
             self._fixed = self._channels.get(endpoint, -1)
         else:
             self._channels[EVERYTHING] = len(builder.channels)
-            builder.definitions(EVERYTHING, catalog.definitions)
+            builder.definitions(EVERYTHING, catalog.definitions, framing)
         self.matcher: Final = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation)
         sniffs = any(self.matcher.sniffs(number, KAFKA) for number in range(len(builder.channels)))
         self._selection = KafkaSelection(self.matcher.index.keys, sniffs=sniffs or self._fixed == -1, bodies=None)

@@ -73,7 +73,7 @@ class Plan:
         for channel, members in shared.items():
             context = {name: value for member in reversed(members) for name, value in member.context.items()}
             number = len(builder.channels)
-            builder.endpoints(channel, [member.endpoint for member in members], context)
+            builder.endpoints(channel, [member.endpoint for member in members], context, members[0].settings.framing)
             numbers[channel] = number
             numbers.update({member.endpoint: number for member in members})
         payloads = PayloadValidation(self.catalog)

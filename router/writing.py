@@ -301,7 +301,9 @@ class BatchWriter:
         if sink is None:
             plan = self._plan
             settings = plan.settings.sinks[name]
-            sink = open_sink(name, settings, "dead-letters" if letters else "events", plan.catalog)
+            sink = open_sink(
+                name, settings, "dead-letters" if letters else "events", plan.catalog, plan.settings.framings
+            )
             self._arrow[(name, letters)] = sink
         return sink
 

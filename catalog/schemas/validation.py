@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from catalog.model import Catalog, Definition
+from catalog.schemas.bodies import fault
+from catalog.schemas.codings import Framing, behind_frame
 from catalog.schemas.compiling import compile_schema, fingerprint
 from catalog.schemas.contract import (
     MAX_BODY_BYTES,
@@ -22,6 +24,8 @@ from catalog.schemas.trial import Trial
 
 MAX_VALIDATORS: Final = 1024
 """Validators that one object holds; past it, the one not used for longest is let go."""
+
+_NO_FRAME: Final = fault("the body does not begin with byte 0 and the id of a schema, as `framing: confluent` asks")
 
 
 class BoundedValidation:
@@ -41,8 +45,18 @@ class BoundedValidation:
         self._library = library
         self._trial: Trial | None = None
 
-    def fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
-        """Return why *body* does not conform, None when it does; never raises because of a body."""
+    def fault(self, body: bytes | None, content_type: str | None, framing: Framing = "none") -> SchemaFault | None:
+        """Return why *body*, or what is behind its frame, does not conform; never raises because of a body."""
+        if framing == "none" or self._source.family == "XSD":
+            return self._fault(body, content_type)
+        if framing == "auto":
+            whole = self._fault(body, content_type)
+            inner = behind_frame(body, self._source.family) if whole and body else None
+            return whole if inner is None else self._fault(inner, content_type)
+        inner = behind_frame(body or b"", self._source.family)
+        return _NO_FRAME if inner is None else self._fault(inner, content_type)
+
+    def _fault(self, body: bytes | None, content_type: str | None) -> SchemaFault | None:
         try:
             return self._validator.fault(body, content_type)
         except TooCostly as cost:
@@ -50,8 +64,13 @@ class BoundedValidation:
                 self._trial = Trial(fingerprint(self._source, self._library), self._source, self._library)
             return self._trial.fault(body, content_type, cost)
 
-    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
-        """Return all that is wrong with *body*, at most MAX_FAULTS; of one that is costly to check, nothing."""
+    def faults(self, body: bytes | None, content_type: str | None, framing: Framing = "none") -> list[SchemaFault]:
+        """Return all that is wrong with *body*, which :meth:`fault` refuses, at most MAX_FAULTS.
+
+        Nothing of one that is costly to check.
+        """
+        if framing != "none" and body is not None:
+            body = behind_frame(body, self._source.family) or body
         try:
             return self._validator.faults(body, content_type)
         except TooCostly:
@@ -80,26 +99,35 @@ class PayloadValidation:
         return self.faults(xid, (body,), (content_type,))[0]
 
     def faults(
-        self, xid: str, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
+        self,
+        xid: str,
+        bodies: Sequence[bytes | None],
+        content_types: Sequence[str | None],
+        framings: Sequence[Framing] | None = None,
     ) -> list[SchemaFault | None]:
-        """Return the answers of :meth:`fault` for many bodies of one definition, in their order."""
+        """Return the answers of :meth:`fault` for many bodies of one definition, in their order.
+
+        *framings* say how each begins; without them none has a frame.
+        """
         validator = self._validator(xid)
         if validator is None:
             return [None] * len(bodies)
+        if framings is None:
+            framings = ["none"] * len(bodies)
         return [
-            None if body is not None and len(body) > MAX_BODY_BYTES else validator.fault(body, content_type)
-            for body, content_type in zip(bodies, content_types, strict=True)
+            None if body is not None and len(body) > MAX_BODY_BYTES else validator.fault(body, content_type, framing)
+            for body, content_type, framing in zip(bodies, content_types, framings, strict=True)
         ]
 
     def all_faults(
-        self, xid: str, body: bytes | None, content_type: str | None, first: SchemaFault
+        self, xid: str, body: bytes | None, content_type: str | None, framing: Framing, first: SchemaFault
     ) -> list[SchemaFault]:
         """Return all that is wrong with a body, at most MAX_FAULTS, where :meth:`fault` answers *first*.
 
         Only *first* where the family can tell no more, or not within limits.
         """
         validator = self._validator(xid)
-        return (validator.faults(body, content_type) if validator is not None else []) or [first]
+        return (validator.faults(body, content_type, framing) if validator and first != _NO_FRAME else []) or [first]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"linked": self._linked, "schemas": self._schemas}

@@ -13,6 +13,7 @@ import typer
 
 from catalog.escaping import escaped_json
 from catalog.model import Catalog
+from catalog.schemas.codings import Framing
 from router.commands.arguments import AllowAddresses, BaseUri, CatalogOption, MorePaths, usable_catalog
 from router.commands.match_explained import Teller
 from router.conformance import Validation
@@ -27,6 +28,14 @@ class Validate(StrEnum):
     never = "never"
     ambiguous = "ambiguous"
     always = "always"
+
+
+class Frames(StrEnum):
+    """How bodies of Kafka begin."""
+
+    auto = "auto"
+    confluent = "confluent"
+    none = "none"
 
 
 def match(
@@ -49,6 +58,9 @@ def match(
     ] = False,
     allow: AllowAddresses = None,
     base_uri: BaseUri = "",
+    framing: Annotated[
+        Frames, typer.Option(help="Whether schemas look behind Confluent's frame of Kafka bodies; `auto`: of some.")
+    ] = Frames.auto,
 ) -> None:
     """Say for each native record which definition takes it, or why none does.
 
@@ -61,7 +73,7 @@ def match(
     loaded = usable_catalog([*catalog, *(more or [])], allow=allow or (), base_uri=base_uri)
     if endpoint is not None:
         _require(endpoint, loaded.endpoints, "endpoint")
-    matcher = _matcher(loaded, endpoint, group or [], validate.value)
+    matcher = _matcher(loaded, endpoint, group or [], validate.value, framing.value)
     if explain:
         _explain(Explainer(matcher, everything=everything))
         return
@@ -77,15 +89,19 @@ def _explain(explainer: Explainer) -> None:
         teller.tell(explainer.explain(number, line))
 
 
-def _matcher(catalog: Catalog, endpoint: str | None, groups: list[str], validation: Validation) -> RecordMatcher:
+def _matcher(
+    catalog: Catalog, endpoint: str | None, groups: list[str], validation: Validation, framing: Framing
+) -> RecordMatcher:
     """Return the matcher; several groups are one whose candidates are all of theirs."""
     for xid in groups:
         _require(xid, catalog.groups, "message group")
     if len(groups) < 2:
         group = groups[0] if groups else None
-        return RecordMatcher(catalog, endpoint=endpoint, group=group, validation=validation)
+        return RecordMatcher(catalog, endpoint=endpoint, group=group, validation=validation, framing=framing)
     union = tuple(dict.fromkeys(member for xid in groups for member in catalog.groups[xid]))
-    return RecordMatcher(replace(catalog, groups={groups[0]: union}), group=groups[0], validation=validation)
+    return RecordMatcher(
+        replace(catalog, groups={groups[0]: union}), group=groups[0], validation=validation, framing=framing
+    )
 
 
 def _require(xid: str, among: Mapping[str, Any], what: str) -> None:

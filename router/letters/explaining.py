@@ -23,7 +23,12 @@ def explained_now(letter: Letter, catalog: Catalog, settings: Settings) -> Recor
 
     The candidates are those of the letter's endpoint; one without an endpoint is held against every definition.
     """
-    matcher = RecordMatcher(catalog, hop_by_hop=settings.match.hop_by_hop, validation=settings.match.validation)
+    matcher = RecordMatcher(
+        catalog,
+        hop_by_hop=settings.match.hop_by_hop,
+        validation=settings.match.validation,
+        framing=settings.framings.get(letter.endpoint or "", "auto"),
+    )
     return Explainer(matcher).explain(1, msgspec.json.encode(letter.record().to_json()))
 
 

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bindings.private import Readers
+from catalog.schemas.codings import Framing
 from router.settings.dead_letters import DeadLetterSettings as DeadLetterSettings
 from router.settings.inward import GatewaySettings, HttpSettings, InboxSettings
 from router.settings.logins import HTTP_URL, PLAIN_TEXT, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl
@@ -59,6 +60,13 @@ class SourceSettings(Section):
     )
     context: dict[str, Text] = Field({}, description="Context attributes added to each record of this source.")
     bootstrap_servers: str | None = Field(None, description="Kafka brokers, instead of the endpoint's own addresses.")
+    framing: Framing = Field(
+        "auto",
+        description=(
+            "Kafka: whether schemas look behind Confluent's frame of every body (`confluent`), of none, or of those "
+            "that do not fit as a whole."
+        ),
+    )
     uris: Texts = Field((), description="MQTT, AMQP, NATS: addresses of the broker, instead of the endpoint's own.")
     addresses: Texts = Field(
         (), description="MQTT, AMQP, NATS: topic filters, nodes or subjects, instead of what the catalog says."
@@ -311,6 +319,11 @@ class Settings(BaseSettings):
     memory: MemorySettings = Field(MemorySettings(), description="Memory.")
     spark: SparkSettings = Field(SparkSettings(), description="Spark.")
     _unresolved: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def framings(self) -> dict[str, Framing]:
+        """How bodies of Kafka begin, by the endpoint of their source."""
+        return {source.endpoint: source.framing for source in self.sources}
 
     @property
     def unresolved(self) -> dict[str, Any]:

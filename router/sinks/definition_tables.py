@@ -21,6 +21,7 @@ from router.names import TABLE_VARIABLES, event_values, parse_name
 from router.sinks.contract import ArrowSink, Commit, WriteResult
 from router.tables.evolving import conformed, evolved
 from router.tables.payload import PayloadColumn, payload_column
+from router.tables.unwrapping import Framings, typed
 
 PAYLOAD: Final = "payload"
 """The struct of typed columns; null where a body is absent or does not fit the schema. ``data`` has it anyway."""
@@ -34,10 +35,13 @@ class DefinitionTablesSink:
     """Writes each row to the table of its definition; exactly once, as its tables are.
 
     *name* is that of the sink, *template* names the tables, its parts separated by ``/``. Several definitions may share
-    a table, which then has the members of all their payloads.
+    a table, which then has the members of all their payloads. *framings* are those of the sources.
     """
 
-    def __init__(self, name: str, template: str, catalog: Catalog, open_table: OpenTable) -> None:
+    def __init__(
+        self, name: str, template: str, catalog: Catalog, open_table: OpenTable, framings: Framings | None = None
+    ) -> None:
+        self._framings = framings or {}
         self._name = name
         self._parts = [parse_name(part, TABLE_VARIABLES) for part in template.split("/")]
         self._catalog = catalog
@@ -101,8 +105,7 @@ class DefinitionTablesSink:
         column = self._payloads[message]
         if column is None:
             return rows
-        bodies = rows.column("data").combine_chunks()
-        payload, undecoded = column.decode(bodies, rows.column("datacontenttype").combine_chunks())
+        payload, undecoded = typed(column, rows, self._framings)
         if undecoded and message not in self._told:
             self._told.add(message)
             first = undecoded[0]

@@ -30,15 +30,18 @@ from router.sinks.parquet import ParquetSink
 from router.sinks.passing import HeaderPassing
 from router.sinks.spread import kept_spread
 from router.sinks.upkeep import Upkeep, UpkeepRules
+from router.tables.unwrapping import Framings
 
 Kind = Literal["events", "dead-letters"]
 _KAFKA_SECONDS = 30.0
 
 
-def open_sink(name: str, settings: Sink, kind: Kind, catalog: Catalog | None = None) -> ArrowSink:
+def open_sink(
+    name: str, settings: Sink, kind: Kind, catalog: Catalog | None = None, framings: Framings | None = None
+) -> ArrowSink:
     """Make the sink called *name* for events or dead letters. Touches neither disk nor network.
 
-    *catalog* is for sinks that name an endpoint of it.
+    *catalog* is for sinks that name an endpoint of it, *framings* of the sources for tables with typed payloads.
 
     Raises:
         SinkError: the endpoint is not in the catalog, or cannot be sent to as the settings say.
@@ -51,10 +54,10 @@ def open_sink(name: str, settings: Sink, kind: Kind, catalog: Catalog | None = N
             return StandardOutputSink(name, form)
         return JsonLinesSink(name, Path(settings.path), form)
     assert isinstance(settings, TableSettings)
-    return _tables(name, settings, kind, catalog or Catalog())
+    return _tables(name, settings, kind, catalog or Catalog(), framings)
 
 
-def _tables(name: str, settings: TableSettings, kind: Kind, catalog: Catalog) -> ArrowSink:
+def _tables(name: str, settings: TableSettings, kind: Kind, catalog: Catalog, framings: Framings | None) -> ArrowSink:
     rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
     upkeep = Upkeep(name, rules) if settings.format == "delta" else None
 
@@ -71,6 +74,7 @@ def _tables(name: str, settings: TableSettings, kind: Kind, catalog: Catalog) ->
         settings.table,
         catalog,
         lambda place: table(table_path(settings.path, place, url=is_url(settings.path)), grows=True),
+        framings,
     )
 
 

@@ -33,10 +33,12 @@ class PayloadColumn:
 
     ``type`` is the struct of the column; ``findings`` tell what has no type of its own, each with its place in the
     payload as a JSON pointer (``*`` stands for all items of a list or all values of a map), at most some fifty. The
-    same catalog gives the same type. An object serves one thread and does not pickle: make it where it is used.
+    same catalog gives the same type. ``family`` is that of the schema. An object serves one thread and does not
+    pickle: make it where it is used.
     """
 
-    def __init__(self, shape: Shape, reader: Reader, findings: tuple[str, ...]) -> None:
+    def __init__(self, shape: Shape, reader: Reader, findings: tuple[str, ...], family: Family) -> None:
+        self.family = family
         self._reader = reader
         self._columns = Columns(shape, reader.take, reader.text)
         self._is_whole = not isinstance(shape, Struct)
@@ -116,7 +118,7 @@ def _typed(catalog: Catalog, xid: str) -> tuple[PayloadColumn | None, tuple[str,
     if found is None:
         return None, survey.findings
     shape, reader = found
-    return PayloadColumn(shape, reader, survey.findings), survey.findings
+    return PayloadColumn(shape, reader, survey.findings, source.family), survey.findings
 
 
 _Found = tuple[Shape, Reader] | None

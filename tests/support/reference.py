@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from bindings.codings import coding_of
 from bindings.envelope import Envelope
 from bindings.events import NotAnEvent, decode_batch
 from bindings.parts import Part
@@ -19,6 +20,8 @@ from bindings.protocols import Binding, binding_of
 from catalog.errors import RecordError
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record, parse_record
+from catalog.schemas.codings import Framing, decoded
+from catalog.schemas.contract import SchemaFault
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import (
     canonical,
@@ -47,6 +50,10 @@ class Match:
     characters: int
 
 
+Body = tuple[bytes | SchemaFault | None, Framing]
+"""What schemas look at; None for no body, or for one that gets no verdict."""
+
+
 class Reference:
     """Judges native records one at a time. ``endpoint`` or ``group`` fix the candidates, as with ``match``."""
 
@@ -58,8 +65,10 @@ class Reference:
         group: str | None = None,
         hop_by_hop: bool = False,
         validation: str = "ambiguous",
+        framing: Framing = "auto",
     ) -> None:
         self.catalog = catalog
+        self._framing = framing
         self._payloads = PayloadValidation(catalog)
         self._validation = validation
         self._hop_by_hop = hop_by_hop
@@ -140,7 +149,7 @@ class Reference:
         hops = self._hop_by_hop
         found = [match_one(each, endpoint, binding, parts, envelope, hops=hops) for each in candidates]
         matches = [match for match in found if match is not None]
-        winner = self._conforming(matches, endpoint, envelope)
+        winner = self._conforming(matches, endpoint, envelope, self._body(binding, parts, envelope))
         if isinstance(winner, str):
             return dead(winner)
         attributes: Mapping[str, str] | None = envelope.attributes
@@ -157,21 +166,31 @@ class Reference:
         xid = winner.definition.xid
         return {"outcome": "routed", "message": xid, "context": winner.context, "cloudevent": dict(attributes or {})}
 
-    def _conforming(self, found: list[Match], endpoint: Endpoint | None, envelope: Envelope) -> Match | str:
+    def _body(self, binding: Binding, parts: Sequence[Part], envelope: Envelope) -> Body:
+        """Section 10: the body without its content coding, and how it begins."""
+        if envelope.mode == "structured" or envelope.data is None:
+            return envelope.data, "none"
+        opened = decoded(envelope.data, coding_of(parts))
+        return opened, self._framing if binding.protocol == "KAFKA" else "none"
+
+    def _conforming(self, found: list[Match], endpoint: Endpoint | None, envelope: Envelope, body: Body) -> Match | str:
         """Section 5: without envelope and protocol the schema decides; among several it tells apart."""
-        decided = [each for each in found if not decides(each.definition, endpoint) or self._fits(each, envelope)]
+        decided = [each for each in found if not decides(each.definition, endpoint) or self._fits(each, envelope, body)]
         if self._validation == "always" or (self._validation == "ambiguous" and len(decided) > 1):
-            fitting = [each for each in decided if self._fits(each, envelope)]
+            fitting = [each for each in decided if self._fits(each, envelope, body)]
             if decided and not fitting:
                 return "schema-violation"
             return most_specific(fitting)
         return most_specific(decided)
 
-    def _fits(self, match: Match, envelope: Envelope) -> bool:
+    def _fits(self, match: Match, envelope: Envelope, body: Body) -> bool:
         content = envelope.attributes.get("datacontenttype") if envelope.is_event else envelope.content_type
         if content is None and envelope.mode == "structured":
             content = "application/json"
-        return self._payloads.faults(match.definition.xid, [envelope.data], [content]) == [None]
+        data, framing = body
+        if isinstance(data, SchemaFault) or (data is None and envelope.data is not None):
+            return data is None
+        return self._payloads.faults(match.definition.xid, [data], [content], [framing]) == [None]
 
     def _source(self, record: Record, endpoint: Endpoint | None) -> str:
         if endpoint is not None:

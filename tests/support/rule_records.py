@@ -103,6 +103,8 @@ def render(protocol: str, words: Mapping[str, Any]) -> Rendered:
             raise RuleError("MQTT/3.1.1 has no content type; say media for one that it may lack")
         media = content
     native = merged(native, _media(protocol, media))
+    if "coding" in words:
+        native = merged(native, _coding(protocol, words["coding"]))
     return Rendered(merged(native, words.get("native", {})), body, attributes, data, events)
 
 
@@ -148,6 +150,14 @@ def _body(words: Mapping[str, Any]) -> bytes | None:
         levels = int(body.removeprefix(NESTED))
         body = "[" * levels + "]" * levels
     return None if body is None else str(body).encode()
+
+
+def _coding(protocol: str, coding: str) -> dict[str, Any]:
+    if protocol == "MQTT/3.1.1":
+        raise RuleError("MQTT/3.1.1 has no place for a content coding")
+    if protocol == "AMQP/1.0":
+        return {"properties": {"content-encoding": coding}}
+    return {TEXTS[protocol]: [_entry("Content-Encoding" if protocol == "HTTP" else "content-encoding", coding)]}
 
 
 def _named(given: Mapping[str, Any] | None) -> dict[str, str]:

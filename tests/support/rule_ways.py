@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 Told = list[dict[str, Any]]
 """The outcomes of one record: one, or one for each event of a batch."""
+TOGETHER: Final = 500
+"""Samples that ``match`` judges as one batch, of which no more than EXPLANATIONS are explained."""
 KAFKA_SCHEMA: Final = (
     f"key binary, value binary, topic string, partition int, offset long, timestamp long, headers {HEADERS_TYPE}"
 )
@@ -54,9 +56,13 @@ def by_match(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:
     """What ``xrouter match`` says of each sample."""
     told: dict[int, Told] = {}
     for settings, places in groups_of(samples).items():
-        matcher = RecordMatcher(catalog, hop_by_hop=settings.hop_by_hop, validation=settings.validate)
-        outcomes = matcher.decide([line_of(samples[place]) for place in places])
-        told.update(zip(places, map(events_of, outcomes), strict=True))
+        matcher = RecordMatcher(
+            catalog, hop_by_hop=settings.hop_by_hop, validation=settings.validate, framing=settings.framing
+        )
+        for begin in range(0, len(places), TOGETHER):
+            some = places[begin : begin + TOGETHER]
+            outcomes = matcher.decide([line_of(samples[place]) for place in some])
+            told.update(zip(some, map(events_of, outcomes), strict=True))
     return [_plain(sample, told[place]) for place, sample in enumerate(samples)]
 
 
@@ -64,7 +70,9 @@ def by_reference(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:
     """What the reference matcher says of each sample."""
     told: dict[int, Told] = {}
     for settings, places in groups_of(samples).items():
-        reference = Reference(catalog, hop_by_hop=settings.hop_by_hop, validation=settings.validate)
+        reference = Reference(
+            catalog, hop_by_hop=settings.hop_by_hop, validation=settings.validate, framing=settings.framing
+        )
         told.update((place, events_of(reference.outcome(line_of(samples[place])))) for place in places)
     return [_plain(sample, told[place]) for place, sample in enumerate(samples)]
 
@@ -114,7 +122,7 @@ def judge_of(catalog: Catalog, settings: Settings, endpoints: Collection[str], f
     builder = ChannelBuilder(catalog, hop_by_hop=settings.hop_by_hop)
     numbers = {xid: number for number, xid in enumerate(sorted(endpoints))}
     for xid in numbers:
-        builder.endpoints(xid, [xid])
+        builder.endpoints(xid, [xid], framing=settings.framing)
     matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), settings.validate)
     return Judge(matcher, OutputBuilder(matcher, Routes(chosen), SizeLimits(chosen)), numbers, 2**30)
 

@@ -19,13 +19,14 @@ from catalog.documents import Document
 from catalog.findings import Findings
 from catalog.load import build
 from catalog.model import PROTOCOLS, Catalog
+from catalog.schemas.codings import Framing
 from router.conformance import Validation
 from tests.support.rule_records import POSITION, RECEIVED, TIME, TIMES, TIMESTAMP, RuleError, merged, options_of, render
 from tests.support.rule_records import property_of as full_name
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "conformance" / "rules"
 INPUTS: Final = frozenset(
-    {"text", "other", "event", "structured", "batch", "content", "media", "body", "body_base64", "native"}
+    {"text", "other", "event", "structured", "batch", "content", "media", "body", "body_base64", "native", "coding"}
     | {"endpoint", "protocol", "time"}
 )
 OUTCOME: Final = frozenset({"routed", "context", "cloudevent", "exactly", "data", "dead", "nearest", "names"})
@@ -92,6 +93,7 @@ class Settings:
 
     hop_by_hop: bool = False
     validate: Validation = "ambiguous"
+    framing: Framing = "auto"
 
 
 @dataclass(slots=True)

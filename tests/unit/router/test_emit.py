@@ -377,3 +377,22 @@ def test_dataschema_is_absolute_or_left_out(tmp_path: Path, protocol: str, base_
     check_matches(catalog, producer, record)
     (outcome,) = RecordMatcher(catalog).decide([record_line(record)])
     assert outcome["cloudevent"].get("dataschema") == (f"{base_uri.rstrip('/')}{reference}" if base_uri else None)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "br", "zstd", "gzip, br", "identity"])
+@pytest.mark.parametrize("mode", ["binary", "native"])
+def test_data_are_in_the_content_coding_that_the_definition_names(tmp_path: Path, mode: str, coding: str) -> None:
+    headers = [{"name": "Content-Encoding", "value": coding}]
+    options = {"protocol": "HTTP", "protocoloptions": {"method": "POST", "headers": headers}}
+    catalog = with_schema(tmp_path, "JsonSchema/draft-07", {"type": "object", "required": ["x"]}, **options)
+    producer = Producer(catalog, MESSAGE, mode=mode, seed=7)
+    record = producer.record()
+    assert not producer.payload_doubt
+    assert (record.body or b"").startswith(b"{") is (coding == "identity")
+    check_matches(catalog, producer, record)
+    matcher = RecordMatcher(catalog, group="/messagegroups/G", validation="always")
+    (outcome,) = matcher.decide([record_line(record)])
+    assert outcome["outcome"] == "routed", outcome
+    broken = json.loads(record_line(record)) | {"body": "{}", "body_base64": None}
+    (outcome,) = matcher.decide([json.dumps(broken)])
+    assert outcome["reason"] == "schema-violation", outcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -88,6 +89,55 @@ def test_a_body_that_does_not_fit_keeps_its_bytes_and_has_no_payload(tmp_path: P
     )
     found = read(tmp_path / "lake/mill/level", "payload, data")
     assert found == [(None, b'{"mm": "four"}'), (None, b"\xff"), (None, None)]
+
+
+def native(protocol: str, coding: str = "") -> dict[str, Any]:
+    entries = [{"name": "content-encoding", "value": coding}] if coding else []
+    told: dict[str, Any] = {
+        "AMQP/1.0": {"properties": {"content-encoding": coding}},
+        "MQTT/5.0": {"user_properties": entries},
+    }
+    form = told.get(protocol, {"headers": entries})
+    return {"protocol": protocol, "native": json.dumps(form), "endpoint": "/endpoints/e"}
+
+
+@pytest.mark.parametrize("protocol", ["HTTP", "AMQP/1.0", "MQTT/5.0", "KAFKA", "NATS"])
+def test_columns_are_read_from_what_a_content_coding_stands_for(protocol: str, tmp_path: Path) -> None:
+    known = catalog(tmp_path, level={"mm": {"type": "integer"}})
+    packed = gzip.compress(b'{"mm": 4}', mtime=0)
+    many = gzip.compress(b" " * (17 * 2**20) + b'{"mm": 4}', mtime=0)
+    given = [
+        {**row("level", packed, 1), **native(protocol, "gzip")},
+        {**row("level", b'{"mm": 5}', 2), **native(protocol, "gzip")},
+        {**row("level", packed, 3), **native(protocol, "compress")},
+        {**row("level", many, 4), **native(protocol, "gzip")},
+        {**row("level", b'{"mm": 6}', 5), **native(protocol)},
+    ]
+    tables(tmp_path / "lake", known).write(rows(*given), Commit("a", 0))
+    found = read(tmp_path / "lake/mill/level", "payload.mm, data")
+    assert found == list(zip((4, 5, None, None, 6), (each["data"] for each in given), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("framing", "protocol", "found"),
+    [
+        ("auto", "KAFKA", [1, 2, None, None]),
+        ("confluent", "KAFKA", [1, 2, None, None]),
+        ("none", "KAFKA", [1, None, None, None]),
+        ("auto", "HTTP", [1, None, None, None]),
+    ],
+)
+def test_columns_are_read_from_behind_a_frame(
+    framing: str, protocol: str, found: list[int | None], tmp_path: Path
+) -> None:
+    known = catalog(tmp_path, level={"mm": {"type": "integer"}})
+    bodies = [b'{"mm": 1}', b'\0\0\0\0\x07{"mm": 2}', b'\0\0\0\0\x07{"mm": "x"}', b"\0\0\0"]
+    settings = TableSink(type="table", layout="definition", path=str(tmp_path / "lake"))
+    sink = open_sink("lake", settings, "events", known, {"/endpoints/e": framing})  # type: ignore[dict-item]
+    sink.write(
+        rows(*({**row("level", body, at), **native(protocol)} for at, body in enumerate(bodies))), Commit("a", 0)
+    )
+    assert [each[0] for each in read(tmp_path / "lake/mill/level", "payload.mm")] == found
 
 
 def test_a_repeated_batch_is_left_out_table_by_table(tmp_path: Path) -> None:

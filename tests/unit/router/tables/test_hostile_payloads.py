@@ -30,7 +30,7 @@ for source, body in (
     (avro, zigzag(2**40) + b"\\0"),
 ):
     survey = Survey()
-    column = PayloadColumn(*_OPENERS[source.family](source, NOTHING, survey), survey.findings)
+    column = PayloadColumn(*_OPENERS[source.family](source, NOTHING, survey), survey.findings, source.family)
     array, undecoded = column.decode(pa.array([body], pa.binary()), [None])
     print(undecoded[0].why if undecoded else len(array[0].as_py()["m"]))
 """

@@ -137,7 +137,7 @@ def test_what_conforms_to_any_schema_has_its_values_in_columns(schema: tuple[Fam
 def test_both_json_readers_say_the_same(shape: Any, value: Any) -> None:
     body = json.dumps(value).replace("NaN", "null").replace("-Infinity", "0").replace("Infinity", "0").encode()
     reader = JsonReader(shape)
-    columns = PayloadColumn(shape, reader, ())
+    columns = PayloadColumn(shape, reader, (), "JsonSchema")
     array, undecoded = decoded(columns, [body])
     try:
         exact = reader._exact(body, ())
