@@ -117,12 +117,13 @@ def decode(data: bytes, *, plain: bool = True) -> Decoded:
     return Decoded(draft.parts, body)
 
 
-def row_of(data: bytes, endpoint: str, received: int, max_body_bytes: int) -> InboxRow:
+def row_of(data: bytes | bytearray, endpoint: str, received: int, max_body_bytes: int) -> InboxRow:
     """Return the inbox row of a message.
 
     Bytes that are no message become a row with the part ``undecodable``, which says why, and all of them as its body. A
     body of more than *max_body_bytes* is stored whole, with the part ``oversized``.
     """
+    data = bytes(data)  # proton gives a bytearray, which is no bytes to some readers of values (uuid)
     try:
         message = decode(data)
     except MalformedMessage as error:
