@@ -41,12 +41,21 @@ class Made:
 
 
 class Conformance:
-    """Holds messages for one endpoint against *definitions*, each against its own alone."""
+    """Holds messages for one endpoint against *definitions*, each against its own alone.
+
+    ``uncarried`` are parts that the target has no place for, whatever the protocol has.
+    """
 
     def __init__(
-        self, catalog: Catalog, endpoint: Endpoint, binding: Binding, definitions: Sequence[Definition]
+        self,
+        catalog: Catalog,
+        endpoint: Endpoint,
+        binding: Binding,
+        definitions: Sequence[Definition],
+        uncarried: frozenset[str] = frozenset(),
     ) -> None:
         self._binding = binding
+        self._uncarried = uncarried
         seen = replace(endpoint, protocol=endpoint.protocol or binding.protocol)
         names = [f"{endpoint.xid}#{number}" for number in range(len(definitions))]
         alone = {name: replace(seen, candidates=(each.xid,)) for name, each in zip(names, definitions, strict=True)}
@@ -71,7 +80,7 @@ class Conformance:
 
     def faults(self, made: Sequence[Made]) -> list[str]:
         """Return for each message what keeps it from matching its definition; empty when it matches."""
-        received = [tuple(received_parts(each.message, self._binding)) for each in made]
+        received = [tuple(self._received(each.message)) for each in made]
         keys = [self._key(each, parts) for each, parts in zip(made, received, strict=True)]
         asked: dict[Any, int] = {}
         for place, key in enumerate(keys):
@@ -84,6 +93,10 @@ class Conformance:
             self._known.clear()
         self._known.update((key, fault) for key, fault in found.items() if not isinstance(key, int))
         return answers
+
+    def _received(self, message: Outbound) -> Iterator[Part]:
+        found = received_parts(message, self._binding)
+        return (part for part in found if part.key not in self._uncarried) if self._uncarried else found
 
     def _key(self, made: Made, parts: Sequence[Part]) -> Any:
         """Return what decides the verdict; None when that is all of the message, body included."""

@@ -66,7 +66,8 @@ class EndpointShape:
     """Makes messages for one endpoint. ``mode`` overrides what its definitions ask for; ``base`` is a URL for HTTP.
 
     MQTT messages have at least the QoS ``least_qos``, whatever endpoint and definition say: what is to be confirmed
-    cannot be sent with 0. ``passing`` adds the headers that records came with; None leaves them out.
+    cannot be sent with 0. ``passing`` adds the headers that records came with; None leaves them out. ``uncarried`` are
+    parts that the target has no place for.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class EndpointShape:
         base: str = "",
         least_qos: int = 1,
         passing: HeaderPassing | None = None,
+        uncarried: frozenset[str] = frozenset(),
     ) -> None:
         self._endpoint = endpoint
         self._binding = binding
@@ -92,7 +94,8 @@ class EndpointShape:
         known = (catalog.definitions[xid] for xid in endpoint.candidates if xid in catalog.definitions)
         self._candidates = tuple(self._usable(known, mode))
         self._numbers = {each.definition.xid: number for number, each in enumerate(self._candidates)}
-        self._conformance = Conformance(catalog, endpoint, binding, [each.definition for each in self._candidates])
+        definitions = [each.definition for each in self._candidates]
+        self._conformance = Conformance(catalog, endpoint, binding, definitions, uncarried)
 
     def shape(self, event: Event) -> Outbound:
         """Return the message for one event.

@@ -103,6 +103,8 @@ def shape_of(name: str, settings: MessageSink | KafkaSink, endpoint: Endpoint | 
             lineage=settings.lineage,
             least_qos=settings.qos if isinstance(settings, MqttSink) else 1,
             passing=passing_of(settings, binding),
+            # JetStream's own acknowledgement takes that place.
+            uncarried=frozenset({"reply-to"} if isinstance(settings, NatsSink) and settings.jetstream else ()),
         )
     assert isinstance(settings, MessageSink)
     _, template = address_of(settings)

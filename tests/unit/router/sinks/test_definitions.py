@@ -14,9 +14,10 @@ from catalog.model import Catalog
 from router.addresses import TargetKind
 from router.errors import SinkError
 from router.settings import load_settings
+from router.settings.model import NatsSink
 from router.sinks.definitions import EndpointShape
 from router.sinks.events import Event, NotTaken, Outbound
-from router.sinks.opening import check_endpoints
+from router.sinks.opening import check_endpoints, shape_of
 from router.sinks.passing import HeaderPassing
 
 KINDS: dict[str, TargetKind] = {"MQTT": "mqtt", "AMQP": "amqp", "NATS": "nats", "HTTP": "http", "KAFKA": "kafka"}
@@ -131,6 +132,17 @@ def test_what_would_not_match_its_definition_is_not_sent(tmp_path: Path) -> None
             "protocoloptions.headers.x-b {b} should be '2-3 as in protocoloptions.headers.x-a' and is '3'",
         ]
         assert told[5:] == ["", "", "", ""]
+
+
+def test_a_stream_carries_no_subject_to_reply_to(tmp_path: Path) -> None:
+    asks = {"protocol": "NATS", "protocoloptions": {"reply-to": {"value": "answers"}}}
+    found = catalog(tmp_path, {"protocol": "NATS"}, T=asks)
+    endpoint = found.endpoints["/endpoints/out"]
+    made = shape_of("s", NatsSink(type="nats", endpoint=endpoint.xid, jetstream=False), endpoint, found)
+    assert not isinstance(made.shapes([event()])[0], NotTaken)
+    stored = shape_of("s", NatsSink(type="nats", endpoint=endpoint.xid), endpoint, found)
+    (refused,) = stored.shapes([event()])
+    assert "reply-to should be 'answers' and is None" in str(refused)
 
 
 def test_a_native_message_that_would_be_read_as_an_event(tmp_path: Path) -> None:

@@ -1,0 +1,263 @@
+"""Every definition, out through the sink of its protocol and a real broker, and back in through the source.
+
+What arrives matches its definition, and has each part that was sent, its bytes and types kept (semantics.md section 9).
+The samples, and one definition of each protocol that has all parts of its table; ``full``: the corpora.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from bindings.amqp.forms import types_of
+from bindings.amqp.gateway import AmqpGateway
+from bindings.gateways import Connection, Limits, Subscription
+from bindings.http.gateway import HttpGateway, HttpSettings
+from bindings.http.routing import HttpRoute
+from bindings.inbox import InboxRow
+from bindings.parts import BINARY_KIND, Part
+from catalog.errors import DocumentError
+from catalog.load import load
+from catalog.model import Catalog
+from router.settings import load_settings
+from router.sinks import Commit, close_targets, open_sink
+from router.sinks.definitions import EndpointShape
+from router.sinks.events import NotTaken, Outbound, event_of
+from router.sinks.opening import shape_of
+from tests.conftest import Kafka
+from tests.support.amqp_client import queue_name
+from tests.support.corpora import CORPORA, SHARED, documents
+from tests.support.kafka import create_topics
+from tests.support.mosquitto import Mosquitto
+from tests.support.mqtt_gateways import Counts, Rows, running
+from tests.support.natsgateway import core
+from tests.support.natsgateway import running as nats_running
+from tests.support.natsserver import NatsServer
+from tests.support.qpid import amqp_for_tests
+from tests.support.round_trip import OUT, Journey, journey, lost, mismatches, position_of
+from tests.support.samples import samples
+from tests.support.waiting import wait_until
+
+LIMIT: Final = 120.0
+ALL_PARTS: Final = Path(__file__).resolve().parents[1] / "cases" / "producing" / "all-parts.xreg.yaml"
+RESPONSES: Final = "protocoloptions.status should be "
+"""An HTTP response cannot be sent as a request."""
+PARTITIONS: Final = 3
+Received = dict[str, tuple[Sequence[Part], bytes | None]]
+
+
+@pytest.fixture(autouse=True)
+def disconnected() -> Iterator[None]:
+    yield
+    close_targets()
+
+
+def scope() -> list[Any]:
+    small = [ALL_PARTS, *samples()]
+    whole = documents(CORPORA) if SHARED else small
+    return [pytest.param(small, id="samples"), pytest.param(whole, id="corpora", marks=pytest.mark.full)]
+
+
+def catalogs(paths: Sequence[Path]) -> Iterator[tuple[str, Catalog]]:
+    for number, path in enumerate(paths):
+        try:
+            yield f"d{number}", load([path])
+        except DocumentError:
+            continue  # what cannot be read has no definitions; tests of the catalog say which must be
+
+
+def sink_settings(folder: Path, kind: str, more: Mapping[str, Any]) -> Any:
+    path = folder / "router.yaml"
+    told = {"sinks": {"out": {"type": kind, "endpoint": OUT, **more}}, "routes": [{"to": "out"}]}
+    path.write_text(json.dumps(told))
+    return load_settings(path, {}).sinks["out"]
+
+
+def shaped(settings: Any, sent: Journey) -> Mapping[str, Any]:
+    """Return the messages that the sink will make, by position, or why it will make none."""
+    shape = shape_of("out", settings, sent.catalog.endpoints[OUT], sent.catalog)
+    assert isinstance(shape, EndpointShape)
+    events = [event_of(row) for row in sent.rows.drop_columns(["time", "received"]).to_pylist()]
+    return dict(zip((event.position for event in events), shape.shapes(events), strict=True))
+
+
+def travel(
+    folder: Path,
+    kind: str,
+    protocol: str,
+    uri: str,
+    paths: Sequence[Path],
+    received: Callable[[list[str]], Received],
+    *,
+    options: Mapping[str, Any] | None = None,
+    more: Mapping[str, Any] | None = None,
+    before: Callable[[set[str]], None] = lambda addresses: None,
+) -> None:
+    """Send all definitions of these documents, and hold what comes back against them and against what was sent."""
+    settings = sink_settings(folder, kind, more or {})
+    journeys: list[tuple[str, Journey, Mapping[str, Any]]] = []
+    for name, catalog in catalogs(paths):
+        sent = journey(catalog, protocol, uri, options or {}, name)
+        if sent is not None:
+            journeys.append((name, sent, shaped(settings, sent)))
+    assert journeys
+    before({message.address for _, _, made in journeys for message in _sendable(made).values()})
+    for name, sent, made in journeys:
+        result = open_sink("out", settings, "events", sent.catalog).write(sent.rows, Commit(name, 1))
+        refused = {record.position: record.reason for record in result.refused}
+        assert refused.keys() == made.keys() - _sendable(made).keys(), refused
+        faults = [reason for reason in refused.values() if RESPONSES not in reason]
+        assert not faults, "\n".join(faults)
+    came = received([position for _, _, made in journeys for position in _sendable(made)])
+    wrong: list[str] = []
+    for _, sent, made in journeys:
+        messages = _sendable(made)
+        mine = {position: came[position] for position in messages}
+        wrong += mismatches(sent, mine)
+        for position, (parts, body) in mine.items():
+            message = messages[position]
+            kept = [] if protocol == "MQTT/3.1.1" else list(lost(_carried(message.parts, protocol), parts))
+            xid = sent.definitions[position].xid
+            wrong += [f"{xid}: {part} was sent, and came as {_named(parts, part.key)}" for part in kept]
+            wrong += [f"{xid}: another body"] if (body or b"") != (message.body or b"") else []
+            types = {path: told for path, told in types_of(parts).items() if path != "body"}
+            wrong += [f"{xid}: {types}"] if types_of(message.parts).items() - types.items() else []
+    assert not wrong, "\n".join(wrong[:20])
+
+
+def _sendable(made: Mapping[str, Any]) -> dict[str, Outbound]:
+    return {position: each for position, each in made.items() if not isinstance(each, NotTaken)}
+
+
+def _carried(parts: Sequence[Part], protocol: str) -> list[Part]:
+    """Return the parts that are in the message itself; address and path are held against the definition."""
+    away = {"KAFKA": {"topic"}, "HTTP": {"path", "status"}}.get(protocol, set())
+    return [part for part in parts if part.key not in away]
+
+
+def _named(parts: Sequence[Part], key: str) -> list[Part]:
+    return [part for part in parts if part.key == key]
+
+
+def by_position(rows: Rows, expected: list[str]) -> Received:
+    """Wait for as many rows, and return them by the position that each tells."""
+    wait_until(lambda: len(rows.stored) >= len(expected), LIMIT, lambda: f"{len(expected)}, not {len(rows.stored)}")
+    return {position_of(row.properties) or "": (row.properties, row.body) for row in rows.stored}
+
+
+@pytest.mark.parametrize("paths", scope())
+@pytest.mark.parametrize("version", ["5.0", "3.1.1"])
+def test_mqtt(tmp_path: Path, version: str, paths: list[Path]) -> None:
+    rows = Rows()
+    protocol: Any = f"MQTT/{version}"
+
+    def received(expected: list[str]) -> Received:
+        if version == "5.0":
+            return by_position(rows, expected)
+        # MQTT 3.1.1 has no place for a position; one publisher's messages keep their order.
+        wait_until(lambda: len(rows.stored) >= len(expected), LIMIT, lambda: f"rows, there are {len(rows.stored)}")
+        return {at: (row.properties, row.body) for at, row in zip(expected, rows.stored, strict=True)}
+
+    with (
+        Mosquitto(tmp_path / "mosquitto") as broker,
+        running(broker.uri, {"/endpoints/in": "#"}, rows, protocol=protocol),
+    ):
+        travel(tmp_path, "mqtt", protocol, broker.uri, paths, received, more={"version": version})
+
+
+@pytest.mark.parametrize("paths", scope())
+def test_nats(tmp_path: Path, paths: list[Path]) -> None:
+    rows = Rows()
+    with NatsServer(tmp_path / "nats") as server, nats_running(server, rows, core(">")):
+        plain = {"jetstream": False}  # a stream takes no subject to reply to
+        travel(tmp_path, "nats", "NATS", server.uri, paths, lambda expected: by_position(rows, expected), more=plain)
+
+
+@pytest.mark.parametrize("paths", scope())
+def test_amqp(tmp_path: Path, paths: list[Path]) -> None:
+    rows, node = Rows(), queue_name()
+    with amqp_for_tests(tmp_path / "qpid") as uri:
+
+        def received(expected: list[str]) -> Received:
+            gateway = AmqpGateway(
+                Connection((uri,)),
+                [Subscription("/endpoints/in", node)],
+                rows,
+                container_id="reader",
+                limits=Limits(),
+                counters=Counts(),
+            )
+            gateway.start()
+            try:
+                return by_position(rows, expected)
+            finally:
+                gateway.stop(5.0)
+
+        travel(tmp_path, "amqp", "AMQP/1.0", uri, paths, received, options={"node": node})
+
+
+@contextmanager
+def listening(rows: Rows) -> Iterator[str]:
+    class One:
+        """What the HTTP gateway stores in."""
+
+        def append(self, row: InboxRow) -> Any:
+            """Store one row."""
+            return rows.append_many([row])
+
+    route = HttpRoute("/endpoints/in", "{any}", ("POST", "PUT", "PATCH", "GET", "DELETE"))
+    gateway = HttpGateway([route], One(), HttpSettings(port=0))
+    gateway.start()
+    try:
+        yield f"http://127.0.0.1:{gateway.port}/in"
+    finally:
+        close_targets()
+        gateway.stop()
+
+
+@pytest.mark.parametrize("paths", scope())
+def test_http(tmp_path: Path, paths: list[Path]) -> None:
+    rows = Rows()
+    with listening(rows) as url:
+        assert urlsplit(url).port
+        travel(tmp_path, "http", "HTTP", url, paths, lambda expected: by_position(rows, expected))
+
+
+@pytest.mark.parametrize("paths", scope())
+def test_kafka(kafka: Kafka, tmp_path: Path, paths: list[Path]) -> None:
+    topics: set[str] = set()
+
+    def make(addresses: set[str]) -> None:
+        create_topics(kafka.bootstrap, addresses, PARTITIONS)
+        topics.update(addresses)
+
+    def received(expected: list[str]) -> Received:
+        found: Received = {}
+        consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": "producing"})
+        try:
+            consumer.assign([TopicPartition(topic, number, 0) for topic in topics for number in range(PARTITIONS)])
+
+            def all_there() -> bool:
+                for record in consumer.consume(1000, 0.5):
+                    assert record.error() is None, record.error()
+                    parts = [Part("topic", str(record.topic()).encode())]
+                    key: Any = record.key()
+                    parts += [Part("key", key, BINARY_KIND)] if key is not None else []
+                    headers: Any = record.headers() or ()
+                    parts += [Part(f"headers.{name}", value) for name, value in headers]
+                    found[position_of(parts) or ""] = (parts, record.value())
+                return len(found) >= len(expected)
+
+            wait_until(all_there, LIMIT, lambda: f"{len(expected)} records, there are {len(found)}")
+        finally:
+            consumer.close()
+        return found
+
+    travel(tmp_path, "kafka", "KAFKA", kafka.bootstrap, paths, received, before=make)
