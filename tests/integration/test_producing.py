@@ -17,8 +17,6 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from bindings.amqp.forms import types_of
-from bindings.amqp.gateway import AmqpGateway
-from bindings.gateways import Connection, Limits, Subscription
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.routing import HttpRoute
 from bindings.inbox import InboxRow
@@ -33,10 +31,11 @@ from router.sinks.events import NotTaken, Outbound, event_of
 from router.sinks.opening import shape_of
 from tests.conftest import Kafka
 from tests.support.amqp_client import queue_name
+from tests.support.amqp_gateway import running as amqp_running
 from tests.support.corpora import CORPORA, SHARED, documents
 from tests.support.kafka import create_topics
 from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_gateways import Counts, Rows, running
+from tests.support.mqtt_gateways import Rows, running
 from tests.support.natsgateway import core
 from tests.support.natsgateway import running as nats_running
 from tests.support.natsserver import NatsServer
@@ -183,24 +182,11 @@ def test_nats(tmp_path: Path, paths: list[Path]) -> None:
 @pytest.mark.parametrize("paths", scope())
 def test_amqp(tmp_path: Path, paths: list[Path]) -> None:
     rows, node = Rows(), queue_name()
-    with amqp_for_tests(tmp_path / "qpid") as uri:
-
-        def received(expected: list[str]) -> Received:
-            gateway = AmqpGateway(
-                Connection((uri,)),
-                [Subscription("/endpoints/in", node)],
-                rows,
-                container_id="reader",
-                limits=Limits(),
-                counters=Counts(),
-            )
-            gateway.start()
-            try:
-                return by_position(rows, expected)
-            finally:
-                gateway.stop(5.0)
-
-        travel(tmp_path, "amqp", "AMQP/1.0", uri, paths, received, options={"node": node})
+    # It listens before anything is sent: some definitions give messages a second to live.
+    with amqp_for_tests(tmp_path / "qpid") as uri, amqp_running(uri, node, rows) as (gateway, _):
+        wait_until(lambda: gateway.connected, LIMIT, lambda: f"a connection; {gateway.trouble}")
+        options = {"node": node}
+        travel(tmp_path, "amqp", "AMQP/1.0", uri, paths, lambda expected: by_position(rows, expected), options=options)
 
 
 @contextmanager

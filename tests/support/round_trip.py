@@ -52,18 +52,29 @@ def journey(catalog: Catalog, protocol: str, uri: str, options: Mapping[str, Any
     endpoint = Endpoint(OUT, ("producer",), protocol=protocol, uris=(uri,), options=dict(options))
     made: list[dict[str, Any]] = []
     carried: dict[str, Definition] = {}
-    for definition in catalog.definitions.values():
+    alone = replace(catalog, endpoints={}, definitions={xid: _alone(catalog, xid) for xid in catalog.definitions})
+    for definition in alone.definitions.values():
         target = target_of(definition, endpoint)
-        if target is None or target.protocol != protocol or definition.group in catalog.endpoints:
+        if target is None or target.protocol != protocol:
             continue
         position = f"{name}-0-{len(made)}"
-        made.append(_row(catalog, definition, protocol, position))
+        made.append(_row(alone, definition, protocol, position))
         carried[position] = definition
     if not made:
         return None
     listed = replace(endpoint, candidates=tuple(each.xid for each in carried.values()))
-    sent = replace(catalog, endpoints={OUT: listed})
+    sent = replace(alone, endpoints={OUT: listed})
     return Journey(sent, protocol, pa.Table.from_pylist(made, MESSAGE), carried)
+
+
+def _alone(catalog: Catalog, xid: str) -> Definition:
+    """Return a definition as it is without its endpoint, of which an inline one has envelope and protocol."""
+    definition = catalog.definitions[xid]
+    owner = catalog.endpoints.get(definition.group)
+    if owner is None:
+        return definition
+    envelope, protocol = definition.envelope or owner.envelope, definition.protocol or owner.protocol
+    return replace(definition, envelope=envelope, protocol=protocol, protocol_declared=definition.protocol is not None)
 
 
 def context_of(definition: Definition, now: str = NOW) -> dict[str, str]:
