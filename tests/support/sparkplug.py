@@ -52,7 +52,7 @@ def payload(timestamp: int, metrics: Iterable[bytes], seq: int | None = None) ->
     made = _varint(1, timestamp) + b"".join(_bytes(2, each) for each in metrics)
     if seq is not None:
         made += _varint(3, seq)
-    return made
+    return made + _bytes(1000, b"an extension")
 
 
 class EdgeNode:
