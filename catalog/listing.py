@@ -84,6 +84,7 @@ def catalog_to_json(catalog: Catalog) -> dict[str, Any]:
         "findings": [finding_to_json(finding) for finding in catalog.findings],
         "epoch": catalog.epoch,
         "pending": list(catalog.pending),
+        "order": list(catalog.order),
     }
 
 
@@ -105,6 +106,7 @@ def catalog_from_json(form: Mapping[str, Any]) -> Catalog:
         findings=tuple(Finding(**finding) for finding in form["findings"]),
         epoch=form["epoch"],
         pending=tuple(form.get("pending", ())),
+        order=tuple(form.get("order", ())),
     )
 
 

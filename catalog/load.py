@@ -86,8 +86,9 @@ def build(
     linked = link_schemas(definitions, declarations, abroad, given, findings, addresses)
     catalog = Catalog(linked.definitions, groups, endpoints, linked.schemas)
     lint(Subject(catalog, declarations, documents, findings))
+    order = tuple(each.message.xid for each in effective)
     pending = tuple(sorted({*following.pending, *abroad.pending, *linked.pending}))
-    return replace(catalog, findings=findings.sorted(), epoch=epoch_of(catalog), pending=pending)
+    return replace(catalog, findings=findings.sorted(), epoch=epoch_of(catalog), pending=pending, order=order)
 
 
 def epoch_of(catalog: Catalog) -> str:

@@ -129,7 +129,9 @@ class Catalog:
 
     ``schemas`` holds one document per entry, ``{"format": text or None, "document": tree or text}``, by key: the xid
     of a version (``/schemagroups/G/schemas/S/versions/V``), the URI it was fetched from, or ``XID#dataschema`` for one
-    written into a definition. ``pending`` are the URIs that could not be reached for now; a later load may have them.
+    written into a definition. ``order`` lists the definitions in the order of their documents, which is no part of what
+    the catalog means, and so of its epoch. ``pending`` are the URIs that could not be reached for now; a later load
+    may have them.
     """
 
     definitions: Mapping[str, Definition] = field(default_factory=dict)
@@ -139,3 +141,4 @@ class Catalog:
     findings: tuple[Finding, ...] = ()
     epoch: str = ""
     pending: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()

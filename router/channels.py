@@ -14,6 +14,7 @@ from catalog.schemas.codings import Framing
 from catalog.values import is_valid
 from router.mapping import Origin
 from router.matching.targets import Target, target_of, targets_of
+from router.matching.ties import Ambiguous, Ties
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,11 @@ class Channel:
 class ChannelBuilder:
     """Collects channels and numbers the targets they need, each distinct one once."""
 
-    def __init__(self, catalog: Catalog, *, hop_by_hop: bool = False) -> None:
+    def __init__(self, catalog: Catalog, *, hop_by_hop: bool = False, ambiguous: Ambiguous = "dead-letter") -> None:
+        """With ``ambiguous`` as ``base``, the bases of candidates are targets too, though of no channel."""
         self._catalog = catalog
+        self._ambiguous = ambiguous
+        self._bases: dict[int, tuple[int, ...]] = {}
         self._hop_by_hop = hop_by_hop
         self.targets: list[Target] = []
         self.channels: list[Channel] = []
@@ -64,7 +68,8 @@ class ChannelBuilder:
             for target in targets_of(self._catalog, endpoint, hop_by_hop=self._hop_by_hop):
                 number = self._number(target)
                 candidates.append(number)
-                owners.setdefault(number, endpoint.xid)
+                for each in (number, *self._bases_of(number, endpoint)):
+                    owners.setdefault(each, endpoint.xid)
         origin = Origin(source_of(known[0]) if known else (xids[0] if xids else name), dict(context or {}))
         return self._add(
             Channel(name, tuple(xids), tuple(dict.fromkeys(candidates)), owners, origin, structured, framing)
@@ -78,7 +83,24 @@ class ChannelBuilder:
             if xid in self._catalog.definitions
         )
         numbers = [self._number(target) for target in found if target is not None]
+        for number in numbers:
+            self._bases_of(number, None)
         return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=Origin(name), framing=framing))
+
+    def ties(self) -> Ties:
+        """Return what decides between targets that match equally well."""
+        ranks = {xid: rank for rank, xid in enumerate(self._catalog.order)}
+        known = [ranks.get(target.xid, len(ranks) + number) for number, target in enumerate(self.targets)]
+        return Ties(self._ambiguous, known, self._bases)
+
+    def _bases_of(self, number: int, endpoint: Endpoint | None) -> tuple[int, ...]:
+        if self._ambiguous != "base":
+            return ()
+        if number not in self._bases:
+            definitions = (self._catalog.definitions.get(xid) for xid in self.targets[number].definition.base)
+            found = (target_of(each, endpoint, hop_by_hop=self._hop_by_hop) for each in definitions if each is not None)
+            self._bases[number] = tuple(self._number(target) for target in found if target is not None)
+        return self._bases[number]
 
     def _add(self, channel: Channel) -> Channel:
         self.channels.append(channel)

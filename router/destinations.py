@@ -118,10 +118,11 @@ class Destinations:
         """Tell whether a route holds bodies of that channel against schemas which matching itself does not look at."""
         if channel < 0 or self._routes.uniform:
             return False
-        checks = self._matcher.checks
+        checks, bases = self._matcher.checks, self._matcher.resolver.ties.bases
+        own = self._matcher.channels[channel].candidates
         return any(
             self._always[rule.route]
-            for target in self._matcher.channels[channel].candidates
+            for target in dict.fromkeys((*own, *(base for each in own for base in bases.get(each, ()))))
             if checks.has_schema(self._matcher.targets[target])
             for event in (False, True)
             if self._matcher.targets[target].constraints(event=event) is not None

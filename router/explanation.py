@@ -136,15 +136,17 @@ class Explainer:
         if row in facts.faults or facts.channels[row] < 0:
             return EventExplained(place, envelope.mode, faults, (), 0, None, "", outcome)
         told = self._matcher.row(facts, row, judged.classes)
-        candidates, best = self._candidates(judged, row, told)
-        winner = self._matcher.targets[best[0]].xid if len(best) == 1 else None
+        candidates, best, chosen = self._candidates(judged, row, told)
+        winner = None if chosen is None else self._matcher.targets[chosen].xid
         total = self._matcher.index.channel_size(told.channel)
         shown = candidates[: self._most]
-        why = self._why(candidates, best)
+        why = self._why(candidates, best, winner)
         return EventExplained(place, envelope.mode, faults, shown, total - len(shown), winner, why, outcome)
 
-    def _candidates(self, judged: _Judged, row: int, told: Row) -> tuple[tuple[Candidate, ...], list[int]]:
-        """Return the candidates in order, all that match and the nearest others, and those that specificity leaves."""
+    def _candidates(self, judged: _Judged, row: int, told: Row) -> tuple[tuple[Candidate, ...], list[int], int | None]:
+        """Return the candidates in order, all that match and the nearest others, those that specificity leaves, and
+        the target that takes the record, which may be a base that is no candidate.
+        """
         ranked = self._matcher.nearest.ranked(told)
         found = dict(islice(ranked, self._most))
         # Those that match come first. There may be more of them than are shown, and the winner may be any.
@@ -154,13 +156,15 @@ class Explainer:
         verdicts = self._verdicts(judged.decided.outcomes.facts, judged, row)
         dropped = set(members(self._bits(judged.matched, row) & ~self._bits(judged.left, row)))
         left = [number for number in matching if number not in dropped]
-        best = self._matcher.resolver.most_specific(MatchSet(sum(1 << n for n in left), told.event, tuple(left)))
+        matched = MatchSet(sum(1 << n for n in left), told.event, tuple(left))
+        best = self._matcher.resolver.most_specific(matched)
+        chosen = self._matcher.resolver.decided(matched, best) if len(best) > 1 else next(iter(best), None)
         made = {
-            number: self._candidate(number, checks, told.event, verdicts.get(number, ()), dropped, best)
+            number: self._candidate(number, checks, told.event, verdicts.get(number, ()), dropped, best, chosen)
             for number, checks in found.items()
         }
         order = sorted(made, key=lambda n: self._promise(n, made[n], n in dropped, best))
-        return tuple(made[number] for number in order), best
+        return tuple(made[number] for number in order), best, chosen
 
     def _bits(self, sets: Int, row: int) -> int:
         return self._matcher.index.sets[int(sets[row])].bits
@@ -185,23 +189,24 @@ class Explainer:
         schema: tuple[str, ...],
         dropped: set[int],
         best: Sequence[int],
+        chosen: int | None,
     ) -> Candidate:
         target = self._matcher.targets[number]
         literals, characters = target.event_rank if event else target.native_rank
         failed = sum(not check.holds for check in checks)
-        wins = best == [number]
+        wins = number == chosen
         verdict = "matches, and is less specific"
         if failed:
             verdict = f"{failed} of {len(checks)} failed"
         elif number in dropped:
             verdict = "matches, and its schema rejects the data"
-        elif number in best:
+        elif number in best or wins:
             verdict = "wins" if wins else "matches, and ties"
         elif target.xid in {base for each in best for base in self._matcher.targets[each].definition.base}:
             verdict = "matches, and is a base of the winner"
         return Candidate(target.xid, tuple(checks), schema, literals, characters, verdict, wins)
 
-    def _why(self, candidates: Sequence[Candidate], best: Sequence[int]) -> str:
+    def _why(self, candidates: Sequence[Candidate], best: Sequence[int], winner: str | None) -> str:
         matching = [each for each in candidates if each.matches]
         left = [each for each in matching if not each.verdict.endswith("rejects the data")]
         if not candidates:
@@ -211,7 +216,8 @@ class Explainer:
         if not best:
             return "every candidate that matches has a schema that rejects the data"
         if len(best) > 1:
-            return f"{len(best)} candidates are equally specific"
+            tied = f"{len(best)} candidates are equally specific"
+            return tied if winner is None else f"{tied}, and match.ambiguous takes {winner}"
         if len(left) > 1:
             return f"the most specific of {len(left)} that match"
         only = "the only one whose schema takes the data" if len(matching) > 1 else "the only one that matches"

@@ -28,6 +28,7 @@ from router.conformance import Validation
 from router.facts import Facts, RawFacts, RawRow
 from router.kafka_facts import KafkaSelection, facts_of_selected
 from router.matcher import Matcher, Outcomes
+from router.matching.ties import Ambiguous
 
 CHUNK: Final = 5_000
 EVERYTHING: Final = "*"
@@ -68,8 +69,9 @@ class RecordMatcher:
         hop_by_hop: bool = False,
         validation: Validation = "ambiguous",
         framing: Framing = "auto",
+        ambiguous: Ambiguous = "dead-letter",
     ) -> None:
-        builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop)
+        builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop, ambiguous=ambiguous)
         self._channels: dict[str, int] = {}
         for xid in catalog.endpoints:
             self._channels[xid] = len(builder.channels)
@@ -83,7 +85,8 @@ class RecordMatcher:
         else:
             self._channels[EVERYTHING] = len(builder.channels)
             builder.definitions(EVERYTHING, catalog.definitions, framing)
-        self.matcher: Final = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation)
+        payloads, ties = PayloadValidation(catalog), builder.ties()
+        self.matcher: Final = Matcher(builder.targets, builder.channels, payloads, validation, ties)
         sniffs = any(self.matcher.sniffs(number, KAFKA) for number in range(len(builder.channels)))
         self._selection = KafkaSelection(self.matcher.index.keys, sniffs=sniffs or self._fixed == -1, bodies=None)
 
@@ -173,6 +176,7 @@ class RecordMatcher:
             "message": self.matcher.targets[winner].xid,
             "context": dict(outcomes.contexts[row].as_py()),
             "cloudevent": self._attributes(outcomes, row, entry),
+            **({"ambiguous": outcomes.ties[row]} if row in outcomes.ties else {}),
         }
 
     def _attributes(self, outcomes: Outcomes, row: int, entry: Entry) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from router.matching.columns import Int
 from router.matching.index import MatchIndex
 from router.matching.nearest import Nearest, Row
 from router.matching.targets import Target
+from router.matching.ties import Ties
 from router.matching.verdicts import AMBIGUOUS, Resolver, Verdicts
 
 EXPLANATIONS: Final = 1_000
@@ -38,7 +39,8 @@ class Outcomes:
     """What became of each fact row.
 
     ``winners`` number targets, negative for dead letters, whose ``reasons``, ``details`` and ``nearest`` are given
-    by row. ``attributes`` are those of mapped native records, in order; ``mapped`` numbers their rows.
+    by row. ``attributes`` are those of mapped native records, in order; ``mapped`` numbers their rows. ``ties`` tell of
+    routed rows that several definitions match equally well how that was decided.
     """
 
     facts: Facts
@@ -49,6 +51,7 @@ class Outcomes:
     nearest: dict[int, list[dict[str, Any]]]
     mapped: Int
     attributes: pa.ListArray
+    ties: dict[int, str] = field(default_factory=dict)
 
 
 class Matcher:
@@ -62,12 +65,16 @@ class Matcher:
         channels: Sequence[Channel],
         payloads: PayloadValidation | None = None,
         validation: Validation = "ambiguous",
+        ties: Ties | None = None,
     ) -> None:
-        """``payloads`` holds the schemas of the targets' definitions; without it no body is looked at."""
+        """``payloads`` holds the schemas of the targets' definitions; without it no body is looked at.
+
+        ``ties`` decides between targets that match equally well; without it such records are dead letters.
+        """
         self.targets = tuple(targets)
         self.channels = tuple(channels)
         self.index = MatchIndex(self.targets, [channel.candidates for channel in channels], list(BINDINGS))
-        self.resolver = Resolver(self.index)
+        self.resolver = Resolver(self.index, ties)
         self.checks = PayloadChecks(self.index, self.channels, payloads, validation)
         self.mapper = Mapper(self.resolver, self.targets, [channel.origin for channel in channels])
         self.nearest = Nearest(self.index, list(BINDINGS), [channel.candidates for channel in channels])
@@ -107,7 +114,20 @@ class Matcher:
         outcomes.contexts = self.resolver.contexts(columns, winners, facts.events)
         self._reject(outcomes, checked)
         self._explain(outcomes, verdicts.winners, verdicts.sets)
+        self._tell_ties(outcomes, verdicts)
         return outcomes
+
+    def _tell_ties(self, outcomes: Outcomes, verdicts: Verdicts) -> None:
+        """Say of each routed row that several definitions match equally well how that was decided."""
+        told: dict[int, str] = {}
+        for row in verdicts.ties.tolist():
+            if outcomes.winners[row] < 0:
+                continue
+            number = int(verdicts.sets[row])
+            if number not in told:
+                best = self.resolver.most_specific(self.index.sets[number])
+                told[number] = self.resolver.ties.told(self.targets, best)
+            outcomes.ties[row] = told[number]
 
     def _map(self, outcomes: Outcomes) -> None:
         facts, winners = outcomes.facts, outcomes.winners

@@ -72,6 +72,12 @@ class Metrics:
         self._records = Counter(
             "xrouter_records", "Records with their outcome.", ("endpoint", "outcome", "reason"), registry=registry
         )
+        self._ties = Counter(
+            "xrouter_ambiguous_records",
+            "Routed records that several definitions match equally well, decided by match.ambiguous.",
+            ("endpoint",),
+            registry=registry,
+        )
         self._definitions = Counter(
             "xrouter_definition_records", "Records routed or tied to a definition.", ("message",), registry=registry
         )
@@ -158,6 +164,8 @@ class Metrics:
         """
         for (endpoint, outcome, reason), count in tally.records.items():
             self._records.labels(self._endpoint_labels.of(endpoint), outcome, reason).inc(count)
+        for endpoint, count in tally.ties.items():
+            self._ties.labels(self._endpoint_labels.of(endpoint)).inc(count)
         for message, count in tally.definitions.items():
             self._definitions.labels(self._definition_labels.of(message)).inc(count)
         self._batch.observe(seconds)

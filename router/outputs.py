@@ -63,6 +63,7 @@ class OutputBuilder:
         own = sizes_of(facts, sizes)
         placed = self.destinations.place(outcomes, own)
         spilled = self._limits.spilled(outcomes, own, placed.routes)
+        decided = [row for row in outcomes.ties if row not in outcomes.reasons]
         messages = self._xids.take(pa.array(outcomes.winners, mask=outcomes.winners < 0))
         columns: dict[str, pa.Array] = {
             "message": messages,
@@ -70,6 +71,7 @@ class OutputBuilder:
             "reason": sparse(outcomes.reasons, width, pa.string()),
             "detail": sparse(outcomes.details, width, pa.string()),
             "nearest": sparse({row: json.dumps(n) for row, n in outcomes.nearest.items()}, width, pa.string()),
+            "ambiguous": sparse({row: outcomes.ties[row] for row in decided}, width, pa.string()),
             "context": outcomes.contexts,
             "route": placed.routes,
             "spilled": sparse(dict.fromkeys(spilled, True), width, pa.bool_()),
@@ -79,7 +81,9 @@ class OutputBuilder:
         order, offsets = in_order(facts, len(sizes))
         arrived = arrivals[facts.sources[order]]
         taken = int(sizes.sum())
-        counts = tally(messages, placed.endpoints, columns["reason"], order, arrived, len(spilled), taken)
+        counts = tally(
+            messages, placed.endpoints, columns["reason"], order, arrived, len(spilled), taken, columns["ambiguous"]
+        )
         arrays = [columns[field.name].cast(field.type) for field in self.type]
         struct = pa.StructArray.from_arrays(arrays, fields=list(self.type))
         return pa.ListArray.from_arrays(pa.array(offsets), struct.take(pa.array(order))), counts
@@ -93,6 +97,7 @@ def output_type(routes: Routes) -> pa.StructType:
         ("reason", pa.string()),
         ("detail", pa.string()),
         ("nearest", pa.string()),
+        ("ambiguous", pa.string()),
         ("context", pa.map_(pa.string(), pa.string())),
         ("attributes", HEADERS),
         ("passed", HEADERS),

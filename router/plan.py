@@ -65,7 +65,8 @@ class Plan:
     @building()
     def judge(self) -> Judge:
         """What judges batches; it is sent to the workers once per plan."""
-        builder = ChannelBuilder(self.catalog, hop_by_hop=self.settings.match.hop_by_hop)
+        match = self.settings.match
+        builder = ChannelBuilder(self.catalog, hop_by_hop=match.hop_by_hop, ambiguous=match.ambiguous)
         numbers: dict[str, int] = {}
         shared: dict[str, list[Source]] = {}
         for source in self.sources:
@@ -77,7 +78,7 @@ class Plan:
             numbers[channel] = number
             numbers.update({member.endpoint: number for member in members})
         payloads = PayloadValidation(self.catalog)
-        matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart)
+        matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart, builder.ties())
         outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings))
         return Judge(matcher, outputs, numbers, divided(self.settings).worker)
 

@@ -161,9 +161,10 @@ def lineage_headers(epoch: str) -> Column:
         "position": F.col("position"),
         "context": F.to_json(F.col("m.context")),
     }
-    return F.array(
-        *(header(f"xrouter-{name}", value) for name, value in told.items()),
-    )
+    always = [header(f"xrouter-{name}", value) for name, value in told.items()]
+    every = F.array(*always, header("xrouter-ambiguous", F.col("m.ambiguous")))
+    # Only what several definitions match says how that was decided.
+    return F.when(F.col("m.ambiguous").isNull(), F.slice(every, 1, len(always))).otherwise(every)
 
 
 def header(name: str, value: Column) -> Column:

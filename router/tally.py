@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from catalog.values import YEAR_10000
 from router.matching.columns import Int
@@ -31,6 +32,7 @@ class Tally:
 
     ``spilled`` counts dead letters that are kept in files; ``layouts`` are header layouts found plain on the way
     (:mod:`bindings.kafka.layouts`). ``bytes`` are those of keys and bodies as they arrived.
+    ``ties`` counts routed records, by endpoint, for which ``match.ambiguous`` decided.
     """
 
     records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -39,6 +41,7 @@ class Tally:
     layouts: set[str] = field(default_factory=set)
     spilled: int = 0
     bytes: int = 0
+    ties: Counter[str] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
@@ -58,6 +61,7 @@ class Tally:
         self.layouts |= other.layouts
         self.spilled += other.spilled
         self.bytes += other.bytes
+        self.ties.update(other.ties)
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as JSON, without layouts."""
@@ -67,6 +71,7 @@ class Tally:
             "arrivals": [[at, count] for at, count in self.arrivals.items()],
             "spilled": self.spilled,
             "bytes": self.bytes,
+            "ties": dict(self.ties),
         }
 
     @classmethod
@@ -74,7 +79,9 @@ class Tally:
         """Return the tally that :meth:`to_json` wrote."""
         records = Counter({(endpoint, outcome, reason): count for endpoint, outcome, reason, count in told["records"]})
         arrivals = Counter({at: count for at, count in told["arrivals"]})
-        return cls(records, Counter(told["definitions"]), arrivals, spilled=told["spilled"], bytes=told["bytes"])
+        made = cls(records, Counter(told["definitions"]), arrivals, spilled=told["spilled"], bytes=told["bytes"])
+        made.ties.update(told.get("ties", {}))
+        return made
 
     def refuse(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
         """Move records of (endpoint, definition) from routed to dead letters: a sink refused them at write time."""
@@ -92,6 +99,7 @@ def tally(
     arrivals: Int,
     spilled: int = 0,
     size: int = 0,
+    ties: pa.StringArray | None = None,
 ) -> str | None:
     """Return the tally of the rows in *order*, which took *size* bytes, as text; None when there are none."""
     if not len(order):
@@ -99,7 +107,11 @@ def tally(
     table = pa.table({"e": endpoints, "r": reasons, "m": messages}).take(pa.array(order))
     counted = table.group_by(["e", "r", "m"]).aggregate([([], "count_all")]).to_pylist()
     counts = [[row["e"], row["r"], row["m"], row["count_all"]] for row in counted]
-    return json.dumps({"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled, "bytes": size})
+    told = {"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled, "bytes": size}
+    if ties is not None and ties.null_count < len(ties):
+        tied = table.column("e").filter(pc.is_valid(ties.take(pa.array(order))))
+        told["ties"] = [[each["values"], each["counts"]] for each in pc.value_counts(tied).to_pylist()]
+    return json.dumps(told)
 
 
 def with_layouts(counts: str | None, layouts: list[str]) -> str | None:
@@ -119,6 +131,8 @@ def collect(texts: Iterable[str]) -> Tally:
             total.records[(endpoint or "", outcome, reason or "")] += count
             if message:
                 total.definitions[message] += count
+        for endpoint, count in told.get("ties", ()):
+            total.ties[endpoint or ""] += count
         total.spilled += told["spilled"]
         total.bytes += told["bytes"]
         total.layouts.update(told.get("layouts", ()))

@@ -26,7 +26,7 @@ from router.render import event_column, native_column, structured_column
 from router.settings import KafkaSink, MessageSink, TableSink, event_sinks, letter_sinks, revealed
 from router.sinks import ArrowSink, Rejected, open_sink
 from router.sinks.events import MESSAGE
-from router.sinks.forms import DEAD_LETTER, TIME_TEXT, WIDE
+from router.sinks.forms import AMBIGUOUS, DEAD_LETTER, DECIDED, TIME_TEXT, WIDE
 from router.sinks.missed import missed
 from router.stages import came_from
 from router.topic_cap import capped_topics, within
@@ -247,9 +247,11 @@ class BatchWriter:
             "protocol": F.col("protocol"),
             "context": F.col("m.context"),
             "received": F.col("received"),
+            AMBIGUOUS: F.col("m.ambiguous"),
         }
         # All but tables also need the time as it was written, which a table's instant cannot give back.
-        schema = WIDE if isinstance(sink, TableSink) else MESSAGE
+        tables = DECIDED if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
+        schema = tables if isinstance(sink, TableSink) else MESSAGE
         made = rendered.select(*(columns[field].alias(field) for field in schema.names))
         return self._commit(name, made, schema, batch, letters=False)
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from catalog.escaping import escaped_json
 from catalog.model import Catalog
-from catalog.schemas.codings import Framing
 from router.commands.arguments import AllowAddresses, BaseUri, CatalogOption, MorePaths, usable_catalog
 from router.commands.match_explained import Teller
-from router.conformance import Validation
 from router.errors import RouterError
 from router.explanation import BEST, Explainer
 from router.match import RecordMatcher, to_line
@@ -28,6 +27,14 @@ class Validate(StrEnum):
     never = "never"
     ambiguous = "ambiguous"
     always = "always"
+
+
+class Tied(StrEnum):
+    """What becomes of records that several definitions match equally well."""
+
+    dead_letter = "dead-letter"
+    first = "first"
+    base = "base"
 
 
 class Frames(StrEnum):
@@ -58,6 +65,9 @@ def match(
     ] = False,
     allow: AllowAddresses = None,
     base_uri: BaseUri = "",
+    ambiguous: Annotated[
+        Tied, typer.Option(help="What takes a record that several definitions match equally well.")
+    ] = Tied.dead_letter,
     framing: Annotated[
         Frames, typer.Option(help="Whether schemas look behind Confluent's frame of Kafka bodies; `auto`: of some.")
     ] = Frames.auto,
@@ -73,7 +83,8 @@ def match(
     loaded = usable_catalog([*catalog, *(more or [])], allow=allow or (), base_uri=base_uri)
     if endpoint is not None:
         _require(endpoint, loaded.endpoints, "endpoint")
-    matcher = _matcher(loaded, endpoint, group or [], validate.value, framing.value)
+    how = partial(RecordMatcher, validation=validate.value, framing=framing.value, ambiguous=ambiguous.value)
+    matcher = _matcher(how, loaded, endpoint, group or [])
     if explain:
         _explain(Explainer(matcher, everything=everything))
         return
@@ -90,18 +101,15 @@ def _explain(explainer: Explainer) -> None:
 
 
 def _matcher(
-    catalog: Catalog, endpoint: str | None, groups: list[str], validation: Validation, framing: Framing
+    how: Callable[..., RecordMatcher], catalog: Catalog, endpoint: str | None, groups: list[str]
 ) -> RecordMatcher:
     """Return the matcher; several groups are one whose candidates are all of theirs."""
     for xid in groups:
         _require(xid, catalog.groups, "message group")
     if len(groups) < 2:
-        group = groups[0] if groups else None
-        return RecordMatcher(catalog, endpoint=endpoint, group=group, validation=validation, framing=framing)
+        return how(catalog, endpoint=endpoint, group=groups[0] if groups else None)
     union = tuple(dict.fromkeys(member for xid in groups for member in catalog.groups[xid]))
-    return RecordMatcher(
-        replace(catalog, groups={groups[0]: union}), group=groups[0], validation=validation, framing=framing
-    )
+    return how(replace(catalog, groups={groups[0]: union}), group=groups[0])
 
 
 def _require(xid: str, among: Mapping[str, Any], what: str) -> None:

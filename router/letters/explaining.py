@@ -27,6 +27,7 @@ def explained_now(letter: Letter, catalog: Catalog, settings: Settings) -> Recor
         catalog,
         hop_by_hop=settings.match.hop_by_hop,
         validation=settings.match.validation,
+        ambiguous=settings.match.ambiguous,
         framing=settings.framings.get(letter.endpoint or "", "auto"),
     )
     return Explainer(matcher).explain(1, msgspec.json.encode(letter.record().to_json()))

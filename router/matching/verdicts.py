@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,26 +15,34 @@ from router.matching.index import MatchIndex, MatchSet, members
 from router.matching.ragged import Ragged, spread
 from router.matching.tables import NumberTable
 from router.matching.targets import Target
+from router.matching.ties import Ties
 
 NO_MATCH: Final = -1
 AMBIGUOUS: Final = -2
+_TIE: Final = 1 << 40
+"""Added to the number of a winner that was decided for."""
 _COUNT_BITS: Final = 24
 _COUNT_MASK: Final = (1 << _COUNT_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """Per row: the winning target's number or a code above, and the number of the set that it was chosen from."""
+    """Per row: the winning target's number or a code above, and the number of the set that it was chosen from.
+
+    ``ties`` are the rows of winners that are not the most specific alone, and were decided for.
+    """
 
     winners: Int
     sets: Int
+    ties: Int
 
 
 class Resolver:
     """Chooses winners and takes their context out, for the targets of one index."""
 
-    def __init__(self, index: MatchIndex) -> None:
+    def __init__(self, index: MatchIndex, ties: Ties | None = None) -> None:
         self._index = index
+        self.ties = ties if ties is not None else Ties()
         self._table = SlotTable()
         targets = range(len(index.targets))
         laid = {(t, event): self._lay(index.targets[t], event=event) for t in targets for event in (False, True)}
@@ -69,7 +78,11 @@ class Resolver:
 
     def resolve(self, sets: Int) -> Verdicts:
         """Choose a winner per row from the set that is left to it."""
-        return Verdicts(self._winners.of(sets), sets)
+        chosen = self._winners.of(sets)
+        if self.ties.mode == "dead-letter":
+            return Verdicts(chosen, sets, np.zeros(0, np.int64))
+        tied = chosen >= _TIE
+        return Verdicts(np.where(tied, chosen - _TIE, chosen), sets, np.flatnonzero(tied))
 
     def contexts(self, columns: Columns, winners: Int, events: Int) -> pa.MapArray:
         """Return the context attributes of every row, an empty map where nothing won."""
@@ -121,7 +134,14 @@ class Resolver:
         best = self.most_specific(matched)
         if not best:
             return NO_MATCH
-        return best[0] if len(best) == 1 else AMBIGUOUS
+        if len(best) == 1:
+            return best[0]
+        winner = self.decided(matched, best)
+        return AMBIGUOUS if winner is None else winner + _TIE
+
+    def decided(self, matched: MatchSet, best: Sequence[int]) -> int | None:
+        """Return the target that takes records of a set for which several are most specific; None for no target."""
+        return self.ties.winner(self._index.targets, best, matched.bits, event=matched.event)
 
     def most_specific(self, matched: MatchSet) -> list[int]:
         """Return the targets of a set that specificity leaves, in order (section 5, rule b)."""

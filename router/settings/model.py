@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from bindings.private import Readers
 from catalog.schemas.codings import Framing
+from router.matching.ties import Ambiguous
 from router.settings.dead_letters import DeadLetterSettings as DeadLetterSettings
 from router.settings.inward import GatewaySettings, HttpSettings, InboxSettings
 from router.settings.logins import HTTP_URL, PLAIN_TEXT, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl
@@ -247,6 +248,13 @@ class MatchSettings(Section):
         "ambiguous", alias="validate", description="When bodies are held against their schemas."
     )
     hop_by_hop: bool = Field(False, description="Whether properties that change hop by hop filter as well.")
+    ambiguous: Ambiguous = Field(
+        "dead-letter",
+        description=(
+            "What takes a record that several definitions match equally well: the dead letters, the `first` of them in "
+            "the catalog's documents, or the nearest `base` they have in common."
+        ),
+    )
 
 
 class MetricsSettings(Section):

@@ -22,12 +22,12 @@ from bindings.parts import JSON_KIND, Part
 from bindings.protocols import Binding
 from catalog.values import media_type_of
 from router.emit_parts import attribute_part
-from router.sinks.forms import TIME_TEXT, WIDE, instant_text, pairs_of
+from router.sinks.forms import AMBIGUOUS, TIME_TEXT, WIDE, instant_text, pairs_of
 from router.sinks.passing import LINEAGE as LINEAGE
 from router.sinks.passing import HeaderPassing
 
 Mode = Literal["binary", "structured", "native"]
-MESSAGE: Final = pa.schema([*WIDE, (TIME_TEXT, pa.string())])
+MESSAGE: Final = pa.schema([*WIDE, (TIME_TEXT, pa.string()), (AMBIGUOUS, pa.string())])
 """The columns that message sinks get: an instant cannot give back ``time`` as the event wrote it."""
 _NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 _EVENT_MEDIA: Final = "application/cloudevents"
@@ -51,6 +51,7 @@ class Event:
     context: Mapping[str, str]
     protocol: str = ""
     native: str = "{}"
+    ambiguous: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def event_of(row: Mapping[str, Any]) -> Event:
         pairs_of(row.get("context")),
         row.get("protocol") or "",
         row.get("native") or "{}",
+        row.get(AMBIGUOUS) or "",
     )
 
 
@@ -146,6 +148,7 @@ def lineage_parts(event: Event, binding: Binding) -> list[Part]:
         "epoch": event.epoch,
         "position": event.position,
         "context": json.dumps(dict(event.context), ensure_ascii=False, separators=(",", ":")),
+        **({"ambiguous": event.ambiguous} if event.ambiguous else {}),
     }
     return [
         Part(f"{prefix}.{LINEAGE}{name}", (quote(text, safe=_VISIBLE) if binding.rule.encoded else text).encode())

@@ -41,6 +41,10 @@ DEAD_LETTER: Final = pa.schema(
 TIME_TEXT: Final = "time_text"
 """An optional column beside WIDE for JSON lines: ``time`` as the event wrote it, which an instant cannot give back."""
 
+AMBIGUOUS: Final = "ambiguous"
+"""An optional column beside WIDE: how ``match.ambiguous`` decided for an event, null where nothing was to decide."""
+DECIDED: Final = WIDE.append(pa.field(AMBIGUOUS, pa.string()))
+"""What tables get while such is decided for; they have the column from then on."""
 _ATTRIBUTES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
 _LINE_BREAKS: Final = (b"\n", b"\r")
 
@@ -68,6 +72,7 @@ def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
             "epoch": row.get("epoch"),
             "position": row.get("position"),
             "received": instant_text(row.get("received")),
+            **({AMBIGUOUS: row[AMBIGUOUS]} if row.get(AMBIGUOUS) is not None else {}),
         }
     )
 

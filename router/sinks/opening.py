@@ -68,7 +68,8 @@ def _tables(name: str, settings: TableSettings, kind: Kind, catalog: Catalog, fr
         return DeltaSink(name, path, schema, grows=grows, partition_by=settings.partition_by, upkeep=upkeep)
 
     if settings.layout == "wide" or kind == "dead-letters":
-        return table(settings.path)
+        # How ambiguous records were decided for has a column only while such are decided for.
+        return table(settings.path, grows=kind == "events")
     return DefinitionTablesSink(
         name,
         settings.table,

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bindings.codings import coding_of
 from bindings.envelope import Envelope
 from bindings.events import NotAnEvent, decode_batch
 from bindings.parts import Part
@@ -20,8 +19,7 @@ from bindings.protocols import Binding, binding_of
 from catalog.errors import RecordError
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record, parse_record
-from catalog.schemas.codings import Framing, decoded
-from catalog.schemas.contract import SchemaFault
+from catalog.schemas.codings import Framing
 from catalog.schemas.validation import PayloadValidation
 from catalog.values import (
     canonical,
@@ -32,6 +30,7 @@ from catalog.values import (
     percent_decode,
     text_of,
 )
+from tests.support.reference_bodies import Body, body_of, fits
 from tests.support.reference_mapping import BRACES, is_template, left_over, mapped
 
 HOPS: Final = {"qos", "retain", "message_expiry_interval", "partition"}
@@ -50,10 +49,6 @@ class Match:
     characters: int
 
 
-Body = tuple[bytes | SchemaFault | None, Framing]
-"""What schemas look at; None for no body, or for one that gets no verdict."""
-
-
 class Reference:
     """Judges native records one at a time. ``endpoint`` or ``group`` fix the candidates, as with ``match``."""
 
@@ -66,7 +61,9 @@ class Reference:
         hop_by_hop: bool = False,
         validation: str = "ambiguous",
         framing: Framing = "auto",
+        ambiguous: str = "dead-letter",
     ) -> None:
+        self._ambiguous = ambiguous
         self.catalog = catalog
         self._framing = framing
         self._payloads = PayloadValidation(catalog)
@@ -149,7 +146,17 @@ class Reference:
         hops = self._hop_by_hop
         found = [match_one(each, endpoint, binding, parts, envelope, hops=hops) for each in candidates]
         matches = [match for match in found if match is not None]
-        winner = self._conforming(matches, endpoint, envelope, self._body(binding, parts, envelope))
+        tied: list[Match] = []
+        winner = self._conforming(matches, endpoint, envelope, body_of(binding, parts, envelope, self._framing), tied)
+        if winner == "ambiguous" and self._ambiguous == "first":
+            winner = min(tied, key=lambda match: self.catalog.order.index(match.definition.xid))
+        elif winner == "ambiguous" and self._ambiguous == "base":
+            bases = [
+                self.catalog.definitions[xid] for xid in tied[0].definition.base if xid in self.catalog.definitions
+            ]
+            common = [each for each in bases if all(each.xid in one.definition.base for one in tied)]
+            seen = (match_one(each, endpoint, binding, parts, envelope, hops=hops) for each in common)
+            winner = next((each for each in seen if each is not None), winner)
         if isinstance(winner, str):
             return dead(winner)
         attributes: Mapping[str, str] | None = envelope.attributes
@@ -164,33 +171,27 @@ class Reference:
             if attributes is None:
                 return dead("unmappable")
         xid = winner.definition.xid
-        return {"outcome": "routed", "message": xid, "context": winner.context, "cloudevent": dict(attributes or {})}
+        told = {"outcome": "routed", "message": xid, "context": winner.context, "cloudevent": dict(attributes or {})}
+        among = ", ".join(each.definition.xid for each in tied)
+        return told | ({"ambiguous": f"{self._ambiguous} of {among}"} if tied else {})
 
-    def _body(self, binding: Binding, parts: Sequence[Part], envelope: Envelope) -> Body:
-        """Section 10: the body without its content coding, and how it begins."""
-        if envelope.mode == "structured" or envelope.data is None:
-            return envelope.data, "none"
-        opened = decoded(envelope.data, coding_of(parts))
-        return opened, self._framing if binding.protocol == "KAFKA" else "none"
-
-    def _conforming(self, found: list[Match], endpoint: Endpoint | None, envelope: Envelope, body: Body) -> Match | str:
+    def _conforming(
+        self, found: list[Match], endpoint: Endpoint | None, envelope: Envelope, body: Body, tied: list[Match]
+    ) -> Match | str:
         """Section 5: without envelope and protocol the schema decides; among several it tells apart."""
         decided = [each for each in found if not decides(each.definition, endpoint) or self._fits(each, envelope, body)]
         if self._validation == "always" or (self._validation == "ambiguous" and len(decided) > 1):
             fitting = [each for each in decided if self._fits(each, envelope, body)]
             if decided and not fitting:
                 return "schema-violation"
-            return most_specific(fitting)
-        return most_specific(decided)
+            return most_specific(fitting, tied)
+        return most_specific(decided, tied)
 
     def _fits(self, match: Match, envelope: Envelope, body: Body) -> bool:
         content = envelope.attributes.get("datacontenttype") if envelope.is_event else envelope.content_type
         if content is None and envelope.mode == "structured":
             content = "application/json"
-        data, framing = body
-        if isinstance(data, SchemaFault) or (data is None and envelope.data is not None):
-            return data is None
-        return self._payloads.faults(match.definition.xid, [data], [content], [framing]) == [None]
+        return fits(self._payloads, match.definition.xid, body, content)
 
     def _source(self, record: Record, endpoint: Endpoint | None) -> str:
         if endpoint is not None:
@@ -383,12 +384,15 @@ def native_values(prop: Property, parts: Sequence[Part], binding: Binding) -> li
     return found
 
 
-def most_specific(found: Sequence[Match]) -> Match | str:
-    """Section 5 (b) and (c): the one that is left, else the reason why none is."""
+def most_specific(found: Sequence[Match], tied: list[Match]) -> Match | str:
+    """Section 5 (b) and (c): the one that is left, else the reason why none is; *tied* is filled with several."""
     if not found:
         return "no-match"
     top = max((match.literals, match.characters) for match in found)
     best = [match for match in found if (match.literals, match.characters) == top]
     bases = {xid for match in best for xid in match.definition.base}
     best = [match for match in best if match.definition.xid not in bases]
-    return best[0] if len(best) == 1 else "ambiguous"
+    if len(best) == 1:
+        return best[0]
+    tied += best
+    return "ambiguous"

@@ -26,7 +26,7 @@ from router.render import COLUMNS, event_column
 from router.routing import Routes
 from router.settings import settings_from_dict
 from router.sinks.forms import TIME_TEXT
-from router.stages import HEADERS_TYPE, Kind, judged, unified
+from router.stages import HEADERS_TYPE, Kind, judged, lineage_headers, unified
 from tests.support.reference import Reference
 from tests.support.reference_mapping import POSITION as UNPLACED
 from tests.support.rule_records import POSITION, RECEIVED
@@ -57,7 +57,11 @@ def by_match(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:
     told: dict[int, Told] = {}
     for settings, places in groups_of(samples).items():
         matcher = RecordMatcher(
-            catalog, hop_by_hop=settings.hop_by_hop, validation=settings.validate, framing=settings.framing
+            catalog,
+            hop_by_hop=settings.hop_by_hop,
+            validation=settings.validate,
+            framing=settings.framing,
+            ambiguous=settings.ambiguous,
         )
         for begin in range(0, len(places), TOGETHER):
             some = places[begin : begin + TOGETHER]
@@ -71,7 +75,11 @@ def by_reference(catalog: Catalog, samples: Sequence[Sample]) -> list[Told]:
     told: dict[int, Told] = {}
     for settings, places in groups_of(samples).items():
         reference = Reference(
-            catalog, hop_by_hop=settings.hop_by_hop, validation=settings.validate, framing=settings.framing
+            catalog,
+            hop_by_hop=settings.hop_by_hop,
+            validation=settings.validate,
+            framing=settings.framing,
+            ambiguous=settings.ambiguous,
         )
         told.update((place, events_of(reference.outcome(line_of(samples[place])))) for place in places)
     return [_plain(sample, told[place]) for place, sample in enumerate(samples)]
@@ -119,11 +127,12 @@ def judge_of(catalog: Catalog, settings: Settings, endpoints: Collection[str], f
     sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
     routed = {"sinks": sinks, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["dead"]}}
     chosen = settings_from_dict(routed, {}, folder)
-    builder = ChannelBuilder(catalog, hop_by_hop=settings.hop_by_hop)
+    builder = ChannelBuilder(catalog, hop_by_hop=settings.hop_by_hop, ambiguous=settings.ambiguous)
     numbers = {xid: number for number, xid in enumerate(sorted(endpoints))}
     for xid in numbers:
         builder.endpoints(xid, [xid], framing=settings.framing)
-    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), settings.validate)
+    payloads = PayloadValidation(catalog)
+    matcher = Matcher(builder.targets, builder.channels, payloads, settings.validate, builder.ties())
     return Judge(matcher, OutputBuilder(matcher, Routes(chosen), SizeLimits(chosen)), numbers, 2**30)
 
 
@@ -187,12 +196,13 @@ def _ran(frame: DataFrame, kind: Kind, judge: Judge, keys: Mapping[tuple[Any, ..
     outcomes = unified(judged(frame, kind, context.broadcast(judge), tallies), kind, "q")
     places = ("topic", "partition", "offset") if kind == "kafka" else ("position",)
     event = F.when(F.col("m.route") >= 0, event_column(kind)).alias("event")
-    fields = ("message", "reason", "detail", "nearest", "context", "place")
+    fields = ("message", "reason", "detail", "nearest", "ambiguous", "context", "place")
     chosen = outcomes.select(
         F.struct(*(F.col(f"raw.{name}") for name in places)).alias("key"),
         *(F.col(f"m.{name}") for name in fields),
         "body",
         event,
+        lineage_headers("epoch").alias("lineage"),
     )
     rows = sorted(chosen.toArrow().to_pylist(), key=lambda row: row["place"] or 0)
     told: dict[int, Told] = {}
@@ -213,7 +223,10 @@ def _form(row: Mapping[str, Any]) -> dict[str, Any]:
     attributes = {name: event[name] for name in COLUMNS} | {"time": event[TIME_TEXT]} | dict(event["extensions"])
     attributes = {name: text for name, text in attributes.items() if text is not None}
     context = dict(row["context"])
-    return {"outcome": "routed", "message": row["message"], "context": context, "cloudevent": attributes, "body": body}
+    told = {"outcome": "routed", "message": row["message"], "context": context, "cloudevent": attributes, "body": body}
+    lineage = {each["key"]: each["value"].decode() for each in row["lineage"] if each["value"] is not None}
+    assert lineage.get("xrouter-ambiguous") == row["ambiguous"]
+    return told | ({"ambiguous": row["ambiguous"]} if row["ambiguous"] is not None else {})
 
 
 def differences(sample: Sample, place: int, told: Told) -> str:
@@ -229,6 +242,8 @@ def _difference(sample: Sample, place: int, due: Expected, found: Mapping[str, A
         return _unlike_letter(sample, due, found)
     if found["outcome"] != "routed" or not _is_message(due.message or "", found["message"]):
         return f"due is {due.message}, found {json.dumps(found)}"
+    if found.get("ambiguous") != due.ambiguous:
+        return f"due is that it was {due.ambiguous}, found {found.get('ambiguous')}"
     if found["context"] != due.context:
         return f"due is the context {due.context}, found {found['context']}"
     event = dict(found["cloudevent"])

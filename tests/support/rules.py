@@ -21,6 +21,7 @@ from catalog.load import build
 from catalog.model import PROTOCOLS, Catalog
 from catalog.schemas.codings import Framing
 from router.conformance import Validation
+from router.matching.ties import Ambiguous
 from tests.support.rule_records import POSITION, RECEIVED, TIME, TIMES, TIMESTAMP, RuleError, merged, options_of, render
 from tests.support.rule_records import property_of as full_name
 
@@ -29,7 +30,9 @@ INPUTS: Final = frozenset(
     {"text", "other", "event", "structured", "batch", "content", "media", "body", "body_base64", "native", "coding"}
     | {"endpoint", "protocol", "time"}
 )
-OUTCOME: Final = frozenset({"routed", "context", "cloudevent", "exactly", "data", "dead", "nearest", "names"})
+OUTCOME: Final = frozenset(
+    {"routed", "ambiguous", "context", "cloudevent", "exactly", "data", "dead", "nearest", "names"}
+)
 ABOUT: Final = frozenset({"sign", "bug", "events"})
 CASE: Final = frozenset(
     {"protocols", "catalog", "messages", "group", "endpoint", "given", "records", "settings", "self"}
@@ -69,6 +72,7 @@ class Expected:
     reason: str | None = None
     nearest: Sequence[tuple[str, tuple[str, ...]]] | None = None
     names: Sequence[str] = ()
+    ambiguous: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class Settings:
     hop_by_hop: bool = False
     validate: Validation = "ambiguous"
     framing: Framing = "auto"
+    ambiguous: Ambiguous = "dead-letter"
 
 
 @dataclass(slots=True)
@@ -259,7 +264,9 @@ def _expected(
     event = {name: TIMES.get(protocol, RECEIVED) if text == TIME else text for name, text in event.items()}
     if "data" in told:
         data = None if told["data"] is None else str(told["data"]).encode()
-    return Expected(told["routed"], told.get("context", {}), told.get("exactly", event), data)
+    return Expected(
+        told["routed"], told.get("context", {}), told.get("exactly", event), data, ambiguous=told.get("ambiguous")
+    )
 
 
 def _failed(protocol: str, properties: Any) -> tuple[str, ...]:

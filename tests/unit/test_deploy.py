@@ -68,6 +68,7 @@ def known_samples() -> dict[str, set[str]]:
     metrics = Metrics(["s"], ["/endpoints/e"])
     tally = Tally()
     tally.definitions["/m"] = 1
+    tally.ties["/endpoints/e"] = 1
     metrics.batch_done("q", tally, 0.1, 0)
     metrics.lag("/endpoints/e", 0)
     metrics.catalog("e", 0)

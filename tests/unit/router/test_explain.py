@@ -130,6 +130,18 @@ def test_verdicts_say_what_decided() -> None:
     assert found["another"] == "1 of 2 failed"
 
 
+@pytest.mark.parametrize(("ambiguous", "winner"), [("dead-letter", None), ("first", "fitting"), ("base", None)])
+def test_a_tie_says_how_it_was_decided(ambiguous: Any, winner: str | None) -> None:
+    (event,) = explained(EVERY, kafka("s"), validation="never", ambiguous=ambiguous).events
+    told = {each.message.rpartition("/")[2]: (each.verdict, each.wins) for each in event.candidates}
+    assert told["rejecting"] == ("matches, and ties", False)
+    assert told["fitting"] == (("wins", True) if winner else ("matches, and ties", False))
+    why = "2 candidates are equally specific"
+    assert event.why == (f"{why}, and match.ambiguous takes {FITTING.xid}" if winner else why)
+    assert event.winner == (FITTING.xid if winner else None)
+    assert event.outcome["outcome"] == ("routed" if winner else "dead-letter")
+
+
 def test_schemas_are_told_where_they_were_looked_at() -> None:
     (event,) = explained(EVERY, kafka("s")).events
     schemas = {each.message.rsplit("/", 1)[-1]: each.schema for each in event.candidates if each.matches}

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pytest import approx
 
 from router.metrics import LATENCY_BUCKETS, BulkHistogram, Metrics
-from router.tally import DEAD_LETTER, ROUTED, Tally
+from router.tally import DEAD_LETTER, ROUTED, Tally, collect
 
 CONTRACT = {
     "xrouter_records": {"endpoint", "outcome", "reason"},
@@ -27,6 +27,7 @@ CONTRACT = {
     "xrouter_gateway_received": {"endpoint"},
     "xrouter_gateway_acknowledged": {"endpoint"},
     # Additions to section 8.
+    "xrouter_ambiguous_records": {"endpoint"},
     "xrouter_query_held": {"query", "sink"},
     "xrouter_catalog_awaited": set(),
     "xrouter_catalog_doubted": set(),
@@ -48,7 +49,12 @@ def tally(records: dict[tuple[str, str, str], int], arrivals: dict[int, int] | N
 
 def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics = Metrics(["lake"], ["/endpoints/a"])
-    metrics.batch_done("q", Tally(Counter(), Counter({"/m": 1}), Counter()), 0.1, NOW)
+    decided = collect(['{"counts": [], "arrivals": [], "spilled": 0, "bytes": 0, "ties": [["/endpoints/a", 2]]}'])
+    decided.add(
+        Tally.from_json(Tally(Counter(), Counter({"/m": 1}), Counter(), ties=Counter({"/endpoints/a": 3})).to_json())
+    )
+    metrics.batch_done("q", decided, 0.1, NOW)
+    assert value(metrics, "xrouter_ambiguous_records_total", endpoint="/endpoints/a") == 5
     metrics.lag("/endpoints/a", 1)
     metrics.catalog("e1", 1)
     metrics.held("q", "lake")

@@ -18,7 +18,7 @@ from router.errors import SinkError
 from router.faults import fault_of
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
-from router.sinks.forms import DEAD_LETTER, INSTANT, WIDE, wide_to_json_line
+from router.sinks.forms import DEAD_LETTER, DECIDED, INSTANT, WIDE, wide_to_json_line
 from router.sinks.upkeep import Upkeep, UpkeepRules
 
 
@@ -48,6 +48,21 @@ def test_repeated_commit_is_left_out(kind: str, tmp_path: Path) -> None:
     assert again.write(rows(), Commit("a", 0)).repeated
     assert not again.already(Commit("a", 1))
     assert not again.write(rows(), Commit("b", 0)).repeated
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet", "jsonl"])
+def test_a_sink_may_begin_and_end_to_tell_how_ambiguous_records_were_decided_for(kind: str, tmp_path: Path) -> None:
+    decided = pa.Table.from_pylist([{**rows(1).to_pylist()[0], "id": "9", "ambiguous": "first of /a, /b"}], DECIDED)
+    for version, batch in enumerate((rows(1), decided, rows(1))):
+        sink = open_sink("lake", settings(kind, tmp_path / "t"), "events")
+        assert sink.write(batch, Commit("a", version)).rows == 1
+    if kind == "jsonl":
+        lines = [json.loads(file.read_text()) for file in sorted((tmp_path / "t").glob("*.jsonl"))]
+        assert [line.get("ambiguous") for line in lines] == [None, "first of /a, /b", None]
+        return
+    files = [str(file) for file in (tmp_path / "t").glob("*.parquet")]
+    query = "select id, ambiguous from read_parquet(?, union_by_name=true) order by id desc"
+    assert duckdb.execute(query, [files]).fetchall()[0] == ("9", "first of /a, /b")
 
 
 @pytest.mark.parametrize("kind", ["delta", "parquet", "jsonl"])

@@ -1,0 +1,45 @@
+"""What becomes of records that several definitions match equally well: ``match.ambiguous``, semantics.md section 10."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from router.matching.targets import Target
+
+Ambiguous = Literal["dead-letter", "first", "base"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """Decides between equally specific targets, by their numbers.
+
+    ``ranks`` are their places in the documents of the catalog, ``bases`` the targets that each derives from, nearest
+    first, as the same endpoint sees them.
+    """
+
+    mode: Ambiguous = "dead-letter"
+    ranks: Sequence[int] = ()
+    bases: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def winner(self, targets: Sequence[Target], best: Sequence[int], bits: int, *, event: bool) -> int | None:
+        """Return the target that takes records which *best* tie for, None when they stay ambiguous.
+
+        *bits* is the set of all targets that match. A common base that is none of them takes such records only if all
+        that it asks is asked by the first of *best*, so that it matches too.
+        """
+        if self.mode == "first":
+            return min(best, key=lambda number: self.ranks[number])
+        if self.mode == "base":
+            asked = set(targets[best[0]].constraints(event=event) or ())
+            for base in self.bases.get(best[0], ()):
+                own = targets[base].constraints(event=event)
+                common = all(targets[base].xid in targets[number].definition.base for number in best[1:])
+                if common and (bits >> base & 1 or (own is not None and asked.issuperset(own))):
+                    return base
+        return None
+
+    def told(self, targets: Sequence[Target], best: Sequence[int]) -> str:
+        """Return how it was decided, for lineage."""
+        return f"{self.mode} of " + ", ".join(targets[number].xid for number in best)
