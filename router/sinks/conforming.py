@@ -23,6 +23,8 @@ from router.matching.constraints import BASE64_KEY, Constraint
 from router.sinks.events import Event, Mode, Outbound
 
 _REMEMBERED: Final = 20_000
+_REMEMBERED_BYTES: Final = 4096
+"""Messages with longer properties are matched each time, so that senders cannot fill the memory with them."""
 _ADDRESS: Final = {"KAFKA": "topic", "MQTT/5.0": "topic_name", "MQTT/3.1.1": "topic_name", "NATS": "subject"}
 _OF_MQTT_3: Final = frozenset({"topic_name", "qos", "retain"})
 _NEVER_SENT: Final = frozenset({"path", "status"})
@@ -99,7 +101,10 @@ class Conformance:
         return (part for part in found if part.key not in self._uncarried) if self._uncarried else found
 
     def _key(self, made: Made, parts: Sequence[Part]) -> Any:
-        """Return what decides the verdict; None when that is all of the message, body included."""
+        """Return what decides the verdict; None when that is all of the message, or too large to be remembered."""
+        size = sum(len(part.value or b"") for part in parts) + sum(map(len, made.event.attributes.values()))
+        if size > _REMEMBERED_BYTES:
+            return None
         attributes, content = made.event.attributes, made.event.attributes.get("datacontenttype")
         native = made.mode == "native"
         if native and (self._sniffs[made.definition] or media_type_of(content).startswith(_EVENT_MEDIA)):
