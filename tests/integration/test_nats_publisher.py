@@ -59,7 +59,8 @@ def test_a_message_at_which_the_server_ends_the_connection_is_refused(tmp_path: 
         publisher.close()
     assert [place for place, verdict in enumerate(verdicts) if verdict is not None] == [1]
     assert verdicts[1] is not None
-    assert "maximum control line exceeded" in verdicts[1].reason.lower()
+    # What the server said is lost when the connection is reset before it was read.
+    assert "ends the connection at this message" in verdicts[1].reason
 
 
 def test_publisher_asks_to_try_again_what_can_pass(tmp_path: Path) -> None:
