@@ -11,10 +11,11 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from bindings.amqp.forms import milliseconds
 from bindings.amqp.sections import HEADER_FIELDS, PROPERTY_FIELDS
 from bindings.amqp.values import Typed
 from catalog.model import Property
-from catalog.values import INT32_MAX, INT32_MIN, INT64_MAX, binary_value, instant, is_valid
+from catalog.values import INT32_MAX, INT32_MIN, INT64_MAX, binary_value, is_valid
 
 FIELD_TYPES: Final[Mapping[str, str]] = {
     f"{section}.{name}": usual
@@ -32,7 +33,6 @@ _BY_TYPE: Final[Mapping[str, str]] = {
     "symbol": "symbol",
     "timestamp": "timestamp",
 }
-_NANOSECONDS: Final = 1_000_000
 _DIGITS: Final = 40
 
 
@@ -83,11 +83,6 @@ def _truth(text: str) -> bool | None:
     return {"true": True, "false": False}.get(text)
 
 
-def _milliseconds(text: str) -> int | None:
-    at = instant(text)
-    return None if at is None else at // _NANOSECONDS
-
-
 def _uuid(text: str) -> str | None:
     try:
         return str(uuid.UUID(text))
@@ -104,7 +99,7 @@ _READ: Final[Mapping[str, Callable[[str], Any]]] = {
     "float": _fraction,
     "double": _fraction,
     "boolean": _truth,
-    "timestamp": _milliseconds,
+    "timestamp": milliseconds,
     "uuid": _uuid,
     "binary": binary_value,
     "char": _character,

@@ -80,10 +80,16 @@ def typed_of(part: Part, types: Mapping[str, str]) -> Typed:
     return Typed("string", part.text)
 
 
+def milliseconds(text: str) -> int | None:
+    """Return the time that a text is, as AMQP counts it since 1970; None for one that is none."""
+    at = instant(text)
+    return None if at is None else at // _NANOSECONDS
+
+
 def _typed_text(text: str, told: str | None) -> Typed:
     if told == "timestamp":
-        at = instant(text)
-        return Typed("string", text) if at is None else Typed(told, at // _NANOSECONDS)
+        at = milliseconds(text)
+        return Typed("string", text) if at is None else Typed(told, at)
     if told == "char" and len(text) == 1:
         return Typed(told, ord(text))
     if told in ("float", "double") and text in _NOT_FINITE:

@@ -7,7 +7,7 @@ found and given up (:mod:`bindings.suspects`); the others pass.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,6 +17,7 @@ from bindings.amqp.options import option_map
 from bindings.amqp.outgoing import EncodingError, OutMessage, encode
 from bindings.amqp.outlet import Job, LinkLost, Outlet
 from bindings.gateways import Connection
+from bindings.sending import Unsettled
 from bindings.suspects import Ended, Item, Suspects
 
 __all__ = ["AmqpSender", "OutMessage", "Refusal", "SendError"]
@@ -34,15 +35,14 @@ class Refusal:
     condition: str
     description: str = ""
 
+    @property
+    def reason(self) -> str:
+        """Both in one line."""
+        return f"the broker refuses it: {self.condition} {self.description}".strip()
 
-class SendError(Exception):
-    """Nothing is known of some messages, or the broker wants them again later: send again what is not in ``settled``,
-    which has what became of the others by place.
-    """
 
-    def __init__(self, message: str, settled: Mapping[int, Refusal | None] | None = None) -> None:
-        super().__init__(message)
-        self.settled = dict(settled or {})
+class SendError(Unsettled):
+    """Nothing is known of some messages, or the broker wants them again later."""
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -28,6 +28,7 @@ from bindings.gateways import Tls
 from bindings.http.client import Version, client
 from bindings.http.handshake import NotPermitted, Permissions
 from bindings.http.unanswered import ENDED, Unanswered
+from bindings.sending import Refusal, Unsettled
 from bindings.suspects import IN_A_ROW
 
 TRY_AGAIN: Final = frozenset({401, 407, 408, 425, 429})
@@ -55,23 +56,12 @@ class OutRequest:
     lane: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """The target will never take this message; ``reason`` says why, without our credentials."""
-
-    reason: str
-
-
 Settled = Refusal | None
 """What became of a message: None is taken."""
 
 
-class PostError(Exception):
-    """The target takes nothing now; try again. ``settled`` has what became of those that were answered, by place."""
-
-    def __init__(self, message: str, settled: Mapping[int, Settled] | None = None) -> None:
-        super().__init__(message)
-        self.settled = dict(settled or {})
+class PostError(Unsettled):
+    """The target takes nothing now; try again."""
 
 
 class _Ended(PostError):

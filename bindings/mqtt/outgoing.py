@@ -38,13 +38,6 @@ class OutMessage:
     lane: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why the broker will never take a message, in one line."""
-
-    reason: str
-
-
 def properties_of(message: OutMessage) -> Properties | None:
     """Return the MQTT 5 properties of a message, user properties in order and with their repeats; None without any.
 

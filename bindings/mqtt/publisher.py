@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Final
 
@@ -17,7 +17,8 @@ from bindings.gateways import Connection
 from bindings.mqtt.connecting import LinkError, connector_of
 from bindings.mqtt.link import Link
 from bindings.mqtt.messages import Delivery, Version
-from bindings.mqtt.outgoing import OutMessage, Refusal, fault_of, properties_of
+from bindings.mqtt.outgoing import OutMessage, fault_of, properties_of
+from bindings.sending import Refusal, Unsettled
 from bindings.suspects import Ended, Item, Suspects
 
 MAX_IN_FLIGHT: Final = 256
@@ -37,14 +38,8 @@ _STALLED: Final = 1 / 3
 """The share of the time limit after which a connection without confirmations is given up for another one."""
 
 
-class PublishError(Exception):
-    """Not everything was confirmed in time, for a reason that may pass: send again what is not in ``settled``, which
-    has what became of the others by place.
-    """
-
-    def __init__(self, message: str, settled: Mapping[int, Refusal | None]) -> None:
-        super().__init__(message)
-        self.settled = dict(settled)
+class PublishError(Unsettled):
+    """Not everything was confirmed in time, for a reason that may pass."""
 
 
 class MqttPublisher:
@@ -88,7 +83,7 @@ class MqttPublisher:
                 lambda places: self._send(_Sending(messages, places, settled)),
                 settled,
             )
-        except Ended as error:
+        except (Ended, PublishError) as error:
             missing = len(messages) - len(settled)
             raise PublishError(f"{missing} of {len(messages)} messages were not confirmed: {error}", settled) from error
         return [settled[place] for place in range(len(messages))]
@@ -109,8 +104,7 @@ class MqttPublisher:
             left = sending.progress + self._timeout - time.monotonic()
             if left <= 0:
                 self._drop()
-                missing, all_ = len(sending.messages) - len(sending.settled), len(sending.messages)
-                raise PublishError(f"{missing} of {all_} messages were not confirmed: {fault}", sending.settled)
+                raise PublishError(fault)
             try:
                 link = self._ready()
             except LinkError as error:

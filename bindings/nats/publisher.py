@@ -21,6 +21,7 @@ from bindings.nats.connection import CONNECT_SECONDS, ConnectFault, Dialling, Ra
 from bindings.nats.headers import block_of, status_of
 from bindings.nats.options import is_subject
 from bindings.nats.records import Arrival
+from bindings.sending import Refusal, Unsettled
 from bindings.suspects import Ended, Item, Suspects
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
@@ -52,21 +53,8 @@ class OutMessage:
     lane: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a message will never be taken, however often it is sent."""
-
-    reason: str
-
-
-class PublishError(Exception):
-    """Messages that may not have been taken, for a reason that can pass; send again what is not in ``settled``, which
-    has what became of the others by place.
-    """
-
-    def __init__(self, message: str, settled: Mapping[int, Refusal | None] | None = None) -> None:
-        super().__init__(message)
-        self.settled = dict(settled or {})
+class PublishError(Unsettled):
+    """Messages that may not have been taken, for a reason that can pass."""
 
 
 class NatsPublisher:

@@ -10,12 +10,12 @@ from bindings.amqp.codec import SECTIONS
 from bindings.amqp.declared import FIELD_TYPES
 from bindings.amqp.forms import typed_of, types_of
 from bindings.amqp.outgoing import OutMessage
-from bindings.amqp.sender import AmqpSender, Refusal, SendError
+from bindings.amqp.sender import AmqpSender, SendError
 from bindings.amqp.values import Typed
 from bindings.gateways import Connection, GatewayError
 from bindings.parts import Part
 from router.sinks.events import Outbound
-from router.sinks.messages import TargetDown
+from router.sinks.messages import TargetDown, reason_of
 
 _TEXTS: Final = frozenset({None, "string", "symbol"})
 
@@ -37,11 +37,9 @@ class AmqpTarget:
         """
         try:
             answers = self._sender.send([message_of(each) for each in messages])
-        except SendError as error:
-            raise TargetDown(str(error), {at: _reason(done) for at, done in error.settled.items()}) from error
-        except GatewayError as error:
-            raise TargetDown(str(error)) from error
-        return [_reason(answer) for answer in answers]
+        except (SendError, GatewayError) as error:
+            raise TargetDown.by(error) from error
+        return [reason_of(answer) for answer in answers]
 
     def close(self) -> None:
         """Disconnect."""
@@ -79,7 +77,3 @@ def _value(part: Part, types: Mapping[str, str]) -> Any:
     if usual in _TEXTS and part.text is not None:
         return Typed(usual, part.text)
     return Typed(usual, typed_of(part, {part.key: usual}).value)
-
-
-def _reason(refusal: Refusal | None) -> str | None:
-    return None if refusal is None else f"the broker refuses it: {refusal.condition} {refusal.description}".strip()

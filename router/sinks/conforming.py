@@ -83,14 +83,14 @@ class Conformance:
     def faults(self, made: Sequence[Made]) -> list[str]:
         """Return for each message what keeps it from matching its definition; empty when it matches."""
         received = [tuple(self._received(each.message)) for each in made]
-        keys = [self._key(each, parts) for each, parts in zip(made, received, strict=True)]
+        keys = [self._key(each, parts) or place for place, (each, parts) in enumerate(zip(made, received, strict=True))]
         asked: dict[Any, int] = {}
         for place, key in enumerate(keys):
-            if key is None or key not in self._known:
-                asked.setdefault(place if key is None else key, place)
+            if key not in self._known:
+                asked.setdefault(key, place)
         told = self._decide([(place, made[place], received[place]) for place in asked.values()]) if asked else {}
         found = {key: told[place] for key, place in asked.items()}
-        answers = [self._known[key] if key in self._known else found[_or(key, place)] for place, key in enumerate(keys)]
+        answers = [self._known[key] if key in self._known else found[key] for key in keys]
         if len(self._known) + len(found) > _REMEMBERED:
             self._known.clear()
         self._known.update((key, fault) for key, fault in found.items() if not isinstance(key, int))
@@ -168,10 +168,6 @@ def _any_value(constraint: Constraint) -> bool:
 
 def _part_key(key: str) -> str:
     return "key" if key == f"p.{BASE64_KEY}" else key[2:]
-
-
-def _or(key: Any, place: int) -> Any:
-    return place if key is None else key
 
 
 def _fault(nearest: Sequence[dict[str, Any]], detail: str) -> str:

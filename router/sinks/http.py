@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from bindings.http.poster import HttpPoster, OutRequest, PostError, Refusal
+from bindings.http.poster import HttpPoster, OutRequest, PostError
 from router.errors import SinkError
 from router.settings.model import HttpSink
 from router.settings.values import revealed
 from router.sinks.connecting import tls_of
 from router.sinks.events import Outbound
-from router.sinks.messages import TargetDown
+from router.sinks.messages import TargetDown, reason_of
 
 _HEADERS: Final = "headers."
 _METHOD: Final = "method"
@@ -45,9 +45,9 @@ class HttpTarget:
             TargetDown: a target takes nothing now.
         """
         try:
-            return [_reason(settled) for settled in self._poster.send([self.request(each) for each in messages])]
+            return [reason_of(settled) for settled in self._poster.send([self.request(each) for each in messages])]
         except PostError as error:
-            raise TargetDown(str(error), {at: _reason(done) for at, done in error.settled.items()}) from error
+            raise TargetDown.by(error) from error
 
     def request(self, message: Outbound) -> OutRequest:
         """Return the request for a message."""
@@ -72,7 +72,3 @@ def headers_of(settings: HttpSink) -> list[tuple[str, str]]:
     if settings.api_key is not None:
         made.append((settings.api_key_header, settings.api_key.get_secret_value()))
     return made
-
-
-def _reason(settled: Refusal | None) -> str | None:
-    return None if settled is None else settled.reason

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from bindings.parts import Part
 from bindings.protocols import Binding
+from bindings.sending import Refused, Unsettled
 from router.addresses import AddressError, AddressTemplate
 from router.errors import SinkError
 from router.names import event_values, missing_value
@@ -43,6 +44,17 @@ class TargetDown(Exception):
     def __init__(self, message: str, settled: Mapping[int, str | None] | None = None) -> None:
         super().__init__(message)
         self.settled = dict(settled or {})
+
+    @classmethod
+    def by(cls, error: Exception) -> TargetDown:
+        """Return what the error of a client comes to."""
+        settled = error.settled if isinstance(error, Unsettled) else {}
+        return cls(str(error), {at: reason_of(refused) for at, refused in settled.items()})
+
+
+def reason_of(refused: Refused | None) -> str | None:
+    """Return why a client's message will never be taken; None for one that is."""
+    return None if refused is None else refused.reason
 
 
 class Target(Protocol):

@@ -8,11 +8,11 @@ from typing import Final
 
 from bindings.gateways import Connection, GatewayError
 from bindings.mqtt.messages import Version
-from bindings.mqtt.outgoing import OutMessage, Refusal
+from bindings.mqtt.outgoing import OutMessage
 from bindings.mqtt.publisher import MqttPublisher, PublishError
 from bindings.parts import Part
 from router.sinks.events import Outbound
-from router.sinks.messages import TargetDown
+from router.sinks.messages import TargetDown, reason_of
 
 _USER: Final = "user_properties."
 _MOST_QOS: Final = 1
@@ -37,11 +37,9 @@ class MqttTarget:
         """
         try:
             answers = self._publisher.send([message_of(each) for each in messages])
-        except PublishError as error:
-            raise TargetDown(str(error), {at: _reason(done) for at, done in error.settled.items()}) from error
-        except GatewayError as error:
-            raise TargetDown(str(error)) from error
-        return [_reason(answer) for answer in answers]
+        except (PublishError, GatewayError) as error:
+            raise TargetDown.by(error) from error
+        return [reason_of(answer) for answer in answers]
 
     def close(self) -> None:
         """Disconnect."""
@@ -69,10 +67,6 @@ def message_of(made: Outbound) -> OutMessage:
         payload_format=_number(scalars.get("payload_format")),
         lane=made.lane,
     )
-
-
-def _reason(settled: Refusal | None) -> str | None:
-    return None if settled is None else settled.reason
 
 
 def _text(part: Part | None) -> str | None:

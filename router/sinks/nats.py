@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from bindings.gateways import Connection, GatewayError
-from bindings.nats.publisher import NatsPublisher, OutMessage, PublishError, Refusal
+from bindings.nats.publisher import NatsPublisher, OutMessage, PublishError
 from router.sinks.events import Outbound
-from router.sinks.messages import TargetDown
+from router.sinks.messages import TargetDown, reason_of
 
 _HEADERS: Final = "headers."
 
@@ -29,11 +29,9 @@ class NatsTarget:
         """
         try:
             answers = self._publisher.send([self.message(each) for each in messages])
-        except PublishError as error:
-            raise TargetDown(str(error), {at: _reason(done) for at, done in error.settled.items()}) from error
-        except GatewayError as error:
-            raise TargetDown(str(error)) from error
-        return [_reason(answer) for answer in answers]
+        except (PublishError, GatewayError) as error:
+            raise TargetDown.by(error) from error
+        return [reason_of(answer) for answer in answers]
 
     def message(self, made: Outbound) -> OutMessage:
         """Return the client's message. Its id differs between sinks and subjects, which may share a stream."""
@@ -48,7 +46,3 @@ class NatsTarget:
     def close(self) -> None:
         """Disconnect."""
         self._publisher.close()
-
-
-def _reason(settled: Refusal | None) -> str | None:
-    return None if settled is None else settled.reason

@@ -11,7 +11,8 @@ from email.utils import format_datetime
 
 import pytest
 
-from bindings.http.poster import HttpPoster, OutRequest, PostError, Refusal, fault_of, retry_after
+from bindings.http.poster import HttpPoster, OutRequest, PostError, fault_of, retry_after
+from bindings.sending import Refusal
 from bindings.suspects import LONELY
 from tests.support.ports import free_ports
 from tests.support.webhook import Answer, Taken, Webhook
