@@ -82,7 +82,7 @@ bench-catalog: install ## catalogs of 10 to 10,000 definitions, from file to pla
 	$(BIN)/python -m tests.benchmarks.catalog_load
 
 connectors: install ## fill the jar cache, for starts and tests without a network
-	$(BIN)/python -m router.connectors
+	$(BIN)/python -m router.spark.connectors
 	$(BIN)/python -m tests.support.brokers
 	$(BIN)/python -m tests.support.qpid
 

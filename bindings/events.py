@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 import msgspec
 
 from catalog.record import MAX_DEPTH
-from catalog.values import media_type_of
+from catalog.schemas.bodies import holds_json
 
 DEFAULT_CONTENT_TYPE: Final = "application/json"
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -97,7 +97,7 @@ def encode_event(attributes: Mapping[str, str], data: bytes | None) -> bytes:
 
 def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
     """Return ``data`` or ``data_base64`` such that decoding the event gives the same bytes again."""
-    if is_json(content_type):
+    if holds_json(content_type):
         try:
             text = data.decode("utf-8")
             _load(text, MAX_DEPTH - 1)
@@ -111,13 +111,6 @@ def data_member(content_type: str | None, data: bytes) -> dict[str, Any]:
         except UnicodeDecodeError:
             pass
     return {"data_base64": base64.b64encode(data).decode("ascii")}
-
-
-def is_json(content_type: str | None) -> bool:
-    """Tell whether a content type holds JSON; none at all does, as the JSON format has it."""
-    if content_type is None:
-        return True
-    return media_type_of(content_type).endswith(("/json", "+json"))
 
 
 def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> Event:
@@ -161,7 +154,7 @@ def _data(
     data = members.get("data")
     if data is None:
         return None
-    if isinstance(data, str) and not isinstance(data, _Number) and not is_json(content_type):
+    if isinstance(data, str) and not isinstance(data, _Number) and not holds_json(content_type):
         if not _encodable(data):
             faults.append("data: a lone surrogate is no Unicode text")
         return data.encode("utf-8", "replace")

@@ -6,9 +6,15 @@ options can only be settled once the protocol is known, and that may be inherite
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+MESSAGE_REFERENCE: Final = re.compile(
+    r"(?:^|[/#])(?:\$)?(messagegroups|endpoints)/([^/?#]+)/messages/([^/?#]+)(?:/versions/([^/?#]+))?/?$"
+)
+"""A reference to a message: its collection, the id of its holder, its own, and that of a version."""
 
 
 @dataclass(frozen=True, slots=True)

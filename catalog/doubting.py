@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from catalog.declared import Declarations
+from catalog.documents.fetching import Fetcher, is_url
 from catalog.errors import DocumentError
-from catalog.fetching import Fetcher, is_url
 from catalog.model import Catalog
 
 MAX_SHRINK: Final = 0.5

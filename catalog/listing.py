@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from catalog.model import Catalog, Definition, Endpoint, Finding, Property
-from catalog.protocol_properties import AMQP_SECTIONS
+from catalog.protocols.properties import AMQP_SECTIONS
 
 FORMAT: Final = 1
 """Version of the lossless form."""

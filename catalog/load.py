@@ -10,22 +10,22 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.abroad import Abroad
 from catalog.collection import building
 from catalog.declared import Declarations, DeclaredEndpoint, Place
+from catalog.definitions.inheritance import Inheritance
+from catalog.definitions.properties import definition_of
 from catalog.dialects import Dialect, detect, registry
-from catalog.documents import Document, read_documents
-from catalog.fetching import Fetcher, is_url
+from catalog.documents.documents import Document, read_documents
+from catalog.documents.fetching import Fetcher, is_url
+from catalog.documents.reach import Reach
+from catalog.documents.registry_api import own_address
 from catalog.findings import Findings
-from catalog.following import Following
-from catalog.inheritance import Inheritance
 from catalog.linting import Subject, lint
 from catalog.listing import meaning_of
 from catalog.model import Catalog, Definition, Endpoint
-from catalog.properties import definition_of
-from catalog.reach import Reach
-from catalog.references import Resolver
-from catalog.registry_api import own_address
+from catalog.references.abroad import Abroad
+from catalog.references.following import Following
+from catalog.references.resolving import Resolver
 from catalog.schemas.addresses import SchemaAddresses
 from catalog.schemas.linking import link_schemas
 
@@ -48,7 +48,7 @@ def load(
 
     References go across documents. A definition that cannot be used is left out and reported, the rest works. URLs
     are refused unless *network* is on; what documents refer to may be at public addresses and at those of *allow*
-    (:class:`catalog.reach.Reach`). *declarations*, when given, is filled with what the documents declare. A
+    (:class:`catalog.documents.reach.Reach`). *declarations*, when given, is filled with what the documents declare. A
     *fetcher*, when given, counts instead of *network* and *allow*, and afterwards tells all that was read. *base_uri*
     is the address of the registry that the sources are of, where they do not say it themselves.
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from catalog.declared import Declarations, Place
+from catalog.documents.fetching import Cache, Fetcher
+from catalog.documents.reach import Reach
 from catalog.doubting import MAX_SHRINK, Doubtful, Sizes, first_of, sizes_of, unfinished
 from catalog.errors import DocumentError
-from catalog.fetching import Cache, Fetcher
 from catalog.findings import Findings
 from catalog.load import load
 from catalog.model import Catalog, Finding
-from catalog.reach import Reach
 
 LOOK_SECONDS: Final = 45.0
 """What one look may wait for the network in all: less than a supervisor that waits for it is given."""

@@ -17,8 +17,8 @@ import typer
 
 from bindings.kafka.client import KafkaUnreachable
 from catalog.errors import CatalogError, DocumentError
-from router.commands.lazy import HELP, lazy_group
 from router.errors import BrokerUnreachable, CatalogUnavailable, RouterError
+from router.lazy import HELP, lazy_group
 from router.terminal import say
 
 DEBUG: Final = "XROUTER_DEBUG"
@@ -32,12 +32,17 @@ _UsageError: Final[type[Exception]] = next(
 )
 
 COMMANDS: Final = {
-    **{name: f"router.commands.{name}:{name}" for name in ("run", "gateway", "check", "routes", "match", "emit")},
-    "catalog": "router.commands.catalog:catalog_app",
-    "dead-letters": "router.commands.dead_letters:dead_letters_app",
-    "batches": "router.commands.batches:batches_app",
-    "doctor": "router.commands.doctor:doctor",
-    "demo": "router.commands.demo:demo",
+    "run": "router.commands.run:run",
+    "gateway": "router.commands.gateway:gateway",
+    "check": "router.commands.check.command:check",
+    "routes": "router.commands.routes.command:routes",
+    "match": "router.commands.match.command:match",
+    "emit": "router.commands.emit.command:emit",
+    "catalog": "router.commands.catalog.group:catalog_app",
+    "dead-letters": "router.commands.dead_letters.group:dead_letters_app",
+    "batches": "router.commands.batches.command:batches_app",
+    "doctor": "router.commands.doctor.command:doctor",
+    "demo": "router.commands.demo.command:demo",
 }
 app = typer.Typer(
     name="xrouter",

@@ -2,7 +2,7 @@
 
 The world's faults (a sink, a broker, the disk, the network, a broken installation) pass, or somebody mends them; the
 batch is held or tried again until then. Any other fault comes of the records, and would come again for ever: such a
-batch is cut until the record is found (:mod:`router.parts`).
+batch is cut until the record is found (:mod:`router.batches.parts`).
 
 Faults are told by the *classes* of errors, never by texts that a record may have a share in.
 """
@@ -27,7 +27,7 @@ _SQL_STATE: Final = re.compile(r"\s+SQLSTATE: \w+\s*\Z")
 _CRASHED: Final = "Python worker exited unexpectedly"
 _IDLE: Final = "Python worker process terminated due to idle timeout"
 CANCELLED: Final = "was longer than batch_limit"
-"""In the reason with which a job is cancelled that took too long (:mod:`router.watching`)."""
+"""In the reason with which a job is cancelled that took too long (:mod:`router.watching.batches`)."""
 _WORLD_JAVA: Final = (
     "org.apache.kafka.",
     # Of Spark's reader: what is in a topic is not what was planned. No record does that.

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from router.connectors import kafka_jars
+from router.spark.connectors import kafka_jars
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
 from tests.support.router import RouterProcess
 from tests.support.router_archive import router_options

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bindings.gateways import GatewayError
-from catalog.protocol_properties import squash
+from catalog.protocols.properties import squash
 
 _NODE_OPTIONS: Final = ("node", "address")
 

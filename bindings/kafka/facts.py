@@ -12,7 +12,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from bindings.conditions import (
+from bindings.envelope import REQUIRED
+from bindings.kafka.conditions import (
     All_,
     Any_,
     BytesContain,
@@ -29,9 +30,8 @@ from bindings.conditions import (
     Unusable,
     ValuesAreText,
 )
-from bindings.envelope import REQUIRED
 from bindings.kafka.layouts import attribute_headers
-from bindings.selectors import Base64, Expression, Field, FirstBytes, Selected, Text
+from bindings.kafka.selectors import Base64, Expression, Field, FirstBytes, Selected, Text
 
 ENTRIES: Final = "headers"
 SOURCE_SCHEMA: Final = pa.schema(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from catalog.channel_options import option_key
+from catalog.protocols.channel_options import option_key
 
 _START: Final = "autooffsetreset"
 _STARTS: Final[Mapping[str, Literal["earliest", "latest"]]] = {

@@ -20,7 +20,7 @@ from bindings.inbox.errors import InboxClosed, InboxError, InboxFull, InboxRowEr
 from bindings.inbox.frames import InboxRow
 from bindings.inbox.inbox import ORDER_KEYS
 from bindings.kafka.client import KafkaClient
-from bindings.selectors import FirstBytes, Text
+from bindings.kafka.selectors import FirstBytes, Text
 from catalog.values import YEAR_10000
 
 if TYPE_CHECKING:

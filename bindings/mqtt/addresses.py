@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from bindings.gateways import Connection, GatewayError, Tls, without_websockets
-from catalog.protocol_properties import squash
+from catalog.protocols.properties import squash
 from catalog.values import whole_number
 
 DEFAULT_SESSION_SECONDS: Final = 86_400

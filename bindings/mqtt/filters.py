@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from catalog.protocol_properties import squash
+from catalog.protocols.properties import squash
 
 MAX_BYTES: Final = 65_535
 SHARE: Final = "$share/"

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bindings.gateways import GatewayError, Subscription
-from catalog.protocol_properties import squash
+from catalog.protocols.properties import squash
 
 DEFAULT_ACK_WAIT: Final = 30.0
 _QUEUE: Final = ("queue", "queuegroup", "consumergroup", "group")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from catalog.protocol_properties import squash
+from catalog.protocols.properties import squash
 
 _SUBJECT_OPTIONS: Final = ("subjectfilter", "subject")
 _PLACEHOLDER: Final = re.compile(r"\{[A-Za-z0-9_.\-]+\}", re.ASCII)

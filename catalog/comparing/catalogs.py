@@ -8,9 +8,9 @@ from typing import Final
 
 from catalog.comparing.changes import Change, Difference
 from catalog.comparing.definitions import definition_changes
-from catalog.entities import masked
-from catalog.linting.candidates import verdicts
-from catalog.linting.demands import candidate_of
+from catalog.definitions.candidates import verdicts
+from catalog.definitions.demands import candidate_of
+from catalog.explaining.entities import masked
 from catalog.model import Catalog, Definition, Endpoint
 
 _RULES: Final = {"indistinguishable": "ambiguous-now", "never-reached": "never-reached-now"}

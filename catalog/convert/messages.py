@@ -11,12 +11,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from catalog.convert.names import common, last
-from catalog.declared import Declarations, DeclaredMessage
-from catalog.inheritance import overlaid
-from catalog.levels import MEMBERS, Laid, Level, envelope_of, laid, levels_of
+from catalog.declared import MESSAGE_REFERENCE, Declarations, DeclaredMessage
+from catalog.definitions.inheritance import overlaid
+from catalog.definitions.levels import MEMBERS, Laid, Level, envelope_of, laid, levels_of
 from catalog.model import Property
-from catalog.protocol_properties import AMQP_SECTIONS, canonical_option
-from catalog.references import MESSAGE_REFERENCE
+from catalog.protocols.properties import AMQP_SECTIONS, canonical_option
 
 _PLAIN: Final = ("dataschemaformat", "dataschema", "dataschemauri", "dataschemaxid", "datacontenttype")
 _LISTS: Final = frozenset({"headers", "query", "user_properties"})

@@ -10,7 +10,7 @@ from catalog.dialects.declaring import other_members
 from catalog.dialects.names import GROUPS, HOLDERS, MESSAGES, SELECTORS, Reader
 from catalog.dialects.reading import read_format, reference_of, spelled
 from catalog.findings import Findings
-from catalog.protocol_properties import canonical_channel_option, canonical_protocol
+from catalog.protocols.properties import canonical_channel_option, canonical_protocol
 
 _KEPT: Final = ("deployed", "authorization", "strict")
 _TAKEN: Final = frozenset({"usage", "envelopeoptions", "endpoints", *SELECTORS, *HOLDERS, *GROUPS, *MESSAGES})

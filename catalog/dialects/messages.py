@@ -11,15 +11,14 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
 
-from catalog.declared import DeclaredMessage, Place
+from catalog.declared import MESSAGE_REFERENCE, DeclaredMessage, Place
 from catalog.dialects.declaring import MAX_DECLARED, members, other_members
 from catalog.dialects.detection import Dialect
 from catalog.dialects.metadata import Content, add_definition, add_metadata, document_of, split_config, split_options
 from catalog.dialects.names import ALL, ATTRIBUTES, BASES, Reader
 from catalog.dialects.reading import Format, given, optional_text, read_format, reference_of, spelled
 from catalog.findings import Findings
-from catalog.protocol_properties import canonical_protocol
-from catalog.references import MESSAGE_REFERENCE
+from catalog.protocols.properties import canonical_protocol
 from catalog.versions import default_version
 
 _TEXTS: Final = frozenset({"dataschemaformat", "dataschemauri", "dataschemaxid", "datacontenttype"})

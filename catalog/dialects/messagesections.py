@@ -15,7 +15,7 @@ from typing import Any, Final
 from catalog.declared import Place
 from catalog.dialects.reading import Format, given, optional_text
 from catalog.findings import Findings
-from catalog.protocol_properties import SHAPES, Shape, canonical_member, canonical_option, canonical_protocol
+from catalog.protocols.properties import SHAPES, Shape, canonical_member, canonical_option, canonical_protocol
 
 _MQTT_NAMES: Final = {"expiryinterval": "message_expiry_interval"}
 _MAIN: Final = {"MQTT/5.0": "publish", "MQTT/3.1.1": "publish", "NATS": "pub"}

@@ -15,7 +15,7 @@ from catalog.declared import Place
 from catalog.dialects.messagesections import described
 from catalog.dialects.names import ALL, DEFINITION, METADATA, Reader
 from catalog.dialects.reading import Format
-from catalog.protocol_properties import canonical_option
+from catalog.protocols.properties import canonical_option
 
 CLOUDEVENTS_ATTRIBUTES: Final = frozenset(
     {"specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema"}

@@ -11,7 +11,7 @@ from catalog.declared import Place
 from catalog.dialects.names import SELECTORS, Reader
 from catalog.findings import Findings
 from catalog.model import PROTOCOLS
-from catalog.protocol_properties import canonical_envelope, canonical_protocol
+from catalog.protocols.properties import canonical_envelope, canonical_protocol
 
 _MESSAGES: Final = re.compile(
     r"(^|[/#])(?:definitiongroups|messagegroups)/([^/?#]+)/(?:definitions|messagedefinitions)(?=/[^/?#]+)",

@@ -28,7 +28,7 @@ from catalog.dialects.endpoints import read_endpoint
 from catalog.dialects.messages import read_message, version_number
 from catalog.dialects.names import GROUPS, MESSAGES, SELECTORS, Names, Reader
 from catalog.dialects.reading import Format, read_format
-from catalog.documents import Document
+from catalog.documents.documents import Document
 from catalog.findings import Findings
 
 _IDS: Final = ("id", "messageid", "definitionid", "messagegroupid", "definitiongroupid")

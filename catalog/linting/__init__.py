@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from catalog.definitions.subject import Subject
 from catalog.linting.families import lint
-from catalog.linting.subject import Subject
 
 __all__ = ["Subject", "lint"]

@@ -10,12 +10,12 @@ from functools import lru_cache
 from typing import Any, Final
 
 from catalog.declared import Place
+from catalog.definitions.subject import Subject
 from catalog.dialects import Dialect
 from catalog.dialects.declaring import MAX_ID
 from catalog.linting.known_names import LEVELS
 from catalog.linting.nearest import nearest
-from catalog.linting.subject import Subject
-from catalog.protocol_properties import squash
+from catalog.protocols.properties import squash
 
 _WALKED: Final = (Dialect.XREGISTRY, Dialect.OLDER_XREGISTRY, Dialect.DEFINITION_GROUPS)
 Body = tuple[Mapping[str, Any], Place, str | int]

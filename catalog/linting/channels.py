@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from catalog.declared import Place
+from catalog.definitions.subject import Subject
 from catalog.linting.endpoint_options import HOLDERS
-from catalog.linting.subject import Subject
 from catalog.model import Endpoint
 from catalog.values import over_websockets
 

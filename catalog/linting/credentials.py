@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from catalog.declared import Place
-from catalog.linting.subject import Subject
+from catalog.definitions.subject import Subject
 
 _MESSAGES: Final = frozenset({"messages", "definitions", "messagegroups", "definitiongroups", "labels", "description"})
 """Members of an endpoint that are no configuration."""

@@ -1,7 +1,7 @@
 """The options of endpoints: unknown ones, values of a wrong kind, and what the router will not do as it is written.
 
-What it does with each option is in ``catalog/channel_options.yaml``. An endpoint is seen in the roles that its usage
-gives it: the router receives where others consume or subscribe, and sends where others produce.
+What it does with each option is in ``catalog/protocols/channel_options.yaml``. An endpoint is seen in the roles that
+its usage gives it: the router receives where others consume or subscribe, and sends where others produce.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from catalog.channel_options import ROLES, ChannelOption, Exemption, Role, channel_options, option_key
 from catalog.declared import Place
+from catalog.definitions.subject import Subject
 from catalog.linting.nearest import nearest
-from catalog.linting.subject import Subject
 from catalog.model import Endpoint
-from catalog.protocol_properties import squash
+from catalog.protocols.channel_options import ROLES, ChannelOption, Exemption, Role, channel_options, option_key
+from catalog.protocols.properties import squash
 from catalog.values import whole_number
 
 HOLDERS: Final = ("protocoloptions", "protocolmetadata", "config")

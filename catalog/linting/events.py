@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from catalog.definitions.pointing import attribute_place
+from catalog.definitions.subject import Declared, Subject
 from catalog.linting.placeholders import is_literal, names_in, names_of
-from catalog.linting.subject import Declared, Subject
 from catalog.linting.values import SHOWN
 from catalog.model import CLOUDEVENTS, Definition, Property
-from catalog.pointing import attribute_place
-from catalog.protocol_properties import ALWAYS_REQUIRED
+from catalog.protocols.properties import ALWAYS_REQUIRED
 from catalog.templates import TEMPLATE_TYPES
 from catalog.values import is_any_timestamp, is_valid, text_of
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from catalog.definitions.candidates import candidates
+from catalog.definitions.subject import Subject
 from catalog.linting.attributes import attributes
-from catalog.linting.candidates import candidates
 from catalog.linting.channels import channels
 from catalog.linting.credentials import credentials
 from catalog.linting.endpoint_options import endpoint_options
@@ -18,7 +19,6 @@ from catalog.linting.events import events
 from catalog.linting.options import options
 from catalog.linting.payloads import payloads
 from catalog.linting.selectors import selectors
-from catalog.linting.subject import Subject
 from catalog.linting.unconstrained import unconstrained
 from catalog.linting.values import values
 

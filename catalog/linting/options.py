@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from catalog.declared import Place
-from catalog.linting.subject import Declared, Subject
+from catalog.definitions.pointing import option_place
+from catalog.definitions.subject import Declared, Subject
 from catalog.model import Definition
-from catalog.pointing import option_place
 from catalog.templates import tokens_of
 
 _STRIPPED: Final = frozenset(

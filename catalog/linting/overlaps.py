@@ -14,7 +14,7 @@ from functools import cache
 from typing import Final
 
 from catalog.comparing.coverage import Asked, asked_of, covers
-from catalog.linting.demands import Candidate, candidate_of
+from catalog.definitions.demands import Candidate, candidate_of
 from catalog.linting.pairing import literal_marks, marks_of, pairs
 from catalog.linting.witness import with_content, witness
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from catalog.declared import DeclaredMessage
+from catalog.definitions.pointing import attribute_place
+from catalog.definitions.subject import Subject
 from catalog.linting.placeholders import is_literal
-from catalog.linting.subject import Subject
 from catalog.model import CLOUDEVENTS, Definition
-from catalog.pointing import attribute_place
 from catalog.schemas.library import format_of
 from catalog.values import media_type_matches, text_of
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from catalog.declared import DeclaredMessage, Place
+from catalog.definitions.subject import Subject
 from catalog.dialects import Dialect
-from catalog.linting.subject import Subject
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Definition
 
 

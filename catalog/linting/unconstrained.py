@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from catalog.linting.candidates import schema_of
-from catalog.linting.demands import Candidate
-from catalog.linting.subject import Subject
+from catalog.definitions.candidates import schema_of
+from catalog.definitions.demands import Candidate
+from catalog.definitions.subject import Subject
 from catalog.model import CLOUDEVENTS, Definition, Property
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from catalog.declared import Place
+from catalog.definitions.subject import Declared, Subject
 from catalog.linting.placeholders import adjacent, is_literal, misread
-from catalog.linting.subject import Declared, Subject
 from catalog.model import Property
 from catalog.templates import TEMPLATE_TYPES, tokens_of
 from catalog.values import is_any_timestamp, is_valid, text_of

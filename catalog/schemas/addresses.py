@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urldefrag, urljoin, urlsplit
 
-from catalog.abroad import Abroad
 from catalog.declared import Declarations, DeclaredMessage, Place
-from catalog.fetching import SUFFIXES, is_url
+from catalog.definitions.pointing import attribute_place
+from catalog.documents.fetching import SUFFIXES, is_url
 from catalog.model import Definition
-from catalog.pointing import attribute_place
+from catalog.references.abroad import Abroad
 from catalog.schemas.registry import SchemaRegistry
 from catalog.values import is_valid, text_of
 

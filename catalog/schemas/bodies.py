@@ -23,6 +23,11 @@ def is_json(content_type: str | None) -> bool:
     return media_type_of(content_type).endswith(("/json", "+json"))
 
 
+def holds_json(content_type: str | None) -> bool:
+    """Tell whether data of a content type is JSON; of none at all it is, as the CloudEvents JSON format has it."""
+    return content_type is None or is_json(content_type)
+
+
 def looks_like_json(body: bytes) -> bool:
     """Tell whether a body without content type may be JSON: it begins as an object, an array or a string does."""
     return body.lstrip(b" \t\r\n")[:1] in (b"{", b"[", b'"')

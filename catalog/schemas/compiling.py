@@ -18,11 +18,11 @@ from catalog.schemas.contract import Compiler, Family, Library, SchemaError, Sch
 MAX_COMPILED: Final = 2048
 """Compiled schemas that a thread remembers; past it, the one not used for longest is forgotten."""
 _MODULES: Final[dict[Family, str]] = {
-    "JsonSchema": "catalog.schemas.jsonschema",
-    "JsonStructure": "catalog.schemas.jsonstructure",
-    "Avro": "catalog.schemas.avro",
-    "Protobuf": "catalog.schemas.protobuf",
-    "XSD": "catalog.schemas.xsd",
+    "JsonSchema": "catalog.schemas.jsonschema.validating",
+    "JsonStructure": "catalog.schemas.jsonstructure.validating",
+    "Avro": "catalog.schemas.avro.validating",
+    "Protobuf": "catalog.schemas.protobuf.validating",
+    "XSD": "catalog.schemas.xsd.validating",
 }
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
 
-from catalog.abroad import Abroad, Land
 from catalog.declared import Place
+from catalog.documents.fetching import Fetcher
+from catalog.documents.parsing import parse_text
 from catalog.errors import DocumentError
-from catalog.fetching import Fetcher
 from catalog.findings import Findings
-from catalog.parsing import parse_text
+from catalog.references.abroad import Abroad, Land
 from catalog.schemas.bodies import short
 from catalog.schemas.compiling import references_of
 from catalog.schemas.contract import Family, SchemaSource

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from catalog.declared import Place
+from catalog.documents.parsing import parse_text
 from catalog.errors import DocumentError
 from catalog.model import Definition
-from catalog.parsing import parse_text
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.formats import SchemaFormat, evident_family, parse_format
 

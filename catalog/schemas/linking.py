@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from catalog.abroad import Abroad
 from catalog.declared import Declarations, DeclaredMessage, Place
-from catalog.fetching import Fetcher
+from catalog.documents.fetching import Fetcher
 from catalog.findings import Findings
 from catalog.model import Definition, Severity
+from catalog.references.abroad import Abroad
 from catalog.schemas.addresses import SchemaAddresses
 from catalog.schemas.bodies import short
 from catalog.schemas.compiling import compile_schema

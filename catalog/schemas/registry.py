@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from catalog.declared import Declarations, Place
-from catalog.fetching import is_url
+from catalog.documents.fetching import is_url
 from catalog.schemas.library import as_tree
 from catalog.versions import default_version
 

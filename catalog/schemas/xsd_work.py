@@ -13,7 +13,7 @@ from typing import Final
 from lxml import etree
 
 from catalog.schemas.contract import MAX_DIRECT_BYTES
-from catalog.schemas.xsd_documents import XS, safe_parser
+from catalog.schemas.xsd.documents import XS, safe_parser
 
 MAX_STEPS: Final = 20_000_000
 """Steps of about ten nanoseconds that one body may take."""

@@ -12,6 +12,6 @@ def gateway(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file, with `inbox.kafka`.")],
 ) -> None:
     """Take messages into the inbox topic until SIGTERM or Ctrl-C; any number of these run side by side."""
-    from router.gateway_service import serve
+    from router.running.gateways_only import serve
 
     serve(config)

@@ -17,7 +17,7 @@ def run(
     ] = False,
 ) -> None:
     """Route records until SIGTERM or Ctrl-C, then finish the batch in hand and end with 0."""
-    from router.service import run as serve  # brings Spark along, which no other command needs
+    from router.running.service import run as serve  # brings Spark along, which no other command needs
 
     if not serve(config, once=once):
         # The interpreter would wait for the threads of the batch that was cut off, long past the grace limit.

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from catalog.model import Catalog
-from router.explanation import FITS, Candidate, EventExplained, Explainer, RecordExplained
 from router.letters.letter import Letter
 from router.letters.redaction import HIDDEN, Redaction
-from router.match import RecordMatcher
+from router.matching.explanation import FITS, Candidate, EventExplained, Explainer, RecordExplained
+from router.matching.records import RecordMatcher
 from router.settings import Settings
 
 _BY_NAME = ("context", "cloudevent")

@@ -11,9 +11,10 @@ from typing import Annotated
 import typer
 
 from router.errors import RouterError
-from router.letters.ledger import Standing
-from router.letters.letter import Letter, parse_instant
+from router.letters.letter import Letter
 from router.settings.values import parse_duration
+from router.state.instants import parse_instant
+from router.state.ledger import Standing
 
 Reasons = Annotated[
     list[str] | None, typer.Option("--reason", metavar="CODE", help="Letters of this reason; may be repeated.")

@@ -20,8 +20,8 @@ from router.letters.jsonlines_reading import SUFFIX as JSON_LINES
 from router.letters.jsonlines_reading import first_failed as first_of_lines
 from router.letters.jsonlines_reading import letter_of_line
 from router.letters.table_reading import PARQUET, first_failed, ordered_files
-from router.sinks.atomic import refused, write_atomically
 from router.sinks.forms import DEAD_LETTER
+from router.sinks.tables.files import refused, write_atomically
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,10 @@ from typing import Final
 import msgspec
 
 from router.errors import SinkError
-from router.letters.letter import Letter, parse_instant, parse_native, parse_nearest
+from router.letters.letter import Letter, parse_native, parse_nearest
 from router.letters.table_reading import ordered_files
 from router.logs import get_logger
+from router.state.instants import parse_instant
 
 SUFFIX: Final = ".jsonl"
 _HINT: Final = "check the path and its permissions"

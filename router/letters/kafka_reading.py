@@ -1,9 +1,10 @@
 """Dead letters out of Kafka topics: from their beginning to where they end when reading begins.
 
 A letter is the record it was made from (key, value, headers), and behind those headers ours, ``xrouter-*``
-(:meth:`router.writing.BatchWriter`). A record that came from Kafka has no header with its native form: that is what the
-letter's own key and headers show, and the position names the rest. What was too large for a topic lies in a file.
-Records without our headers are somebody else's and left out. Nothing is committed, and no consumer group is joined.
+(:meth:`router.writing.writer.BatchWriter`). A record that came from Kafka has no header with its native form: that is
+what the letter's own key and headers show, and the position names the rest. What was too large for a topic lies in a
+file. Records without our headers are somebody else's and left out. Nothing is committed, and no consumer group is
+joined.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from bindings.kafka.codec import native, parts_of_row
 from catalog.errors import RecordError
 from catalog.record import parse_record
 from catalog.values import whole_number
-from router.clusters import sink_client
 from router.errors import BrokerUnreachable
 from router.letters.kafka_merge import merged
-from router.letters.letter import Letter, parse_instant, parse_native, parse_nearest
+from router.letters.letter import Letter, parse_native, parse_nearest
 from router.logs import get_logger
-from router.names import DEAD_LETTER_VARIABLES, KAFKA_LIMIT, parse_name
 from router.settings import KafkaSink
-from router.sinks.events import LINEAGE
+from router.settings.names import DEAD_LETTER_VARIABLES, KAFKA_LIMIT, parse_name
+from router.sinks.messages.events import LINEAGE
+from router.sources.clusters import sink_client
+from router.state.instants import parse_instant
 
 FIRST: Final = f"{LINEAGE}letter"
 """The first header that is ours; an earlier one of that name was the record's own."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 
 from catalog.record import Record
+from router.state.instants import instant
 
 _LIST: Final = json.JSONDecoder()
 
@@ -50,22 +51,6 @@ class Letter:
     def from_sink(self, sink: str) -> Letter:
         """Return the letter as read from another sink."""
         return replace(self, sink=sink)
-
-
-def instant(moment: datetime) -> str:
-    """Write an instant as the router writes arrivals: RFC 3339 in UTC, to the microsecond."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def parse_instant(text: str | None) -> datetime | None:
-    """Read an instant in UTC; None for a text that is none, or that no ``datetime`` can hold."""
-    if not text:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        return (moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment).astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
 
 
 def parse_native(text: str | None) -> dict[str, Any]:

@@ -12,9 +12,10 @@ from typing import Any, Final, Literal
 
 from router.errors import RouterError
 from router.letters.filters import Filter
-from router.letters.ledger import Entry, LetterLedger, Standing
-from router.letters.letter import Letter, instant
+from router.letters.letter import Letter
 from router.letters.redaction import Redactor
+from router.state.instants import instant
+from router.state.ledger import Entry, LetterLedger, Standing
 
 By = Literal["reason", "endpoint", "nearest"]
 NONE: Final = "(none)"

@@ -18,10 +18,10 @@ from router.errors import StateError
 from router.letters.delta_retention import OldRows, old_rows
 from router.letters.folder_retention import OldFiles, old_files
 from router.letters.jsonlines_reading import SUFFIX as JSON_LINES
-from router.letters.ledger import LetterLedger
 from router.letters.reading import read_letters, readable_sinks
 from router.letters.table_reading import PARQUET
 from router.settings import JsonLinesSink, KafkaSink, Settings, TableSink, letter_sinks
+from router.state.ledger import LetterLedger
 
 SPILL: Final = "spill"
 _CHUNK: Final = 500

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from router.letters.letter import instant
+from router.state.instants import instant
 
 CUT: Final = "…"
 BODY_SHOWN: Final = 4_096

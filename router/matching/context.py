@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from catalog.definitions.constraints import Constraint
+from catalog.definitions.targets import Keyed
 from catalog.templates import Placeholder
 from catalog.values import percent_decode
-from router.matching.columns import Bool, Columns, Int
-from router.matching.constraints import Constraint
-from router.matching.segments import segments_of, separator_of
-from router.matching.targets import Keyed
+from router.matching.index.columns import Bool, Columns, Int
+from router.matching.index.segments import segments_of, separator_of
 
 _WHOLE: Final = -1
 _MIXED: Final = -2

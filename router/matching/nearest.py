@@ -15,13 +15,13 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from catalog.definitions.constraints import Constraint
+from catalog.definitions.targets import Keyed, Target
 from catalog.model import CLOUDEVENTS
 from catalog.values import percent_decode
-from router.matching.columns import Int
-from router.matching.constraints import Constraint
 from router.matching.context import raw_value, slots_of
-from router.matching.index import MatchIndex
-from router.matching.targets import Keyed, Target
+from router.matching.index.columns import Int
+from router.matching.index.index import MatchIndex
 
 MOST: Final = 3
 LOOKS: Final = 256

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from router.matching.targets import Target
+from catalog.definitions.targets import Target
 
 Ambiguous = Literal["dead-letter", "first", "base"]
 

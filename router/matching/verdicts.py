@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from router.matching.columns import Columns, Int
+from catalog.definitions.targets import Target
 from router.matching.context import Slot, SlotTable, slots_of
-from router.matching.index import MatchIndex, MatchSet, members
-from router.matching.ragged import Ragged, spread
-from router.matching.tables import NumberTable
-from router.matching.targets import Target
+from router.matching.index.columns import Columns, Int
+from router.matching.index.index import MatchIndex, MatchSet, members
+from router.matching.index.ragged import Ragged, spread
+from router.matching.index.tables import NumberTable
 from router.matching.ties import Ties
 
 NO_MATCH: Final = -1

@@ -24,17 +24,9 @@ from router.settings.model import (
     TableSink,
     TlsSettings,
 )
-from router.settings.routes import (
-    REASONS,
-    RouteSettings,
-    Validate,
-    When,
-    event_routes,
-    event_sinks,
-    letter_routes,
-    letter_sinks,
-)
+from router.settings.routes import REASONS, RouteSettings, Validate, When, event_routes, letter_routes
 from router.settings.schema import settings_reference
+from router.settings.takers import event_sinks, letter_sinks
 from router.settings.values import revealed
 
 __all__ = [

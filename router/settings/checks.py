@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from router.names import NameTemplateError, parse_name
 from router.settings.model import KafkaSink, MessageSink, Settings, TableSink
+from router.settings.names import NameTemplateError, parse_name
 from router.settings.places import is_url
 from router.settings.route_checks import letter_topic_faults, route_faults
-from router.settings.routes import event_sinks, letter_sinks
 from router.settings.security import login_faults, security_faults
 from router.settings.tables import table_faults
+from router.settings.takers import event_sinks, letter_sinks
 from router.settings.targets import kafka_faults, target_faults
 
 _OURS = ("bootstrap.servers", "group.id", "enable.auto.commit", "client.id")

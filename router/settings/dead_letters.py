@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from router.settings.routes import letter_sinks
 from router.settings.section import Section
 from router.settings.values import Duration, Size, Texts
-
-if TYPE_CHECKING:
-    from router.settings.model import Settings
 
 
 class RetentionSettings(Section):
@@ -71,15 +66,3 @@ class DeadLetterSettings(Section):
         ),
     )
     retention: RetentionSettings = Field(RetentionSettings(), description="How long dead letters are kept.")
-
-
-def retention_cautions(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield ``(key, caution)`` for each sink of dead letters that retention cannot remove letters from."""
-    if not settings.dead_letters.retention.on:
-        return
-    for name in letter_sinks(settings):
-        if settings.sinks[name].type == "kafka":
-            yield (
-                "dead_letters.retention",
-                f"letters in Kafka (sink {name}) go by the retention of their topics; set retention.ms there to match",
-            )

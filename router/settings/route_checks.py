@@ -8,16 +8,10 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final
 
-from router.names import DEAD_LETTER_VARIABLES, NameTemplateError, parse_name
 from router.settings.model import KafkaSink, MessageSink, Settings, TableSink
-from router.settings.routes import (
-    REASONS,
-    Numbered,
-    When,
-    event_routes,
-    event_sinks,
-    letter_routes,
-)
+from router.settings.names import DEAD_LETTER_VARIABLES, NameTemplateError, parse_name
+from router.settings.routes import REASONS, Numbered, When, event_routes, letter_routes
+from router.settings.takers import event_sinks
 
 _ATTRIBUTE: Final = re.compile(r"[a-z0-9]+")
 _OF_DEFINITIONS: Final = ("message", "messagegroup", "context", "attributes")

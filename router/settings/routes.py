@@ -6,16 +6,13 @@ each kind the first that takes a record decides. A route is called by its place 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Sequence
+from typing import Final, Literal
 
 from pydantic import Field
 
 from router.settings.section import Section
 from router.settings.values import Texts
-
-if TYPE_CHECKING:
-    from router.settings.model import Settings
 
 REASONS: Final = (
     *("no-candidates", "no-match", "ambiguous", "invalid-cloudevent", "schema-violation", "undecodable"),
@@ -80,17 +77,3 @@ def event_routes(routes: Sequence[RouteSettings]) -> list[Numbered]:
 def letter_routes(routes: Sequence[RouteSettings]) -> list[Numbered]:
     """Return the routes of dead letters, in order; letters that none takes go to ``dead_letters.sinks``."""
     return [(number, route) for number, route in enumerate(routes) if route.when.letters]
-
-
-def event_sinks(settings: Settings) -> tuple[str, ...]:
-    """Return the sinks that take events, in the order of the routes."""
-    return _names(route.to for _, route in event_routes(settings.routes))
-
-
-def letter_sinks(settings: Settings) -> tuple[str, ...]:
-    """Return the sinks that take dead letters: those of routes, in order, then ``dead_letters.sinks``."""
-    return _names((*(route.to for _, route in letter_routes(settings.routes)), settings.dead_letters.sinks))
-
-
-def _names(lists: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for names in lists for name in names))

@@ -8,10 +8,11 @@ from difflib import get_close_matches
 from typing import Final
 
 from bindings.kafka.addresses import brokers_of, contradiction
-from catalog.reach import Reach
+from catalog.documents.reach import Reach
 from router.settings.inward import HttpAuthSettings, KafkaInboxSettings
 from router.settings.logins import TlsSettings
 from router.settings.model import AmqpSink, KafkaSink, Settings, SourceSettings
+from router.settings.takers import letter_sinks
 from router.settings.values import Options, revealed
 
 KafkaLogin = SourceSettings | KafkaSink | KafkaInboxSettings
@@ -130,3 +131,15 @@ def _auth(key: str, auth: HttpAuthSettings) -> Iterator[tuple[str, str]]:
                 yield f"{key}.{kind}.{name}", "is empty; give it a value"
             if kind == "basic" and ":" in name:
                 yield f"{key}.{kind}.{name}", "a user name cannot have a colon (RFC 7617); choose another"
+
+
+def retention_cautions(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield ``(key, caution)`` for each sink of dead letters that retention cannot remove letters from."""
+    if not settings.dead_letters.retention.on:
+        return
+    for name in letter_sinks(settings):
+        if settings.sinks[name].type == "kafka":
+            yield (
+                "dead_letters.retention",
+                f"letters in Kafka (sink {name}) go by the retention of their topics; set retention.ms there to match",
+            )

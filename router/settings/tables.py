@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from router.names import TABLE_VARIABLES, NameTemplateError, parse_name
 from router.settings.model import TableSink
+from router.settings.names import TABLE_VARIABLES, NameTemplateError, parse_name
 from router.settings.places import is_url
 
 _TIMES: Final = ("day", "hour")

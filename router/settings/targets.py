@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Final, get_args
 from urllib.parse import urlsplit
 
-from router.addresses import TargetKind, parse_address
-from router.names import NameTemplateError
+from router.settings.addresses import TargetKind, parse_address
 from router.settings.model import AmqpSink, HttpSink, KafkaSink, MessageSink, MqttSink, NatsSink
+from router.settings.names import NameTemplateError
 
 SCHEMES: Final = {
     "mqtt": ("mqtt", "mqtts", "tcp", "ssl"),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from router.sinks.connecting import close_targets
 from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
-from router.sinks.delta import DeltaSink
 from router.sinks.jsonlines import JsonLinesSink, StandardOutputSink
+from router.sinks.messages.connecting import close_targets
 from router.sinks.opening import check_endpoints, open_sink
-from router.sinks.parquet import ParquetSink
+from router.sinks.tables.delta import DeltaSink
+from router.sinks.tables.parquet import ParquetSink
 
 __all__ = [
     "ArrowSink",

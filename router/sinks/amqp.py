@@ -14,14 +14,14 @@ from bindings.amqp.sender import AmqpSender, SendError
 from bindings.amqp.values import Typed
 from bindings.gateways import Connection, GatewayError
 from bindings.parts import Part
-from router.sinks.events import Outbound
-from router.sinks.messages import TargetDown, reason_of
+from router.sinks.messages.events import Outbound
+from router.sinks.messages.sink import TargetDown, reason_of
 
 _TEXTS: Final = frozenset({None, "string", "symbol"})
 
 
 class AmqpTarget:
-    """Keeps :class:`~router.sinks.messages.Target`; messages are durable, and accepted by the broker."""
+    """Keeps :class:`~router.sinks.messages.sink.Target`; messages are durable, and accepted by the broker."""
 
     def __init__(self, name: str, connection: Connection, *, timeout: float) -> None:
         try:

@@ -9,16 +9,16 @@ from bindings.http.poster import HttpPoster, OutRequest, PostError
 from router.errors import SinkError
 from router.settings.model import HttpSink
 from router.settings.values import revealed
-from router.sinks.connecting import tls_of
-from router.sinks.events import Outbound
-from router.sinks.messages import TargetDown, reason_of
+from router.sinks.messages.connecting import tls_of
+from router.sinks.messages.events import Outbound
+from router.sinks.messages.sink import TargetDown, reason_of
 
 _HEADERS: Final = "headers."
 _METHOD: Final = "method"
 
 
 class HttpTarget:
-    """Keeps :class:`~router.sinks.messages.Target`."""
+    """Keeps :class:`~router.sinks.messages.sink.Target`."""
 
     def __init__(self, name: str, settings: HttpSink) -> None:
         basic = None

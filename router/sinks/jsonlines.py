@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 
 from bindings.private import sync_path
 from catalog.escaping import escaped_json
-from router.sinks.atomic import batch_file, has_batch, refused, write_atomically
 from router.sinks.contract import Commit, WriteResult
 from router.sinks.forms import INSTANT, JsonForm
+from router.sinks.tables.files import batch_file, has_batch, refused, write_atomically
 
 _SLICE: Final = 1000
 """Rows turned into Python values at a time, so that a large batch does not have to fit twice."""

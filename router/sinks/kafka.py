@@ -8,8 +8,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bindings.kafka.client import KafkaClient
-from router.sinks.events import Outbound
-from router.sinks.messages import TargetDown
+from router.sinks.messages.events import Outbound
+from router.sinks.messages.sink import TargetDown
 
 _HEADERS: Final = "headers."
 _NEVER: Final = frozenset(
@@ -25,7 +25,7 @@ _SERVED: Final = 0.1
 
 
 class KafkaTarget:
-    """Keeps :class:`~router.sinks.messages.Target`: all replicas in sync confirm; order holds per partition."""
+    """Keeps :class:`~router.sinks.messages.sink.Target`: all replicas in sync confirm; order holds per partition."""
 
     def __init__(self, client: KafkaClient, *, max_message_bytes: int, timeout: float) -> None:
         self._servers = client.servers

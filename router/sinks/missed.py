@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from router.errors import SinkError
 from router.sinks.contract import ArrowSink, Commit, Rejected
-from router.sinks.definition_tables import DefinitionTablesSink
-from router.sinks.messages import ConfirmedSink
+from router.sinks.messages.sink import ConfirmedSink
+from router.sinks.tables.definition_tables import DefinitionTablesSink
 
 
 def missed(sink: ArrowSink | None, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:

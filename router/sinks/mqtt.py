@@ -11,15 +11,15 @@ from bindings.mqtt.messages import Version
 from bindings.mqtt.outgoing import OutMessage
 from bindings.mqtt.publisher import MqttPublisher, PublishError
 from bindings.parts import Part
-from router.sinks.events import Outbound
-from router.sinks.messages import TargetDown, reason_of
+from router.sinks.messages.events import Outbound
+from router.sinks.messages.sink import TargetDown, reason_of
 
 _USER: Final = "user_properties."
 _MOST_QOS: Final = 1
 
 
 class MqttTarget:
-    """Keeps :class:`~router.sinks.messages.Target`. With QoS 0 a message counts as confirmed once it is written."""
+    """Keeps :class:`~router.sinks.messages.sink.Target`; with QoS 0 a message is confirmed once it is written."""
 
     def __init__(self, name: str, connection: Connection, version: Version, *, timeout: float) -> None:
         # A name of our own for each process: two clients of one name would throw each other out for ever.

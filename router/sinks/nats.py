@@ -8,14 +8,14 @@ from typing import Final
 
 from bindings.gateways import Connection, GatewayError
 from bindings.nats.publisher import NatsPublisher, OutMessage, PublishError
-from router.sinks.events import Outbound
-from router.sinks.messages import TargetDown, reason_of
+from router.sinks.messages.events import Outbound
+from router.sinks.messages.sink import TargetDown, reason_of
 
 _HEADERS: Final = "headers."
 
 
 class NatsTarget:
-    """Keeps :class:`~router.sinks.messages.Target`; with JetStream a repeat inside its window is dropped there."""
+    """Keeps :class:`~router.sinks.messages.sink.Target`; with JetStream a repeat inside its window is dropped there."""
 
     def __init__(self, name: str, connection: Connection, *, jetstream: bool, timeout: float) -> None:
         self._name = name

@@ -9,28 +9,28 @@ from bindings.kafka.addresses import Brokers, brokers_for
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS, Binding
 from catalog.model import Catalog, Endpoint
-from router.addresses import parse_address
-from router.clusters import sink_client
 from router.errors import SinkError
+from router.settings.addresses import parse_address
 from router.settings.model import AmqpSink, HttpSink, KafkaSink, MessageSink, MqttSink, NatsSink, Settings, Sink
 from router.settings.model import JsonLinesSink as JsonLinesSettings
 from router.settings.model import TableSink as TableSettings
 from router.settings.places import is_url
 from router.settings.targets import address_of, kind_of
 from router.settings.values import revealed
-from router.sinks.connecting import connection_of, endpoint_of, kept
 from router.sinks.contract import ArrowSink
-from router.sinks.definition_tables import DefinitionTablesSink, table_path
-from router.sinks.definitions import EndpointShape
-from router.sinks.delta import DeltaSink
 from router.sinks.forms import DEAD_LETTER, WIDE, dead_letter_to_json_line, wide_to_json_line
 from router.sinks.jsonlines import JsonLinesSink, StandardOutputSink
-from router.sinks.messages import ConfirmedSink, Shape, Target, TemplateShape
-from router.sinks.parquet import ParquetSink
-from router.sinks.passing import HeaderPassing
-from router.sinks.spread import kept_spread
-from router.sinks.upkeep import Upkeep, UpkeepRules
-from router.tables.unwrapping import Framings
+from router.sinks.messages.connecting import connection_of, endpoint_of, kept
+from router.sinks.messages.definitions import EndpointShape
+from router.sinks.messages.passing import HeaderPassing
+from router.sinks.messages.sink import ConfirmedSink, Shape, Target, TemplateShape
+from router.sinks.messages.spread import kept_spread
+from router.sinks.tables.definition_tables import DefinitionTablesSink, table_path
+from router.sinks.tables.delta import DeltaSink
+from router.sinks.tables.parquet import ParquetSink
+from router.sinks.tables.unwrapping import Framings
+from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+from router.sources.clusters import sink_client
 
 Kind = Literal["events", "dead-letters"]
 _KAFKA_SECONDS = 30.0

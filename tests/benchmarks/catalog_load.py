@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from catalog.load import load
-from router.match import RecordMatcher
+from router.matching.records import RecordMatcher
 from tests.support.large_catalog import large_catalog
 
 T = TypeVar("T")

@@ -1,8 +1,9 @@
 """AWS event-ruler over the benchmark's own definitions and rows: the yardstick beside our matcher.
 
-It is needed for nothing but this, and resolved as all jars are (:mod:`bindings.ivy`). What it is asked is easier than
-what our engine does: a wildcard takes slashes too, a repeated placeholder may differ, no winner is chosen and nothing
-is taken out. On the other hand it gets JSON, which it has to parse. The events are written before any clock runs.
+It is needed for nothing but this, and resolved as all jars are (:mod:`router.spark.ivy`). What it is asked is easier
+than what our engine does: a wildcard takes slashes too, a repeated placeholder may differ, no winner is chosen and
+nothing is taken out. On the other hand it gets JSON, which it has to parse. The events are written before any clock
+runs.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bindings.ivy import Coordinate, Request, find_java, resolve
 from catalog.model import Definition, Property
+from router.spark.ivy import Coordinate, Request, find_java, resolve
 
 EVENT_RULER: Final = Request(wanted=(Coordinate("software.amazon.event.ruler", "event-ruler", "2.1.0"),))
 CHECKSUMS: Final[Mapping[str, str]] = {
@@ -81,7 +82,7 @@ def jars() -> tuple[Path, ...]:
     """Return event-ruler and what it needs, fetched once and checked against the pinned checksums.
 
     Raises:
-        bindings.ivy.IvyError: they are missing and cannot be fetched.
+        router.spark.ivy.IvyError: they are missing and cannot be fetched.
         EventRulerFailed: a jar is not the one that is pinned.
     """
     found = resolve(EVENT_RULER)

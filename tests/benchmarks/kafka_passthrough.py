@@ -22,15 +22,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from catalog.load import load as load_catalog
-from router.generations import begin
-from router.metrics import Metrics
-from router.pipeline import Pipeline
-from router.plan import Plan
-from router.plans import PlanHolder
-from router.session import spark_session
+from router.batches.pipeline import Pipeline
+from router.batches.plans import PlanHolder
+from router.judging.plan import Plan
+from router.reading.generations import begin
 from router.settings import settings_from_dict
-from router.state import State
-from router.status import Status
+from router.spark.session import spark_session
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import produce

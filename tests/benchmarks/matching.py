@@ -28,15 +28,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pyarrow as pa
 
-from bindings.ivy import IvyError
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from router.channels import ChannelBuilder
-from router.matching.columns import Columns, Int, SplitColumn
-from router.matching.index import MatchIndex
+from router.judging.plan import Plan
+from router.matching.channels import ChannelBuilder
+from router.matching.index.columns import Columns, Int, SplitColumn
+from router.matching.index.index import MatchIndex
 from router.matching.verdicts import Resolver
-from router.plan import Plan
 from router.settings import settings_from_dict
+from router.spark.ivy import IvyError
 from tests.benchmarks import event_ruler
 from tests.benchmarks.machine import machine
 

@@ -17,8 +17,8 @@ import yaml
 
 from bindings.protocols import BINDINGS
 from catalog.record import Record
-from router.emit import record_line
-from router.match import RecordMatcher, envelope_of_row
+from router.commands.emit.producer import record_line
+from router.matching.records import RecordMatcher, envelope_of_row
 from tests.support.leaving import ANY_EVENT, Sent, any_event, at_endpoint, leave
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from hypothesis import strategies as st
 
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Property
 from catalog.record import Record, text_or_base64
-from router.delivery import opened
-from router.emit import Producer, check_matches, record_line
-from router.match import RecordMatcher, envelope_of_row
+from router.commands.emit.delivery import opened
+from router.commands.emit.producer import Producer, check_matches, record_line
+from router.matching.records import RecordMatcher, envelope_of_row
 from tests.support.leaving import ANY_EVENT, GROUP, Sent, any_event, at_endpoint, leave
 
 if TYPE_CHECKING:

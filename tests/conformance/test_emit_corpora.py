@@ -22,12 +22,12 @@ from typing import Any, Final
 import pytest
 
 from bindings.protocols import BINDINGS
+from catalog.definitions.targets import target_of
 from catalog.load import load
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.templates import parse
-from router.emit import Producer, record_line
-from router.match import RecordMatcher
-from router.matching.targets import target_of
+from router.commands.emit.producer import Producer, record_line
+from router.matching.records import RecordMatcher
 from tests.support.samples import samples
 
 ROOT: Final = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from catalog.load import load
-from router.match import RecordMatcher
+from router.matching.records import RecordMatcher
 
 SHARED: Final = Path(__file__).resolve().parents[3] / "shared"
 INDEX: Final[dict[str, str]] = (

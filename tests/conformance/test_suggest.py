@@ -18,10 +18,10 @@ import pytest
 from catalog.convert import json_text, yaml_text
 from catalog.load import load
 from catalog.record import Record
-from router.emit import record_line
-from router.match import RecordMatcher
-from router.suggest.basis import Basis
-from router.suggest.suggesting import Suggestion, suggest
+from router.commands.dead_letters.suggesting.basis import Basis
+from router.commands.dead_letters.suggesting.suggesting import Suggestion, suggest
+from router.commands.emit.producer import record_line
+from router.matching.records import RecordMatcher
 from tests.support import unmatched
 
 COUNT: Final = 400

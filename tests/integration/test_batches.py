@@ -14,19 +14,19 @@ from confluent_kafka.admin import AdminClient
 
 from bindings.inbox.stream import SPARK_SCHEMA
 from catalog.load import load
-from router import generations
-from router.batches import park
-from router.generations import Generation
-from router.metrics import Metrics
-from router.notes import BatchNotes, Hold, Park
-from router.pipeline import Draining, Pipeline
-from router.plan import Plan
-from router.plans import PlanHolder
-from router.refusals import sinks_of
+from router.batches.pipeline import Draining, Pipeline
+from router.batches.plans import PlanHolder
+from router.commands.batches.begun import park
+from router.judging.plan import Plan
+from router.reading import generations
+from router.reading.generations import Generation
 from router.settings import settings_from_dict
-from router.sources import INBOX
-from router.state import State
-from router.status import Status
+from router.sources.sources import INBOX
+from router.state.notes import BatchNotes, Hold, Park
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
+from router.writing.refusals import sinks_of
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.kafka import create_topics, read_all

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from router.connectors import kafka_jars
+from router.spark.connectors import kafka_jars
 from tests.conftest import Kafka, TopicFactory
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def test_the_four_jars_and_none_that_spark_has() -> None:
 
 def test_a_machine_without_them_gets_one_line_and_code_7(tmp_path: Path) -> None:
     environment = {**os.environ, "XROUTER_CACHE": str(tmp_path), "XROUTER_MAVEN_REPOSITORY": tmp_path.as_uri()}
-    command = [sys.executable, "-m", "router.connectors"]
+    command = [sys.executable, "-m", "router.spark.connectors"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (7, "")
     assert len(done.stderr.splitlines()) == 1

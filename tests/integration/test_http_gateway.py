@@ -27,12 +27,12 @@ from bindings.http.routing import HttpRoute, Routes
 from bindings.inbox import Inbox, InboxLimits, InboxRow
 from bindings.inbox.view import InboxView
 from catalog import load as catalog_load
-from router.intake import Intake, local_store
-from router.metrics import Metrics
-from router.plan import Plan
+from router.intake.intake import Intake, local_store
+from router.judging.plan import Plan
 from router.settings import Settings
-from router.state import State
-from router.status import Status
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

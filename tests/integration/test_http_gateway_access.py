@@ -18,7 +18,7 @@ from bindings.http.gateway import GatewayError, HttpGateway, HttpSettings
 from bindings.http.routing import HttpRoute
 from bindings.inbox import InboxRow
 from router.errors import ConfigError
-from router.intake import server_settings
+from router.intake.intake import server_settings
 from router.settings import load_settings
 from router.settings.security import cautions
 from tests.support.authority import Authority, Pair

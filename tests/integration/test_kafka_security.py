@@ -15,8 +15,8 @@ from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.login import SaslLogin
 from bindings.kafka.store import KafkaStore
 from bindings.parts import Part
-from router.clusters import inbox_client
 from router.settings import Settings, settings_from_dict
+from router.sources.clusters import inbox_client
 from tests.support.authority import Authority, Pair
 from tests.support.kafka import create_topics, produce, read_all
 from tests.support.kafka_secured import SecuredKafka

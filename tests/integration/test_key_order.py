@@ -16,24 +16,24 @@ import yaml
 
 from bindings.inbox.stream import SPARK_SCHEMA
 from catalog.load import load
-from router import generations
-from router.letters import replay as replaying
+from router.batches.pipeline import Draining, Pipeline
+from router.batches.plans import PlanHolder
+from router.judging.plan import Plan
 from router.letters.filters import Filter
-from router.letters.key_order import HELD
-from router.letters.ledger import LetterLedger, PendingReplay
-from router.letters.replay import ReplayOptions
-from router.letters.replaying import Summary
-from router.metrics import Metrics
-from router.notes import BatchNotes, Park
-from router.ordering import Ordering, in_order
-from router.pipeline import Draining, Pipeline
-from router.plan import Plan
-from router.plans import PlanHolder
-from router.refusals import sinks_of
+from router.reading import generations
+from router.replay import replay as replaying
+from router.replay.replay import ReplayOptions
+from router.replay.replaying import Summary
 from router.settings import settings_from_dict
-from router.sources import INBOX
-from router.state import State
-from router.status import Status
+from router.sources.sources import INBOX
+from router.state.key_order import HELD
+from router.state.ledger import LetterLedger, PendingReplay
+from router.state.notes import BatchNotes, Park
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
+from router.writing.ordering import Ordering, in_order
+from router.writing.refusals import sinks_of
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.dying_router import ENDED_BY_SIGNAL
@@ -116,7 +116,7 @@ def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     produce(kafka.bootstrap, source, [record("A", 0), record("B", 0), record("A", 1, "late"), record(None, 0)])
     produce(kafka.bootstrap, source, [record("A", 2), record("B", 1), record("A", 3), record(None, 1)])
     # Killed when the letters are written and have not taken their places for good.
-    router.module = ("tests.support.dying_router", "router.ordering:Ordering.settle", "before", "0")
+    router.module = ("tests.support.dying_router", "router.writing.ordering:Ordering.settle", "before", "0")
     router.launch()
     assert router.wait(LIMIT) == ENDED_BY_SIGNAL, router.log[-3000:]
     with LetterLedger.open(folder / "state", create=False) as ledger:

@@ -21,17 +21,17 @@ from bindings.protocols import BINDINGS
 from catalog.errors import RecordError
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
-from router.commits import Batch
-from router.conformance import Validation
-from router.judging import Tallies
-from router.match import RecordMatcher
-from router.plan import Plan
-from router.render import event_column
+from router.judging.judging import Tallies
+from router.judging.plan import Plan
+from router.judging.stages import HEADERS_TYPE, Kind, event_headers, judged, unified
+from router.judging.tally import collect
+from router.matching.conformance import Validation
+from router.matching.records import RecordMatcher
 from router.settings import KafkaSink, settings_from_dict
 from router.sinks.forms import TIME_TEXT
-from router.stages import HEADERS_TYPE, Kind, event_headers, judged, unified
-from router.tally import collect
-from router.writing import BatchWriter
+from router.writing.commits import Batch
+from router.writing.render import event_column
+from router.writing.writer import BatchWriter
 from tests.support.generation import ENDPOINT, random_catalog, random_record
 from tests.support.reference import Reference
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bindings.inbox.stream import SPARK_SCHEMA
-from router import generations
-from router.extents import extents
-from router.notes import BatchNotes
-from router.parts import BatchParts
-from router.sinks.messages import TemplateShape
-from router.sources import INBOX
-from router.state import State
+from router.batches.parts import BatchParts
+from router.reading import generations
+from router.reading.extents import extents
+from router.sinks.messages.sink import TemplateShape
+from router.sources.sources import INBOX
+from router.state.notes import BatchNotes
+from router.state.state import State
 from tests.support import shop
 from tests.support.poisoned import CROWDS, DIES, RAISES, Line, plan_of, poisoned, rows_of
 from tests.support.webhook import Webhook

@@ -26,8 +26,8 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.settings import load_settings
 from router.sinks import Commit, close_targets, open_sink
-from router.sinks.definitions import EndpointShape
-from router.sinks.events import NotTaken, Outbound, event_of
+from router.sinks.messages.definitions import EndpointShape
+from router.sinks.messages.events import NotTaken, Outbound, event_of
 from router.sinks.opening import shape_of
 from tests.conftest import Kafka
 from tests.support.amqp_client import queue_name

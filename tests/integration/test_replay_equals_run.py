@@ -20,16 +20,16 @@ from bindings.inbox.stream import SPARK_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record
-from router.commits import Batch
-from router.judging import Tallies
-from router.letters.dry_run import verdicts
+from router.judging.judging import Tallies
+from router.judging.plan import Plan
+from router.judging.stages import HEADERS_TYPE, Kind, judged, unified
 from router.letters.letter import Letter
 from router.letters.reading import read_letters
-from router.letters.replay_rows import rows_of
-from router.plan import Plan
+from router.replay.dry_run import verdicts
+from router.replay.rows import rows_of
 from router.settings import KafkaSink, settings_from_dict
-from router.stages import HEADERS_TYPE, Kind, judged, unified
-from router.writing import BatchWriter
+from router.writing.commits import Batch
+from router.writing.writer import BatchWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

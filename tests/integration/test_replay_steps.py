@@ -17,14 +17,14 @@ import pytest
 import yaml
 
 from bindings.protocols import BINDINGS
-from router.letters import replay as replaying
 from router.letters.filters import Filter
-from router.letters.ledger import LetterLedger, PendingReplay
-from router.letters.replay import ReplayOptions, Result, replay
-from router.letters.replaying import Summary
+from router.replay import replay as replaying
+from router.replay.replay import ReplayOptions, Result, replay
+from router.replay.replaying import Summary
 from router.sinks import DeltaSink
 from router.sinks.forms import dead_letter_to_json_line
-from router.sinks.messages import ConfirmedSink
+from router.sinks.messages.sink import ConfirmedSink
+from router.state.ledger import LetterLedger, PendingReplay
 from tests.support import shop
 from tests.support.webhook import Answer, Webhook
 

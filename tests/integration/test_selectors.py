@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from bindings.conditions import (
+from bindings.kafka.conditions import (
     All_,
     Any_,
     BytesContain,
@@ -30,9 +30,9 @@ from bindings.conditions import (
 )
 from bindings.kafka.facts import ENTRIES, SOURCE_SCHEMA, selector
 from bindings.kafka.layouts import learned
-from bindings.selectors import Base64, Expression, Field, FirstBytes, Layout, Rows, Text
-from router.kafka_facts import RAW, KafkaSelection, plain_layouts
-from router.stages import HEADERS_TYPE
+from bindings.kafka.selectors import Base64, Expression, Field, FirstBytes, Layout, Rows, Text
+from router.judging.stages import HEADERS_TYPE
+from router.matching.kafka_facts import RAW, KafkaSelection, plain_layouts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

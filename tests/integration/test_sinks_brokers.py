@@ -22,7 +22,7 @@ from catalog.model import Catalog
 from router.errors import SinkError
 from router.settings import load_settings
 from router.sinks import ArrowSink, Commit, close_targets, open_sink
-from router.sinks.events import MESSAGE
+from router.sinks.messages.events import MESSAGE
 from tests.conftest import Kafka, TopicFactory
 from tests.support.amqp_client import queue_name
 from tests.support.authority import Authority

@@ -19,8 +19,8 @@ from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.record import Record
 from catalog.templates import parse
-from router import delivery
-from router.emit import Producer
+from router.commands.emit import delivery
+from router.commands.emit.producer import Producer
 from tests.conftest import Kafka, TopicFactory
 from tests.support import samples, typed_bodies, workshop
 from tests.support.ports import free_ports

@@ -12,12 +12,13 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from catalog.load import load
-from router import generations, watching
-from router.parts import ALIKE
-from router.plan import Plan
+from router.batches.parts import ALIKE
+from router.judging.plan import Plan
+from router.reading import generations
 from router.settings import settings_from_dict
-from router.sources import INBOX
-from router.state import State
+from router.sources.sources import INBOX
+from router.state.state import State
+from router.watching import batches as watching
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.kafka import create_topics, read_all

@@ -28,20 +28,20 @@ DEFINITIONS: Final = 10
 RECORDS: Final = 40
 LIMIT: Final = 120.0
 POINTS: Final = (
-    ("router.state:State.pin", "before"),
-    ("router.state:State.pin", "after"),
-    ("router.sinks.delta:DeltaSink.write", "before"),
-    ("router.sinks.delta:make_durable", "before"),
-    ("router.sinks.definition_tables:DefinitionTablesSink.write", "after"),
-    ("router.writing:BatchWriter._save", "before"),
-    ("router.writing:BatchWriter._save", "after"),
-    ("router.sinks.messages:ConfirmedSink.write", "before"),
-    ("router.sinks.messages:ConfirmedSink.write", "after"),
-    ("router.writing:BatchWriter._write_letters", "before"),
-    ("router.writing:BatchWriter._write_letters", "after"),
-    ("router.writing:BatchWriter.write", "after"),
-    ("router.metrics:Metrics.batch_done", "before"),
-    ("router.metrics:Metrics.batch_done", "after"),
+    ("router.state.state:State.pin", "before"),
+    ("router.state.state:State.pin", "after"),
+    ("router.sinks.tables.delta:DeltaSink.write", "before"),
+    ("router.sinks.tables.files:make_durable", "before"),
+    ("router.sinks.tables.definition_tables:DefinitionTablesSink.write", "after"),
+    ("router.writing.writer:BatchWriter._save", "before"),
+    ("router.writing.writer:BatchWriter._save", "after"),
+    ("router.sinks.messages.sink:ConfirmedSink.write", "before"),
+    ("router.sinks.messages.sink:ConfirmedSink.write", "after"),
+    ("router.writing.writer:BatchWriter._write_letters", "before"),
+    ("router.writing.writer:BatchWriter._write_letters", "after"),
+    ("router.writing.writer:BatchWriter.write", "after"),
+    ("router.watching.metrics:Metrics.batch_done", "before"),
+    ("router.watching.metrics:Metrics.batch_done", "after"),
 )
 FEW: Final = tuple(POINTS[number] for number in (3, 6))
 

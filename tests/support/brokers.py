@@ -18,8 +18,8 @@ from typing import Final
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from bindings.ivy import Coordinate, Request, find_java
-from bindings.pins import resolve_pinned
+from router.spark.ivy import Coordinate, Request, find_java
+from router.spark.pins import resolve_pinned
 from tests.support import deployed
 from tests.support.class_archive import start_options
 from tests.support.ports import LOOPBACK, free_ports

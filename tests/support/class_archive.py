@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from bindings.ivy import cache_root, find_java
+from router.spark.ivy import cache_root, find_java
 
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1"
 """For JVMs that end before the best code would pay: they compile quickly and only once."""

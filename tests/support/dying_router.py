@@ -25,10 +25,10 @@ from typing import Any, Final
 from router.cli import main
 
 ENDED_BY_SIGNAL: Final = -signal.SIGKILL
-BATCH_DONE: Final = "router.metrics:Metrics.batch_done"
-CATALOG_READ: Final = "router.reload:Reloader._consider"
-ACTIVATED: Final = "router.plans:PlanHolder.activate"
-PINNED: Final = "router.state:State.pin"
+BATCH_DONE: Final = "router.watching.metrics:Metrics.batch_done"
+CATALOG_READ: Final = "router.running.reload:Reloader._consider"
+ACTIVATED: Final = "router.batches.plans:PlanHolder.activate"
+PINNED: Final = "router.state.state:State.pin"
 JUDGED: Final = "a batch is judged, and not yet pinned"
 
 

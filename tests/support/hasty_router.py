@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from catalog.fetching import Fetcher
+from catalog.documents.fetching import Fetcher
 from router.cli import main
 
 FETCH_SECONDS: Final = 1.0

@@ -12,8 +12,8 @@ from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import Catalog
 from catalog.record import parse_record
-from router.judging import judge_kafka, selection_of, source_row
-from router.plan import Judge, Plan
+from router.judging.judging import judge_kafka, selection_of, source_row
+from router.judging.plan import Judge, Plan
 from router.settings import settings_from_dict
 
 BROKER = "broker:9092"

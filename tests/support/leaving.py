@@ -12,12 +12,12 @@ from bindings.inbox.stream import SPARK_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.record import Record
-from router.commits import Batch
-from router.judging import Tallies
-from router.plan import Plan
+from router.judging.judging import Tallies
+from router.judging.plan import Plan
+from router.judging.stages import HEADERS_TYPE, Kind, judged, unified
 from router.settings import KafkaSink, settings_from_dict
-from router.stages import HEADERS_TYPE, Kind, judged, unified
-from router.writing import BatchWriter
+from router.writing.commits import Batch
+from router.writing.writer import BatchWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from catalog.schemas.contract import Family, SchemaSource
-from router.payloads.filling import Filling
-from router.payloads.opening import open_filler
+from catalog.schemas.fillers import open_filler
+from catalog.schemas.filling.filling import Filling
 
 NOW: Final = "2026-03-04T05:06:07.008Z"
 FULLNESS: Final = (1.0, 0.6, 0.0)

@@ -6,9 +6,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bindings.ivy import Request, resolve
-from bindings.pins import write_pins
-from router.connectors import KAFKA, PINS
+from router.spark.connectors import KAFKA, PINS
+from router.spark.ivy import Request, resolve
+from router.spark.pins import write_pins
 from tests.support.brokers import KAFKA_PINS, KAFKA_SERVER
 from tests.support.qpid import QPID_PINS, QPID_SERVER
 

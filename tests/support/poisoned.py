@@ -16,15 +16,15 @@ import numpy as np
 
 from bindings.inbox.stream import SPARK_SCHEMA
 from catalog.load import load
-from router.generations import Generation
-from router.metrics import Metrics
-from router.pipeline import Pipeline
-from router.plan import Plan
-from router.plans import PlanHolder
+from router.batches.pipeline import Pipeline
+from router.batches.plans import PlanHolder
+from router.judging.plan import Plan
+from router.reading.generations import Generation
 from router.settings import settings_from_dict
-from router.sources import INBOX
-from router.state import State
-from router.status import Status
+from router.sources.sources import INBOX
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
 from tests.support import shop
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from typing import Any, Final
 from proton import ProtonException
 from proton.utils import BlockingConnection
 
-from bindings.ivy import Coordinate, Request, find_java
-from bindings.pins import resolve_pinned
+from router.spark.ivy import Coordinate, Request, find_java
+from router.spark.pins import resolve_pinned
 from tests.support import deployed
 from tests.support.class_archive import start_options
 from tests.support.ports import LOOPBACK, free_ports

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
+from catalog.definitions.targets import target_of
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.record import Record
 from catalog.templates import parse
-from router.emit import EmitError, Producer, record_line
-from router.match import RecordMatcher
-from router.matching.targets import target_of
-from router.sinks.events import MESSAGE
-from router.valid_values import value_of
+from router.commands.emit.producer import EmitError, Producer, record_line
+from router.commands.emit.valid_values import value_of
+from router.matching.records import RecordMatcher
+from router.sinks.messages.events import MESSAGE
 
 OUT: Final = "/endpoints/out"
 NOW: Final = "2026-03-04T05:06:07.008Z"

@@ -15,18 +15,18 @@ from bindings.protocols import binding_of
 from catalog.model import Catalog
 from catalog.record import Record, record_of
 from catalog.schemas.validation import PayloadValidation
-from router.channels import ChannelBuilder
-from router.judging import TOPIC, Tallies
-from router.limits import SizeLimits
-from router.match import RecordMatcher
-from router.matcher import Matcher
-from router.outputs import OutputBuilder
-from router.plan import Judge
-from router.render import COLUMNS, event_column
-from router.routing import Routes
+from router.judging.judging import TOPIC, Tallies
+from router.judging.outputs import OutputBuilder
+from router.judging.plan import Judge
+from router.judging.stages import HEADERS_TYPE, Kind, judged, lineage_headers, unified
+from router.matching.channels import ChannelBuilder
+from router.matching.matcher import Matcher
+from router.matching.records import RecordMatcher
+from router.routing.limits import SizeLimits
+from router.routing.routes import Routes
 from router.settings import settings_from_dict
 from router.sinks.forms import TIME_TEXT
-from router.stages import HEADERS_TYPE, Kind, judged, lineage_headers, unified
+from router.writing.render import COLUMNS, event_column
 from tests.support.reference import Reference
 from tests.support.reference_mapping import POSITION as UNPLACED
 from tests.support.rule_records import POSITION, RECEIVED

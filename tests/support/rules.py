@@ -15,12 +15,12 @@ from typing import Any, Final, cast
 
 import yaml
 
-from catalog.documents import Document
+from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.load import build
 from catalog.model import PROTOCOLS, Catalog
 from catalog.schemas.codings import Framing
-from router.conformance import Validation
+from router.matching.conformance import Validation
 from router.matching.ties import Ambiguous
 from tests.support.rule_records import POSITION, RECEIVED, TIME, TIMES, TIMESTAMP, RuleError, merged, options_of, render
 from tests.support.rule_records import property_of as full_name

@@ -18,12 +18,12 @@ import yaml
 
 from catalog.declared import Declarations
 from catalog.dialects import registry
-from catalog.documents import read_documents
+from catalog.documents.documents import read_documents
 from catalog.findings import Findings
 from router.errors import EXIT_CODES
-from router.metrics import Metrics
+from router.judging.tally import Tally
 from router.settings import KafkaSink, Settings, load_settings
-from router.tally import Tally
+from router.watching.metrics import Metrics
 from tests.support.composed import PASSWORDS
 
 ROOT = Path(__file__).resolve().parents[2]

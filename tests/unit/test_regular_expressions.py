@@ -32,12 +32,11 @@ BUILT: Final = {
     "catalog/escaping.py": "a class of characters, written out in the module",
     "catalog/linting/values.py": "tokens of media types, put together from literals of the module",
     "catalog/values.py": "the grammar of references, put together from literals of the module",
-    "router/attributes.py": "ranges of forbidden characters, put together from literals of the module",
-    "catalog/references.py": "segments of references, put together from literals of the module",
+    "router/matching/attributes.py": "ranges of forbidden characters, put together from literals of the module",
     "router/letters/kafka_reading.py": "the operator's own topic names, with escaped literals between classes",
-    "router/letters/key_order.py": "one literal of the module, twice",
+    "router/state/key_order.py": "one literal of the module, twice",
     "router/letters/redaction.py": "a value of a record, escaped: no more than a literal between two look-arounds",
-    "router/routing.py": "globs of the operator's settings, which fnmatch writes with atomic groups",
+    "router/routing/routes.py": "globs of the operator's settings, which fnmatch writes with atomic groups",
 }
 """Modules with patterns that are no literals, and what they are put together from."""
 
@@ -160,7 +159,7 @@ def test_no_pattern_is_built_but_for_a_reason() -> None:
 def test_javas_engine_is_given_no_data() -> None:
     """Java backtracks as Python does: these modules give it patterns that are written out in the sources."""
     used = {name_of(path) for path in SOURCES for _ in uses_of(path, JAVA)}
-    assert used <= {"bindings/conditions.py", "router/extents.py"}, used
+    assert used <= {"bindings/kafka/conditions.py", "router/reading/extents.py"}, used
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(?:a*b*)*c", "(?:[^/]+/?)*x", "(?:(?:ab)*c?)*"])

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from bindings.background import Background, faults
-from router.metrics import Metrics
+from router.watching.metrics import Metrics
 
 SECONDS = 30.0
 

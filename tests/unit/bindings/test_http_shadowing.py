@@ -11,7 +11,7 @@ import pytest
 from bindings.http.routing import HttpRoute
 from bindings.http.shadowing import shadows
 from catalog.templates import parse
-from router.commands.check import examined
+from router.commands.check.command import examined
 
 ANN = frozenset({"ann"})
 TEMPLATES = [

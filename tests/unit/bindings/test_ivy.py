@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.ivy import Coordinate, JavaMissing, Request, ResolutionError, cache_root, resolve
+from router.spark.ivy import Coordinate, JavaMissing, Request, ResolutionError, cache_root, resolve
 
 APP = Coordinate("org.example", "app", "1.0")
 POM = """<project><modelVersion>4.0.0</modelVersion>

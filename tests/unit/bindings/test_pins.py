@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bindings.ivy import Coordinate, Request, resolve
-from bindings.pins import PinMismatch, resolve_pinned, write_pins
-from router.connectors import KAFKA, PINS, kafka_jars
+from router.spark.connectors import KAFKA, PINS, kafka_jars
+from router.spark.ivy import Coordinate, Request, resolve
+from router.spark.pins import PinMismatch, resolve_pinned, write_pins
 
 APP = Request((Coordinate("org.example", "app", "1.0"),))
 POM = """<project><modelVersion>4.0.0</modelVersion>
@@ -69,7 +69,7 @@ def test_a_kept_jar_that_was_changed_ends_a_start_with_code_7(tmp_path: Path) ->
     jar.write_bytes(content)
     os.utime(jar, ns=(times.st_atime_ns, times.st_mtime_ns))
     done = subprocess.run(
-        [sys.executable, "-m", "router.connectors"],
+        [sys.executable, "-m", "router.spark.connectors"],
         env={**os.environ, "XROUTER_CACHE": str(tmp_path)},
         capture_output=True,
         text=True,

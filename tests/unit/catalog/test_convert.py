@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from catalog.convert import Converted, convert, json_text, yaml_text
 from catalog.declared import Declarations, Place
 from catalog.errors import CatalogError, DocumentError
+from catalog.explaining.provenance import explain
 from catalog.load import load
 from catalog.model import Catalog, Definition
-from catalog.provenance import explain
 from catalog.schemas.registry import SchemaRegistry
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ import yaml
 
 from catalog.declared import Declarations
 from catalog.dialects import Dialect, detect, registry
-from catalog.documents import Document
+from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.load import build, load
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from catalog.documents.fetching import Cache, Fetcher
+from catalog.documents.transfer import redirected
 from catalog.errors import DocumentError
-from catalog.fetching import Cache, Fetcher
-from catalog.transfer import redirected
 from tests.support.web import Reply, Request, Web, serving
 
 SHORT = 0.5

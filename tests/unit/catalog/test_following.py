@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from catalog import following
-from catalog.fetching import Fetcher
+from catalog.documents.fetching import Fetcher
+from catalog.documents.reach import Reach
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.reach import Reach
-from router.match import RecordMatcher
+from catalog.references import following
+from router.matching.records import RecordMatcher
 from tests.support.registry import Registry
 from tests.support.web import Reply, Web, serving
 

@@ -10,12 +10,12 @@ import pytest
 from catalog.convert.document import convert
 from catalog.declared import Declarations
 from catalog.dialects import Dialect
-from catalog.documents import Document
+from catalog.documents.documents import Document
+from catalog.explaining.provenance import explain
 from catalog.findings import Findings
 from catalog.listing import listing
 from catalog.load import build
 from catalog.model import Catalog
-from catalog.provenance import explain
 from catalog.values import is_any_timestamp
 from tests.support.hybrids import DEFINITIONS, DIALECTS, LEVELS, NEW, document, pairs
 

@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from bindings.protocols import binding_of
-from catalog.documents import Document
+from catalog.definitions.candidates import verdicts
+from catalog.definitions.demands import candidate_of
+from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.linting.candidates import verdicts
-from catalog.linting.demands import candidate_of
 from catalog.linting.nearest import nearest
 from catalog.load import build, load
 from catalog.model import PROTOCOLS, Finding

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from catalog.declared import Declarations
-from catalog.entities import MASK, entity_to_json, known_xids, masked
+from catalog.definitions.levels import envelope_of, laid, levels_of
+from catalog.documents.parsing import parse_text
 from catalog.errors import DocumentError
-from catalog.levels import envelope_of, laid, levels_of
+from catalog.explaining.entities import MASK, entity_to_json, known_xids, masked
+from catalog.explaining.provenance import explain
 from catalog.load import load
-from catalog.parsing import parse_text
-from catalog.provenance import explain
 
 ROOT = Path(__file__).parents[3]
 CORPORA = ROOT.parent / "shared" / "corpora"

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from catalog import transfer
+from catalog.documents import transfer
+from catalog.documents.fetching import Fetcher
+from catalog.documents.reach import Reach, Trust
+from catalog.documents.transfer import Answer, Limits, get
 from catalog.errors import DocumentError
-from catalog.fetching import Fetcher
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.reach import Reach, Trust
-from catalog.transfer import Answer, Limits, get
 from catalog.watch import CatalogWatcher
 from tests.support.web import Reply, Web, serving
 

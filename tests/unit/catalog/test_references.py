@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from catalog import abroad
-from catalog.fetching import Fetcher
+from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.model import Catalog
+from catalog.references import abroad
 from tests.support.registry import Registry
 from tests.support.web import Reply, Web, serving
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from catalog.documents import Document, read_documents
+from catalog.documents.documents import Document, read_documents
 from catalog.findings import Findings
 from catalog.load import load
 

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.protocol_properties import TYPES
+from catalog.protocols.properties import TYPES
 from catalog.values import (
     canonical,
     instant,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property, PropertyType
 from catalog.values import is_valid
-from router.attributes import always_valid, name_fault, of_types, printable, types_of, value_fault
-from router.match import RecordMatcher
+from router.matching.attributes import always_valid, name_fault, of_types, printable, types_of, value_fault
+from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, GROUP
 from tests.support.reference import Reference
 

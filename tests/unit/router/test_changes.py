@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from bindings.kafka import client
-from router.changes import Changes
-from router.metrics import Metrics
-from router.queries import Queries
+from router.running.changes import Changes
+from router.running.queries import Queries
 from router.settings import SourceSettings
-from router.sources import Source
-from router.state import State
-from router.status import Status
+from router.sources.sources import Source
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
 from tests.support.ports import free_ports
 
 

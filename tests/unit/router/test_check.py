@@ -11,7 +11,7 @@ import pytest
 from catalog.model import Finding
 from catalog.rules import rules
 from router.cli import status_of
-from router.sarif import SARIF_VERSION, artifact_uri, sarif
+from router.commands.check.sarif import SARIF_VERSION, artifact_uri, sarif
 
 LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 

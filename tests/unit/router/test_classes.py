@@ -8,9 +8,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.matching.classes import PropertyClasses
-from router.matching.columns import SplitColumn
-from router.matching.constraints import Constraint
+from catalog.definitions.constraints import Constraint
+from router.matching.index.classes import PropertyClasses
+from router.matching.index.columns import SplitColumn
 
 VALUES = st.one_of(
     st.none(),

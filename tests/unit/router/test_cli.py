@@ -178,7 +178,7 @@ def test_doctor_finds_java_and_reads_settings(xrouter: Any, tmp_path: Path) -> N
 
 
 def test_doctor_says_that_few_files_may_be_opened(xrouter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("router.doctor.descriptor_limit", lambda: 1024)
+    monkeypatch.setattr("router.commands.doctor.doctor.descriptor_limit", lambda: 1024)
     assert "up to 1024; fewer senders can be connected at a time" in " ".join(xrouter("doctor")[1].split())
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from catalog.load import load
 from catalog.record import Record
-from router.emit import record_line
-from router.match import RecordMatcher
+from router.commands.emit.producer import record_line
+from router.matching.records import RecordMatcher
 from router.settings import load_settings
 from tests.support.readme import README, SETTINGS, block, made
 

@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from bindings.protocols import BINDINGS
+from catalog.definitions.targets import target_of
 from catalog.load import load
 from catalog.model import Catalog, Definition
 from catalog.record import Record
 from catalog.templates import parse
 from router.cli import status_of
-from router.emit import EmitError, Producer, batch_of, check_matches, record_line
-from router.match import RecordMatcher
-from router.matching.targets import target_of
+from router.commands.emit.producer import EmitError, Producer, batch_of, check_matches, record_line
+from router.matching.records import RecordMatcher
 from tests.support.large_catalog import large_catalog
 from tests.support.samples import samples
 

@@ -12,12 +12,11 @@ import pytest
 from google.protobuf import json_format
 from lxml import etree
 
-from catalog.schemas.avro_types import read_schema
+from catalog.schemas.avro.filling import SINGLE_OBJECT, AvroFiller
+from catalog.schemas.avro.types import read_schema
 from catalog.schemas.contract import SchemaSource
-from catalog.schemas.protobuf import compile_schema as compile_protobuf
-from router.payloads.avro import SINGLE_OBJECT, AvroFiller
-from router.payloads.contract import Unfillable
-from router.payloads.filling import Filling
+from catalog.schemas.filling.filling import Filling, Unfillable
+from catalog.schemas.protobuf.validating import compile_schema as compile_protobuf
 from tests.support.payloads import NOTHING, NOW, Documents, payloads_of
 
 AVRO: dict[str, Any] = {

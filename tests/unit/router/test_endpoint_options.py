@@ -17,18 +17,18 @@ from bindings.mqtt.connecting import connector_of
 from bindings.mqtt.subscribing import Table
 from bindings.nats.options import plans_of
 from bindings.protocols import BINDINGS
-from catalog.channel_options import ROLES, ChannelOption, Role, channel_options, option_key
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
-from router.addresses import TargetKind
+from catalog.protocols.channel_options import ROLES, ChannelOption, Role, channel_options, option_key
 from router.errors import ConfigError
-from router.gateways import Link, links_of
+from router.intake.gateways import Link, links_of
 from router.settings import settings_from_dict
+from router.settings.addresses import TargetKind
 from router.settings.model import AmqpSink, MqttSink
 from router.sinks import amqp, mqtt
-from router.sinks.connecting import connection_of
-from router.sinks.definitions import EndpointShape
-from router.sinks.events import Event
-from router.sources import Source, sources_of
+from router.sinks.messages.connecting import connection_of
+from router.sinks.messages.definitions import EndpointShape
+from router.sinks.messages.events import Event
+from router.sources.sources import Source, sources_of
 
 KINDS: Final[Mapping[str, TargetKind]] = {
     "MQTT/5.0": "mqtt",

@@ -12,10 +12,10 @@ import pytest
 
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.cli import status_of
-from router.commands.match_explained import Teller
-from router.conformance import Validation
-from router.explanation import BEST, EventExplained, Explainer, RecordExplained
-from router.match import RecordMatcher
+from router.commands.match.explained import Teller
+from router.matching.conformance import Validation
+from router.matching.explanation import BEST, EventExplained, Explainer, RecordExplained
+from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, GROUP, SCHEMAS, random_catalog, random_record
 
 SAMPLE = Path(__file__).resolve().parents[3] / "catalog" / "samples" / "greenhouse.xreg.yaml"

@@ -10,8 +10,8 @@ import pytest
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
 from catalog.load import load
-from router import facts
-from router.facts import Facts, RawFacts, RawRow
+from router.matching import facts
+from router.matching.facts import Facts, RawFacts, RawRow
 from tests.support.judging import judged, kafka_rows, plan_of
 
 BATCH = Part("headers.content-type", b"application/cloudevents-batch+json")

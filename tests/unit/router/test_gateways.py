@@ -10,11 +10,11 @@ import pytest
 from bindings.background import faults
 from bindings.gateways import GatewayError, Subscription
 from bindings.inbox import InboxRow
-from router.gateways import BrokerGateways
-from router.metrics import Metrics
+from router.intake.gateways import BrokerGateways
 from router.settings import Settings, SourceSettings
-from router.sources import Source
-from router.status import Status
+from router.sources.sources import Source
+from router.watching.metrics import Metrics
+from router.watching.status import Status
 
 ENDPOINT = "/endpoints/plant"
 

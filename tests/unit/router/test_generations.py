@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from router import generations
-from router.generations import Generation
-from router.positions import EARLIEST, Positions, starting_offsets
-from router.state import State
+from router.reading import generations
+from router.reading.generations import Generation
+from router.reading.positions import EARLIEST, Positions, starting_offsets
+from router.state.state import State
 
 QUERY = "kafka-1"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from router.match import RecordMatcher
+from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, GROUP
 from tests.support.reference import Reference
 

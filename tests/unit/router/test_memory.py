@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from router.errors import ConfigError
-from router.memory import GIB, MIB, divided, memory_of_machine
-from router.session import memory_conf
+from router.judging.worker_memory import data_bytes, judging, load
+from router.machine.memory import GIB, MIB, divided, memory_of_machine
 from router.settings import Settings, settings_from_dict
-from router.worker_memory import data_bytes, judging, load
+from router.spark.session import memory_conf
 
 BARE: dict[str, Any] = {
     "sinks": {"out": {"type": "jsonl"}},

@@ -9,8 +9,8 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from pytest import approx
 
-from router.metrics import LATENCY_BUCKETS, BulkHistogram, Metrics
-from router.tally import DEAD_LETTER, ROUTED, Tally, collect
+from router.judging.tally import DEAD_LETTER, ROUTED, Tally, collect
+from router.watching.metrics import LATENCY_BUCKETS, BulkHistogram, Metrics
 
 CONTRACT = {
     "xrouter_records": {"endpoint", "outcome", "reason"},

@@ -14,9 +14,9 @@ import pytest
 
 from catalog.model import Finding
 from router.errors import ConfigError
-from router.metrics import Metrics
-from router.monitor import LIMITS, MonitorServer
-from router.status import Status
+from router.watching.metrics import Metrics
+from router.watching.monitor import LIMITS, MonitorServer
+from router.watching.status import Status
 from tests.support.http_malformed import MALFORMED
 
 LOOPBACK = "127.0.0.1"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.names import (
+from router.settings.names import (
     DEAD_LETTER_VARIABLES,
     Escape,
     NameTemplateError,

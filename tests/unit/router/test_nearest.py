@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from router.match import RecordMatcher
 from router.matching.nearest import LOOKS, MOST, property_name
+from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
 from tests.support.reference_nearest import nearest
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from catalog.documents import Document
+from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.linting.overlaps import MAX_OVERLAPS, overlaps
 from catalog.load import build
 from catalog.model import Catalog
-from router.commands.check import examined
-from router.match import RecordMatcher
-from router.overlaps import proven
+from router.commands.check.command import examined
+from router.commands.check.overlaps import proven
+from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, random_catalog
 from tests.support.large_catalog import large_catalog
 from tests.support.reference import Reference

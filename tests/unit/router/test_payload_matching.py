@@ -13,8 +13,8 @@ import yaml
 
 from catalog.load import load
 from catalog.model import Catalog
-from router.conformance import Validation
-from router.match import RecordMatcher
+from router.matching.conformance import Validation
+from router.matching.records import RecordMatcher
 from tests.support.reference import Reference
 
 CASES = Path(__file__).resolve().parents[2] / "cases" / "matching" / "schemas.yaml"

@@ -16,10 +16,9 @@ from json_structure import InstanceValidator
 
 from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import Family, SchemaError, SchemaSource
-from router.payloads.contract import Unfillable
-from router.payloads.filling import Filling
-from router.payloads.opening import open_filler
-from router.payloads.patterns import sample
+from catalog.schemas.fillers import open_filler
+from catalog.schemas.filling.filling import Filling, Unfillable
+from catalog.schemas.filling.patterns import sample
 from tests.support.payloads import NOTHING, NOW, Documents, fillings, payloads_of
 from tests.support.schema_strategies import ANY_SCHEMA
 

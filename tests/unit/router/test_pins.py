@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from router.state import State
+from router.state.state import State
 
 QUERIES = ("inbox", "kafka-1", "kafka-2")
 A, B, C, D = (letter * 32 for letter in "abcd")

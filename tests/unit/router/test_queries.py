@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from router.metrics import Metrics
-from router.queries import RESTART_FIRST, Queries, _Running
-from router.state import State
-from router.status import Status
+from router.running.queries import RESTART_FIRST, Queries, _Running
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
 
 
 @pytest.mark.parametrize(("last", "pause"), [(None, 8 * RESTART_FIRST), (17, RESTART_FIRST)])

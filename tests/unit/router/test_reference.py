@@ -13,7 +13,7 @@ import pytest
 
 from catalog.load import load
 from catalog.model import Catalog, Definition, Property
-from router.match import RecordMatcher
+from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
 from tests.support.reference import Reference
 from tests.support.reference_mapping import POSITION

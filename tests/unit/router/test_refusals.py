@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from router.limits import ROOM, LetterLimits
-from router.refusals import REASON, Refused
-from router.routing import Routes
+from router.judging.tally import DEAD_LETTER, ROUTED, Tally
+from router.routing.limits import ROOM, LetterLimits
+from router.routing.routes import Routes
 from router.settings import settings_from_dict
 from router.sinks import Rejected
-from router.tally import DEAD_LETTER, ROUTED, Tally
+from router.writing.refusals import REASON, Refused
 
 M, E = "/messagegroups/G/messages/M", "/endpoints/E"
 

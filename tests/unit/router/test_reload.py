@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 from catalog.load import load
-from router.metrics import Metrics
-from router.plan import Plan
-from router.reload import Reloader
+from router.judging.plan import Plan
+from router.running.reload import Reloader
 from router.settings import load_settings
-from router.status import Status
+from router.watching.metrics import Metrics
+from router.watching.status import Status
 from tests.support.waiting import wait_until
 from tests.support.web import Reply, serving
 

@@ -19,9 +19,9 @@ from catalog.load import load
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
 from router.errors import ConfigError
-from router.match import RecordMatcher
-from router.names import event_values, expand_name
+from router.matching.records import RecordMatcher
 from router.settings import REASONS
+from router.settings.names import event_values, expand_name
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
 from tests.support.judging import judged, kafka_rows, plan_of
 

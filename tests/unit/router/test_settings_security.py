@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from router.clusters import inbox_client, sink_client
-from router.commands.check import examined
+from router.commands.check.command import examined
 from router.errors import ConfigError
 from router.settings import KafkaSink, load_settings
+from router.sources.clusters import inbox_client, sink_client
 
 KAFKA = "sources: [{endpoint: /endpoints/a, username: u, password: '${P}', %s}]"
 SINK = "sinks: {k: {type: kafka, bootstrap_servers: k, topic: t, %s}, e: {type: jsonl}}\nroutes: [{to: e}]"

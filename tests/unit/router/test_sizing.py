@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from router.generations import Generation
-from router.planned import planned, records_in
-from router.sizing import LARGEST, LEAST_RECORDS, BatchSizing
+from router.machine.sizing import LARGEST, LEAST_RECORDS, BatchSizing
+from router.reading.generations import Generation
+from router.reading.planned import planned, records_in
 
 MIB = 2**20
 

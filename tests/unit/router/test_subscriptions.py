@@ -8,8 +8,8 @@ import pytest
 
 from catalog.model import Catalog, Definition, Endpoint, Property
 from router.settings import settings_from_dict
-from router.sources import sources_of
-from router.subscriptions import addresses_of, overlap
+from router.sources.sources import sources_of
+from router.sources.subscriptions import addresses_of, overlap
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from router import generations
-from router.generations import Generation
-from router.planned import turned_back
-from router.positions import EARLIEST, Offsets, Positions
+from router.reading import generations
+from router.reading.generations import Generation
+from router.reading.planned import turned_back
+from router.reading.positions import EARLIEST, Offsets, Positions
+from router.reading.succession import Succession
 from router.settings import SourceSettings
-from router.sources import INBOX, Source
-from router.state import State
-from router.succession import Succession
+from router.sources.sources import INBOX, Source
+from router.state.state import State
 
 PLAN = "a" * 32
 ONE, TWO = "kafka-1", "kafka-1-two"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from catalog.model import Catalog, Definition, Endpoint, Property
-from router.names import parse_name
 from router.settings.model import KafkaSink
-from router.topic_cap import is_counted
+from router.settings.names import parse_name
+from router.writing.topic_cap import is_counted
 
 TYPED = Property("type", "string", "t")
 

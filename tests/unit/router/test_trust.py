@@ -10,15 +10,15 @@ import pytest
 
 from catalog.load import load
 from router.cli import status_of
-from router.commands.check import examined
-from router.doctor import examine
+from router.commands.check.command import examined
+from router.commands.doctor.doctor import examine
 from router.errors import ConfigError, StateError
-from router.metrics import Metrics
-from router.plan import Plan
-from router.reload import Reloader
+from router.judging.plan import Plan
+from router.running.reload import Reloader
 from router.settings import Settings, load_settings
-from router.status import Status
-from router.trust import FILE, Pins, admit, clients_of
+from router.state.trust import FILE, Pins, admit, clients_of
+from router.watching.metrics import Metrics
+from router.watching.status import Status
 
 SECRETS = {"P": "hush"}
 LOGIN = "username: u, password: '${P}'"
@@ -131,7 +131,7 @@ def test_a_registry_gets_its_password_over_tls_only(tmp_path: Path) -> None:
 def test_the_scheme_of_kafka_addresses_decides(
     tmp_path: Path, uri: str, more: str, security: str, protocol: str
 ) -> None:
-    from router.clusters import source_client
+    from router.sources.clusters import source_client
 
     write_catalog(tmp_path, uri, kind="kafka")
     plan = plan_of(tmp_path, SOURCE % more if more else "")

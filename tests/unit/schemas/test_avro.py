@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalog.schemas.avro import AvroValidator, compile_schema, references_of
+from catalog.schemas.avro.validating import AvroValidator, compile_schema, references_of
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from tests.support.corpora import SHARED
 from tests.support.schema_documents import NOTHING, Documents, real_schemas
@@ -235,7 +235,7 @@ HOSTILE = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
-from catalog.schemas.avro import compile_schema
+from catalog.schemas.avro.validating import compile_schema
 from catalog.schemas.contract import SchemaSource
 from tests.support.schema_documents import NOTHING
 import json

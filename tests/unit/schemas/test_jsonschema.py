@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource, Validator
-from catalog.schemas.jsonschema import compile_schema, draft_of, references_of
+from catalog.schemas.jsonschema.validating import compile_schema, draft_of, references_of
 from tests.support.schema_documents import NOTHING, Documents
 
 DRAFT = "http://json-schema.org/draft-{}/schema#"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource, Validator
-from catalog.schemas.jsonstructure import compile_schema, references_of
+from catalog.schemas.jsonstructure.validating import compile_schema, references_of
 from tests.support.schema_documents import NOTHING, Documents, real_schemas
 
 CORE = "https://json-structure.org/meta/core/v0/#"

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
-from catalog.schemas.protobuf import ProtobufValidator, compile_schema, references_of
-from catalog.schemas.protoc import imports_of
+from catalog.schemas.protobuf.protoc import imports_of
+from catalog.schemas.protobuf.validating import ProtobufValidator, compile_schema, references_of
 from tests.support.corpora import SHARED
 from tests.support.schema_documents import NOTHING, Documents, real_schemas
 
@@ -204,7 +204,7 @@ HOSTILE = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
-from catalog.schemas.protobuf import compile_schema
+from catalog.schemas.protobuf.validating import compile_schema
 from catalog.schemas.contract import SchemaError, SchemaSource
 from tests.support.schema_documents import NOTHING
 text = "message M { M m = 1; repeated M r = 2; repeated int32 i = 3; }"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from catalog.schemas.validation import BoundedValidation
-from catalog.schemas.xsd import MAX_LOCATED_BYTES, XsdValidator, compile_schema, references_of
+from catalog.schemas.xsd.validating import MAX_LOCATED_BYTES, XsdValidator, compile_schema, references_of
 from tests.support.corpora import SHARED
 from tests.support.schema_documents import NOTHING, Documents, real_schemas
 
@@ -183,7 +183,7 @@ HOSTILE = """
 import resource
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
-import catalog.schemas.xsd as xsd
+import catalog.schemas.xsd.validating as xsd
 from catalog.schemas.contract import SchemaError, SchemaSource
 from tests.support.schema_documents import NOTHING
 xsd.MAX_SECONDS = 1

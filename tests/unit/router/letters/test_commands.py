@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from router.cli import status_of
-from router.letters.ledger import LetterLedger
+from router.state.ledger import LetterLedger
 from tests.support.letters import CATALOG, letter_id, row, settings_file, write_letters
 
 Run = Callable[..., tuple[int, str, str]]

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from router.cli import status_of
-from router.letters.key_order import HELD, Turns, held_up, only_waits, waits_for
-from router.letters.ledger import LetterLedger, Outcome, PendingReplay
 from router.letters.letter import Letter
-from router.letters.replay_selection import Chosen, batches, lacking
 from router.letters.retention import Limits, purge
-from router.refusals import detail_of, sinks_of
+from router.replay.selection import Chosen, batches, lacking
+from router.state.key_order import HELD, Turns, held_up, only_waits, waits_for
+from router.state.ledger import LetterLedger, Outcome, PendingReplay
+from router.writing.refusals import detail_of, sinks_of
 from tests.support.letters import letter_id, row, settings_file, write_letters
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
@@ -65,7 +65,7 @@ def test_a_batch_that_is_repeated_stands_as_before_and_without_what_was_replayed
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from router.letters.ledger import LetterLedger
+from router.state.ledger import LetterLedger
 
 with LetterLedger.open(Path(sys.argv[1])) as ledger:
     ledger.order.arrived([("A", "a1")])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from router.errors import StateError
-from router.letters.ledger import Entry, Happening, LetterLedger, Outcome, PendingReplay
+from router.state.ledger import Entry, Happening, LetterLedger, Outcome, PendingReplay
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 6, UTC)
 LATER = datetime(2026, 1, 3, tzinfo=UTC)
@@ -97,7 +97,7 @@ KILLED = """
 import os, signal, sys
 from datetime import UTC, datetime
 from pathlib import Path
-from router.letters.ledger import LetterLedger, Outcome, PendingReplay
+from router.state.ledger import LetterLedger, Outcome, PendingReplay
 
 def outcomes():
     for number in range(2000):

@@ -16,8 +16,8 @@ from router.errors import ConfigError, SinkError
 from router.letters.kafka_reading import fitting
 from router.letters.letter import parse_nearest
 from router.letters.reading import read_letters, readable_sinks
-from router.names import dead_letter_values, expand_name
 from router.settings import load_settings
+from router.settings.names import dead_letter_values, expand_name
 from router.sinks import Commit, DeltaSink
 from router.sinks.forms import DEAD_LETTER
 from tests.support.letters import SINKS, WRITTEN, letter_id, row, settings_file, write_letters

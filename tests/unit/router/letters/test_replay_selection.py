@@ -11,11 +11,11 @@ import pytest
 
 from router.errors import RouterError, StateError
 from router.letters.filters import Filter, filter_of, moment_of
-from router.letters.ledger import LetterLedger, Outcome, PendingReplay
 from router.letters.letter import Letter
-from router.letters.replay import ReplayOptions
-from router.letters.replay_rows import rows_of
-from router.letters.replay_selection import Chosen, Selection, batches, lacking
+from router.replay.replay import ReplayOptions
+from router.replay.rows import rows_of
+from router.replay.selection import Chosen, Selection, batches, lacking
+from router.state.ledger import LetterLedger, Outcome, PendingReplay
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)
 NEAREST = ({"message": "/messagegroups/G/messages/M", "mismatches": []},)

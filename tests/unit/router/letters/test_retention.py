@@ -10,16 +10,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from router.commands.check import examined
+from router.commands.check.command import examined
 from router.errors import StateError
 from router.letters.housekeeping import Housekeeping
-from router.letters.ledger import LetterLedger, PendingReplay
 from router.letters.reading import read_letters
 from router.letters.retention import Limits, Removed, purge
 from router.settings import Settings, load_settings
-from router.settings.dead_letters import retention_cautions
+from router.settings.security import retention_cautions
 from router.sinks import Commit, open_sink
 from router.sinks.forms import DEAD_LETTER
+from router.state.ledger import LetterLedger, PendingReplay
 from tests.support.letters import SINKS, letter_id, row, settings_file, write_letters
 from tests.support.waiting import wait_until
 

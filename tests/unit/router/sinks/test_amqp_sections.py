@@ -12,10 +12,10 @@ from bindings.amqp.outgoing import EncodingError, encode
 from bindings.amqp.sections import decode
 from bindings.protocols import BINDINGS
 from catalog.load import load
-from router.emit import Producer, check_matches
+from router.commands.emit.producer import Producer, check_matches
 from router.sinks.amqp import message_of
-from router.sinks.definitions import EndpointShape
-from router.sinks.events import Event
+from router.sinks.messages.definitions import EndpointShape
+from router.sinks.messages.events import Event
 
 MESSAGE = "/messagegroups/G/messages/T"
 ANNOTATIONS = {"x-a": {"type": "symbol", "value": "north"}, "x-n": {"type": "int", "value": 5}}

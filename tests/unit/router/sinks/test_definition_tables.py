@@ -19,7 +19,7 @@ from router.errors import SinkError
 from router.settings import TableSink
 from router.sinks import ArrowSink, Commit, open_sink
 from router.sinks.forms import DEAD_LETTER, WIDE
-from router.sinks.upkeep import Upkeep, UpkeepRules
+from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 NOON = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
 

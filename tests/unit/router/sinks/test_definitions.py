@@ -11,14 +11,14 @@ import pytest
 from bindings.protocols import BINDINGS
 from catalog.load import load
 from catalog.model import Catalog
-from router.addresses import TargetKind
 from router.errors import SinkError
 from router.settings import load_settings
+from router.settings.addresses import TargetKind
 from router.settings.model import NatsSink
-from router.sinks.definitions import EndpointShape
-from router.sinks.events import Event, NotTaken, Outbound
+from router.sinks.messages.definitions import EndpointShape
+from router.sinks.messages.events import Event, NotTaken, Outbound
+from router.sinks.messages.passing import HeaderPassing
 from router.sinks.opening import check_endpoints, shape_of
-from router.sinks.passing import HeaderPassing
 
 KINDS: dict[str, TargetKind] = {"MQTT": "mqtt", "AMQP": "amqp", "NATS": "nats", "HTTP": "http", "KAFKA": "kafka"}
 NAMED = {"specversion": "1.0", "id": "1", "source": "/plants/p1", "type": "T"}

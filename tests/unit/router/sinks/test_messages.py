@@ -14,10 +14,10 @@ from bindings.amqp.values import Typed
 from bindings.envelope import Envelope
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import BINDINGS
-from router.addresses import AddressError, TargetKind, checked, parse_address
-from router.names import NameTemplateError
+from router.settings.addresses import AddressError, TargetKind, checked, parse_address
+from router.settings.names import NameTemplateError
 from router.sinks import amqp, kafka, mqtt
-from router.sinks.events import Event, Mode, Outbound, event_of, outbound
+from router.sinks.messages.events import Event, Mode, Outbound, event_of, outbound
 
 TEXT = st.text(
     st.characters(exclude_categories=("Cs", "Cc", "Cn"), exclude_characters="\ufeff"), min_size=1, max_size=20

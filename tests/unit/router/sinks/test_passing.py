@@ -18,9 +18,9 @@ from bindings.nats.headers import block_of
 from bindings.protocols import BINDINGS
 from router.settings.model import HttpSink, KafkaSink, MqttSink
 from router.sinks import amqp, mqtt
-from router.sinks.events import Event, Mode, Outbound, outbound
+from router.sinks.messages.events import Event, Mode, Outbound, outbound
+from router.sinks.messages.passing import HeaderPassing
 from router.sinks.opening import passing_of
-from router.sinks.passing import HeaderPassing
 
 NAMED = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 PLACES = {"HTTP": "headers", "NATS": "headers", "KAFKA": "headers", "MQTT/5.0": "user_properties"}

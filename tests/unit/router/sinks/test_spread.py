@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from bindings.protocols import BINDINGS
-from router.addresses import parse_address
+from router.settings.addresses import parse_address
 from router.settings.model import KafkaSink, MqttSink
 from router.sinks.contract import Commit
-from router.sinks.events import MESSAGE, Outbound
-from router.sinks.messages import ConfirmedSink, TemplateShape
+from router.sinks.messages.events import MESSAGE, Outbound
+from router.sinks.messages.sink import ConfirmedSink, TemplateShape
+from router.sinks.messages.spread import Spread, kept_spread
 from router.sinks.opening import spread_key
-from router.sinks.spread import Spread, kept_spread
 
 
 class Taking:

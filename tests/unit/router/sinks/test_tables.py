@@ -19,7 +19,7 @@ from router.faults import fault_of
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
 from router.sinks.forms import DEAD_LETTER, DECIDED, INSTANT, WIDE, wide_to_json_line
-from router.sinks.upkeep import Upkeep, UpkeepRules
+from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 
 def rows(count: int = 2) -> pa.Table:

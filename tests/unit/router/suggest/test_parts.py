@@ -12,12 +12,12 @@ from catalog.record import Record
 from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.library import CatalogLibrary
-from router.suggest.clusters import clusters_of
-from router.suggest.noise import is_noise
-from router.suggest.sampling import TOO_MANY, Sampler
-from router.suggest.schemas import FORMAT, schema_of
-from router.suggest.traits import Traits, traits_of
-from router.suggest.words import looks_like_id, singular, words_of
+from router.commands.dead_letters.suggesting.clusters import clusters_of
+from router.commands.dead_letters.suggesting.noise import is_noise
+from router.commands.dead_letters.suggesting.sampling import TOO_MANY, Sampler
+from router.commands.dead_letters.suggesting.schemas import FORMAT, schema_of
+from router.commands.dead_letters.suggesting.traits import Traits, traits_of
+from router.commands.dead_letters.suggesting.words import looks_like_id, singular, words_of
 
 IDS = [
     "7",

@@ -8,14 +8,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.convert import json_text
-from catalog.documents import Document
+from catalog.documents.documents import Document
+from catalog.documents.parsing import parse_text
 from catalog.findings import Findings
 from catalog.load import build
 from catalog.model import PROTOCOLS
-from catalog.parsing import parse_text
 from catalog.record import Record
-from router.suggest.basis import Basis
-from router.suggest.suggesting import suggest
+from router.commands.dead_letters.suggesting.basis import Basis
+from router.commands.dead_letters.suggesting.suggesting import suggest
 
 TEXT: Final = st.one_of(
     st.text(max_size=12),

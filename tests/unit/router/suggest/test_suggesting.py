@@ -10,11 +10,11 @@ import pytest
 
 from catalog.load import load
 from catalog.record import Record
-from router.emit import record_line
+from router.commands.dead_letters.suggesting.basis import Basis
+from router.commands.dead_letters.suggesting.suggesting import Suggestion, suggest
+from router.commands.emit.producer import record_line
 from router.errors import RouterError
-from router.match import RecordMatcher
-from router.suggest.basis import Basis
-from router.suggest.suggesting import Suggestion, suggest
+from router.matching.records import RecordMatcher
 
 CLOUDEVENTS = "CloudEvents/1.0"
 

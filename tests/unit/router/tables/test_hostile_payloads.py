@@ -13,8 +13,8 @@ resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 61))
 import pyarrow as pa
 from catalog.schemas.contract import SchemaSource
-from router.tables.payload import _OPENERS, PayloadColumn
-from router.tables.survey import Survey
+from catalog.schemas.columns_of import _OPENERS, PayloadColumn
+from catalog.schemas.columns.survey import Survey
 from tests.support.hostile_bodies import zigzag
 from tests.support.schema_documents import NOTHING
 

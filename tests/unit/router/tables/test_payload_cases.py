@@ -18,9 +18,9 @@ import yaml
 from google.protobuf import json_format
 
 from catalog.model import Catalog, Definition
+from catalog.schemas.columns_of import PayloadColumn, payload_column, payload_findings
 from catalog.schemas.contract import Family, SchemaSource
-from catalog.schemas.protobuf import compile_schema
-from router.tables import PayloadColumn, payload_column, payload_findings
+from catalog.schemas.protobuf.validating import compile_schema
 from tests.support.payloads import NOTHING
 from tests.support.schema_catalogs import XID, catalog_of
 

@@ -18,16 +18,27 @@ import pytest
 from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 
+from catalog.schemas.columns.reading import Undecoded, Unfit
+from catalog.schemas.columns.shapes import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    JSON,
+    TEXT,
+    TIMESTAMP,
+    Member,
+    Struct,
+    Table,
+    integer,
+)
+from catalog.schemas.columns.shapes import Sequence as List
+from catalog.schemas.columns_of import PayloadColumn, payload_column
 from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import Family, SchemaSource
-from router.payloads.contract import Unfillable
-from router.payloads.filling import Filling
-from router.payloads.opening import open_filler
-from router.tables import PayloadColumn, Undecoded, payload_column
-from router.tables.json_bodies import JsonReader
-from router.tables.reading import Unfit
-from router.tables.shapes import BINARY, BOOLEAN, DATE, DOUBLE, JSON, TEXT, TIMESTAMP, Member, Struct, Table, integer
-from router.tables.shapes import Sequence as List
+from catalog.schemas.fillers import open_filler
+from catalog.schemas.filling.filling import Filling, Unfillable
+from catalog.schemas.json.bodies import JsonReader
 from tests.support.payloads import NOTHING, NOW, fillings, payloads_of
 from tests.support.schema_catalogs import XID, catalog_of
 from tests.support.schema_strategies import ANY_SCHEMA, Strategy
@@ -330,7 +341,7 @@ def test_names_of_messages_do_not_mix_types_of_equal_shape() -> None:
 
 
 def compile_protobuf(schema: str) -> Message:
-    from catalog.schemas.protobuf import compile_schema as compile_message
+    from catalog.schemas.protobuf.validating import compile_schema as compile_message
 
     message = compile_message(SchemaSource("Protobuf", "", schema), NOTHING).message()
     for name in ("one", "two"):

@@ -1,0 +1,155 @@
+"""Reading documents from files, folders and URLs, with limits; a document is a tree plus where it came from."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from catalog.declared import Place
+from catalog.documents import registry_api, splitfiles
+from catalog.documents.assembly import Assembly
+from catalog.documents.fetching import MAX_BYTES, SUFFIXES, Fetcher, is_url
+from catalog.documents.parsing import parse_text
+from catalog.documents.reach import Trust
+from catalog.documents.transfer import origin_of
+from catalog.errors import DocumentError
+from catalog.findings import Findings
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One parsed document. ``named`` tells a source given by name from one found in a folder.
+
+    ``mounts`` say what of an assembled document is written in other files, ``aliases`` under which other addresses the
+    registry it is, or is a part of, can be referred to.
+    """
+
+    file: str
+    tree: Any
+    named: bool = True
+    mounts: Mapping[tuple[str, str], Place] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> Place:
+        """The place of the whole; the places of its members follow the mounts."""
+        return Place(self.file, "", self.mounts) if self.mounts else Place(self.file)
+
+
+def read_documents(
+    sources: Sequence[str | Path], findings: Findings, *, network: bool = False, fetcher: Fetcher | None = None
+) -> list[Document]:
+    """Read every source: a file, a folder (all JSON and YAML files below it) or an http(s) URL.
+
+    A folder of an ``index.json`` tree is one document, and so is a live registry. A bad file in a folder is a finding,
+    as long as another of the folder can be read. *network* counts when there is no *fetcher*.
+
+    Raises:
+        DocumentError: a source is missing, unreadable, neither JSON nor YAML, or past the limits.
+    """
+    by = fetcher if fetcher is not None else Fetcher(network=network)
+    documents: list[Document] = []
+    for source in sources:
+        if not is_url(source) and os.path.isdir(source):
+            documents.extend(_read_folder(Path(source), by, findings))
+        else:
+            documents.append(read_document(str(source), by, findings, given=True))
+    if not documents:
+        raise DocumentError("no catalog source is given", hint="name a file, a folder or a URL")
+    return documents
+
+
+def read_document(uri: str, fetcher: Fetcher, findings: Findings, *, given: bool = False) -> Document:
+    """Read one file or URL; the root of an ``index.json`` tree, and a registry's API, are read whole.
+
+    What the user has *given* may also be a pipe; what a document refers to may not, since nobody may ever write to it.
+
+    Raises:
+        DocumentError: as :func:`read_documents`.
+    """
+    if is_url(uri):
+        address = fetcher.address(uri)
+        if given:
+            fetcher.reach.name(origin_of(address), Trust.OPERATOR)
+        answer = fetcher.answer(address)
+        served = registry_api.read(address, _tree(address, answer.data, findings), answer, fetcher, findings)
+        return Document(address, served.tree, True, served.mounts, served.aliases)
+    path = Path(uri)
+    if path.name == splitfiles.INDEX and splitfiles.is_root(path, fetcher):
+        return _assembled(path.parent, splitfiles.parts_of(path.parent, fetcher), fetcher, findings, named=True)
+    tree = _tree(uri, _piped(uri) if given and _is_pipe(uri) else fetcher.fetch(uri), findings)
+    return Document(uri, tree, aliases=registry_api.own_address(tree))
+
+
+def _is_pipe(file: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.stat(file).st_mode)
+    except (OSError, ValueError):
+        return False  # fetching it says what is wrong
+
+
+def _piped(file: str) -> bytes:
+    """Read a pipe to its end; it gives nothing a second time, so no change of it is ever seen."""
+    with open(file, "rb") as stream:
+        data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise DocumentError(f"{file} is larger than {MAX_BYTES} bytes", file=file, hint="split the document")
+    return data
+
+
+def _read_folder(folder: Path, fetcher: Fetcher, findings: Findings) -> list[Document]:
+    documents: list[Document] = []
+    errors: list[DocumentError] = []
+    files = fetcher.files(folder)
+    trees = splitfiles.trees_in(folder, files)
+    taken = {path for top, parts in trees.items() for path in (top / splitfiles.INDEX, *parts)}
+    for top, parts in trees.items():
+        try:
+            documents.append(_assembled(top, parts, fetcher, findings, named=False))
+        except DocumentError as error:
+            errors.append(error)
+    for path in files:
+        if path in taken:
+            continue
+        try:
+            tree = _tree(str(path), fetcher.fetch(path), findings)
+            documents.append(Document(str(path), tree, False, aliases=registry_api.own_address(tree)))
+        except DocumentError as error:
+            errors.append(error)
+    if not documents:
+        if errors:
+            raise errors[0]
+        hint = f"put a document into it that ends in one of {' '.join(SUFFIXES)}"
+        raise DocumentError(f"{folder} holds no document", file=str(folder), hint=hint)
+    for each in errors:
+        findings.error(Place(each.file, each.pointer), "unreadable-document", str(each), each.hint)
+    return documents
+
+
+def _assembled(top: Path, parts: Sequence[Path], fetcher: Fetcher, findings: Findings, *, named: bool) -> Document:
+    """Put an ``index.json`` tree together; a part that cannot be read is a finding, the root's own file an error."""
+    root = top / splitfiles.INDEX
+    tree = _tree(str(root), fetcher.fetch(root), findings) if root.exists() else {}
+    assembly = Assembly(str(root), tree)
+    for path in parts:
+        try:
+            part = _tree(str(path), fetcher.fetch(path), findings)
+        except DocumentError as error:
+            findings.error(Place(error.file, error.pointer), "unreadable-document", str(error), error.hint)
+            continue
+        splitfiles.lay(assembly, path.relative_to(top).parent.parts, part, Place(str(path)))
+    return Document(str(root), assembly.tree, named, assembly.mounts, (str(top),))
+
+
+def _tree(file: str, data: bytes, findings: Findings) -> dict[str, Any]:
+    parsed = parse_text(file, data)
+    for place in parsed.duplicates:
+        findings.warning(place, "duplicate-key", "the key occurs twice; the last value counts", "remove one of them")
+    if not isinstance(parsed.tree, dict):
+        hint = "an xRegistry document is an object with messagegroups, endpoints or schemagroups"
+        raise DocumentError(f"{file} holds no JSON or YAML object", file=file, hint=hint)
+    return parsed.tree

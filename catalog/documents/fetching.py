@@ -1,0 +1,323 @@
+"""Fetching what documents consist of and refer to: files and URLs, each once per load, within limits.
+
+User and password of a URL are taken off where it comes in (``https://***@host/...`` stands for it in every address,
+message and finding) and sent to that very origin only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+
+from catalog.documents.reach import EVERYWHERE, Reach, Trust
+from catalog.documents.transfer import Answer, Limits, get, origin_of
+from catalog.errors import DocumentError
+
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of one document."""
+FETCH_SECONDS: Final = 30.0
+MAX_FETCHES: Final = 1_000
+"""Documents that one load takes from the network."""
+MAX_LOAD_BYTES: Final = 256 * 1024 * 1024
+MAX_LOAD_SECONDS: Final = 120.0
+HOLD_FACTOR: Final = 10.0
+"""A failure that took long is not repeated before this many times as long has passed."""
+SUFFIXES: Final = (".json", ".yaml", ".yml", ".cereg")
+"""How files end that a folder may have as documents."""
+_MASK: Final = "***"
+
+
+@dataclass(slots=True)
+class Cache:
+    """What URLs gave in earlier loads, so that asking again costs a 304; a watcher keeps it between loads.
+
+    It holds at most ``max_bytes``; what was not asked for longest goes first. Failures that took long are held too, so
+    that a dead host costs a tenth of the time at most.
+    """
+
+    max_bytes: int = MAX_LOAD_BYTES
+    clock: Callable[[], float] = time.monotonic
+    _answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
+    _bytes: int = 0
+    _held: dict[str, tuple[float, DocumentError]] = field(default_factory=dict)
+
+    def known(self, uri: str) -> Answer | None:
+        """Return the last answer of *uri*, when it can be asked whether it changed."""
+        answer = self._answers.get(uri)
+        if answer is not None:
+            self._answers.move_to_end(uri)
+        return answer
+
+    def held(self, uri: str) -> DocumentError | None:
+        """Return the failure of *uri* that is too young to try again."""
+        until, error = self._held.get(uri, (0.0, None))
+        return error if error is not None and self.clock() < until else None
+
+    def keep(self, uri: str, answer: Answer) -> None:
+        """Remember an answer that has something to ask with."""
+        self._held.pop(uri, None)
+        old = self._answers.pop(uri, None)
+        self._bytes -= len(old.data) if old is not None else 0
+        if (answer.etag or answer.modified) and len(answer.data) <= self.max_bytes:
+            self._answers[uri] = answer
+            self._bytes += len(answer.data)
+        while self._bytes > self.max_bytes:
+            self._bytes -= len(self._answers.popitem(last=False)[1].data)
+
+    def fail(self, uri: str, error: DocumentError, took: float) -> None:
+        """Remember a failure for a time."""
+        self._held[uri] = (self.clock() + took * HOLD_FACTOR, error)
+
+
+class Fetcher:
+    """Gives the bytes of files and URLs for one load; what was asked for once is not fetched again, nor is a failure.
+
+    ``seen`` is a mark of all that was asked for, by address: equal marks mean equal bytes, failures and folders.
+    """
+
+    def __init__(
+        self,
+        *,
+        network: bool,
+        cache: Cache | None = None,
+        reach: Reach | None = None,
+        document_bytes: int = MAX_BYTES,
+        fetch_seconds: float = FETCH_SECONDS,
+        max_fetches: int = MAX_FETCHES,
+        load_bytes: int = MAX_LOAD_BYTES,
+        load_seconds: float = MAX_LOAD_SECONDS,
+    ) -> None:
+        """Fetch within limits, per document and for all of the network together; without *reach* from anywhere."""
+        self.network = network
+        self.reach = reach if reach is not None else Reach([EVERYWHERE])
+        self.seen: dict[str, str] = {}
+        self._cache = cache if cache is not None else Cache(max_bytes=0)
+        self._document_bytes = document_bytes
+        self._fetch_seconds = fetch_seconds
+        self._fetches_left = max_fetches
+        self._bytes_left = load_bytes
+        self._seconds_left = load_seconds
+        self._memory: dict[str, Answer | DocumentError] = {}
+        self._credentials: dict[str, str] = {}
+        self._down: dict[str, DocumentError] = {}
+
+    def fetch(self, uri: str | Path) -> bytes:
+        """Return the bytes of an http(s) URL, a file: URI or a path; a fragment is left out of account.
+
+        Raises:
+            DocumentError: ``transient`` for what is unreachable for now (no connection, timeouts, 429, 5xx); not so for
+                what is missing or refused, too large, no regular file, no address, or a URL while the network is off.
+        """
+        return self.answer(uri).data
+
+    def answer(self, uri: str | Path) -> Answer:
+        """Return what :meth:`fetch` does, with the Link header and the address that redirects led to."""
+        address = self.address(uri)
+        if address not in self._memory:
+            try:
+                self._memory[address] = self._fetched(address)
+            except DocumentError as error:
+                self._memory[address] = error
+            self.seen[address] = _mark(self._memory[address])
+        found = self._memory[address]
+        if isinstance(found, DocumentError):
+            raise found.with_traceback(None)
+        return found
+
+    def files(self, folder: str | Path) -> list[Path]:
+        """Return the visible files below *folder* that may be documents, sorted; which are there is seen too."""
+        top = Path(folder)
+        found = [
+            path
+            for path in sorted(top.rglob("*"))
+            if path.suffix.lower() in SUFFIXES
+            and not any(part.startswith(".") for part in path.relative_to(top).parts)
+            and path.is_file()
+        ]
+        listing = "\0".join(map(str, found)).encode("utf-8", "surrogateescape")
+        self.seen[f"{top}{os.sep}"] = hashlib.sha256(listing).hexdigest()
+        return found
+
+    def changed(self, seen: Mapping[str, str], *, local: bool = False) -> bool:
+        """Tell whether anything that a former load has *seen* would be otherwise now; if *local*, of the files only."""
+        for address, mark in seen.items():
+            if local and is_url(address):
+                continue
+            if address.endswith(os.sep) and not is_url(address):
+                self.files(address)
+            else:
+                with suppress(DocumentError):  # its mark tells
+                    self.answer(address)
+            if self.seen.get(address) != mark:
+                return True
+        return False
+
+    def address(self, uri: str | Path) -> str:
+        """Return the one name of an address: a URL without fragment, user and password, or a normalised path.
+
+        Raises:
+            DocumentError: it is neither http(s), nor file, nor a path.
+        """
+        if isinstance(uri, str) and is_url(uri):
+            return self._masked(uri)
+        if isinstance(uri, str) and uri.lower().startswith("file:"):
+            return _path_of(uri)
+        return os.path.normpath(uri)
+
+    def resolve(self, reference: str, base: str) -> str:
+        """Return the address that *reference*, written in the document at *base*, means; without its fragment.
+
+        Against a URL this is RFC 3986 (where redirects led to counts), against a file a normalised path.
+
+        Raises:
+            DocumentError: no http(s), file or relative reference, or a local file named by a document of the network.
+        """
+        start = self.address(base)
+        text = reference.partition("#")[0].strip()
+        scheme = _scheme(text)
+        if scheme not in ("", "http", "https", "file"):
+            hint = "use an http(s) or file address, or a relative one"
+            raise DocumentError(f"{reference} cannot be fetched: {scheme} is not supported", file=start, hint=hint)
+        if scheme in ("http", "https"):
+            found = self._masked(text)
+            if not is_url(start):
+                self.reach.name(origin_of(found), Trust.FILE)
+            return found
+        if not is_url(start):
+            return _beside(text, start)
+        if scheme == "file":
+            hint = "documents from the network refer to the network only"
+            raise DocumentError(f"{reference} is a local file, which {start} may not name", file=start, hint=hint)
+        known = self._memory.get(start)
+        landed = known.url if isinstance(known, Answer) else start
+        try:
+            return self._masked(urljoin(landed, text)) if text else start
+        except ValueError as error:
+            raise DocumentError(f"{reference} is no address: {error}", file=start, hint="correct it") from error
+
+    def _masked(self, url: str) -> str:
+        """Keep user and password of a URL for its origin, and return it without them and the fragment."""
+        try:
+            parts = urlsplit(url.strip())
+            origin = origin_of(url.strip())
+        except ValueError as error:
+            raise DocumentError(f"{_bare(url)} is no address: {error}", file=_bare(url), hint="correct it") from error
+        userinfo, at, host = parts.netloc.rpartition("@")
+        if at and userinfo != _MASK:
+            self._credentials.setdefault(origin, userinfo)
+        if not parts.hostname:
+            raise DocumentError(f"{_bare(url)} names no host", file=_bare(url), hint="correct the address")
+        netloc = f"{_MASK}@{host.lower()}" if origin in self._credentials else host.lower()
+        return urlunsplit((parts.scheme.lower(), netloc, parts.path, parts.query, ""))
+
+    def _fetched(self, address: str) -> Answer:
+        if not is_url(address):
+            return Answer(address, _file_bytes(Path(address), self._document_bytes))
+        if not self.network:
+            hint = "allow network access, or fetch the document and give its path"
+            raise DocumentError(f"{address} would need the network, which is off", file=address, hint=hint)
+        held = self._cache.held(address)
+        if held is not None:
+            raise held.with_traceback(None)
+        down = self._down.get(origin_of(address))
+        if down is not None:
+            message = f"{address} is not fetched: its server could not be reached before ({down.file})"
+            raise DocumentError(message, file=address, hint=down.hint, transient=True)
+        seconds = self._admit(address)
+        started = time.monotonic()
+        limits = Limits(min(self._document_bytes, self._bytes_left), seconds)
+        try:
+            answer = get(address, self._credentials, limits, self.reach, self._cache.known(address))
+        except DocumentError as error:
+            if error.transient:
+                self._cache.fail(address, error, time.monotonic() - started)
+            if error.transient and error.__cause__ is not None:  # no answer at all, rather than a bad one
+                self._down[origin_of(address)] = error
+            raise
+        finally:
+            self._seconds_left -= time.monotonic() - started
+        self._bytes_left -= len(answer.data)
+        self._cache.keep(address, answer)
+        return answer
+
+    def _admit(self, address: str) -> float:
+        """Count one more fetch, and return the seconds that it may take."""
+        if self._fetches_left <= 0 or self._bytes_left <= 0:
+            message = f"{address} is not fetched: the load has had its share of documents or bytes from the network"
+            raise DocumentError(message, file=address, hint="give fewer sources, or files instead of URLs")
+        if self._seconds_left <= 0:
+            message = f"{address} is not fetched: the load has waited for the network long enough"
+            raise DocumentError(message, file=address, hint="try again", transient=True)
+        self._fetches_left -= 1
+        return min(self._fetch_seconds, self._seconds_left)
+
+
+def is_url(source: str | Path) -> bool:
+    """Tell an http(s) URL from a path."""
+    return isinstance(source, str) and source.lower().startswith(("http://", "https://"))
+
+
+def _scheme(text: str) -> str:
+    head, colon, _ = text.partition(":")
+    plain = head.replace("+", "").replace("-", "").replace(".", "")
+    return head.lower() if colon and plain.isalnum() and plain.isascii() and plain[0].isalpha() else ""
+
+
+def _bare(url: str) -> str:
+    """Return a URL that cannot be split, without anything before an @."""
+    return url.rpartition("@")[2]
+
+
+def _path_of(uri: str) -> str:
+    """Return the path of a file: URI.
+
+    Raises:
+        DocumentError: it names another host.
+    """
+    rest = uri.partition(":")[2].partition("#")[0].partition("?")[0]
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host.lower() not in ("", "localhost"):
+            raise DocumentError(f"{uri} is a file of another host", file=uri, hint="use an http(s) address")
+        rest = slash + path
+    return os.path.normpath(unquote(rest))
+
+
+def _beside(reference: str, base: str) -> str:
+    """Resolve a relative reference against a file; it is a URI reference, so it may be percent-encoded."""
+    if reference.lower().startswith("file:") or reference.startswith("//"):
+        return _path_of(reference if not reference.startswith("//") else f"file:{reference}")
+    path = unquote(reference.partition("?")[0])
+    return os.path.normpath(os.path.join(os.path.dirname(base), path)) if path else base
+
+
+def _file_bytes(path: Path, limit: int) -> bytes:
+    """Read a regular file; a device or a pipe to which nobody writes would never end."""
+    try:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise DocumentError(f"{path} is no regular file", file=str(path), hint="name a file")
+            data: bytes = stream.read(limit + 1)
+    except FileNotFoundError as error:
+        raise DocumentError(f"{path} does not exist", file=str(path), hint="check the path") from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise DocumentError(f"{path} cannot be read: {reason}", file=str(path), hint="check its rights") from error
+    if len(data) > limit:
+        raise DocumentError(f"{path} is larger than {limit} bytes", file=str(path), hint="split the document")
+    return data
+
+
+def _mark(found: Answer | DocumentError) -> str:
+    if isinstance(found, DocumentError):
+        return f"failed: {found}"
+    return hashlib.sha256(found.data + b"\0" + found.link.encode()).hexdigest()

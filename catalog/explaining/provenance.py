@@ -1,0 +1,269 @@
+"""Where every value of a definition comes from: itself, a base, its group, an endpoint, or a table of a specification.
+
+``xrouter catalog show`` writes what is here; the JSON forms are stable. Places are a file and a JSON pointer,
+empty for what no document says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from catalog.declared import Declarations, Place
+from catalog.definitions.levels import Laid, Level, Said, laid, levels_of
+from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
+from catalog.protocols.properties import ALWAYS_REQUIRED, ATTRIBUTE_TYPES, SHAPES
+
+Source = Literal["message", "base", "group", "endpoint", "cloudevents", "protocol", "default"]
+"""``cloudevents`` and ``protocol`` are tables of the specifications, ``default`` what holds where they are silent."""
+ATTRIBUTES: Final = ("datacontenttype", "dataschemaformat", "dataschemauri", "dataschemaxid", "dataschema")
+SCHEMA: Final = ("dataschema", "dataschemaxid", "dataschemauri")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A value and who gives it: ``xid`` is the message, group or endpoint, empty for a table."""
+
+    value: Any
+    source: Source
+    xid: str = ""
+    place: Place | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``{value, source, xid, file, pointer}``."""
+        place = self.place or Place("")
+        origin = {"value": self.value, "source": self.source, "xid": self.xid}
+        return {**origin, "file": place.file, "pointer": place.pointer}
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One attribute of a definition: the value that counts, and those it overrides, nearest first."""
+
+    name: str
+    origin: Origin
+    overrides: tuple[Origin, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the origin and ``overrides``."""
+        return {**self.origin.to_json(), "overrides": [each.to_json() for each in self.overrides]}
+
+
+@dataclass(frozen=True, slots=True)
+class TracedProperty:
+    """One property: where its type, its value and its need come from; ``section`` is where 1.0 has it."""
+
+    section: str
+    name: str
+    type: Traced
+    value: Traced | None
+    required: Traced
+
+    def to_json(self) -> dict[str, Any]:
+        """Return ``{section, name, type, value, required, from}``."""
+        parts = {"type": self.type, "value": self.value, "required": self.required}
+        values = {name: part.origin.value if part else None for name, part in parts.items()}
+        origins = {name: part.to_json() for name, part in parts.items() if part is not None}
+        return {"section": self.section, "name": self.name, **values, "from": origins}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """An endpoint that expects a definition, with the envelope and protocol the definition has there."""
+
+    endpoint: str
+    envelope: Origin | None
+    protocol: Origin | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A definition with all its origins."""
+
+    definition: Definition
+    place: Place
+    envelope: Traced | None
+    protocol: Traced | None
+    attributes: tuple[Traced, ...]
+    envelopeoptions: tuple[Traced, ...]
+    properties: tuple[TracedProperty, ...]
+    endpoints: tuple[Expected, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form of ``catalog show --format json``."""
+        definition = self.definition
+        return {
+            "kind": "message",
+            "xid": definition.xid,
+            "file": self.place.file,
+            "pointer": self.place.pointer,
+            "group": definition.group,
+            "base": list(definition.base),
+            "envelope": self.envelope and self.envelope.to_json(),
+            "protocol": self.protocol and {**self.protocol.to_json(), "declared": definition.protocol_declared},
+            "properties": [each.to_json() for each in self.properties],
+            "envelopeoptions": {each.name: each.to_json() for each in self.envelopeoptions},
+            "attributes": {each.name: each.to_json() for each in self.attributes},
+            "schema": schema_state(definition),
+            "endpoints": [
+                {
+                    "xid": each.endpoint,
+                    "envelope": each.envelope and each.envelope.to_json(),
+                    "protocol": each.protocol and each.protocol.to_json(),
+                }
+                for each in self.endpoints
+            ],
+        }
+
+
+def explain(definition: Definition, catalog: Catalog, declarations: Declarations) -> Explanation:
+    """Trace every value of *definition*, which must be one of *catalog*, read from *declarations*."""
+    levels = levels_of((definition.xid, *definition.base), declarations)
+    envelope = _selector("envelope", levels)
+    protocol = _selector("protocol", levels)
+    options = {name: None for level in levels for name in level.message.attributes.get("envelopeoptions") or {}}
+    return Explanation(
+        definition,
+        levels[0].message.place,
+        envelope,
+        protocol,
+        tuple(_attributes(levels)),
+        tuple(filter(None, (_option(name, levels) for name in options))),
+        tuple(_property(each, definition, levels[0].xid) for each in laid(levels)),
+        tuple(_expected(definition, catalog, declarations, envelope, protocol)),
+    )
+
+
+def schema_state(definition: Definition) -> dict[str, Any] | None:
+    """Return format, reference and loaded document of the data schema; None when there is none.
+
+    ``key`` names the loaded document, None when it was not found or not loaded.
+    """
+    inline = definition.dataschema is not None
+    reference = definition.dataschemauri or definition.dataschemaxid
+    if not inline and reference is None:
+        return None
+    return {
+        "format": definition.dataschemaformat,
+        "inline": inline,
+        "reference": reference,
+        "key": definition.schemakey,
+        "name": definition.schemaname,
+        "pointer": definition.schemapointer,
+        "resolved": definition.schemakey is not None,
+    }
+
+
+def _of_level(level: Level, nearest: str, value: Any, place: Place | None) -> Origin:
+    return Origin(value, "message" if level.xid == nearest else "base", level.xid, place)
+
+
+def _selector(name: str, levels: Sequence[Level]) -> Traced | None:
+    """Trace envelope or protocol: what messages say, nearest first, then what their groups do, farthest first."""
+    found: list[Origin] = []
+    for level in levels:
+        value = level.message.attributes.get(name)
+        if value:
+            found.append(_of_level(level, levels[0].xid, value, level.message.at(name)))
+    for level in reversed(levels):
+        value = getattr(level.group, name, None)
+        if value and level.group:
+            found.append(Origin(value, "group", level.group.xid, level.group.place))
+    known = list(dict.fromkeys(found))
+    return Traced(name, known[0], tuple(known[1:])) if known else None
+
+
+def _attributes(levels: Sequence[Level]) -> Iterator[Traced]:
+    """Trace what is said of data; the ways to give a schema exclude each other, so those written nearest count."""
+    written = [{name for name in SCHEMA if name in level.message.attributes} for level in levels]
+    nearest = next((names for names in written if names), set())
+    for name in ATTRIBUTES:
+        origins = [
+            _of_level(level, levels[0].xid, _shown(name, level.message.attributes[name]), level.message.at(name))
+            for level in levels
+            if level.message.attributes.get(name) is not None
+        ]
+        if origins and (name not in SCHEMA or name in nearest):
+            yield Traced(name, origins[0], tuple(origins[1:]))
+
+
+def _shown(name: str, value: Any) -> Any:
+    """Return the value to show: of an inline schema only that it is there."""
+    return True if name == "dataschema" else value
+
+
+def _option(name: str, levels: Sequence[Level]) -> Traced | None:
+    origins = []
+    for level in levels:
+        given = level.message.attributes.get("envelopeoptions") or {}
+        if given.get(name) is not None:
+            place = level.message.at("envelopeoptions") / name
+            origins.append(_of_level(level, levels[0].xid, given[name], place))
+    return Traced(name, origins[0], tuple(origins[1:])) if origins else None
+
+
+def _property(each: Laid, definition: Definition, nearest: str) -> TracedProperty:
+    table = _table(each, definition)
+    kind, required = _part(each, "type", nearest, table), _part(each, "required", nearest, table)
+    return TracedProperty(each.section, each.property.name, kind, _value(each, nearest), required)
+
+
+def _part(each: Laid, member: Literal["type", "required"], nearest: str, table: Mapping[str, Source]) -> Traced:
+    """Trace type or need; a need that CloudEvents insists on is not that of a message which denies it."""
+    effective = getattr(each.property, member)
+    said = each.members.get(member)
+    if said is None or (effective is True and said.value is False):
+        return Traced(member, Origin(effective, table[member]), _overridden(each, member, nearest))
+    return Traced(member, replace(_said(said, nearest), value=effective), _overridden(each, member, nearest))
+
+
+def _value(each: Laid, nearest: str) -> Traced | None:
+    """Trace the value; None when there is none and none is overridden either."""
+    said, over = each.members.get("value"), _overridden(each, "value", nearest)
+    if each.property.value is None and not over:
+        return None
+    origin = _said(said, nearest) if said is not None else Origin(None, "message", nearest)
+    return Traced("value", replace(origin, value=each.property.value), over)
+
+
+def _overridden(each: Laid, member: str, nearest: str) -> tuple[Origin, ...]:
+    words = (word for word in reversed(each.hidden) if word.member == member and word.value is not None)
+    return tuple(_said(word, nearest) for word in words)
+
+
+def _said(said: Said, nearest: str) -> Origin:
+    return _of_level(said.level, nearest, said.value, said.place)
+
+
+def _table(each: Laid, definition: Definition) -> dict[str, Source]:
+    """Tell which table gives the type and the need of a property that nobody says them of."""
+    name = each.property.name
+    if each.section == "envelopemetadata":
+        known = definition.envelope in (CLOUDEVENTS, None)
+        forced: Source = "cloudevents" if known and name in ALWAYS_REQUIRED else "default"
+        return {"type": "cloudevents" if known and name in ATTRIBUTE_TYPES else "default", "required": forced}
+    listed = name.partition(".")[0] in ("headers", "query", "user_properties", "application-properties")
+    return {"type": "protocol" if definition.protocol in SHAPES and not listed else "default", "required": "default"}
+
+
+def _expected(
+    definition: Definition,
+    catalog: Catalog,
+    declarations: Declarations,
+    envelope: Traced | None,
+    protocol: Traced | None,
+) -> Iterator[Expected]:
+    for endpoint in catalog.endpoints.values():
+        if definition.xid in endpoint.candidates:
+            place = declarations.endpoints[endpoint.xid].place
+            yield Expected(
+                endpoint.xid,
+                envelope.origin if envelope else _endpoint_default("envelope", endpoint, place),
+                protocol.origin if protocol else _endpoint_default("protocol", endpoint, place),
+            )
+
+
+def _endpoint_default(name: str, endpoint: Endpoint, place: Place) -> Origin | None:
+    value = getattr(endpoint, name)
+    return Origin(value, "endpoint", endpoint.xid, place) if value else None

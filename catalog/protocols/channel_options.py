@@ -1,0 +1,108 @@
+"""The options that endpoints have, and which of them the router honours where it receives and where it sends.
+
+The table is ``channel_options.yaml``, the one place for it: lint is made from it, and a test holds that the bindings do
+what it says. An option has for each *role* of an endpoint either ``true``, or an exception or several: the ``values``
+for which it is not honoured (or with ``except`` all others, or with neither any), why, and what to do. One without a
+word on a role means nothing in it. ``as`` is another name for an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, cast
+
+from catalog.documents.parsing import parse_text
+from catalog.model import PROTOCOLS, Severity
+from catalog.protocols.properties import squash
+
+TABLE: Final = Path(__file__).with_name("channel_options.yaml")
+Role = Literal["receives", "sends"]
+ROLES: Final[tuple[Role, ...]] = ("receives", "sends")
+_FAMILY: Final = "MQTT"
+"""What holds for all versions of MQTT; a version's own words go before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exemption:
+    """Values of an option that are not honoured: ``values``, or with *inverted* all but those; no values are all."""
+
+    why: str
+    hint: str
+    severity: Severity = "warning"
+    values: tuple[str, ...] = ()
+    inverted: bool = False
+
+    def concerns(self, value: Any) -> bool:
+        """Tell whether the value of an option is one of these; letter case does not count."""
+        return not self.values or (_text(value) in self.values) != self.inverted
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelOption:
+    """One option of the endpoints of a protocol.
+
+    ``name`` is its usual spelling, and ``kind`` names the form its value has (empty: any). ``roles`` has what is not
+    honoured in each role that the option has a meaning in. ``other_name`` is True for one that only goes by this name.
+    """
+
+    name: str
+    kind: str = ""
+    roles: Mapping[Role, tuple[Exemption, ...]] = field(default_factory=dict)
+    other_name: bool = False
+
+    def unhonoured(self, role: Role, value: Any) -> Exemption | None:
+        """Return why a value is not honoured in a role that the option has a meaning in; None when it is."""
+        return next((each for each in self.roles[role] if each.concerns(value)), None)
+
+
+def option_key(name: str) -> str:
+    """Reduce the name of an option to what its spellings share: Kafka's clients write ``auto.offset.reset``."""
+    return squash(name).replace(".", "")
+
+
+@cache
+def channel_options(protocol: str) -> Mapping[str, ChannelOption]:
+    """Return the options of a protocol's endpoints by its :func:`option_key`; empty for an unknown protocol."""
+    return _table().get(protocol, MappingProxyType({}))
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, ChannelOption]]:
+    tree: Mapping[str, Any] = parse_text(TABLE.name, TABLE.read_bytes()).tree
+    found: dict[str, Mapping[str, ChannelOption]] = {}
+    for protocol in PROTOCOLS:
+        rows: dict[str, Any] = dict(tree[_FAMILY]) if protocol.startswith(_FAMILY) else {}
+        rows |= tree.get(protocol, {})
+        found[protocol] = MappingProxyType({option_key(name): _option(name, rows) for name in rows})
+    return MappingProxyType(found)
+
+
+def _option(name: str, rows: Mapping[str, Any]) -> ChannelOption:
+    usual = rows[name].get("as", name)
+    row = rows[usual]
+    roles = {role: _exemptions(row[role]) for role in ROLES if role in row}
+    return ChannelOption(usual, row.get("value", ""), MappingProxyType(roles), usual != name)
+
+
+def _exemptions(written: Any) -> tuple[Exemption, ...]:
+    if written is True:
+        return ()
+    listed = written if isinstance(written, list) else [written]
+    return tuple(
+        Exemption(
+            each["why"],
+            each["hint"],
+            cast(Severity, each.get("severity", "warning")),
+            tuple(map(_text, each.get("values", each.get("except", ())))),
+            "except" in each,
+        )
+        for each in listed
+    )
+
+
+def _text(value: Any) -> str:
+    return str(value).strip().lower()

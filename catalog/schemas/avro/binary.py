@@ -1,0 +1,289 @@
+"""Checks bytes against an Avro type without building a value.
+
+A type becomes a function that takes the bytes, a position and the level of nesting, and returns the position behind
+the value. Time is linear in the length of the bytes whatever lengths and counts they claim, for every step but the
+null ones takes a byte, and blocks of items without bytes are passed over at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from catalog.schemas.avro.types import PRIMITIVES
+from catalog.schemas.avro.values import (
+    MAX_LEVELS,
+    Misfit,
+    check_decimal,
+    check_uuid,
+    decimal_bound,
+    logical_type,
+    number_range,
+)
+from catalog.schemas.contract import SchemaError
+
+Read = Callable[[bytes, int, int], int]
+"""Bytes, position, level -> position behind the value; raises :class:`Misfit`."""
+
+
+def compile_binary(root: Any, named: Mapping[str, Any]) -> Read:
+    """Compile a type to a function that passes over one value of it.
+
+    Raises:
+        SchemaError: a type has members that no value can be read by, such as a negative size.
+    """
+    return _Compiler(named).compiled(root)
+
+
+def read_long(data: bytes, at: int) -> tuple[int, int]:
+    """Read a variable-length zig-zag number; return it and the position behind it.
+
+    Raises:
+        Misfit: the bytes end before it does, or it has more than 64 bits.
+    """
+    if at < len(data) and data[at] < 0x80:  # most lengths, indexes and counts
+        return (data[at] >> 1) ^ -(data[at] & 1), at + 1
+    value = shift = 0
+    for byte in data[at : at + 10]:
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80 and not value >> 64:
+            return (value >> 1) ^ -(value & 1), at
+    raise Misfit("a number has more than 64 bits" if shift == 70 else "the body ends within a number")
+
+
+def skip_bytes(data: bytes, at: int) -> tuple[int, int]:
+    """Return where a length-prefixed value begins and ends.
+
+    Raises:
+        Misfit: the length is negative or reaches past the end.
+    """
+    length, at = read_long(data, at)
+    if not 0 <= length <= len(data) - at:
+        raise Misfit(f"a length of {length} where {len(data) - at} bytes are left")
+    return at, at + length
+
+
+class _Compiler:
+    """Compiles each named type once; references go through a table, because types may be recursive."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._named = named
+        self._compiled: dict[str, Read] = {}
+        self._begun: set[str] = set()
+        self._empty: dict[str, bool] = {}
+
+    def compiled(self, schema: Any) -> Read:
+        if isinstance(schema, list):
+            return _union([self.compiled(branch) for branch in schema])
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if isinstance(schema, str) and schema not in PRIMITIVES:
+            return self._reference(schema)
+        if kind in ("record", "error"):
+            return self._record(schema)
+        if kind == "array":
+            return _array(self.compiled(schema["items"]))
+        if kind == "map":
+            return _map(self.compiled(schema["values"]))
+        return _leaf(schema, kind)
+
+    def _reference(self, name: str) -> Read:
+        table = self._compiled
+        if name not in self._begun:
+            self._begun.add(name)
+            table[name] = self.compiled(self._named[name])
+        return lambda data, at, level: table[name](data, at, level)
+
+    def _record(self, schema: Mapping[str, Any]) -> Read:
+        name = schema["name"]
+        self._begun.add(name)
+        # Fields without bytes fit whatever stands there. Were they looked at, a record of a thousand of them would take
+        # a thousand steps for each byte of a body.
+        fields = [
+            (f".{field['name']}", reader)
+            for field, reader in [(each, self.compiled(each["type"])) for each in schema["fields"]]
+            if not self._has_no_bytes(field["type"])
+        ]
+
+        def read(data: bytes, at: int, level: int) -> int:
+            if level > MAX_LEVELS:
+                raise Misfit(f"records nest more than {MAX_LEVELS} levels")
+            step = ""
+            try:
+                for step, reader in fields:  # noqa: B007 - the step tells where a misfit was met
+                    at = reader(data, at, level + 1)
+            except Misfit as misfit:
+                misfit.steps.append(step)
+                raise
+            return at
+
+        self._compiled[name] = read
+        return read
+
+    def _has_no_bytes(self, schema: Any) -> bool:
+        """Tell whether values of a type take no bytes; a recursive type that did could never end."""
+        if isinstance(schema, str):
+            if schema == "null" or schema in PRIMITIVES:
+                return schema == "null"
+            schema = self._named[schema]
+        if isinstance(schema, list):
+            return False
+        kind = schema["type"]
+        if kind not in ("record", "error"):
+            return bool(kind == "null" or (kind == "fixed" and schema["size"] == 0))
+        name = schema["name"]
+        if name not in self._empty:
+            self._empty[name] = False
+            self._empty[name] = all(self._has_no_bytes(field["type"]) for field in schema["fields"])
+        return self._empty[name]
+
+
+def _union(branches: list[Read]) -> Read:
+    def read(data: bytes, at: int, level: int) -> int:
+        index, at = read_long(data, at)
+        if not 0 <= index < len(branches):
+            raise Misfit(f"the union has no branch {index}")
+        return branches[index](data, at, level)
+
+    return read
+
+
+def read_block(data: bytes, at: int) -> tuple[int, int]:
+    """Return the count of items of a block and where they begin; a negative count has the block's size behind it.
+
+    Raises:
+        Misfit: the bytes end before, or the size reaches past the end.
+    """
+    count, at = read_long(data, at)
+    if count < 0:
+        size, at = read_long(data, at)
+        if not 0 <= size <= len(data) - at:
+            raise Misfit(f"a block of {size} bytes where {len(data) - at} are left")
+    return abs(count), at
+
+
+def _array(item: Read) -> Read:
+    def read(data: bytes, at: int, level: int) -> int:
+        index = 0
+        try:
+            count, at = read_block(data, at)
+            while count:
+                begin = at
+                at = item(data, at, level)
+                index += 1
+                count = count - 1 if at > begin else 0  # items without bytes may be as many as are claimed
+                if not count:
+                    count, at = read_block(data, at)
+        except Misfit as misfit:
+            misfit.steps.append(f"[{index}]")
+            raise
+        return at
+
+    return read
+
+
+def _map(value: Read) -> Read:
+    def read(data: bytes, at: int, level: int) -> int:
+        key = ""
+        count, at = read_block(data, at)
+        while count:
+            for _ in range(count):
+                begin, at = skip_bytes(data, at)
+                key = read_text(data, begin, at)
+                try:
+                    at = value(data, at, level)
+                except Misfit as misfit:
+                    misfit.steps.append(f".{key}")
+                    raise
+            count, at = read_block(data, at)
+        return at
+
+    return read
+
+
+def read_text(data: bytes, begin: int, end: int) -> str:
+    """Return the text of some bytes.
+
+    Raises:
+        Misfit: it is no UTF-8.
+    """
+    try:
+        return data[begin:end].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Misfit(f"the text is not UTF-8 at byte {error.start}") from None
+
+
+def _leaf(schema: Any, kind: str) -> Read:
+    if kind in ("int", "long"):
+        return _number(*number_range(schema, kind), logical_type(schema))
+    if kind == "string":
+        return _string(logical_type(schema) == "string-uuid")
+    if kind == "bytes":
+        return _bytes(decimal_bound(schema))
+    if kind == "enum":
+        return _enum(len(schema["symbols"]))
+    if kind == "boolean":
+        return _boolean
+    if kind == "fixed" and (type(schema["size"]) is not int or schema["size"] < 0):
+        raise SchemaError(f"the size of the fixed type {schema['name']} is no number", hint="give it in bytes")
+    sizes = {"null": 0, "float": 4, "double": 8}
+    return _fixed(sizes[kind] if kind in sizes else schema["size"], decimal_bound(schema))
+
+
+def _number(low: int, end: int, name: str) -> Read:
+    def read(data: bytes, at: int, level: int) -> int:
+        value, at = read_long(data, at)
+        if not low <= value < end:
+            raise Misfit(f"{value} is out of the range of {name}")
+        return at
+
+    return read
+
+
+def _string(is_uuid: bool) -> Read:
+    def read(data: bytes, at: int, level: int) -> int:
+        begin, end = skip_bytes(data, at)
+        text = read_text(data, begin, end)
+        if is_uuid:
+            check_uuid(text)
+        return end
+
+    return read
+
+
+def _bytes(bound: int) -> Read:
+    def read(data: bytes, at: int, level: int) -> int:
+        begin, end = skip_bytes(data, at)
+        if bound:
+            check_decimal(data[begin:end], bound)
+        return end
+
+    return read
+
+
+def _enum(symbols: int) -> Read:
+    def read(data: bytes, at: int, level: int) -> int:
+        index, at = read_long(data, at)
+        if not 0 <= index < symbols:
+            raise Misfit(f"the enum has no symbol {index}")
+        return at
+
+    return read
+
+
+def _boolean(data: bytes, at: int, level: int) -> int:
+    if data[at : at + 1] not in (b"\x00", b"\x01"):
+        raise Misfit("no boolean" if at < len(data) else "the body ends before a boolean")
+    return at + 1
+
+
+def _fixed(size: int, bound: int) -> Read:
+    def read(data: bytes, at: int, level: int) -> int:
+        if size > len(data) - at:
+            raise Misfit(f"{size} bytes wanted, and {len(data) - at} are left")
+        if bound:
+            check_decimal(data[at : at + size], bound)
+        return at + size
+
+    return read

@@ -1,0 +1,267 @@
+"""Values of Avro bodies, built by a walk of our own for the reasons in :mod:`catalog.schemas.avro.values`.
+
+Records are dicts by field name, arrays lists, maps dicts, enums their symbols; a value of a union is bare when null is
+the only other branch, else it is ``{branch: value}``, the branch by its type's full name, as in the JSON encoding.
+Logical types are as :mod:`catalog.schemas.avro.logical` says. Bodies in JSON come out the same; fields that they leave
+out are not in the dict.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from catalog.schemas.avro.binary import read_block, read_long, read_text, skip_bytes
+from catalog.schemas.avro.json import Walk, compile_json
+from catalog.schemas.avro.logical import bytes_form, number_form
+from catalog.schemas.avro.types import PRIMITIVES, AvroSchema
+from catalog.schemas.avro.validating import AvroBodies
+from catalog.schemas.avro.values import (
+    MAX_LEVELS,
+    Misfit,
+    check_decimal,
+    check_uuid,
+    decimal_bound,
+    logical_type,
+    number_range,
+)
+
+MAX_EMPTY: Final = 100_000
+"""Records and items of a body beyond one for each of its bytes: those without bytes may be claimed in any number."""
+_FLOAT: Final = struct.Struct("<f")
+_DOUBLE: Final = struct.Struct("<d")
+
+
+@dataclass(slots=True)
+class _Room:
+    """One body under way: the level of records, and how many more records and items it may have."""
+
+    left: int
+    level: int = 0
+
+    def spend(self, values: int = 1) -> None:
+        self.left -= values
+        if self.left < 0:
+            raise Misfit("more values than bytes")
+
+
+Decode = Callable[[bytes, int, _Room], tuple[Any, int]]
+"""Bytes, position, room -> value and the position behind it; raises :class:`Misfit`."""
+
+
+class AvroDecoder:
+    """Builds the values of bodies of one schema, which was compiled before and so is sound."""
+
+    def __init__(self, schema: AvroSchema) -> None:
+        decode = _Compiler(schema.named).compiled(schema.root)
+        check = compile_json(schema.root, schema.named)
+        self._bodies = AvroBodies(
+            schema,
+            lambda data, at: decode(data, at, _Room(len(data) + MAX_EMPTY)),
+            lambda value: check(value, Walk()),
+            single=True,
+        )
+
+    def value(self, body: bytes | None, content_type: str | None) -> Any:
+        """Return the value of a body; no body is the empty datum. A container file must hold exactly one.
+
+        Raises:
+            Misfit: the body does not conform.
+        """
+        return self._bodies.value(body, content_type)
+
+
+class _Compiler:
+    """Compiles each named type once; references go through a table, because types may be recursive."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._named = named
+        self._compiled: dict[str, Decode] = {}
+        self._begun: set[str] = set()
+
+    def compiled(self, schema: Any) -> Decode:
+        if isinstance(schema, list):
+            return self._union(schema)
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if isinstance(schema, str) and schema not in PRIMITIVES:
+            return self._reference(schema)
+        if kind in ("record", "error"):
+            return self._record(schema)
+        if kind == "array":
+            return _array(self.compiled(schema["items"]))
+        if kind == "map":
+            return _map(self.compiled(schema["values"]))
+        return _leaf(schema, kind)
+
+    def _reference(self, name: str) -> Decode:
+        table = self._compiled
+        if name not in self._begun:
+            self._begun.add(name)
+            table[name] = self.compiled(self._named[name])
+        return lambda data, at, room: table[name](data, at, room)
+
+    def _record(self, schema: Mapping[str, Any]) -> Decode:
+        name = schema["name"]
+        self._begun.add(name)
+        nulls = sum(each["type"] in ("null", {"type": "null"}) for each in schema["fields"])
+        fields = [(each["name"], self.compiled(each["type"])) for each in schema["fields"]]
+        self._compiled[name] = _record(fields, nulls)
+        return self._compiled[name]
+
+    def _union(self, branches: list[Any]) -> Decode:
+        labels = branch_labels(branches)
+        decodes = [self.compiled(branch) for branch in branches]
+
+        def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+            index, at = read_long(data, at)
+            if not 0 <= index < len(decodes):
+                raise Misfit(f"the union has no branch {index}")
+            value, at = decodes[index](data, at, room)
+            label = labels[index]
+            return (value if label is None else {label: value}), at
+
+        return decode
+
+
+def branch_labels(branches: list[Any]) -> list[str | None]:
+    """Return what each branch of a union is called in its values; None for those whose values stand bare."""
+    labels = [branch if isinstance(branch, str) else str(branch.get("name", branch["type"])) for branch in branches]
+    others = [label for label in labels if label != "null"]
+    return [label if len(others) > 1 and label != "null" else None for label in labels]
+
+
+def _record(fields: list[tuple[str, Decode]], nulls: int) -> Decode:
+    """Decode a record; *nulls* is how many of its fields take no bytes."""
+
+    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+        if room.level > MAX_LEVELS:
+            raise Misfit(f"records nest more than {MAX_LEVELS} levels")
+        room.spend(1 + nulls)
+        room.level += 1
+        value: dict[str, Any] = {}
+        name = ""
+        try:
+            for name, inner in fields:
+                value[name], at = inner(data, at, room)
+        except Misfit as misfit:
+            misfit.steps.append(f".{name}")
+            raise
+        room.level -= 1
+        return value, at
+
+    return decode
+
+
+def _array(item: Decode) -> Decode:
+    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+        values: list[Any] = []
+        try:
+            count, at = read_block(data, at)
+            while count:
+                room.spend()
+                value, at = item(data, at, room)
+                values.append(value)
+                count -= 1
+                if not count:
+                    count, at = read_block(data, at)
+        except Misfit as misfit:
+            misfit.steps.append(f"[{len(values)}]")
+            raise
+        return values, at
+
+    return decode
+
+
+def _map(inner: Decode) -> Decode:
+    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+        values: dict[str, Any] = {}
+        key = ""
+        count, at = read_block(data, at)
+        while count:
+            for _ in range(count):
+                begin, at = skip_bytes(data, at)
+                key = read_text(data, begin, at)
+                try:
+                    values[key], at = inner(data, at, room)
+                except Misfit as misfit:
+                    misfit.steps.append(f".{key}")
+                    raise
+            count, at = read_block(data, at)
+        return values, at
+
+    return decode
+
+
+def _leaf(schema: Any, kind: str) -> Decode:
+    if kind in ("int", "long"):
+        return _number(*number_range(schema, kind), logical_type(schema), number_form(schema))
+    if kind in ("bytes", "fixed"):
+        return _bytes(schema["size"] if kind == "fixed" else None, decimal_bound(schema), bytes_form(schema))
+    if kind == "string":
+        return _string(logical_type(schema) == "string-uuid")
+    if kind == "enum":
+        return _enum(schema["symbols"])
+    if kind == "null":
+        return lambda data, at, room: (None, at)
+    return _boolean if kind == "boolean" else _floating(_FLOAT if kind == "float" else _DOUBLE)
+
+
+def _number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Decode:
+    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+        value, at = read_long(data, at)
+        if not low <= value < end:
+            raise Misfit(f"{value} is out of the range of {name}")
+        return (value if form is None else form(value)), at
+
+    return decode
+
+
+def _string(is_uuid: bool) -> Decode:
+    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+        begin, end = skip_bytes(data, at)
+        text = read_text(data, begin, end)
+        if is_uuid:
+            check_uuid(text)
+        return text, end
+
+    return decode
+
+
+def _bytes(size: int | None, bound: int, form: Callable[[bytes], Any] | None) -> Decode:
+    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+        begin, end = skip_bytes(data, at) if size is None else (at, at + size)
+        if end > len(data):
+            raise Misfit(f"{size} bytes wanted, and {len(data) - at} are left")
+        value = data[begin:end]
+        if bound:
+            check_decimal(value, bound)
+        return (value if form is None else form(value)), end
+
+    return decode
+
+
+def _enum(symbols: list[str]) -> Decode:
+    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+        index, at = read_long(data, at)
+        if not 0 <= index < len(symbols):
+            raise Misfit(f"the enum has no symbol {index}")
+        return symbols[index], at
+
+    return decode
+
+
+def _boolean(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+    if data[at : at + 1] not in (b"\x00", b"\x01"):
+        raise Misfit("no boolean" if at < len(data) else "the body ends before a boolean")
+    return data[at] == 1, at + 1
+
+
+def _floating(form: struct.Struct) -> Decode:
+    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+        if form.size > len(data) - at:
+            raise Misfit(f"{form.size} bytes wanted, and {len(data) - at} are left")
+        return form.unpack_from(data, at)[0], at + form.size
+
+    return decode

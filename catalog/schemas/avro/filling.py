@@ -1,0 +1,149 @@
+"""Values for Avro: binary as one datum or as a single-object message, and the JSON encoding for JSON content types."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import fastavro
+import msgspec
+
+from catalog.schemas.avro.types import AvroSchema
+from catalog.schemas.bodies import holds_json
+from catalog.schemas.filling.filling import MAX_SIZE, Filling, Unfillable
+from catalog.values import instant
+
+SINGLE_OBJECT: Final = b"\xc3\x01"
+"""What a single-object message begins with; then come the CRC-64-AVRO of the schema, little-endian, and the datum."""
+_NULL_CHANCE: Final = 0.1
+_MAX_DECIMAL_DIGITS: Final = 6
+_SECOND: Final = 1_000_000_000
+_DAY: Final = 86_400 * _SECOND
+_TIMES: Final[Mapping[str, Callable[[int], int]]] = {
+    "date": lambda nanos: nanos // _DAY,
+    "time-millis": lambda nanos: nanos % _DAY // 1_000_000,
+    "time-micros": lambda nanos: nanos % _DAY // 1_000,
+    "timestamp-millis": lambda nanos: nanos // 1_000_000,
+    "timestamp-micros": lambda nanos: nanos // 1_000,
+    "timestamp-nanos": lambda nanos: nanos,
+    "local-timestamp-millis": lambda nanos: nanos // 1_000_000,
+    "local-timestamp-micros": lambda nanos: nanos // 1_000,
+    "local-timestamp-nanos": lambda nanos: nanos,
+}
+"""What the logical types of times count, from nanoseconds since 1970."""
+_Form = Callable[[Any, Any], Any]
+"""Gives a value its form, knowing the branch when it is that of a union, else None."""
+
+
+class AvroFiller:
+    """Makes datums for one Avro schema. Values of logical types are made in the type underneath."""
+
+    def __init__(self, schema: AvroSchema) -> None:
+        self._schema = schema
+        # The canonical form stands by itself, and has no logical types: values are written as they were made.
+        self._written = fastavro.parse_schema(msgspec.json.decode(schema.canonical))
+
+    def payload(self, filling: Filling, content_type: str) -> bytes:
+        if holds_json(content_type):
+            # fastavro's own JSON writer unrolls recursive types without end.
+            return msgspec.json.encode(self._value(self._schema.root, filling, 0, _json_form))
+        datum = self._value(self._schema.root, filling, 0, _datum_form)
+        out = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(out, self._written, datum)
+        except (ValueError, TypeError, OverflowError, KeyError) as error:
+            raise Unfillable(f"the Avro writer refuses what was made up: {str(error)[:120]}") from error
+        header = SINGLE_OBJECT + self._schema.fingerprint if is_single_object(content_type) else b""
+        return header + out.getvalue()
+
+    def _value(self, schema: Any, filling: Filling, level: int, form: _Form) -> Any:
+        filling.spend(level)
+        if isinstance(schema, list):
+            branch = self._branch(schema, filling, level)
+            return form(branch, self._value(branch, filling, level, form))
+        if isinstance(schema, str) and schema in self._schema.named:
+            return self._value(self._schema.named[schema], filling, level, form)
+        if isinstance(schema, str):
+            return form(None, _primitive(schema, filling))
+        kind = schema["type"]
+        if kind in ("record", "error"):
+            return {each["name"]: self._value(each["type"], filling, level + 1, form) for each in schema["fields"]}
+        if kind == "array":
+            count = filling.count(0, None, level)
+            return [self._value(schema["items"], filling, level + 1, form) for _ in range(count)]
+        if kind == "map":
+            names = [filling.word() for _ in range(filling.count(0, None, level))]
+            return {name: self._value(schema["values"], filling, level + 1, form) for name in names}
+        if kind == "enum":
+            return filling.pick(schema["symbols"])
+        if isinstance(kind, (list, dict)):
+            return self._value(kind, filling, level, form)
+        return form(None, _logical(schema, filling) if "logicalType" in schema else _plain(schema, filling))
+
+    def _branch(self, schema: list[Any], filling: Filling, level: int) -> Any:
+        others = [each for each in schema if each != "null"]
+        if "null" in schema and (not others or filling.is_lean(level) or filling.chance(_NULL_CHANCE)):
+            return "null"
+        flat = [each for each in others if not self._nests(each)]
+        return filling.pick(flat if flat and filling.is_lean(level) else others)
+
+    def _nests(self, schema: Any) -> bool:
+        known = self._schema.named.get(schema, schema) if isinstance(schema, str) else schema
+        return isinstance(known, Mapping) and known["type"] in ("record", "error")
+
+
+def _datum_form(branch: Any, value: Any) -> Any:
+    """Return what the binary writer takes: it finds the branch of a union by itself."""
+    return value
+
+
+def _json_form(branch: Any, value: Any) -> Any:
+    """Return the JSON encoding: bytes as text of as many characters, and the value of a union named by its type."""
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if branch is None or branch == "null":
+        return value
+    return {branch if isinstance(branch, str) else branch.get("name", branch["type"]): value}
+
+
+def is_single_object(content_type: str) -> bool:
+    """Tell whether a content type asks for Avro's single-object encoding, as ``avro/single-object`` does."""
+    media = content_type.lower()
+    return "avro" in media and "single" in media
+
+
+def _plain(schema: Mapping[str, Any], filling: Filling) -> Any:
+    if schema["type"] == "fixed":
+        return filling.bytes(schema["size"], schema["size"])
+    return _primitive(schema["type"], filling)
+
+
+def _primitive(kind: str, filling: Filling) -> Any:
+    if kind == "null":
+        return None
+    if kind == "boolean":
+        return filling.chance(0.5)
+    if kind in ("int", "long"):
+        return filling.random.randrange(1000)
+    if kind in ("float", "double"):
+        return filling.random.randrange(100_000) / 64  # a value that a float holds as well
+    if kind == "bytes":
+        return filling.bytes()
+    if kind == "string":
+        return filling.word()
+    raise Unfillable(f"the type {kind[:40]} is unknown")
+
+
+def _logical(schema: Mapping[str, Any], filling: Filling) -> Any:
+    logical, kind = schema["logicalType"], schema["type"]
+    if logical in _TIMES and kind in ("int", "long"):
+        return _TIMES[logical](instant(filling.now) or 0)
+    if logical == "uuid" and kind == "string":
+        return filling.uuid()
+    if logical == "decimal" and kind in ("bytes", "fixed"):
+        digits = min(int(schema.get("precision", 1)), _MAX_DECIMAL_DIGITS)
+        size = min(schema["size"], MAX_SIZE) if kind == "fixed" else 4
+        unscaled = filling.random.randrange(min(10**digits, 2 ** max(0, 8 * min(size, 4) - 1)))
+        return unscaled.to_bytes(size, "big", signed=True)
+    return _plain(schema, filling)

@@ -1,0 +1,346 @@
+"""Checks JSON values against an Avro type, and gives the values they stand for: the JSON encoding of the specification,
+or JSON as people write it.
+
+Both are taken in one pass, and may be mixed. Of the JSON encoding: bytes and fixed are strings of the characters U+0000
+to U+00FF, and a value of a union other than null is ``{"branch": value}``. As people write it: a value of a union may
+stand bare when it fits some branch; a field may be absent when it has a default or takes null; dates and timestamps
+may be ISO 8601 text, and decimals numbers. A member that is no field is a fault in both: it is what tells one
+record from another.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Final
+
+from catalog.schemas.avro.logical import bytes_form, number_form, text_form
+from catalog.schemas.avro.types import PRIMITIVES
+from catalog.schemas.avro.values import (
+    MAX_LEVELS,
+    Misfit,
+    check_decimal,
+    check_uuid,
+    decimal_bound,
+    is_instant,
+    logical_type,
+    number_range,
+)
+from catalog.schemas.bodies import short
+from catalog.schemas.contract import TooCostly
+
+MAX_TRIED: Final = 200_000
+"""Values held against one of several branches of a union that come into question."""
+_NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
+_NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)")
+_NAMES: Final = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+@dataclass(slots=True)
+class Walk:
+    """One body under way: the level of records, and what came of holding objects and arrays against branches of unions.
+
+    What came of it is the misfit, or else the value.
+
+    Without that memory, unions within unions would be tried as often as there are ways to read them.
+
+    ``left`` is how many misfits are still to be found before the walk ends with them; within a branch of a union that
+    is tried, the first ends the try.
+    """
+
+    left: int = 1
+    level: int = 0
+    tries: int = 0
+    tried: dict[tuple[int, int], tuple[Misfit | None, Any]] = field(default_factory=dict)
+
+
+class _Misfits:
+    """The misfits of the members of one value, raised as one when no more are to be found or no member is left."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._found: Misfit | None = None
+
+    def add(self, misfit: Misfit) -> None:
+        """Keep one; raise all when there are enough."""
+        self._found = misfit if self._found is None else self._found.with_another(misfit)
+        if len(self._found.others) + 1 >= self._walk.left:
+            raise self._found
+
+    def end(self) -> None:
+        """Raise what was found, if anything was."""
+        if self._found is not None:
+            raise self._found
+
+
+Check = Callable[[Any, Walk], Any]
+"""JSON value, walk -> value as :mod:`catalog.schemas.avro.decoding` describes them.
+
+Raises :class:`Misfit`, and :class:`TooCostly` past MAX_TRIED.
+"""
+
+
+def compile_json(root: Any, named: Mapping[str, Any]) -> Check:
+    """Compile a type to a function that checks and converts one JSON value; the type was compiled for bytes before."""
+    return _Compiler(named).compiled(root)
+
+
+class _Compiler:
+    """Compiles each named type once; references go through a table, because types may be recursive."""
+
+    def __init__(self, named: Mapping[str, Any]) -> None:
+        self._named = named
+        self._compiled: dict[str, Check] = {}
+        self._begun: set[str] = set()
+
+    def compiled(self, schema: Any) -> Check:
+        if isinstance(schema, list):
+            return _union({self._label(branch): self.compiled(branch) for branch in schema})
+        if isinstance(schema, str) and schema not in PRIMITIVES:
+            return self._reference(schema)
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if kind in ("record", "error"):
+            return self._record(schema)
+        if kind == "array":
+            return _array(self.compiled(schema["items"]))
+        if kind == "map":
+            return _map(self.compiled(schema["values"]))
+        return _leaf(schema, kind)
+
+    def _label(self, branch: Any) -> str:
+        if isinstance(branch, str):
+            return branch
+        return str(branch.get("name", branch["type"])) if isinstance(branch, dict) else "union"
+
+    def _reference(self, name: str) -> Check:
+        table = self._compiled
+        if name not in self._begun:
+            self._begun.add(name)
+            table[name] = self.compiled(self._named[name])
+        return lambda value, walk: table[name](value, walk)
+
+    def _record(self, schema: Mapping[str, Any]) -> Check:
+        name = schema["name"]
+        self._begun.add(name)
+        fields = {each["name"]: self.compiled(each["type"]) for each in schema["fields"]}
+        needed = [each["name"] for each in schema["fields"] if not self._may_be_absent(each)]
+        self._compiled[name] = _record(name, fields, needed)
+        return self._compiled[name]
+
+    def _may_be_absent(self, each: Mapping[str, Any]) -> bool:
+        kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
+        return "default" in each or any(kind == "null" or kind == {"type": "null"} for kind in kinds)
+
+
+def _record(name: str, fields: Mapping[str, Check], needed: list[str]) -> Check:
+    def check(value: Any, walk: Walk) -> Any:
+        if not isinstance(value, dict):
+            raise _unlike(value, f"the record {name}")
+        if walk.level >= MAX_LEVELS:
+            raise Misfit(f"records nest more than {MAX_LEVELS} levels")
+        misfits = _Misfits(walk)
+        for each in needed:
+            if each not in value:
+                misfits.add(Misfit(f"the field {each} of {name} is missing"))
+        made = {}
+        walk.level += 1
+        try:
+            for member, inner in value.items():
+                try:
+                    checked = fields.get(member)
+                    if checked is None:
+                        raise Misfit(f"{name} has no such field")
+                    made[member] = checked(inner, walk)
+                except Misfit as misfit:
+                    misfits.add(misfit.within(f".{member}"))
+        finally:
+            walk.level -= 1
+        misfits.end()
+        return made
+
+    return check
+
+
+def _union(branches: Mapping[str, Check]) -> Check:
+    concrete = {label: branch for label, branch in branches.items() if label != "null"}
+
+    def check(value: Any, walk: Walk) -> Any:
+        if value is None and "null" in branches:
+            return None
+        label, inner = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else ("", None)
+        tries = [(name, value) for name in concrete]
+        if label in concrete:
+            tries.insert(0, (label, inner))
+        if len(tries) == 1:
+            return concrete[tries[0][0]](value, walk)
+        misfits = []
+        for name, tried in tries:
+            misfit, made = _tried(concrete[name], tried, walk)
+            if misfit is None:
+                return made if len(concrete) == 1 else {name: made}
+            misfits.append(misfit)
+        raise misfits[0] if label in concrete else _unlike(value, f"any of {', '.join(branches)}")
+
+    return check
+
+
+def _tried(branch: Check, value: Any, walk: Walk) -> tuple[Misfit | None, Any]:
+    """Return why a value does not fit a branch, or else what it stands for; the same pair is looked into only once."""
+    key = (id(branch), id(value))  # both live as long as the walk
+    if key in walk.tried:
+        known, made = walk.tried[key]
+        return known and known.copy(), made
+    walk.tries += 1
+    if walk.tries > MAX_TRIED:
+        raise TooCostly
+    found = made = None
+    left, walk.left = walk.left, 1
+    try:
+        made = branch(value, walk)
+    except Misfit as misfit:
+        found = misfit
+    finally:
+        walk.left = left
+    if isinstance(value, dict | list):
+        walk.tried[key] = found and found.copy(), made
+    return found, made
+
+
+def _array(item: Check) -> Check:
+    def check(value: Any, walk: Walk) -> Any:
+        if not isinstance(value, list):
+            raise _unlike(value, "an array")
+        made: list[Any] = []
+        misfits = _Misfits(walk)
+        for place, each in enumerate(value):
+            try:
+                made.append(item(each, walk))
+            except Misfit as misfit:
+                misfits.add(misfit.within(f"[{place}]"))
+        misfits.end()
+        return made
+
+    return check
+
+
+def _map(inner: Check) -> Check:
+    def check(value: Any, walk: Walk) -> Any:
+        if not isinstance(value, dict):
+            raise _unlike(value, "a map")
+        made = {}
+        misfits = _Misfits(walk)
+        for key, each in value.items():
+            try:
+                made[key] = inner(each, walk)
+            except Misfit as misfit:
+                misfits.add(misfit.within(f".{key}"))
+        misfits.end()
+        return made
+
+    return check
+
+
+def _leaf(schema: Any, kind: str) -> Check:
+    if kind in ("int", "long"):
+        return _number(*number_range(schema, kind), logical_type(schema), number_form(schema))
+    if kind in ("float", "double"):
+        return _float
+    if kind == "string":
+        return _string(logical_type(schema) == "string-uuid")
+    if kind in ("bytes", "fixed"):
+        size = schema["size"] if kind == "fixed" else None
+        return _bytes(size, decimal_bound(schema), logical_type(schema), bytes_form(schema))
+    if kind == "enum":
+        return _enum(frozenset(schema["symbols"]))
+    wanted = type(None) if kind == "null" else bool
+
+    def check(value: Any, walk: Walk) -> Any:
+        if type(value) is not wanted:
+            raise _unlike(value, _NAMES[wanted])
+        return value
+
+    return check
+
+
+def _number(low: int, end: int, name: str, form: Callable[[int], Any] | None) -> Check:
+    def check(value: Any, walk: Walk) -> Any:
+        if type(value) is int:
+            if not low <= value < end:
+                raise Misfit(f"{_shown(value)} is out of the range of {name}")
+            return value if form is None else form(value)
+        if not (isinstance(value, str) and is_instant(value, name)):
+            raise _unlike(value, name)
+        return text_form(name, value)
+
+    return check
+
+
+def _float(value: Any, walk: Walk) -> Any:
+    if type(value) not in (int, float, Decimal) and not (isinstance(value, str) and value in _NOT_FINITE):
+        raise _unlike(value, "a number")
+    try:
+        number = float(value)
+        if not isinstance(value, Decimal) or math.isfinite(number):
+            return number
+        raise OverflowError
+    except OverflowError:
+        raise Misfit(f"{_shown(value)} is out of the range of double") from None
+
+
+def _string(is_uuid: bool) -> Check:
+    def check(value: Any, walk: Walk) -> Any:
+        if not isinstance(value, str):
+            raise _unlike(value, "a string")
+        if is_uuid:
+            check_uuid(value)
+        return value
+
+    return check
+
+
+def _bytes(size: int | None, bound: int, name: str, form: Callable[[bytes], Any] | None) -> Check:
+    def check(value: Any, walk: Walk) -> Any:
+        if bound and type(value) in (int, float, Decimal):
+            return Decimal(
+                repr(value) if type(value) is float else value
+            )  # as written: 0.1 is no 0.1000000000000000055
+        if not isinstance(value, str):
+            raise _unlike(value, name)
+        if not value.isascii() and max(value) > "\xff":
+            raise Misfit(f"a character past U+00FF stands for no byte of {name}")
+        if size is not None and len(value) != size:
+            raise Misfit(f"{len(value)} bytes where {name} has {size}")
+        if bound and _NUMBER.fullmatch(value):
+            return Decimal(value)
+        data = value.encode("latin-1")
+        if bound:
+            check_decimal(data, bound)
+        return data if form is None else form(data)
+
+    return check
+
+
+def _enum(symbols: frozenset[str]) -> Check:
+    wanted = short(", ".join(sorted(symbols)))
+
+    def check(value: Any, walk: Walk) -> Any:
+        if not isinstance(value, str) or value not in symbols:
+            raise Misfit(f"{_shown(value)} is none of the symbols {wanted}")
+        return value
+
+    return check
+
+
+def _unlike(value: Any, wanted: str) -> Misfit:
+    return Misfit(f"{_shown(value)} is not {wanted}")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return repr(value[:60])
+    if type(value) is int and value.bit_length() > 128:
+        return f"a number of {value.bit_length()} bits"
+    return _NAMES.get(type(value)) or str(value)

@@ -1,0 +1,168 @@
+"""Avro schemas (1.8 to 1.12): which encoding a body has, and whether it fits.
+
+By content type: JSON (``application/json``, ``+json``) is read as :mod:`catalog.schemas.avro.json` says. Any other
+is binary: an object container file, a single object (``C3 01``, fingerprint, datum), or a bare datum that must take
+all bytes. Without a content type a body is binary if it fits so, else JSON if it looks like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from catalog.schemas.avro.binary import compile_binary
+from catalog.schemas.avro.container import MAGIC, ReadValue, read_container
+from catalog.schemas.avro.json import Walk, compile_json
+from catalog.schemas.avro.types import AvroSchema, missing_names, read_schema
+from catalog.schemas.avro.values import Misfit
+from catalog.schemas.bodies import fault, is_json, json_value, looks_like_json, short
+from catalog.schemas.contract import (
+    BEYOND_LIMITS,
+    MAX_FAULTS,
+    Library,
+    SchemaError,
+    SchemaFault,
+    SchemaSource,
+    TooCostly,
+)
+
+SINGLE_OBJECT: Final = b"\xc3\x01"
+MAX_STEPS: Final = 2_000_000
+"""Records that may be read for one body before it is too costly for a process that has others to look at."""
+_FINGERPRINT: Final = slice(2, 10)
+_TOO_DEEP: Final = "nests deeper than can be read"
+
+
+def compile_schema(source: SchemaSource, library: Library) -> AvroValidator:
+    """Compile an Avro schema; ``source.name`` chooses a named type of it, by full name or by a simple name it has once.
+
+    Types that it uses and does not define are asked of the library by full name.
+
+    Raises:
+        SchemaError: it is no valid Avro schema, a name in it is unknown, or it has not the type.
+    """
+    try:
+        return AvroValidator(read_schema(source, library))
+    except RecursionError as error:
+        raise SchemaError(f"the Avro schema {_TOO_DEEP}", hint="name the inner types") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        # fastavro takes some types for sound that lack a member or have one of the wrong kind
+        message = f"not a valid Avro schema: a type has a wrong member: {short(str(error))}"
+        raise SchemaError(message, hint="see 'Schema Declaration' in the Avro specification") from error
+
+
+def references_of(source: SchemaSource) -> Iterable[str]:
+    """Give the full names of types that the schema uses and does not define."""
+    return missing_names(source)
+
+
+class AvroBodies:
+    """Tells which encoding a body has, and reads it by functions for one value of the schema each.
+
+    *datum* reads bytes from a position on, *converted* a JSON value; ``single`` asks a container file for one value.
+    """
+
+    def __init__(
+        self, schema: AvroSchema, datum: ReadValue, converted: Callable[[Any], Any], *, single: bool = False
+    ) -> None:
+        self._schema = schema
+        self._datum = datum
+        self._converted = converted
+        self._single = single
+
+    def value(self, body: bytes | None, content_type: str | None) -> Any:
+        """Return what the functions make of a body; no body is the empty datum.
+
+        Raises:
+            Misfit: the body does not conform.
+        """
+        try:
+            if is_json(content_type):
+                return self._json(body)
+            return self._binary(body or b"") if content_type else self._either(body or b"")
+        except RecursionError:
+            raise Misfit(f"the body {_TOO_DEEP}") from None
+        except TooCostly:
+            raise Misfit(f"the body {BEYOND_LIMITS}: too many of its values may be of several types") from None
+
+    def _either(self, body: bytes) -> Any:
+        try:
+            return self._binary(body)
+        except Misfit:
+            if not looks_like_json(body):
+                raise
+            return self._json(body)
+
+    def _json(self, body: bytes | None) -> Any:
+        if body is None:
+            raise Misfit("there is no body, which is no JSON")
+        try:
+            value = json_value(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Misfit(f"not JSON: {error}") from None
+        return self._converted(value)
+
+    def _binary(self, body: bytes) -> Any:
+        is_single = body.startswith(SINGLE_OBJECT)
+        if is_single and body[_FINGERPRINT] == self._schema.fingerprint:
+            return self._whole(body, _FINGERPRINT.stop)
+        try:
+            return self._whole(body, 0)  # a datum may happen to begin as the other two do
+        except Misfit:
+            if body.startswith(MAGIC):
+                return self._contained(body)
+            if is_single and len(body) >= _FINGERPRINT.stop:
+                found, own = body[_FINGERPRINT].hex(), self._schema.fingerprint.hex()
+                raise Misfit(f"another schema wrote it: fingerprint {found}, and not {own}") from None
+            raise
+
+    def _whole(self, body: bytes, at: int) -> Any:
+        value, end = self._datum(body, at)
+        if end != len(body):
+            raise Misfit(f"{len(body) - end} bytes follow the value")
+        return value
+
+    def _contained(self, body: bytes) -> Any:
+        first, count = read_container(body, self._schema, self._datum)
+        if self._single and count != 1:
+            held = "values that are packed as nothing here unpacks" if count is None else f"{count} values, not one"
+            raise Misfit(f"the container file holds {held}")
+        return first
+
+
+class AvroValidator:
+    """A compiled Avro schema."""
+
+    def __init__(self, schema: AvroSchema) -> None:
+        read = compile_binary(schema.root, schema.named)
+        check = compile_json(schema.root, schema.named)
+        datum: ReadValue = lambda body, at: (None, read(body, at, 0))  # noqa: E731
+        self._bodies = AvroBodies(schema, datum, lambda value: check(value, Walk()))
+        self._thorough = AvroBodies(schema, datum, lambda value: check(value, Walk(left=MAX_FAULTS)))
+        self._records = 1 + sum(each["type"] in ("record", "error") for each in schema.named.values())
+
+    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
+        """Return why *body* does not conform, with a dotted field path; no body is the empty datum.
+
+        Raises:
+            TooCostly: it may take more than MAX_STEPS, and *at_any_cost* was not given.
+        """
+        return next(iter(self._faults(self._bodies, body, content_type, at_any_cost=at_any_cost)), None)
+
+    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
+        """Return all that does not conform in a body of JSON, of any other the first; raises as :meth:`fault`."""
+        return self._faults(self._thorough, body, content_type, at_any_cost=False)[:MAX_FAULTS]
+
+    def _faults(
+        self, bodies: AvroBodies, body: bytes | None, content_type: str | None, *, at_any_cost: bool
+    ) -> list[SchemaFault]:
+        # Each byte may be that of a record which is the only field of a record, and so on.
+        if not at_any_cost and body is not None and len(body) * self._records > MAX_STEPS:
+            raise TooCostly
+        try:
+            bodies.value(body, content_type)
+        except Misfit as misfit:
+            return [fault(each.message, each.path()) for each in (misfit, *misfit.others)]
+        return []

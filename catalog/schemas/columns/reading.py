@@ -1,0 +1,65 @@
+"""What every format's reader of bodies keeps to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from catalog.schemas.bodies import fault
+from catalog.schemas.columns.columns import Take
+from catalog.schemas.columns.shapes import Struct
+from catalog.schemas.contract import MAX_BODY_BYTES
+
+TOO_LARGE: Final = f"bodies of more than {MAX_BODY_BYTES} bytes are not looked into"
+
+
+class Unfit(Exception):
+    """A body, or a value in it, that is not of its type; ``place`` is a JSON pointer or a dotted field path."""
+
+    def __init__(self, message: str, place: str = "") -> None:
+        super().__init__(message)
+        self.place = place
+
+    @property
+    def why(self) -> str:
+        """Place and message, safe to hand on whatever the body put into them."""
+        return str(fault(str(self), self.place))
+
+
+@dataclass(frozen=True, slots=True)
+class Undecoded:
+    """A body that is no typed columns: its row in the batch, and why, with the place of the value in the body."""
+
+    row: int
+    why: str
+
+
+class Reader(Protocol):
+    """Reads bodies by one schema, and takes their values apart for :class:`catalog.schemas.columns.columns.Columns`."""
+
+    def read(
+        self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
+    ) -> tuple[list[Any], list[Undecoded]]:
+        """Return a value per row, None where the body is absent or told of in the second list."""
+        ...
+
+    def take(self, struct: Struct) -> Take:
+        """Return what takes the value of that struct apart."""
+        ...
+
+    def text(self, value: Any) -> str | None:
+        """Return the JSON text of a value at a ``json`` leaf; None for null."""
+        ...
+
+
+def present(
+    bodies: Sequence[bytes | None], content_types: Sequence[str | None], undecoded: list[Undecoded]
+) -> Iterator[tuple[int, bytes | None, str | None]]:
+    """Give row, body and content type of each row; one that is too large is told of, and given as absent."""
+    for row, (body, content_type) in enumerate(zip(bodies, content_types, strict=True)):
+        if body is not None and len(body) > MAX_BODY_BYTES:
+            undecoded.append(Undecoded(row, TOO_LARGE))
+            yield row, None, content_type
+        else:
+            yield row, body, content_type

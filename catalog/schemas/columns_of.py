@@ -1,0 +1,170 @@
+"""The column ``payload`` of a definition's table: its type from the data schema, and its values from bodies.
+
+A row with any value that does not fit its type has a null payload and is told of: a wrong value must not look like one
+that is absent. The bytes are in the column ``data`` in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from catalog.model import Catalog
+from catalog.schemas.columns.columns import Columns, MisfitError
+from catalog.schemas.columns.reading import Reader, Undecoded, Unfit
+from catalog.schemas.columns.shapes import Shape, Struct
+from catalog.schemas.columns.survey import Survey
+from catalog.schemas.compiling import compile_schema
+from catalog.schemas.contract import Family, Library, SchemaError, SchemaSource
+from catalog.schemas.json.bodies import JsonReader
+from catalog.schemas.json.starting import start_of
+from catalog.schemas.jsonschema import columns as json_schema
+from catalog.schemas.jsonstructure import columns as json_structure
+from catalog.schemas.library import CatalogLibrary, schema_source
+
+NOT_LOADED: Final = "the payload has no columns: its schema was not loaded, or is of an unknown format"
+WHOLE: Final = "value"
+"""The one field of payloads that are no objects."""
+
+
+class PayloadColumn:
+    """Types of the payloads of one definition, and the way from bodies to values of them.
+
+    ``type`` is the struct of the column; ``findings`` tell what has no type of its own, each with its place in the
+    payload as a JSON pointer (``*`` stands for all items of a list or all values of a map), at most some fifty. The
+    same catalog gives the same type. ``family`` is that of the schema. An object serves one thread and does not
+    pickle: make it where it is used.
+    """
+
+    def __init__(self, shape: Shape, reader: Reader, findings: tuple[str, ...], family: Family) -> None:
+        self.family = family
+        self._reader = reader
+        self._columns = Columns(shape, reader.take, reader.text)
+        self._is_whole = not isinstance(shape, Struct)
+        kind = self._columns.type
+        self.type: pa.StructType = pa.struct([pa.field(WHOLE, kind)]) if self._is_whole else kind
+        self.findings = findings
+
+    def decode(
+        self, bodies: pa.BinaryArray, content_types: pa.StringArray | Sequence[str | None]
+    ) -> tuple[pa.StructArray, tuple[Undecoded, ...]]:
+        """Return the payloads of *bodies*, a row for each, and those that are null because they do not decode.
+
+        A body that is absent has a null payload and is not told of. Content types matter where a schema has several
+        encodings, which are Avro's and Protobuf's. Never raises because of a body.
+        """
+        types = content_types.to_pylist() if isinstance(content_types, pa.Array | pa.ChunkedArray) else content_types
+        values, undecoded = self._reader.read(bodies.to_pylist(), types)
+        try:
+            return self._array(values), tuple(undecoded)
+        except MisfitError:
+            undecoded += self._without_misfits(values)
+            return self._array(values), tuple(sorted(undecoded, key=lambda each: each.row))
+
+    def _array(self, values: list[Any]) -> pa.StructArray:
+        array = self._columns.array(values)
+        if not self._is_whole:
+            return array
+        return pa.StructArray.from_arrays([array], fields=list(self.type), mask=array.is_null())
+
+    def _without_misfits(self, values: list[Any]) -> list[Undecoded]:
+        """Take out the values that make no column although their format allows them, such as an instant in year 0."""
+        found: list[Undecoded] = []
+        waiting = [(0, len(values))]
+        while waiting:
+            begin, end = waiting.pop()
+            try:
+                self._columns.array(values[begin:end])
+            except MisfitError as error:
+                if end - begin > 1:
+                    middle = (begin + end) // 2
+                    waiting += [(begin, middle), (middle, end)]
+                else:
+                    found.append(Undecoded(begin, Unfit(str(error)).why))
+                    values[begin] = None
+        return found
+
+
+def payload_column(catalog: Catalog, xid: str) -> PayloadColumn | None:
+    """Return the payload column of a definition; None when it has no schema, or none that types (such as XSD).
+
+    Raises:
+        KeyError: the catalog has no such definition.
+    """
+    return _typed(catalog, xid)[0]
+
+
+def payload_findings(catalog: Catalog, xid: str) -> tuple[str, ...]:
+    """Return the findings of a definition's payload column; if it has none, why, or nothing if it names no schema."""
+    return _typed(catalog, xid)[1]
+
+
+def _typed(catalog: Catalog, xid: str) -> tuple[PayloadColumn | None, tuple[str, ...]]:
+    definition = catalog.definitions[xid]
+    source = schema_source(definition, catalog.schemas)
+    if source is None:
+        named = definition.dataschemauri or definition.dataschemaxid or definition.dataschema is not None
+        return None, (NOT_LOADED,) if named else ()
+    survey = Survey()
+    try:
+        found = _OPENERS[source.family](source, CatalogLibrary(catalog.schemas), survey)
+    except SchemaError as error:
+        survey.note((), f"has no columns: {error}")
+        found = None
+    except RecursionError:
+        survey.note((), "has no columns: the schema refers on and on")
+        found = None
+    if found is None:
+        return None, survey.findings
+    shape, reader = found
+    return PayloadColumn(shape, reader, survey.findings, source.family), survey.findings
+
+
+_Found = tuple[Shape, Reader] | None
+
+
+def _json(source: SchemaSource, library: Library, survey: Survey) -> _Found:
+    compile_schema(source, library)  # what the validator refuses may have any form
+    try:
+        start = start_of(source)
+    except KeyError:
+        survey.note((), f"has no columns: the schema has no type {source.name or source.pointer}")
+        return None
+    shapes = json_structure if source.family == "JsonStructure" else json_schema
+    shape = shapes.shape_of(source, library, start, survey)
+    return None if shape is None else (shape, JsonReader(shape))
+
+
+def _avro(source: SchemaSource, library: Library, survey: Survey) -> _Found:
+    from catalog.schemas.avro.columns import AvroReader, shape_of
+    from catalog.schemas.avro.types import read_schema
+
+    compile_schema(source, library)
+    schema = read_schema(source, library)
+    shape = shape_of(schema, survey)
+    return None if shape is None else (shape, AvroReader(schema))
+
+
+def _protobuf(source: SchemaSource, library: Library, survey: Survey) -> _Found:
+    from catalog.schemas.protobuf.columns import ProtobufReader, shape_of
+    from catalog.schemas.protobuf.validating import compile_schema as compile_protobuf
+
+    validator = compile_protobuf(source, library)
+    shape = shape_of(validator.message.DESCRIPTOR, survey)
+    return None if shape is None else (shape, ProtobufReader(validator))
+
+
+def _xsd(source: SchemaSource, library: Library, survey: Survey) -> _Found:
+    survey.note((), "has no columns: XML is not typed")
+    return None
+
+
+_OPENERS: Final[Mapping[Family, Callable[[SchemaSource, Library, Survey], _Found]]] = {
+    "JsonSchema": _json,
+    "JsonStructure": _json,
+    "Avro": _avro,
+    "Protobuf": _protobuf,
+    "XSD": _xsd,
+}

@@ -1,0 +1,150 @@
+"""JSON Schema, drafts 04 to 2020-12, as shapes.
+
+``if``, ``not``, ``dependentSchemas`` and their like say which values are allowed, not what columns there are, and are
+passed over. Beside ``properties`` other members may come; they have no columns. A ``date-time`` is an instant, to the
+nearest microsecond: RFC 3339 with its offset, without which there is no telling when it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from catalog.schemas.columns.shapes import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    JSON,
+    TEXT,
+    TIMESTAMP,
+    Leaf,
+    Sequence,
+    Shape,
+    Table,
+    integer,
+)
+from catalog.schemas.columns.survey import Path, Survey
+from catalog.schemas.contract import Library, SchemaSource
+from catalog.schemas.json.composition import Composition, Never, Schema, Untypable, Within
+from catalog.schemas.json.merging import types_of
+from catalog.schemas.json.references import SchemaDocuments
+from catalog.schemas.jsonschema.validating import draft_of
+
+_REF_ALONE: Final = frozenset({"04", "06", "07"})
+"""Drafts in which a ``$ref`` hides what stands beside it."""
+_OBJECT_SIZES: Final = ("minProperties", "maxProperties")
+_ARRAY_SIZES: Final = ("contains", "minItems", "maxItems", "uniqueItems")
+_IMPLIED: Final = (
+    ("object", ("properties", "patternProperties", "additionalProperties", "required", *_OBJECT_SIZES)),
+    ("array", ("items", "prefixItems", *_ARRAY_SIZES)),
+    ("string", ("pattern", "minLength", "maxLength", "contentEncoding", "format")),
+    ("number", ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
+)
+"""What a schema without ``type`` means by its keywords, though it allows values of other types as well."""
+_WEAK: Final = frozenset((*_OBJECT_SIZES, *_ARRAY_SIZES))
+"""Keywords that alone are no reason to think of objects or arrays; they are against thinking of anything else."""
+_DESCRIBING: Final = frozenset(keyword for _, keywords in _IMPLIED for keyword in keywords)
+_FORMATS: Final[Mapping[str, Leaf]] = {"date-time": TIMESTAMP, "date": DATE}
+_LONG: Final = integer(64)
+_PLAIN: Final[Mapping[str, Leaf]] = {"boolean": BOOLEAN, "integer": _LONG, "number": DOUBLE}
+_OF_VALUES: Final[Mapping[type, str]] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    dict: "object",
+    list: "array",
+}
+
+
+def shape_of(source: SchemaSource, library: Library, start: Any, survey: Survey) -> Shape | None:
+    """Return the shape of payloads of the part *start* of a document; None when nothing of them can be typed."""
+    return _JsonSchema(source, library, survey).root(start)
+
+
+class _JsonSchema(Composition):
+    keywords = frozenset({"type", "const", "enum", "unevaluatedProperties", "additionalItems", *_DESCRIBING})
+
+    def __init__(self, source: SchemaSource, library: Library, survey: Survey) -> None:
+        super().__init__(SchemaDocuments(source, library), survey)
+        self._ref_alone = draft_of(source.document, source.version) in _REF_ALONE
+
+    def bases(self, schema: Schema) -> Iterable[tuple[Any, bool]]:
+        target = self.documents.referred(schema)
+        if target is not None:
+            yield target, True
+
+    def rest(self, schema: Schema) -> Schema:
+        return {} if self._ref_alone and isinstance(schema.get("$ref"), str) else schema
+
+    def plain(self, schema: Schema, path: Path, within: Within) -> Shape:
+        kinds = _kinds(schema)
+        if not kinds:
+            raise Never
+        if kinds == {"integer", "number"}:
+            return DOUBLE
+        if len(kinds) > 1 or "any" in kinds:
+            raise Untypable("any value is allowed" if "any" in kinds else f"it may be {' or '.join(sorted(kinds))}")
+        kind = kinds.pop()
+        if kind == "object":
+            return self._object(schema, path, within)
+        if kind == "array":
+            return self._array(schema, path, within)
+        return _string(schema) if kind == "string" else _PLAIN[kind]
+
+    def _object(self, schema: Schema, path: Path, within: Within) -> Shape:
+        members = {name: part for name, part in _mapping(schema, "properties").items() if part is not False}
+        if members:
+            return self.struct(members, path, within)
+        others = schema.get("additionalProperties", schema.get("unevaluatedProperties", True))
+        asked = [*_mapping(schema, "patternProperties").values(), others]
+        shapes = [self.shape(each, (*path, "*"), within) for each in asked if each is not False]
+        if shapes and all(each == shapes[0] for each in shapes):
+            return Table(shapes[0], TEXT)
+        if shapes:
+            self.survey.text((*path, "*"), "its names leave open of which type it is")
+        return Table(JSON, TEXT)
+
+    def _array(self, schema: Schema, path: Path, within: Within) -> Shape:
+        items, places = schema.get("items", True), schema.get("prefixItems")
+        if isinstance(items, list):
+            places, items = items, schema.get("additionalItems", True)
+        asked = [*(places if isinstance(places, list) else ()), items]
+        shapes = [self.shape(each, (*path, "*"), within) for each in asked if each is not False]
+        if shapes and all(each == shapes[0] for each in shapes):
+            return Sequence(shapes[0])
+        if shapes:
+            self.survey.text((*path, "*"), "its types differ from place to place")
+        return Sequence(JSON)
+
+
+def _kinds(schema: Schema) -> set[str]:
+    """Return the types that values may have, null aside; ``any`` among them when there is no telling."""
+    if "type" in schema:
+        return {each for each in types_of(schema) if each != "null"}
+    values = [schema["const"]] if "const" in schema else schema.get("enum")
+    if isinstance(values, list):
+        return {_kind(each) for each in values if each is not None}
+    implied = {name for name, keywords in _IMPLIED if any(each in schema for each in keywords)}
+    is_meant = len(implied) == 1 and not schema.keys() & _DESCRIBING <= _WEAK
+    return implied if is_meant else {"any", "value"}
+
+
+def _kind(value: Any) -> str:
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        return "any"
+    return _OF_VALUES.get(type(value), "any")
+
+
+def _string(schema: Schema) -> Leaf:
+    encoding = schema.get("contentEncoding")
+    if isinstance(encoding, str) and encoding.lower() == "base64":
+        return BINARY
+    form = schema.get("format")
+    return _FORMATS.get(form, TEXT) if isinstance(form, str) else TEXT
+
+
+def _mapping(schema: Schema, keyword: str) -> Mapping[str, Any]:
+    value = schema.get(keyword)
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,153 @@
+"""JSON Structure as shapes: its types are those of tables nearly one to one.
+
+Unsigned types take the next larger signed one, 128-bit integers and decimals of unknown precision stay text, floating
+point of any width is ``double``: the JSON text of a ``float`` is seldom one. A tuple is a struct of its members, and
+so is a tagged choice, of which one member is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from catalog.schemas.columns.shapes import (
+    BINARY,
+    BOOLEAN,
+    DATE,
+    DOUBLE,
+    JSON,
+    MAX_PRECISION,
+    TEXT,
+    TIMESTAMP,
+    Leaf,
+    Sequence,
+    Shape,
+    Table,
+    decimal,
+    integer,
+)
+from catalog.schemas.columns.survey import Path, Survey
+from catalog.schemas.contract import Library, SchemaSource
+from catalog.schemas.filling.filling import Unfillable
+from catalog.schemas.json.composition import Composition, Never, Schema, Untypable, Within
+from catalog.schemas.json.merging import types_of
+from catalog.schemas.json.references import SchemaDocuments
+
+_TEXTS: Final = ("string", "time", "duration", "uuid", "uri", "jsonpointer")
+_FLOATS: Final = ("number", "float", "float8", "float16", "float32", "float64", "double")
+_LEAVES: Final[Mapping[str, Leaf]] = {
+    **dict.fromkeys(_TEXTS, TEXT),
+    **dict.fromkeys(_FLOATS, DOUBLE),
+    **{f"int{bits}": integer(bits, written=bits > 32) for bits in (8, 16, 32, 64, 128)},
+    **{f"uint{bits}": integer(bits, signed=False, written=bits > 32) for bits in (8, 16, 32, 64, 128)},
+    "integer": integer(32),
+    "boolean": BOOLEAN,
+    "date": DATE,
+    "datetime": TIMESTAMP,
+}
+_IMPORTS: Final = ("$import", "$importdefs")
+
+
+def shape_of(source: SchemaSource, library: Library, start: Any, survey: Survey) -> Shape | None:
+    """Return the shape of payloads of the type *start* of a document; None when nothing of them can be typed."""
+    return _JsonStructure(SchemaDocuments(source, library), survey).root(start)
+
+
+class _JsonStructure(Composition):
+    keywords = frozenset(
+        {"type", "properties", "additionalProperties", "items", "values", "tuple", "choices", "selector"}
+        | {"precision", "scale", "contentEncoding"}
+    )
+
+    def bases(self, schema: Schema) -> Iterable[tuple[Any, bool]]:
+        if isinstance(schema.get("$ref"), str):
+            yield self._target(schema["$ref"], schema), True
+        if isinstance(schema.get("type"), Mapping):
+            yield schema["type"], True
+        extended = schema.get("$extends")
+        for each in (extended if isinstance(extended, list) else [extended]) if schema.get("type") != "choice" else ():
+            if isinstance(each, str):
+                yield self._target(each, schema), False
+
+    def rest(self, schema: Schema) -> Schema:
+        if isinstance(schema.get("type"), str):
+            return schema
+        return {keyword: value for keyword, value in schema.items() if keyword != "type"}
+
+    def groups(self, schema: Schema) -> Iterable[Any]:
+        yield from super().groups(schema)
+        kinds = schema.get("type")
+        if isinstance(kinds, list):
+            yield [each if isinstance(each, Mapping) else {"type": each} for each in kinds]
+
+    def plain(self, schema: Schema, path: Path, within: Within) -> Shape:
+        kinds = types_of(schema) if "type" in schema else ["any"]
+        kind = kinds[0] if kinds else "null"
+        if kind == "null":
+            raise Never
+        if kind in _LEAVES or kind == "decimal":
+            return self._leaf(kind, schema, path)
+        if kind == "binary":
+            return BINARY if schema.get("contentEncoding", "base64") == "base64" else TEXT
+        if kind in ("array", "set"):
+            return Sequence(self.shape(schema.get("items", True), (*path, "*"), within))
+        if kind == "map":
+            return Table(self.shape(schema.get("values", True), (*path, "*"), within), TEXT)
+        if kind in ("object", "tuple", "choice"):
+            return self._members(kind, schema, path, within)
+        raise Untypable("any value is allowed" if kind == "any" else f"the type {kind} is unknown")
+
+    def _leaf(self, kind: str, schema: Schema, path: Path) -> Leaf:
+        leaf = decimal(schema.get("precision"), schema.get("scale")) if kind == "decimal" else _LEAVES[kind]
+        if leaf.kind == "numeral":
+            self.survey.note(
+                path, f"stays text: it is a number of more than {MAX_PRECISION} digits, or of unknown ones"
+            )
+        return leaf
+
+    def _members(self, kind: str, schema: Schema, path: Path, within: Within) -> Shape:
+        asked = schema.get("choices" if kind == "choice" else "properties")
+        asked = asked if isinstance(asked, Mapping) else {}
+        if kind == "choice" and "selector" in schema:
+            raise Untypable("it is an inline choice, of one type or another")
+        if kind == "tuple":
+            order = schema.get("tuple")
+            order = order if isinstance(order, list) else []
+            if len(set(order)) < len(order):
+                raise Untypable("one member stands at two places")
+            asked = {name: asked.get(name) for name in order}
+        elif kind == "object" and not asked:
+            others = schema.get("additionalProperties", True)
+            return Table(JSON if others is False else self.shape(others, (*path, "*"), within), TEXT)
+        return self.struct(asked, path, within, positional=kind == "tuple")
+
+    def _target(self, reference: str, schema: Schema) -> Any:
+        """Return the type that a reference means, in this document or among what is imported to that place."""
+        try:
+            return self.documents.target(reference, schema)
+        except Unfillable:
+            container, _, name = reference.rpartition("/")
+            for holder in self._importing(container, schema):
+                for keyword in _IMPORTS:
+                    found = self._imported(holder, keyword, name)
+                    if found is not None:
+                        return found
+            raise
+
+    def _importing(self, container: str, schema: Schema) -> Iterable[Any]:
+        if container.startswith("#/"):
+            root = self.documents.target("#", schema)
+            yield from (root,) if container == "#/definitions" else ()  # the root's imports are its definitions
+            step = container.removeprefix("#")
+            yield self.documents.pointed(root, step) if container != "#/definitions" else root.get("definitions")
+
+    def _imported(self, holder: Any, keyword: str, name: str) -> Any:
+        if not isinstance(holder, Mapping) or not isinstance(holder.get(keyword), str):
+            return None
+        other = self.documents.target(holder[keyword], holder)
+        if not isinstance(other, Mapping):
+            return None
+        named = other.get("definitions")
+        if isinstance(named, Mapping) and name in named:
+            return named[name]
+        return other if keyword == "$import" and other.get("name") == name else None

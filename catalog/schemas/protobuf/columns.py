@@ -1,0 +1,202 @@
+"""Protobuf messages as shapes, and their fields as values.
+
+A field without presence has its default where a body leaves it out, one with presence is null; enums are the names of
+their values, or the number of one that has no name. ``Timestamp`` is an instant to the microsecond, ``Duration`` and
+``FieldMask`` are text in the form of the JSON mapping (``1.5s``), wrappers the value they hold, ``Struct`` and its like
+JSON text. A message within itself is JSON text too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from operator import attrgetter
+from typing import Any, Final
+
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from catalog.schemas.columns.columns import MisfitError, Take
+from catalog.schemas.columns.reading import Undecoded, present
+from catalog.schemas.columns.shapes import (
+    BINARY,
+    BOOLEAN,
+    DOUBLE,
+    FLOAT,
+    JSON,
+    TEXT,
+    TIMESTAMP,
+    Leaf,
+    Member,
+    Shape,
+    Struct,
+    Table,
+    integer,
+)
+from catalog.schemas.columns.shapes import Sequence as List
+from catalog.schemas.columns.survey import Path, Survey
+from catalog.schemas.contract import SchemaFault
+from catalog.schemas.protobuf.validating import ProtobufValidator
+
+_SCALARS: Final[Mapping[int, Leaf]] = {
+    FieldDescriptor.CPPTYPE_INT32: integer(32),
+    FieldDescriptor.CPPTYPE_INT64: integer(64),
+    FieldDescriptor.CPPTYPE_UINT32: integer(32, signed=False),
+    FieldDescriptor.CPPTYPE_UINT64: integer(64, signed=False),
+    FieldDescriptor.CPPTYPE_DOUBLE: DOUBLE,
+    FieldDescriptor.CPPTYPE_FLOAT: FLOAT,
+    FieldDescriptor.CPPTYPE_BOOL: BOOLEAN,
+    FieldDescriptor.CPPTYPE_ENUM: TEXT,
+    FieldDescriptor.CPPTYPE_STRING: TEXT,
+}
+_PACKAGE: Final = "google.protobuf."
+_WRAPPERS: Final = frozenset(
+    f"{_PACKAGE}{kind}Value"
+    for kind in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
+)
+_TEXTS: Final = frozenset({f"{_PACKAGE}Duration", f"{_PACKAGE}FieldMask"})
+_OPEN: Final = frozenset(f"{_PACKAGE}{kind}" for kind in ("Any", "ListValue", "Struct", "Value"))
+_TIMESTAMP: Final = f"{_PACKAGE}Timestamp"
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+Field = Any
+"""A descriptor of a field; its class depends on how protobuf was built."""
+Form = Callable[[Any], Any]
+
+
+def shape_of(descriptor: Any, survey: Survey) -> Shape | None:
+    """Return the shape of payloads of a message; None when nothing of them can be typed."""
+    found = _Shapes(survey).message(descriptor, (), ())
+    return None if isinstance(found, Leaf) and found.kind == "json" else found
+
+
+class _Shapes:
+    def __init__(self, survey: Survey) -> None:
+        self._survey = survey
+
+    def message(self, descriptor: Any, path: Path, within: tuple[str, ...]) -> Shape:
+        name = descriptor.full_name
+        passed = self._survey.limit(path)
+        if passed or name in within:
+            return self._survey.text(path, passed or "the message contains itself")
+        if name == _TIMESTAMP:
+            return TIMESTAMP
+        if name in _TEXTS:
+            return TEXT
+        if name in _WRAPPERS:
+            return _scalar(descriptor.fields_by_name["value"])
+        if name in _OPEN:
+            return self._survey.text(path, f"a {descriptor.name} may hold anything")
+        fields = list(descriptor.fields)
+        columns = self._survey.columns(path, [field.name for field in fields]) if fields else []
+        if not columns:
+            return self._survey.text(path, "the payload has too many fields" if fields else "it has no fields")
+        pairs = zip(fields, columns, strict=False)  # those without a column are the last
+        return Struct(
+            tuple(
+                Member(own, column, self._field(field, (*path, own), (*within, name))) for field, (own, column) in pairs
+            )
+        )
+
+    def _field(self, field: Field, path: Path, within: tuple[str, ...]) -> Shape:
+        kind = field.message_type
+        if kind is not None and kind.GetOptions().map_entry:
+            inner = self._value(kind.fields_by_name["value"], (*path, "*"), within)
+            return Table(inner, _scalar(kind.fields_by_name["key"]))
+        if field.is_repeated:
+            return List(self._value(field, (*path, "*"), within))
+        return self._value(field, path, within)
+
+    def _value(self, field: Field, path: Path, within: tuple[str, ...]) -> Shape:
+        return _scalar(field) if field.message_type is None else self.message(field.message_type, path, within)
+
+
+def _scalar(field: Field) -> Leaf:
+    return BINARY if field.type == FieldDescriptor.TYPE_BYTES else _SCALARS[field.cpp_type]
+
+
+class ProtobufReader:
+    """Reads bodies as messages, by content type as validation does; fields of unknown numbers are dropped."""
+
+    def __init__(self, validator: ProtobufValidator) -> None:
+        self._validator = validator
+
+    def read(
+        self, bodies: Sequence[bytes | None], content_types: Sequence[str | None]
+    ) -> tuple[list[Any], list[Undecoded]]:
+        values: list[Any] = []
+        undecoded: list[Undecoded] = []
+        for row, body, content_type in present(bodies, content_types, undecoded):
+            found = None if body is None else self._validator.read(body, content_type)
+            if isinstance(found, SchemaFault):
+                undecoded.append(Undecoded(row, str(found)))
+                found = None
+            values.append(found)
+        return values, undecoded
+
+    def take(self, struct: Struct) -> Take:
+        return [_getter(member) for member in struct.members]
+
+    def text(self, value: Any) -> str | None:
+        text = self._validator.json(value)
+        return None if text == "null" else text
+
+
+def _getter(member: Member) -> Form:
+    """Return what gets the value of a field from its message.
+
+    All messages at one place of a payload are of one type, which the shape does not know and the first one tells.
+    """
+    found: list[Form] = []
+
+    def get(message: Message) -> Any:
+        if not found:
+            found.append(_bound(message.DESCRIPTOR.fields_by_name[member.name], member.shape))
+        return found[0](message)
+
+    return get
+
+
+def _bound(field: Field, shape: Shape) -> Form:
+    name, kind = field.name, field.message_type
+    if isinstance(shape, Table):
+        inner = _form(kind.fields_by_name["value"], shape.value) or _same
+        return lambda message: {key: inner(value) for key, value in getattr(message, name).items()}
+    if isinstance(shape, List):
+        each = _form(field, shape.item) or _same
+        return lambda message: [each(value) for value in getattr(message, name)]
+    form = _form(field, shape) or _same
+    if field.has_presence:
+        return lambda message: form(getattr(message, name)) if message.HasField(name) else None
+    return attrgetter(name) if form is _same else lambda message: form(getattr(message, name))
+
+
+def _form(field: Field, shape: Shape) -> Form | None:
+    """Return what makes of one value of a field that of its shape; None when it is the same."""
+    if field.enum_type is not None:
+        return _enum(field.enum_type)
+    if field.message_type is None or shape == JSON:
+        return None
+    name = field.message_type.full_name
+    if name == _TIMESTAMP:
+        return _instant
+    if name in _TEXTS:
+        return lambda value: value.ToJsonString()
+    return attrgetter("value") if name in _WRAPPERS else None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _instant(value: Any) -> datetime:
+    try:
+        return _EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1_000)
+    except OverflowError:
+        raise MisfitError("a timestamp lies outside of the years 1 to 9999") from None
+
+
+def _enum(enum: EnumDescriptor) -> Form:
+    names: dict[int, str] = {}
+    for value in enum.values:
+        names.setdefault(value.number, value.name)  # the first of several names of one number
+    return lambda number: names.get(number) or str(number)

@@ -1,0 +1,323 @@
+"""Protobuf schemas (proto2, proto3, editions) from .proto texts.
+
+A body with a JSON content type is read by the JSON mapping of Protobuf, any other as the binary encoding. Fields that
+the message does not have are passed over in both: a producer may have a later version of it (semantics.md section 10).
+A field that it has, and of another type, does not conform. What is packed into an ``Any`` is not looked into.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from catalog.schemas.bodies import fault, is_json, short
+from catalog.schemas.contract import (
+    BEYOND_LIMITS,
+    MAX_FAULTS,
+    Library,
+    SchemaError,
+    SchemaFault,
+    SchemaSource,
+    TooCostly,
+)
+from catalog.schemas.protobuf.protoc import compile_files, has_syntax, imports_of, is_path
+
+MAX_FILES: Final = 500
+MAX_TEXT: Final = 8 * 1024 * 1024
+"""Characters of all .proto texts of one schema together."""
+MAX_PARSED_BYTES: Final = 64 * 1024 * 1024
+"""Memory that the messages of one body may take; a message of no fields set takes it too, and two bytes of a body."""
+MAX_EXPLAINED_BYTES: Final = 256 * 1024
+"""Size of a body up to which fields of other types are looked for in this process, of one with unknown fields."""
+_NO_FIELD: Final = " has no field named "
+_AT: Final = re.compile(r"\bat ([\w.\[\]\"'-]+?)\.*\s*$")
+
+
+def compile_schema(source: SchemaSource, library: Library) -> ProtobufValidator:
+    """Compile a .proto text and what it imports.
+
+    ``source.name`` chooses a message: by full name, by its name within the package (``Outer.Inner``), or by a simple
+    name that it has once. Without a name it is the first message of the file. Imports of ``google/protobuf`` are at
+    hand, others are asked of the library as written.
+
+    Raises:
+        SchemaError: it is no valid .proto text, an import is unknown, or it has not the message.
+    """
+    if not isinstance(source.document, str):
+        raise SchemaError("a Protobuf schema is the text of a .proto file", hint="give it as a string")
+    if source.pointer:
+        raise SchemaError("a JSON pointer leads nowhere in a .proto text", hint="append :MessageName to its reference")
+    main, files = _files(source, library)
+    prefix = 'syntax = "proto3"; ' if source.version.startswith("3") and not has_syntax(source.document) else ""
+    descriptors = descriptor_pb2.FileDescriptorSet.FromString(compile_files(main, files, prefix))
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        for each in descriptors.file:
+            pool.Add(each)
+        own = next(each for each in descriptors.file if each.name == main)
+        descriptor = pool.FindMessageTypeByName(_message_name(source.name, own))
+    except (TypeError, KeyError) as error:
+        hint = "the Protobuf library is older than the syntax, or two files define the same name"
+        raise SchemaError(f"the .proto text cannot be used: {short(str(error))}", hint=hint) from error
+    return ProtobufValidator(descriptor, pool)
+
+
+def references_of(source: SchemaSource) -> Iterable[str]:
+    """Give the paths that the text imports, as written, without those of ``google/protobuf`` that are at hand."""
+    return imports_of(source.document) if isinstance(source.document, str) else ()
+
+
+def _files(source: SchemaSource, library: Library) -> tuple[str, dict[str, str]]:
+    files: dict[str, str] = {}
+    waiting = [(source.document, source.uri)]
+    while waiting:
+        text, base = waiting.pop()
+        for path in imports_of(text):
+            if path in files:
+                continue
+            if not is_path(path):
+                hint = "import by a relative path to a .proto file, without '..' and blanks"
+                raise SchemaError(f"{short(path)!r} cannot be imported", hint=hint)
+            found = library.document(path, base)
+            if found is None or not isinstance(found[1], str):
+                hint = f"add a document that the schema's {path!r} leads to"
+                raise SchemaError(f"the import {short(path)!r} is not known", hint=hint)
+            files[path] = found[1]
+            waiting.append((found[1], found[0]))
+    if len(files) > MAX_FILES or sum(map(len, files.values()), len(source.document)) > MAX_TEXT:
+        limits = f"{MAX_FILES} files and {MAX_TEXT} characters"
+        raise SchemaError(f"the schema has more than {limits}", hint="import less")
+    main = "schema.proto"
+    while main in files or any(path.startswith(f"{main}/") for path in files):
+        main = f"_{main}"
+    return main, {**files, main: source.document.removeprefix("\ufeff")}
+
+
+def _message_name(name: str, own: descriptor_pb2.FileDescriptorProto) -> str:
+    prefix = f"{own.package}." if own.package else ""
+    known = [f"{prefix}{inner}" for inner in _names(own.message_type)]
+    if not known:
+        raise SchemaError("the .proto text defines no message", hint="define one, or refer to a file that does")
+    if not name:
+        return known[0]
+    for wanted in (name, f"{prefix}{name}"):
+        if wanted in known:
+            return wanted
+    same = [each for each in known if each.endswith(f".{name}")]
+    if len(same) == 1:
+        return same[0]
+    if same:
+        raise SchemaError(f"{name} is the name of {short(', '.join(same))}", hint="use the full name")
+    raise SchemaError(f"the .proto text defines no message {short(name)}", hint=f"it defines {short(', '.join(known))}")
+
+
+def _names(messages: Iterable[descriptor_pb2.DescriptorProto]) -> Iterator[str]:
+    for message in messages:
+        if not message.options.map_entry:
+            yield message.name
+            yield from (f"{message.name}.{inner}" for inner in _names(message.nested_type))
+
+
+class ProtobufValidator:
+    """A compiled message."""
+
+    def __init__(self, descriptor: Descriptor, pool: descriptor_pool.DescriptorPool) -> None:
+        self._descriptor = descriptor
+        self._pool = pool
+        self._message = message_factory.GetMessageClass(descriptor)
+        reachable = _reachable(descriptor)
+        self._max_bytes = 2 * MAX_PARSED_BYTES // max(40 + 16 * len(each.fields) for each in reachable)
+
+    @property
+    def message(self) -> type[Message]:
+        """The class of the messages that it takes."""
+        return self._message
+
+    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
+        """Return why *body* does not conform, with a dotted field path; no body is the empty message.
+
+        Raises:
+            TooCostly: that many bytes could become messages of more memory than MAX_PARSED_BYTES, which is past 640 KiB
+                where the largest message has ten fields, and *at_any_cost* was not given.
+        """
+        return next(iter(self._faults(body, content_type, at_any_cost=at_any_cost)), None)
+
+    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
+        """Return the fields that are required and missing, or of another type, at most MAX_FAULTS, or the first fault.
+
+        Raises as :meth:`fault`.
+        """
+        return self._faults(body, content_type, at_any_cost=False)
+
+    def _faults(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool) -> list[SchemaFault]:
+        if self._is_too_large(body) and not at_any_cost:
+            raise TooCostly
+        found = self._parsed(body, content_type)
+        if isinstance(found, list):
+            return found
+        if (is_json(content_type) and body is not None) or not _dropped_unknown(found):
+            return []
+        if len(body or b"") > MAX_EXPLAINED_BYTES and not at_any_cost:
+            raise TooCostly
+        return list(islice(self._mistyped(body or b""), MAX_FAULTS))
+
+    def _mistyped(self, body: bytes) -> Iterator[SchemaFault]:
+        """Give the fields whose numbers the message has, and whose types or values it has not."""
+        for path, number, kind in _unknown_fields(self._message.FromString(body)):
+            if number in kind.fields_by_number:
+                yield fault(f"field {number} of {kind.full_name} has another type or value", path)
+
+    def read(self, body: bytes | None, content_type: str | None) -> Message | SchemaFault:
+        """Return the message that *body* is, or why it is none; no body is the empty message.
+
+        It takes what :meth:`fault` finds nothing wrong with, without the fields that the message does not have; a body
+        that has such fields and more than MAX_EXPLAINED_BYTES is a fault.
+        """
+        if self._is_too_large(body):
+            return fault(f"the body {BEYOND_LIMITS}: it may take more than {MAX_PARSED_BYTES} bytes of memory")
+        found = self._parsed(body, content_type)
+        if isinstance(found, list):
+            return found[0]
+        if not _dropped_unknown(found):
+            return found
+        if len(body or b"") > MAX_EXPLAINED_BYTES:
+            return fault(f"the body has more than the fields of {self._descriptor.full_name}")
+        return next(self._mistyped(body or b""), None) or found
+
+    def json(self, message: Message) -> str:
+        """Return a message, or a part of one, by the JSON mapping of Protobuf; an ``Any`` in it must be of known type.
+
+        Raises:
+            ValueError: it has no JSON form.
+        """
+        try:
+            return json_format.MessageToJson(message, indent=None, descriptor_pool=self._pool)
+        except (json_format.Error, TypeError, RecursionError) as error:
+            raise ValueError(f"no JSON form: {short(str(error))}") from error
+
+    def _is_too_large(self, body: bytes | None) -> bool:
+        return body is not None and len(body) > self._max_bytes
+
+    def _parsed(self, body: bytes | None, content_type: str | None) -> Message | list[SchemaFault]:
+        """Return the message that a body is, or at least one fault."""
+        if is_json(content_type) and body is not None:
+            return self._parsed_json(body)
+        try:
+            message = self._message.FromString(body or b"")
+        except DecodeError as error:
+            if "alloc failed" in str(error):
+                raise MemoryError from error  # which says nothing of the body
+            return [fault(f"not a {self._descriptor.full_name}: {str(error).rpartition(': ')[2]}")]
+        return self._unset(message) or message
+
+    def _unset(self, message: Message) -> list[SchemaFault]:
+        if message.IsInitialized():
+            return []
+        missing = message.FindInitializationErrors()  # type: ignore[attr-defined]  # the stubs leave it out
+        return [fault("a required field is missing", path) for path in missing[:MAX_FAULTS] or ("",)]
+
+    def _parsed_json(self, body: bytes) -> Message | list[SchemaFault]:
+        own_form = self._descriptor.full_name.startswith("google.protobuf.")
+        if not own_form and body.lstrip(b" \t\r\n")[:1] != b"{":
+            return [fault("a message is a JSON object")]
+        try:
+            text = body.decode("utf-8")
+            try:
+                message = self._read_json(text)
+            except json_format.ParseError as error:
+                if _NO_FIELD not in str(error):
+                    raise
+                # Its own way to pass over unknown fields passes over unknown names of enums too.
+                message = self._read_json(json.dumps(_known_members(json.loads(text), self._descriptor)))
+        except (json_format.ParseError, UnicodeDecodeError, RecursionError) as error:
+            place = _AT.search(str(error))
+            path = place[1].partition(".")[2] if place else ""
+            return [fault(str(error).partition("\n")[0], path)]
+        return self._unset(message) or message
+
+    def _read_json(self, text: str) -> Message:
+        message = self._message()
+        json_format.Parse(text, message, descriptor_pool=self._pool)
+        return message
+
+
+def _known_members(value: Any, kind: Descriptor) -> Any:
+    """Return the JSON of a message without the members that are none of its fields."""
+    if not isinstance(value, dict) or kind.full_name.startswith("google.protobuf."):
+        return value
+    fields = {name: field for field in kind.fields for name in (field.name, field.json_name)}
+    return {
+        name: _known_value(inner, fields[name]) if name in fields else inner
+        for name, inner in value.items()
+        if name in fields or name.startswith("[")  # an extension
+    }
+
+
+def _known_value(value: Any, field: FieldDescriptor) -> Any:
+    kind = field.message_type
+    if kind is None:
+        return value
+    if kind.GetOptions().map_entry:
+        inner = kind.fields_by_name["value"].message_type
+        if inner is None or not isinstance(value, dict):
+            return value
+        return {name: _known_members(each, inner) for name, each in value.items()}
+    if field.is_repeated and isinstance(value, list):
+        return [_known_members(each, kind) for each in value]
+    return _known_members(value, kind)
+
+
+def _reachable(root: Descriptor) -> list[Descriptor]:
+    """Return a message and all that it may hold."""
+    found = {root.full_name: root}
+    waiting = [root]
+    while waiting:
+        for field in waiting.pop().fields:
+            inner = field.message_type
+            if inner is not None and inner.full_name not in found:
+                found[inner.full_name] = inner
+                waiting.append(inner)
+    return list(found.values())
+
+
+def _dropped_unknown(message: Message) -> bool:
+    """Drop the unknown fields of a message, and tell whether there were any."""
+    size = message.ByteSize()
+    message.DiscardUnknownFields()
+    return message.ByteSize() != size
+
+
+def _unknown_fields(root: Message) -> Iterator[tuple[str, int, Any]]:
+    """Give path, number and message type of each unknown field whose number is not left to extensions."""
+    waiting: list[tuple[str, Message]] = [("", root)]
+    while waiting:
+        path, message = waiting.pop()
+        descriptor = message.DESCRIPTOR
+        unknown = UnknownFieldSet(message)
+        for number in {unknown[index].field_number for index in range(len(unknown))}:
+            if not any(first <= number < end for first, end in descriptor.extension_ranges):
+                yield path, number, descriptor
+        for field, value in message.ListFields():
+            waiting.extend((f"{path}.{step}".lstrip("."), inner) for step, inner in _inner(field, value))
+
+
+def _inner(field: FieldDescriptor, value: Any) -> Iterator[tuple[str, Message]]:
+    """Give the messages in the value of a field, with the step that leads to each."""
+    kind = field.message_type
+    if kind is None:
+        return
+    if kind.GetOptions().map_entry:
+        if kind.fields_by_name["value"].message_type is not None:
+            yield from ((f'{field.name}["{key}"]', value[key]) for key in value)
+    elif field.is_repeated:
+        yield from ((f"{field.name}[{index}]", inner) for index, inner in enumerate(value))
+    else:
+        yield field.name, value

@@ -1,0 +1,184 @@
+"""The batches that were begun and are not finished, seen from beside a router, and the order to set one aside.
+
+Everything here reads ``state`` without its lock, and writes nothing but the order. What Spark has planned stands in the
+checkpoint, what the router has noted in ``state/batches``, and what a running router says is asked at its own port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import httpx
+
+from bindings.inbox.errors import InboxError
+from bindings.inbox.offsets import places_of
+from bindings.inbox.view import InboxView
+from router.errors import RouterError, SinkError
+from router.judging.plan import Plan
+from router.reading import generations
+from router.reading.generations import Generation
+from router.reading.planned import bounds
+from router.settings import Settings
+from router.sinks import Commit, open_sink
+from router.sources.sources import INBOX
+from router.state.notes import BatchNotes, Hold, Park
+from router.state.state import State
+from router.writing.commits import commit_app
+
+ANSWER_SECONDS: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What a batch takes of one partition: from ``start`` (included) to ``end`` (not); None is not known."""
+
+    source: str
+    start: str | None
+    end: str
+    records: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBatch:
+    """One batch that Spark has planned and not committed.
+
+    ``plan`` is the one it is pinned to, None before its first write; ``since`` is when it was pinned, else planned.
+    ``hold`` is what the router noted last, ``park`` the order to set it aside.
+    """
+
+    query: str
+    batch: int
+    generation: str
+    plan: str | None
+    since: datetime | None
+    hold: Hold | None
+    park: Park | None
+    ranges: tuple[Range, ...]
+
+    @property
+    def records(self) -> int | None:
+        """How many records it takes; None where that is not known of some partition."""
+        counts = [each.records for each in self.ranges]
+        return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Whether a sink has its events of a batch; None when it cannot be asked, or an error that ``detail`` tells."""
+
+    sink: str
+    has: bool | None
+    detail: str = ""
+
+
+def open_batches(state: State) -> list[OpenBatch]:
+    """Return the batches that were begun and not committed, by query; at most one for each."""
+    queries = sorted(path.name for path in state.checkpoints.glob("*") if path.is_dir())
+    found = ((query, generations.current(state, query)) for query in queries)
+    return [
+        _open_batch(state, query, generation, generation.pending)
+        for query, generation in found
+        if generation is not None and generation.pending is not None
+    ]
+
+
+def _open_batch(state: State, query: str, generation: Generation, batch: int) -> OpenBatch:
+    notes = BatchNotes(state.batches)
+    planned = datetime.fromtimestamp((generation.path / "offsets" / str(batch)).stat().st_mtime, UTC)
+    return OpenBatch(
+        query,
+        batch,
+        generation.id,
+        state.pinned(query, batch),
+        state.since(query, batch) or planned,
+        notes.held(query, batch, generation.id),
+        notes.parked(query, batch, generation.id),
+        tuple(_ranges(state, query, generation, batch)),
+    )
+
+
+def shares(batch: OpenBatch, plan: Plan) -> list[Share]:
+    """Return which sinks of the plan have their events of a batch, as far as they or the router's notes can tell."""
+    taken = batch.hold.taken if batch.hold else ()
+    return [_share(name, batch, plan, noted=name in taken) for name in plan.routes.event_sinks]
+
+
+def _share(name: str, batch: OpenBatch, plan: Plan, *, noted: bool) -> Share:
+    if noted:
+        return Share(name, True, "as the router noted")
+    settings = plan.settings.sinks[name]
+    if settings.type not in ("table", "jsonl"):
+        return Share(name, None, "a message target cannot be asked")
+    if settings.type == "table" and settings.layout == "definition":
+        return Share(name, None, "each of its tables knows for itself")
+    try:
+        sink = open_sink(name, settings, "events", plan.catalog, plan.settings.framings)
+        has = sink.already(Commit(commit_app(batch.generation, name), batch.batch))
+    except SinkError as error:
+        return Share(name, None, str(error))
+    return Share(name, has, "" if has else "no commit of the batch; perhaps none of its records go there")
+
+
+def park(state: State, query: str) -> OpenBatch:
+    """Order the open batch of a query to be set aside, durably; a running router takes the order at its next try.
+
+    Raises:
+        RouterError: the query is unknown or has no open batch.
+    """
+    batches = {batch.query: batch for batch in open_batches(state)}
+    if query not in batches:
+        others = ", ".join(batches) or "none"
+        raise RouterError(f"query {query!r} has no open batch", hint=f"queries with one: {others}")
+    batch = batches[query]
+    if batch.park is None:
+        order = Park(batch.generation, datetime.now(UTC).isoformat(timespec="microseconds"))
+        BatchNotes(state.batches).park(query, batch.batch, order)
+    return batch
+
+
+def told_by_router(settings: Settings) -> Mapping[str, Any] | None:
+    """Return what a router that runs on these settings says of its queries; None when none answers."""
+    if not settings.metrics.port:
+        return None
+    host = settings.metrics.host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{settings.metrics.port}/readyz"
+    try:
+        told = httpx.get(url, timeout=ANSWER_SECONDS).json()
+    except (httpx.HTTPError, ValueError):
+        return None
+    queries = told.get("queries") if isinstance(told, dict) else None
+    return queries if isinstance(queries, dict) else None
+
+
+def _ranges(state: State, query: str, generation: Generation, batch: int) -> Iterator[Range]:
+    starts, ends = bounds(generation, batch)
+    if query == INBOX and "partitions" in ends:
+        yield from _inbox_ranges(state, starts, ends)
+        return
+    for topic, partitions in sorted(ends.items()):
+        for number, end in sorted(partitions.items(), key=lambda item: int(item[0])):
+            start = starts.get(topic, {}).get(number)
+            known = start is not None and start >= 0
+            if not known or end != start:
+                yield Range(
+                    f"{topic}-{number}", str(start) if known else None, str(end), end - start if known else None
+                )
+
+
+def _inbox_ranges(state: State, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[Range]:
+    try:
+        view = InboxView(state.inbox)
+        known = places_of(starts, view.layout.inbox) if starts else {}
+        for number, end in places_of(ends, view.layout.inbox).items():
+            # Before the first commit nothing is removed: what is there first is where the first batch begins.
+            start = known[number] if number in known else view.first(number)
+            if start != end:
+                count = view.count(number, start, end)
+                yield Range(f"inbox-{number}", f"{start.segment}:{start.row}", f"{end.segment}:{end.row}", count)
+    except (InboxError, OSError) as error:
+        raise RouterError(
+            f"the inbox of {state.root} cannot be read: {error}", hint="look at the router's log"
+        ) from error

@@ -1,0 +1,83 @@
+"""``xrouter catalog convert``: any dialect to one xRegistry 1.0-rc4 document."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, BinaryIO
+
+import typer
+
+from catalog.convert import Converted, convert, json_text, yaml_text
+from catalog.declared import Declarations
+from catalog.load import load
+from router.commands.arguments import Sources
+from router.errors import CatalogUnavailable, RouterError
+from router.sinks.tables.files import write_atomically
+from router.terminal import say, write_document
+
+
+class Form(StrEnum):
+    """What the document is written as."""
+
+    json = "json"
+    yaml = "yaml"
+
+
+def convert_catalog(
+    sources: Sources,
+    to: Annotated[
+        Form | None, typer.Option("--to", help="By default what the name of --output says, else json.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Where to write; without it, standard output.")
+    ] = None,
+    flatten: Annotated[
+        bool, typer.Option("--flatten", help="Write effective messages without bases; ties with a base are lost.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Write catalogs of any dialect as one xRegistry 1.0-rc4 document that means the same.
+
+    Relative references stay as they are written: put the document beside the first source, or they lead elsewhere.
+    What has an error is left out and named on standard error; `xrouter check` tells why.
+    """
+    if output is not None and output.exists() and not force:
+        raise RouterError(f"{output} is there already", hint="choose another name, or write over it with --force")
+    declarations = Declarations()
+    catalog = load(sources, network=True, declarations=declarations)
+    if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
+        hint = f"`xrouter check {sources[0]}` shows what it is"
+        raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)
+    done = convert(catalog, declarations, flatten=flatten)
+    text = yaml_text(done.document) if _form(to, output) is Form.yaml else json_text(done.document)
+    _write(text.encode("utf-8"), output)
+    _tell(done)
+
+
+def _form(to: Form | None, output: Path | None) -> Form:
+    if to is not None:
+        return to
+    return Form.yaml if output is not None and output.suffix.lower() in (".yaml", ".yml") else Form.json
+
+
+def _write(data: bytes, output: Path | None) -> None:
+    if output is None:
+        write_document(data)
+        return
+    try:
+        write_atomically(output, lambda file: _fill(file, data))
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise RouterError(f"cannot write {output}: {reason}", hint="check the path and its rights") from error
+
+
+def _fill(file: BinaryIO, data: bytes) -> None:
+    file.write(data)
+
+
+def _tell(done: Converted) -> None:
+    for xid in done.left_out:
+        say(f"xrouter: warning: {xid} has an error and is left out", err=True)
+    for xid in done.not_flat:
+        say(f"xrouter: warning: {xid} keeps its base, whose group gives its protocol", err=True)

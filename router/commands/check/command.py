@@ -1,0 +1,152 @@
+"""``xrouter check``: everything lint has to say about a catalog, and about settings that go with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from difflib import get_close_matches
+from enum import StrEnum
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from catalog.declared import Declarations
+from catalog.documents.lines import lines_of_findings
+from catalog.errors import DocumentError
+from catalog.escaping import one_line
+from catalog.linting.overlaps import overlaps
+from catalog.listing import finding_to_json
+from catalog.load import load
+from catalog.model import Finding
+from catalog.rules import explanation, rules
+from router.commands.arguments import AllowAddresses, Sources
+from router.commands.check.sarif import sarif
+from router.errors import RouterError
+from router.terminal import Terminal, say, say_json, styled, terminal
+
+CLEAN: Final = 0
+ERRORS: Final = 1
+UNREADABLE: Final = 2
+FOLDED_ABOVE: Final = 20
+"""Findings of one rule in one file that the text form shows; the rest is counted."""
+ALL_RULES: Final = "all"
+_COLOURS: Final = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+class CheckFormat(StrEnum):
+    """How findings are written out."""
+
+    text = "text"
+    json = "json"
+    sarif = "sarif"
+
+
+def _explain(rule: str | None) -> None:
+    """Tell what a rule is about, and end."""
+    if rule is None:
+        return
+    table = rules()
+    if rule != ALL_RULES and rule not in table:
+        near = get_close_matches(rule, table, 1)
+        hint = f"did you mean {near[0]}?" if near else f"`xrouter check --explain {ALL_RULES}` tells them all"
+        raise RouterError(f"there is no rule {rule}", hint=hint)
+    chosen = table.values() if rule == ALL_RULES else [table[rule]]
+    say("\n\n".join(explanation(each) for each in chosen))
+    raise typer.Exit(CLEAN)
+
+
+def check(
+    sources: Sources,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="CONFIG", help="Settings to check against the catalog.")
+    ] = None,
+    format: Annotated[
+        CheckFormat, typer.Option("--format", help="`json` is one list, `sarif` one SARIF 2.1.0 log.")
+    ] = CheckFormat.text,
+    everything: Annotated[
+        bool, typer.Option("--all", help=f"Text: show more than {FOLDED_ABOVE} findings of one rule in one file.")
+    ] = False,
+    allow: AllowAddresses = None,
+    _explained: Annotated[
+        str | None,
+        typer.Option(
+            "--explain",
+            metavar="RULE",
+            callback=_explain,
+            is_eager=True,
+            help=f"Tell what a rule finds, what comes of it and its basis, or of `{ALL_RULES}` rules, and end.",
+        ),
+    ] = None,
+) -> None:
+    """Check catalogs. Ends with 0 when there are no errors, 1 when there are, 2 when a source cannot be read."""
+    findings, status = examined(sources, config, allow or ())
+    if format is CheckFormat.json:
+        say_json([*map(finding_to_json, findings)])
+    elif format is CheckFormat.sarif:
+        say_json(sarif(findings, lines_of_findings(findings), Path.cwd(), exit_code=status))
+    elif status == UNREADABLE:
+        for each in findings:
+            say(f"xrouter: error: {each.message}" + (f"\nhint: {each.hint}" if each.hint else ""), err=True)
+    else:
+        _write(findings, everything=everything)
+    raise typer.Exit(status)
+
+
+def examined(
+    sources: Sequence[str], config: Path | None = None, allow: Sequence[str] = ()
+) -> tuple[list[Finding], int]:
+    """Return all findings, by file and place, and the exit code they make."""
+    try:
+        declarations = Declarations()
+        catalog = load(sources, network=True, allow=allow, declarations=declarations)
+    except DocumentError as error:
+        finding = Finding(error.file, error.pointer, "error", "unreadable-document", str(error), error.hint)
+        return [finding], UNREADABLE
+    found = list(catalog.findings)
+    overlapping = tuple(overlaps(catalog))
+    if overlapping:
+        # Like settings, a witness needs Arrow to be judged; most catalogs have none.
+        from router.commands.check.overlaps import overlap_findings
+
+        found += overlap_findings(overlapping, catalog, declarations)
+    if config is not None:
+        # Checking catalogs alone needs neither Arrow nor the clients of any sink, which take long to import.
+        from router.commands.check.settings_findings import settings_findings
+
+        found += settings_findings(config, catalog)
+    severities = {finding.severity for finding in found}
+    return sorted(found), ERRORS if "error" in severities else CLEAN
+
+
+def _write(findings: Sequence[Finding], *, everything: bool) -> None:
+    """Write findings by file and line: coloured on a terminal, else one finding a line with its hint below."""
+    console = terminal(soft_wrap=True)
+    lines = lines_of_findings(findings)
+    for file, grouped in groupby(findings, key=lambda finding: finding.file):
+        members = sorted(grouped, key=lambda finding: lines.get((finding.file, finding.pointer), 0))
+        console.print(styled((one_line(file), "bold")))
+        shown: Counter[str] = Counter()
+        for each in members:
+            shown[each.rule] += 1
+            if everything or shown[each.rule] <= FOLDED_ABOVE:
+                _write_one(console, each, lines.get((file, each.pointer)))
+        for rule, number in shown.items():
+            if not everything and number > FOLDED_ABOVE:
+                more = f"… and {number - FOLDED_ABOVE} more of [{rule}]"
+                console.print(styled((f"  {more} (--all shows all)", "dim")))
+    counts = {kind: sum(each.severity == kind for each in findings) for kind in _COLOURS}
+    console.print(", ".join(_counted(number, kind) for kind, number in counts.items()))
+
+
+def _write_one(console: Terminal, finding: Finding, line: int | None) -> None:
+    number = f"{line}: " if line is not None else ""
+    said = f" {finding.pointer or '/'} [{finding.rule}] {finding.message}"
+    console.print(styled(f"  {number}", (finding.severity, _COLOURS[finding.severity]), one_line(said)))
+    if finding.hint:
+        console.print(styled((one_line(f"    hint: {finding.hint}"), "dim")))
+
+
+def _counted(number: int, kind: str) -> str:
+    return f"{number} {kind}{'' if number == 1 else 's'}"

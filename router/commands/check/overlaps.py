@@ -1,0 +1,119 @@
+"""Overlapping definitions, as `check` tells of them: with a record that the matcher has found to match both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from bindings.events import encode_event
+from bindings.protocols import BINDINGS, Binding
+from catalog.declared import Declarations
+from catalog.definitions.candidates import schema_of
+from catalog.findings import Findings
+from catalog.linting.overlaps import Overlap
+from catalog.model import Catalog, Definition, Endpoint, Finding, Property, PropertyType
+from router.matching.records import RecordMatcher
+from router.sinks.messages.parts import attribute_part, option_parts
+
+_ANY_PROTOCOL: Final = "HTTP"
+"""What a witness travels over where neither definition says."""
+_REQUIRED: Final = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+_STRUCTURED: Final = "application/cloudevents+json"
+
+
+def overlap_findings(found: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
+    """Return what is to be told of overlaps; one whose record the matcher does not give to both is none."""
+    findings = Findings()
+    for overlap, record, both in proven(found, catalog):
+        text = msgspec.json.encode(record).decode()
+        for mine, its in ((overlap.one, overlap.other), (overlap.other, overlap.one)):
+            said = f"on {overlap.scope}: {its.xid} overlaps with this; both match {text}"
+            place = declarations.messages[mine.xid].place
+            if both.get("reason") == "ambiguous" and not _told_by_schema(overlap):
+                hint = "let a value differ that both have, or make one more specific: such a record is ambiguous"
+                findings.warning(place, "overlap", said, hint)
+            else:
+                winner = both.get("message", "the one of the two that counts")
+                hint = f"nothing is to be done if such a record is rightly for {winner}"
+                findings.info(place, "overlap", said, hint)
+    return findings.sorted()
+
+
+def proven(
+    found: Sequence[Overlap], catalog: Catalog
+) -> Iterator[tuple[Overlap, Mapping[str, Any], Mapping[str, Any]]]:
+    """Give the overlaps of which the matcher says that both definitions match the record.
+
+    With the record, and what becomes of it where both are candidates.
+    """
+    records = [witness_record(each) for each in found]
+    for overlap, record, (one, other, both) in zip(found, records, _judged(found, records, catalog), strict=True):
+        if _matches(one) and _matches(other):
+            yield overlap, record, both
+
+
+def witness_record(overlap: Overlap) -> dict[str, Any]:
+    """Return the native record, in the form of semantics.md section 3, that has the values of an overlap."""
+    binding = BINDINGS[overlap.protocol or _ANY_PROTOCOL]
+    attributes = {key[2:]: text for key, text in overlap.values.items() if key.startswith("e.")}
+    options = [(_property(key[2:], overlap), text) for key, text in overlap.values.items() if key.startswith("p.")]
+    parts = option_parts(binding.protocol, options)
+    record: dict[str, Any] = {"protocol": binding.protocol}
+    if overlap.event:
+        event = {**_REQUIRED, **attributes}
+        if binding.binary and not _asks_structured(binding, overlap):
+            parts += [attribute_part(binding.rule, *each) for each in event.items()]
+        else:
+            record["body"] = encode_event(event, None).decode()
+            if binding.binary:
+                parts += [attribute_part(binding.rule, "datacontenttype", _STRUCTURED)]
+    return {**record, "native": binding.native(parts)}
+
+
+def _asks_structured(binding: Binding, overlap: Overlap) -> bool:
+    """Tell whether the native content type that is asked for is that of structured events."""
+    return overlap.values.get(f"p.{binding.rule.content_type}", "").lower().startswith(_STRUCTURED)
+
+
+def _property(name: str, overlap: Overlap) -> Property:
+    kinds: dict[str, PropertyType] = {
+        each.name: each.type for definition in (overlap.other, overlap.one) for each in definition.protocoloptions
+    }
+    return Property(name, kinds.get(name, "string"))
+
+
+def _judged(
+    found: Sequence[Overlap], records: Sequence[Mapping[str, Any]], catalog: Catalog
+) -> list[tuple[Mapping[str, Any], ...]]:
+    """Return, for each overlap, what becomes of its record: with either definition alone, and with both.
+
+    One matcher is compiled for all, of the definitions that are in question only, each on channels of its own.
+    """
+    definitions: dict[str, Definition] = {}
+    endpoints: dict[str, Endpoint] = {}
+    lines: list[bytes | str] = []
+    for number, (overlap, record) in enumerate(zip(found, records, strict=True)):
+        pair = (overlap.one, overlap.other)
+        definitions.update({each.xid: each for each in pair})
+        like = overlap.endpoint or Endpoint(overlap.scope)
+        for name, members in enumerate(((pair[0],), (pair[1],), pair)):
+            xid = f"/endpoints/{number}.{name}"
+            endpoints[xid] = replace(like, xid=xid, messagegroups=(), candidates=tuple(each.xid for each in members))
+            lines.append(msgspec.json.encode({**record, "endpoint": xid}))
+    only = replace(catalog, definitions=definitions, groups={}, endpoints=endpoints)
+    told = RecordMatcher(only, validation="never").decide(lines)
+    return [tuple(told[place : place + 3]) for place in range(0, len(told), 3)]
+
+
+def _matches(outcome: Mapping[str, Any]) -> bool:
+    """Tell that a record matches; whether it can be mapped is another matter, which settings may change."""
+    return bool(outcome["outcome"] == "routed" or outcome["reason"] == "unmappable")
+
+
+def _told_by_schema(overlap: Overlap) -> bool:
+    """Tell definitions with two schemas, of which a body may fit one only."""
+    schemas = {schema_of(overlap.one), schema_of(overlap.other)}
+    return len(schemas) == 2 and None not in schemas

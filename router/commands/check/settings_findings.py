@@ -1,0 +1,64 @@
+"""What ``xrouter check --config`` has to say about settings, and about the two together with a catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from bindings.http.shadowing import shadows
+from catalog.model import Catalog, Finding
+from router.commands.routes.survey import route_findings
+from router.errors import ConfigError, SinkError, StateError
+from router.intake.intake import SHADOW_REMEDY, http_routes, shadow_text
+from router.judging.plan import Plan
+from router.settings import load_settings
+from router.settings.security import cautions, retention_cautions
+from router.sinks import check_endpoints
+from router.sources.sources import missing_sources, sources_of
+from router.state.trust import Pins, clients_of, distrusted
+
+
+def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
+    """Yield what is wrong or doubtful in the settings at *config*, by themselves and beside the catalog."""
+    try:
+        settings = load_settings(config)
+    except ConfigError as error:
+        for problem in error.problems:
+            key, mark, fault = problem.partition(": ")
+            pointer = "/" + key.replace(".", "/") if mark and " " not in key else ""
+            yield Finding(str(config), pointer, "error", "settings", fault if pointer else problem, error.hint)
+        return
+    for key, caution in cautions(settings):
+        yield Finding(str(config), "/" + key.replace(".", "/"), "warning", "plain-text-credentials", f"{key} {caution}")
+    for key, caution in retention_cautions(settings):
+        yield Finding(str(config), "/" + key.replace(".", "/"), "warning", "kept-by-broker", caution)
+    for xid in missing_sources(catalog, settings):
+        hint = "correct the xid, or add the endpoint to the catalog"
+        yield Finding(
+            str(config), "/sources", "warning", "unknown-endpoint", f"the catalog has no endpoint {xid}", hint
+        )
+    try:
+        sources = sources_of(catalog, settings)
+    except ConfigError as error:
+        yield Finding(str(config), f"/{error.key}", "error", "source", error.message, error.hint)
+        return
+    try:
+        check_endpoints(settings, catalog)
+    except SinkError as error:
+        yield Finding(str(config), "/sinks", "error", "sink", error.message, error.hint)
+    try:
+        distrust = distrusted(clients_of(settings, catalog, sources), Pins(Path(settings.state)))
+    except StateError as error:
+        yield Finding(str(config), "/state", "error", "moved-address", error.message, error.hint)
+        return
+    yield from (replace(each, file=str(config)) for each in distrust)
+    if not sources:
+        hint = "name endpoints under sources, or give endpoints of the catalog the usage consumer"
+        yield Finding(str(config), "/sources", "warning", "no-source", "nothing would be received", hint)
+        return
+    plan = Plan(catalog, settings)
+    for earlier, later in shadows(http_routes(plan)):
+        text = shadow_text(earlier, later)
+        yield Finding(str(config), "/sources", "error", "shadowed-route", text, SHADOW_REMEDY)
+    yield from route_findings(str(config), plan)

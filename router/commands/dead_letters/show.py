@@ -1,0 +1,174 @@
+"""``xrouter dead-letters show``: all there is to know of one letter, and what the catalog of now would say of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from catalog.model import Catalog
+from router.commands.arguments import Format
+from router.commands.match.explained import Teller
+from router.letters.explaining import explained_now, redacted_story
+from router.letters.letter import Letter
+from router.letters.listing import find_letter, standing_of
+from router.letters.marks import marked_catalog, redactor_of
+from router.letters.reading import read_letters
+from router.letters.redaction import Redaction
+from router.letters.showing import body_json, body_lines, native_rows, printable, time_text
+from router.logs import configure_logs
+from router.matching.explanation import RecordExplained
+from router.settings import Settings, load_settings
+from router.state.instants import instant
+from router.state.ledger import Entry, Happening, LetterLedger
+from router.terminal import say, say_json, say_row, terminal
+
+Row = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One letter with its past and, when the catalog could be read, its present verdict; as it may be shown."""
+
+    letter: Letter
+    entry: Entry | None
+    history: list[Happening]
+    now: RecordExplained | None
+    behind: int = 0
+    """Letters of the same key that wait until this one is replayed."""
+
+    @property
+    def attempts(self) -> int:
+        """How often it was written or replayed."""
+        return self.letter.attempts + (self.entry.attempts if self.entry is not None else 0)
+
+
+def show(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    letter: Annotated[str, typer.Argument(metavar="ID", help="Id of the letter, or how it begins.")],
+    reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
+    format: Annotated[Format, typer.Option("--format", help="`json` is one object.")] = Format.text,
+) -> None:
+    """Show one dead letter whole, why it is one, and what the catalog would make of it now."""
+    settings = load_settings(config)
+    configure_logs(settings.log)
+    found = find_letter(read_letters(settings), letter)
+    catalog, marks = marked_catalog(settings)
+    redaction = redactor_of(marks, reveal=reveal).redact(found)
+    with LetterLedger.open(Path(settings.state), create=False) as ledger:
+        entry = ledger.entries([found.id]).get(found.id)
+        history = [_redacted(each, redaction) for each in ledger.history(found.id)]
+        behind = ledger.order.behind(found.id)
+    now = None if catalog is None else _now(found, catalog, settings, redaction)
+    shown = Shown(redaction.letter, entry, history, now, behind)
+    if format is Format.json:
+        say_json(_form(shown))
+    else:
+        _print(shown)
+
+
+def _now(letter: Letter, catalog: Catalog, settings: Settings, redaction: Redaction) -> RecordExplained:
+    return redacted_story(explained_now(letter, catalog, settings), redaction)
+
+
+def _redacted(happening: Happening, redaction: Redaction) -> Happening:
+    return Happening(happening.at, happening.what, happening.replay, happening.reason, redaction.text(happening.detail))
+
+
+def _form(shown: Shown) -> dict[str, Any]:
+    letter = shown.letter
+    outcomes = [dict(event.outcome) for event in shown.now.events] if shown.now is not None else None
+    return {
+        "letter": letter.id,
+        "reason": letter.reason,
+        "detail": letter.detail,
+        "nearest": list(letter.nearest),
+        "endpoint": letter.endpoint,
+        "protocol": letter.protocol,
+        "native": letter.native,
+        **body_json(letter.body),
+        "epoch": letter.epoch,
+        "position": letter.position,
+        "received": None if letter.received is None else instant(letter.received),
+        "failed": None if letter.failed is None else instant(letter.failed),
+        "attempts": shown.attempts,
+        "standing": standing_of(shown.entry),
+        "behind": shown.behind,
+        "sink": letter.sink,
+        "history": [_happening(each) for each in shown.history],
+        "now": outcomes,
+    }
+
+
+def _happening(happening: Happening) -> dict[str, Any]:
+    at = None if happening.at is None else instant(happening.at)
+    told = {"at": at, "what": happening.what, "replay": happening.replay}
+    return told | ({"reason": happening.reason, "detail": happening.detail} if happening.reason else {})
+
+
+def _print(shown: Shown) -> None:
+    letter = shown.letter
+    _table(f"dead letter {letter.id}", ("", "value"), _facts(shown))
+    for near in letter.nearest:
+        rows = [tuple(_side(each.get(member)) for member in ("property", "expected", "found")) for each in _wrong(near)]
+        _table(f"nearest: {near.get('message')}", ("property", "expected", "found"), rows)
+    _table("native record", ("property", "value"), native_rows(letter.native))
+    _table("body", ("body",), ([line] for line in body_lines(letter.body)))
+    if shown.history:
+        rows = [
+            (time_text(each.at), each.what, "-" if each.replay is None else str(each.replay), _why(each))
+            for each in shown.history
+        ]
+        _table("history", ("when", "what", "replay", "why"), rows)
+    if shown.now is None:
+        say("now: unknown, since the catalog cannot be read")
+        return
+    say("under the catalog of now:")
+    Teller().tell(shown.now)
+
+
+def _facts(shown: Shown) -> Iterator[Row]:
+    letter = shown.letter
+    yield "reason", letter.reason
+    yield "detail", printable(letter.detail) or "-"
+    yield "endpoint", printable(letter.endpoint or "-")
+    yield "protocol", printable(letter.protocol)
+    yield "position", printable(letter.position)
+    yield "received", time_text(letter.received)
+    yield "written", time_text(letter.failed)
+    yield "epoch", letter.epoch
+    yield "attempts", str(shown.attempts)
+    yield "standing", standing_of(shown.entry)
+    if shown.behind:
+        yield "waiting behind it", f"{shown.behind} of the same key"
+    yield "sink", letter.sink
+
+
+def _wrong(near: Any) -> list[Any]:
+    return [each for each in near.get("mismatches") or () if isinstance(each, dict)]
+
+
+def _side(value: Any) -> str:
+    return "-" if value is None else printable(str(value))
+
+
+def _why(happening: Happening) -> str:
+    return printable(f"{happening.reason}: {happening.detail}") if happening.reason else "-"
+
+
+def _table(title: str, columns: tuple[str, ...], rows: Any) -> None:
+    """Write rows as a table on a terminal, else as lines with tabs below their title."""
+    if not sys.stdout.isatty():
+        say(title)
+        for row in rows:
+            say_row(("", *row))
+        return
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*row)
+    terminal().print(title, table)

@@ -1,0 +1,173 @@
+"""``xrouter dead-letters suggest``: message definitions drafted for dead letters that none matched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, Final
+
+import typer
+from rich.table import Table
+
+from catalog.convert import json_text, yaml_text
+from catalog.record import Record
+from router.commands.dead_letters.suggesting.basis import Basis
+from router.commands.dead_letters.suggesting.suggesting import DRAFTABLE, LEAST, Suggested, Suggestion
+from router.commands.dead_letters.suggesting.suggesting import suggest as drafted
+from router.commands.dead_letters.suggesting.traits import Hides
+from router.errors import RouterError
+from router.letters.filters import Endpoints, Filter, Messages, Reasons, Since, Until, filter_of
+from router.letters.letter import Letter
+from router.letters.listing import standing_of, with_entries
+from router.letters.marks import marks_of
+from router.letters.reading import read_letters
+from router.letters.redaction import Marks, Redactor, marks_of_settings
+from router.letters.showing import printable
+from router.settings import Settings, load_settings
+from router.sinks.tables.files import write_atomically
+from router.state.ledger import LetterLedger
+from router.terminal import say, say_row, terminal, write_document
+
+_COLUMNS: Final = ("draft", "letters", "matched", "address or type", "properties")
+
+
+class Form(StrEnum):
+    """What the document is written as."""
+
+    yaml = "yaml"
+    json = "json"
+
+
+def suggest(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
+    reason: Reasons = None,
+    endpoint: Endpoints = None,
+    message: Messages = None,
+    since: Since = None,
+    until: Until = None,
+    sink: Annotated[
+        list[str] | None, typer.Option("--sink", metavar="NAME", help="Letters of this sink; may be repeated.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Message group of the drafts; else one the endpoint lists.")
+    ] = None,
+    least: Annotated[int, typer.Option("--min", metavar="N", min=1, help="Letters that make a draft.")] = LEAST,
+    form: Annotated[
+        Form | None, typer.Option("--format", help="By default what the name of --output says, else yaml.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="Where to write; without it, standard output.")
+    ] = None,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Write the whole catalog with the drafts in it, as one document.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Draft message definitions for open dead letters that match none, as a fragment to add to the catalog.
+
+    Each draft is tried by the router's own matcher on the letters it is for. Review them before use: what is literal
+    and what is a placeholder is inferred. Nothing is changed but the file that is written.
+    """
+    if output is not None and output.exists() and not force:
+        raise RouterError(f"{output} is there already", hint="choose another name, or write over it with --force")
+    settings = load_settings(config)
+    reasons = reason or sorted(DRAFTABLE)
+    wanted = filter_of(
+        reasons=reasons, endpoints=endpoint, messages=message, since=since, until=until, standings=("open",)
+    )
+    basis = Basis(settings.catalog.source, network=settings.catalog.network, allow=settings.catalog.allow_addresses)
+    with LetterLedger.open(Path(settings.state), create=False) as ledger:
+        records = _records(read_letters(settings, sinks=sink or ()), ledger, wanted)
+        found = drafted(records, basis, group=group, least=least, hides=_hides(settings, basis))
+    if found.drafts:
+        document = _merged(found, basis) if merge else found.fragment
+        text = yaml_text(document) if _form(form, output) is Form.yaml else json_text(document)
+        _write(text.encode("utf-8"), output)
+    _tell(found, settings, output, merge=merge)
+
+
+def _merged(found: Suggestion, basis: Basis) -> Mapping[str, Any]:
+    document, left_out = basis.merged(found.fragment, found.attached)
+    for xid in left_out:
+        say(f"xrouter: warning: {xid} has an error and is left out", err=True)
+    return document
+
+
+def _records(letters: Iterable[Letter], ledger: LetterLedger, wanted: Filter) -> Iterator[Record]:
+    for letter, entry in with_entries(letters, ledger):
+        if wanted.takes(letter, standing_of(entry)):
+            yield letter.record()
+
+
+def _hides(settings: Settings, basis: Basis) -> Hides:
+    """Return what tells that a value is sensitive: catalogs are published, and letters are not."""
+    marks: Marks = marks_of_settings(settings.dead_letters.redact) | marks_of(basis.declarations, basis.catalog)
+    redactor = Redactor(marks)
+    members = marks.members | {pointer.rpartition("/")[2] for pointer in marks.pointers}
+
+    def hides(name: str, path: str) -> bool:
+        return redactor.hides(name, path) or (not path and (name in members or "*" in members))
+
+    return hides
+
+
+def _form(form: Form | None, output: Path | None) -> Form:
+    if form is not None:
+        return form
+    return Form.json if output is not None and output.suffix.lower() == ".json" else Form.yaml
+
+
+def _write(data: bytes, output: Path | None) -> None:
+    if output is None:
+        write_document(data)
+        return
+
+    def fill(file: BinaryIO) -> None:
+        file.write(data)
+
+    try:
+        write_atomically(output, fill)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise RouterError(f"cannot write {output}: {reason}", hint="check the path and its rights") from error
+
+
+def _tell(found: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> None:
+    """Tell what was drafted, on standard output unless the document is there."""
+    aside = output is None
+    console = terminal(err=aside)
+    if found.drafts and console.is_terminal:
+        table = Table(*_COLUMNS, title=f"{len(found.drafts)} drafts", title_justify="left")
+        for each in found.drafts:
+            table.add_row(*_row(each))
+        console.print(table)
+    elif found.drafts:
+        for row in (_COLUMNS, *map(_row, found.drafts)):
+            say_row(row, err=aside)
+    for line in _lines(found, settings, output, merge=merge):
+        say(printable(line), err=aside)
+
+
+def _row(each: Suggested) -> tuple[str, ...]:
+    properties = ", ".join(printable(name) for name in each.properties) or "-"
+    return each.xid, str(each.letters), f"{each.matched:.1%}", printable(each.address, 80) or "-", properties
+
+
+def _lines(found: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> Iterator[str]:
+    for each in found.drafts:
+        yield from (f"{each.xid}: {note}" for note in each.notes)
+    yield from (f"lint: {finding}" for finding in found.findings)
+    yield from found.notes
+    for why, count in sorted(found.left_out.items()):
+        yield f"{count} letters left out: {why}"
+    if not found.drafts:
+        yield "no letters to draft a definition from"
+        return
+    place = str(output) if output is not None else "the document"
+    if merge:
+        yield f"{place} is the whole catalog with the drafts; review it, and let catalog.source name it instead"
+        return
+    yield f"to use {place}, review it and add it to catalog.source: {' '.join(map(str, settings.catalog.source))}"
+    for xid, groups in sorted(found.attached.items()):
+        yield f"{xid} has to list {', '.join(groups)} in its messagegroups; --merge writes a catalog in which it does"

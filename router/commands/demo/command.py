@@ -1,0 +1,34 @@
+"""``xrouter demo``: the whole router, seen working in a minute."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from router.terminal import terminal
+
+_WIDTH: Final = 120
+"""Columns where the output is no terminal, so that tables keep their form in a file."""
+
+
+def demo(
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Work in this new folder and keep it: settings, tables, log.")
+    ] = None,
+) -> None:
+    """Run the router on embedded defaults, send it messages over HTTP, and show what came out.
+
+    Needs no broker. Ends by itself, with 0 when every record sent was routed or dead-lettered, else with 1.
+    """
+    from router.commands.demo.run import demonstrate
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    raise typer.Exit(0 if demonstrate(terminal(width=_WIDTH), keep) else 1)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    """End on SIGTERM as on Ctrl-C: by unwinding, which stops the router and removes the folder."""
+    raise KeyboardInterrupt

@@ -1,0 +1,186 @@
+"""Delivering produced records: to standard output, an HTTP target or a Kafka topic, each acknowledged.
+
+A record counts as delivered when the other side says so: a 2xx answer, or the broker's acknowledgement. Nothing is
+sent twice by us but after a 503, with which an HTTP target says that it took nothing for certain.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Final, Protocol
+from urllib.parse import quote, urlencode, urlsplit
+
+import httpx
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from bindings.parts import Part, first
+from bindings.protocols import BINDINGS
+from catalog.escaping import escaped_json
+from catalog.record import Record
+from catalog.values import whole_number
+from router.commands.emit.producer import record_line
+from router.errors import BrokerUnreachable, RouterError
+
+HTTP_SECONDS: Final = 30.0
+KAFKA_SECONDS: Final = 30.0
+BUSY_SECONDS: Final = 60.0
+"""How long a target that answers 503 is asked again."""
+_PATH_CHARACTERS: Final = "/:@!$&'()*+,;=-._~%"
+SCHEMES: Final = {"http": "HTTP", "https": "HTTP", "kafka": "KAFKA"}
+
+
+class Target(Protocol):
+    """Where records go."""
+
+    def send(self, record: Record) -> None:
+        """Deliver one record, or have it on its way; an error may also come from a later call, or on leaving."""
+
+
+def protocol_of(target: str) -> str:
+    """Return the protocol that a target's URL takes.
+
+    Raises:
+        RouterError: it is no URL of a known scheme.
+    """
+    scheme = urlsplit(target).scheme.lower()
+    if scheme not in SCHEMES:
+        hint = "write http://HOST:PORT, https://HOST or kafka://HOST:PORT/TOPIC"
+        raise RouterError(f"cannot send to {target!r}: not a known kind of target", hint=hint)
+    return SCHEMES[scheme]
+
+
+@contextmanager
+def opened(target: str | None, output: BinaryIO) -> Iterator[Target]:
+    """Open a target for the time of the block; on leaving it, all that was sent is acknowledged.
+
+    Raises:
+        BrokerUnreachable: nobody answers there.
+        RouterError: the other side refuses a record, or the target is of an unknown kind.
+    """
+    if target is None:
+        yield _Lines(output)
+        output.flush()
+    elif protocol_of(target) == "HTTP":
+        with httpx.Client(timeout=HTTP_SECONDS) as client:
+            yield _Http(client, target)
+    else:
+        topic = _Kafka(target)
+        yield topic
+        topic.finish()
+
+
+class _Lines:
+    def __init__(self, output: BinaryIO) -> None:
+        self._output = output
+
+    def send(self, record: Record) -> None:
+        self._output.write(escaped_json(record_line(record)))
+
+
+class _Http:
+    """Posts records. A URL without path takes each record's own; else the URL is used as given."""
+
+    def __init__(self, client: httpx.Client, url: str) -> None:
+        self._client = client
+        self._base = urlsplit(url)
+
+    def send(self, record: Record) -> None:
+        _require(record, "HTTP")
+        parts = BINDINGS["HTTP"].parts(record.native)
+        headers = [
+            (part.key.removeprefix("headers.").encode(), part.value or b"")
+            for part in parts
+            if part.key.startswith("headers.")
+        ]
+        method = _text(first(parts, "method")) or "POST"
+        request = self._client.build_request(method, self._url(parts), headers=headers, content=record.body or b"")
+        self._delivered(request)
+
+    def _url(self, parts: list[Part]) -> str:
+        path = self._base.path if self._base.path not in ("", "/") else _text(first(parts, "path")) or "/"
+        own = [(part.key.removeprefix("query."), part.value or b"") for part in parts if part.key.startswith("query.")]
+        query = "&".join(text for text in (self._base.query, urlencode(own)) if text)
+        path = quote(path, safe=_PATH_CHARACTERS)
+        return f"{self._base.scheme}://{self._base.netloc}{path}" + (f"?{query}" if query else "")
+
+    def _delivered(self, request: httpx.Request) -> None:
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                answer = self._client.send(request)
+            except httpx.HTTPError as error:
+                hint = "check the address, and that the router (or other target) runs"
+                raise BrokerUnreachable(f"{request.url} does not answer: {error}", hint=hint) from error
+            if answer.is_success:
+                return
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE or time.monotonic() >= deadline:
+                reason = " ".join(answer.text.split())[:300]
+                raise RouterError(f"{request.url} answers {answer.status_code}: {reason or answer.reason_phrase}")
+            # What Retry-After asks for, within reason.
+            asked = whole_number(answer.headers.get("retry-after", ""))
+            time.sleep(1 if asked is None else min(asked, 10))
+
+
+class _Kafka:
+    """Produces records; a URL without topic takes each record's own."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._servers = parts.netloc
+        self._topic = parts.path.strip("/")
+        self._failed: KafkaError | None = None
+        self._producer = Producer(
+            {"bootstrap.servers": self._servers, "message.timeout.ms": int(KAFKA_SECONDS * 1000), "log_level": 0}
+        )
+
+    def send(self, record: Record) -> None:
+        _require(record, "KAFKA")
+        parts = BINDINGS["KAFKA"].parts(record.native)
+        key, partition = first(parts, "key"), _text(first(parts, "partition"))
+        topic = self._topic or _text(first(parts, "topic")) or ""
+        headers: list[tuple[str, str | bytes | None]] = [
+            (part.key.removeprefix("headers."), part.value) for part in parts if part.key.startswith("headers.")
+        ]
+        while True:
+            try:
+                self._producer.produce(
+                    topic,
+                    record.body,
+                    key.value if key else None,
+                    int(partition) if partition else -1,
+                    headers=headers,
+                    on_delivery=self._told,
+                )
+                break
+            except BufferError:
+                self._producer.poll(1)  # the queue is full: wait for acknowledgements
+            except KafkaException as error:
+                raise self._refused(error.args[0]) from error
+        self._producer.poll(0)
+        if self._failed is not None:
+            raise self._refused(self._failed)
+
+    def finish(self) -> None:
+        """Wait until every record is acknowledged."""
+        self._producer.flush()
+        if self._failed is not None:
+            raise self._refused(self._failed)
+
+    def _told(self, error: KafkaError | None, _: Message) -> None:
+        self._failed = self._failed or error
+
+    def _refused(self, error: KafkaError) -> RouterError:
+        hint = "check the address and that the topic exists; records before the failure may have been taken"
+        return BrokerUnreachable(f"Kafka at {self._servers} took not every record: {error.str()}", hint=hint)
+
+
+def _require(record: Record, protocol: str) -> None:
+    if record.protocol != protocol:
+        hint = f"choose a message of that protocol, or --protocol {protocol} for one that leaves it open"
+        raise RouterError(f"a record of protocol {record.protocol} cannot go to a target of {protocol}", hint=hint)
+
+
+def _text(part: Part | None) -> str | None:
+    return part.text if part else None

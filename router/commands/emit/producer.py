@@ -1,0 +1,284 @@
+"""Producing: a message definition used as a template for native records (semantics.md section 9).
+
+Literals are set, templates expanded, ``0000-01-01T00:00:00Z`` becomes now, and what is required without a value gets a
+valid one of its type. A producer is made for one definition; that what it makes matches this very definition is
+checked by the matcher of ``run`` before the first record leaves (:func:`check_matches`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Final, Literal, TypeVar, cast, get_args
+
+import msgspec
+
+from bindings.codings import coding_of
+from bindings.envelope import BATCH, REQUIRED, STRUCTURED
+from bindings.events import encode_event
+from bindings.parts import Part
+from bindings.protocols import BINDINGS, Binding, binding_of
+from catalog.definitions.constraints import template_of
+from catalog.definitions.targets import Target, target_of
+from catalog.model import Catalog, Definition, Endpoint, Property
+from catalog.record import Record
+from catalog.schemas.codings import encoded
+from catalog.schemas.making import PayloadMaker
+from catalog.templates import TEMPLATE_TYPES, Template
+from catalog.values import is_any_timestamp, text_of
+from router.commands.emit.valid_values import content_type_of, event_id, value_of
+from router.errors import RouterError
+from router.matching.channels import source_of
+from router.matching.records import RecordMatcher, to_line
+from router.sinks.messages.parts import address_parts, attribute_part, option_parts
+
+T = TypeVar("T")
+Mode = Literal["binary", "structured", "native"]
+MODES: Final[tuple[str, ...]] = get_args(Mode)
+COUNTER: Final = "{n}"
+"""In a context value, stands for the running number of the record, from 1."""
+
+
+class EmitError(RouterError):
+    """A message that cannot be produced as asked; exit code 1."""
+
+
+def utc_now() -> str:
+    """Return the time as RFC 3339 text with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Producer:
+    """Makes conforming records of one definition.
+
+    ``endpoint`` adds its defaults and its address and is named by the records; an endpoint's inline message has its
+    own. ``protocol`` is for definitions that leave it open. ``mode`` defaults to what definition and endpoint ask for.
+    ``context`` gives the placeholders their values, the same everywhere; ``{n}`` in a value is the running number.
+    Equal seeds give equal records, but for the time, which is that of ``clock``.
+
+    Raises:
+        EmitError: the message or endpoint is unknown, can never match, leaves the protocol open, contradicts
+            ``protocol`` or ``mode``, or has placeholders without value; all of the last are named at once.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        message: str,
+        *,
+        endpoint: str | None = None,
+        protocol: str | None = None,
+        mode: str | None = None,
+        context: Mapping[str, str] | None = None,
+        seed: int | None = None,
+        clock: Callable[[], str] = utc_now,
+    ) -> None:
+        self.definition: Definition = _known(message, catalog.definitions, "message")
+        inline = self.definition.group if self.definition.group in catalog.endpoints else None
+        chosen = endpoint or inline
+        self.endpoint: Endpoint | None = _known(chosen, catalog.endpoints, "endpoint") if chosen else None
+        target = target_of(self.definition, self.endpoint)
+        if target is None:
+            raise EmitError(f"{message} has an envelope other than CloudEvents, so that no record can match it")
+        self._binding = _binding(target, protocol)
+        self.mode: Mode = self._mode(target, mode)
+        self._context = dict(context or {})
+        self._random = random.Random(seed)
+        self._clock = clock
+        self._payloads = PayloadMaker(self.definition, catalog)
+        self.payload_doubt = ""
+        """Why the data of the record made last is not known to fit its schema; empty when there is no doubt."""
+        self._require_context()
+
+    def records(self, count: int) -> Iterator[Record]:
+        """Yield *count* records, numbered from 1."""
+        for number in range(1, count + 1):
+            yield self.record(number)
+
+    def record(self, number: int = 1) -> Record:
+        """Make one record; *number* stands for ``{n}`` in context values."""
+        now = self._clock()
+        context = {name: value.replace(COUNTER, str(number)) for name, value in self._context.items()}
+        options = (
+            (prop, self._text(prop, context, now))
+            for prop in self.definition.protocoloptions
+            if prop.value is not None or prop.required
+        )
+        parts = option_parts(self._binding.protocol, options)
+        content_type = content_type_of(self.definition, self._payloads.family)
+        data, self.payload_doubt = self._payloads.make(content_type, number, self._random, now)
+        if self.mode == "native":
+            content: str | None = content_type
+        else:
+            attributes = self._attributes(context, now, content_type)
+            content = attributes.get("datacontenttype")
+            if self.mode == "structured":
+                data, content = encode_event(attributes, data), STRUCTURED
+            else:
+                parts += [attribute_part(self._binding.rule, *pair) for pair in attributes.items()]
+        parts = self._completed(parts, content, context)
+        coding = coding_of(parts)
+        if coding and data is not None and self.mode != "structured":
+            data = encoded(data, coding)
+        native = self._binding.native(parts)
+        return Record(self._binding.protocol, native, data, self.endpoint.xid if self.endpoint else None, now)
+
+    def _completed(self, parts: list[Part], content: str | None, context: Mapping[str, str]) -> list[Part]:
+        """Add what the definition leaves to the channel: content type and address, unless they are there."""
+        keys = {part.key for part in parts}
+        if content and self._binding.binary and self._binding.rule.content_type not in keys:
+            parts.append(Part(self._binding.rule.content_type, content.encode()))
+        for key, text in address_parts(self._binding.protocol, self.definition, self.endpoint).items():
+            if key not in keys:
+                parts.append(Part(key, template_of(text, False).expand(context, encode=False).encode()))
+        return parts
+
+    def _attributes(self, context: Mapping[str, str], now: str, content_type: str) -> dict[str, str]:
+        made = {"specversion": "1.0"}
+        declared = {prop.name: prop for prop in self.definition.envelopemetadata}
+        for name in dict.fromkeys((*REQUIRED, *declared)):
+            prop = declared.get(name)
+            if prop is not None and prop.value is not None:
+                made[name] = self._text(prop, context, now)
+            elif name in REQUIRED or (prop is not None and prop.required):
+                made[name] = self._default(name, prop, now)
+        made.setdefault("time", now)
+        made.setdefault("datacontenttype", content_type)
+        if self.definition.schemauri and "dataschema" not in declared:
+            made["dataschema"] = self.definition.schemauri
+        return made
+
+    def _default(self, name: str, prop: Property | None, now: str) -> str:
+        kind = prop.type if prop else "string"
+        if name == "id" and kind in ("string", "any"):
+            return event_id(self._random)
+        if name == "type" and kind in ("string", "any"):
+            return self.definition.messageid
+        if name == "source" and kind in ("urireference", "uritemplate", "string", "uri", "any"):
+            return source_of(self.endpoint) if self.endpoint else self.definition.group
+        return value_of(kind, self._random, now)
+
+    def _text(self, prop: Property, context: Mapping[str, str], now: str) -> str:
+        if prop.value is None:
+            return value_of(prop.type, self._random, now)
+        if prop.type == "timestamp" and is_any_timestamp(prop.value):
+            return now
+        template = _template(prop)
+        if template is None:
+            return text_of(prop.value)
+        return template.expand(context, encode=prop.type == "uritemplate")
+
+    def _mode(self, target: Target, asked: str | None) -> Mode:
+        if asked is not None and asked not in MODES:
+            raise EmitError(f"{asked!r} is no mode", hint=f"modes are {', '.join(MODES)}")
+        xid, binding = self.definition.xid, self._binding
+        if asked == "native" and target.native is None:
+            raise EmitError(f"{xid} matches only CloudEvents", hint="leave out --mode native")
+        if asked == "binary" and not binding.binary:
+            raise EmitError(f"{binding.protocol} has no binary mode", hint="use --mode structured or native")
+        if asked is not None:
+            return cast(Mode, asked)
+        if target.native is not None and not target.envelope:
+            return "native"
+        return "structured" if not binding.binary or self._asks_structured else "binary"
+
+    @cached_property
+    def _asks_structured(self) -> bool:
+        """Whether the native content type that is declared, or else an option ``mode``, means structured events."""
+        key = self._binding.rule.content_type
+        for prop in self.definition.protocoloptions:
+            if prop.name == key and isinstance(prop.value, str):
+                return prop.value.lower().startswith(STRUCTURED)
+        options = (self.definition.envelopeoptions, self.endpoint.envelopeoptions if self.endpoint else {})
+        modes = [each["mode"] for each in options if isinstance(each.get("mode"), str)]
+        return bool(modes) and modes[0].lower() == "structured"
+
+    def _require_context(self) -> None:
+        wanted: dict[str, None] = {}
+        attributes = () if self.mode == "native" else self.definition.envelopemetadata
+        for prop in (*self.definition.protocoloptions, *attributes):
+            template = _template(prop)
+            wanted.update(dict.fromkeys(template.names if template else ()))
+        keys = {prop.name for prop in self.definition.protocoloptions}
+        for key, text in address_parts(self._binding.protocol, self.definition, self.endpoint).items():
+            if key not in keys:
+                wanted.update(dict.fromkeys(template_of(text, False).names))
+        missing = [name for name in wanted if name not in self._context]
+        if missing:
+            hint = "give each with --context, such as " + " ".join(f"--context {name}=VALUE" for name in missing)
+            raise EmitError(f"{self.definition.xid} lacks a value for {', '.join(missing)}", hint=hint)
+
+
+def check_matches(catalog: Catalog, producer: Producer, record: Record) -> None:
+    """Check that *record* matches the producer's definition, all other candidates left aside.
+
+    Raises:
+        EmitError: it does not: a context value does not fit, or the definition contradicts itself; names each fault.
+    """
+    xid = producer.definition.xid
+    if producer.endpoint is not None:
+        channel = replace(producer.endpoint, candidates=(xid,))
+        only = replace(catalog, endpoints={channel.xid: channel})
+        matcher = RecordMatcher(only, endpoint=channel.xid)
+    else:
+        matcher = RecordMatcher(replace(catalog, groups={xid: (xid,)}, endpoints={}), group=xid)
+    outcome = next(iter(matcher.outcomes([record_line(record)])))
+    # Unmappable is a matter of the settings that run has, and of the definition: it did match.
+    if outcome["outcome"] == "routed" or outcome["reason"] == "unmappable":
+        return
+    faults = [
+        f"{each['property']} should be {each['expected']!r} and is {each['found']!r}"
+        for near in outcome["nearest"]
+        for each in near["mismatches"]
+    ]
+    hint = "change the --context values or --mode, or mend the definition"
+    raise EmitError(f"what {xid} gives would not match it: {'; '.join(faults) or outcome['detail']}", hint=hint)
+
+
+def batch_of(records: list[Record]) -> Record:
+    """Join structured records of one channel as one batch, with the first one's address and the batch media type."""
+    bodies = [msgspec.Raw(record.body or b"null") for record in records]
+    binding = BINDINGS[records[0].protocol]
+    key = binding.rule.content_type
+    parts = [part for part in binding.parts(records[0].native) if part.key != key]
+    media = Part(key, BATCH.encode())
+    return replace(records[0], native=binding.native([*parts, media]), body=msgspec.json.encode(bodies))
+
+
+def record_line(record: Record) -> bytes:
+    """Write a record as one line of JSON."""
+    return to_line(record.to_json())
+
+
+def _template(prop: Property) -> Template | None:
+    """Return the template that a property is; None for literals and for what has no value."""
+    if prop.value is None or prop.type not in TEMPLATE_TYPES:
+        return None
+    template = template_of(text_of(prop.value), False)
+    return None if template.is_literal else template
+
+
+def _known(xid: str, among: Mapping[str, T], what: str) -> T:
+    found = among.get(xid)
+    if found is None:
+        near = get_close_matches(xid, among, 1)
+        hint = f"did you mean {near[0]}?" if near else "`xrouter catalog list` shows what there is"
+        raise EmitError(f"the catalog has no {what} {xid}", hint=hint)
+    return found
+
+
+def _binding(target: Target, asked: str | None) -> Binding:
+    name = target.protocol or asked
+    if name is None:
+        hint = f"name one with --protocol ({', '.join(BINDINGS)}), or an endpoint that has one"
+        raise EmitError(f"{target.xid} names no protocol", hint=hint)
+    binding = binding_of(name)
+    if binding is None:
+        raise EmitError(f"protocol {name} is unknown", hint=f"known are {', '.join(BINDINGS)}")
+    if asked is not None and binding_of(asked) is not binding:
+        raise EmitError(f"{target.xid} is of protocol {binding.protocol}, not {asked}", hint="leave out --protocol")
+    return binding

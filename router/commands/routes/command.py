@@ -1,0 +1,130 @@
+"""``xrouter routes``: for settings and their catalog, which definition goes by which route to which destinations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.table import Table
+
+from router.commands.arguments import Format, usable_catalog
+from router.commands.routes.survey import UNKNOWN, Aim, Survey, survey
+from router.judging.plan import Plan
+from router.settings import load_settings
+from router.terminal import say_json_lines, say_row, terminal
+
+NOTED: Final = 20
+"""Definitions that a note names."""
+_COLUMNS: Final = ("endpoint", "message", "route", "when", "to")
+Row = tuple[str, str, str, str, str]
+
+
+def routes(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings; their catalog is read.")],
+    format: Annotated[Format, typer.Option("--format", help="`json` is one object a line.")] = Format.text,
+) -> None:
+    """Show who goes where: each definition at each source, by which route, to which destinations.
+
+    Where values of a record decide, the routes that may take it stand in order, each with what it asks; in destinations
+    such values stay in braces. `-` is an event from any source, or a dead letter of none.
+    """
+    settings = load_settings(config)
+    read = settings.catalog
+    loaded = usable_catalog(list(read.source), network=read.network, allow=read.allow_addresses, base_uri=read.base_uri)
+    plan = Plan(loaded, settings)
+    found = survey(plan)
+    if format is Format.json:
+        say_json_lines(_objects(found))
+        return
+    console = terminal(soft_wrap=True)
+    rows = [*_events(found), *_letters(found)]
+    if console.is_terminal:
+        console.print(_table(rows))
+    else:
+        for row in rows:
+            say_row(row)
+    for note in _notes(found):
+        console.print(note)
+
+
+def _objects(found: Survey) -> Iterator[dict[str, Any]]:
+    """Yield what is found as the objects of the JSON form, which is stable."""
+    for flow in found.flows:
+        ways = [{"route": way.route, "values": way.values, "sinks": _named(way.aims)} for way in flow.ways]
+        yield {
+            "kind": "definition",
+            "endpoint": flow.endpoint,
+            "message": flow.message,
+            "records": flow.records,
+            "ways": ways,
+        }
+    for letters in found.letters:
+        yield {
+            "kind": "dead-letters",
+            "endpoints": letters.endpoints,
+            "reasons": letters.reasons,
+            "route": letters.route,
+            "sinks": _named(letters.aims),
+        }
+    for number in found.unreached:
+        yield {"kind": "unreached-route", "route": number}
+    for kind, xids in (("unrouted-definition", found.unrouted), ("left-over-definition", found.left_over)):
+        for xid in xids:
+            yield {"kind": kind, "message": xid}
+
+
+def _named(aims: Iterable[Aim]) -> list[dict[str, str]]:
+    return [{"sink": aim.sink, "destination": aim.destination} for aim in aims]
+
+
+def _events(found: Survey) -> Iterator[Row]:
+    for flow in found.flows:
+        kind = "" if flow.records == "all" else f" ({flow.records})"
+        for place, way in enumerate(flow.ways):
+            when = _asked(way.values) or ("else" if place else "always")
+            yield flow.endpoint, flow.message + kind, str(way.route), when, _aims(way.aims)
+
+
+def _letters(found: Survey) -> Iterator[Row]:
+    for each in found.letters:
+        endpoints = ", ".join("-" if xid == UNKNOWN else xid for xid in each.endpoints)
+        route = "dead_letters" if each.route is None else str(each.route)
+        yield endpoints, "dead letters", route, ", ".join(each.reasons), _aims(each.aims)
+
+
+def _asked(values: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(f"{name}={'|'.join(globs)}" for name, globs in values.items())
+
+
+def _aims(aims: Iterable[Aim]) -> str:
+    return ", ".join(f"{aim.sink}: {aim.destination}" for aim in aims)
+
+
+def _notes(found: Survey) -> Iterator[str]:
+    if found.unreached:
+        yield f"Routes that nothing reaches: {', '.join(map(str, found.unreached))}"
+    if found.unrouted:
+        yield f"Definitions that no source expects: {_some(found.unrouted)}"
+    if found.left_over:
+        yield f"Definitions that only the last route takes: {_some(found.left_over)}"
+
+
+def _some(xids: Sequence[str]) -> str:
+    """Return the first of some xids; JSON has them all."""
+    more = f", and {len(xids) - NOTED} more" if len(xids) > NOTED else ""
+    return ", ".join(xids[:NOTED]) + more
+
+
+def _table(rows: Iterable[Row]) -> Table:
+    """Return the rows as a table; what is as in the row above is left out."""
+    table = Table()
+    for name in _COLUMNS:
+        table.add_column(name, overflow="fold")
+    above: Row | None = None
+    for row in rows:
+        same = above is not None and row[:2] == above[:2]
+        table.add_row(*(("", "", *row[2:]) if same else row))
+        above = row
+    return table

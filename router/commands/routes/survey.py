@@ -1,0 +1,203 @@
+"""Who goes where: routes and destinations of a plan, as far as they are known before any record (`xrouter routes`).
+
+What is told is what :mod:`router.routing.destinations` decides by: records of a definition with one way take it always,
+those of one with several the first whose conditions their values meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from catalog.model import Finding
+from router.judging.plan import Plan
+from router.routing.routes import DEAD, Known, Rule, letter_number
+from router.routing.settled import Settled
+from router.settings import REASONS, JsonLinesSink, KafkaSink, Settings, TableSink, event_routes
+from router.settings.addresses import escaped, parse_address
+from router.settings.names import (
+    DEAD_LETTER_VARIABLES,
+    EVENT_VARIABLES,
+    TABLE_VARIABLES,
+    NameTemplate,
+    Template,
+    escape_value,
+    event_values,
+    parse_name,
+    value_name,
+)
+from router.settings.targets import address_of, kind_of
+
+Records = Literal["all", "events", "native"]
+"""Which records of a definition: all, those that arrive as CloudEvents, or those that become one by mapping."""
+ALL: Final = "*"
+UNKNOWN: Final = ""
+"""The endpoint of a letter that came from none."""
+_REFERENCES: Final = ("${", "file:")
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A sink and the destination there; variables that only records decide stand in braces."""
+
+    sink: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A route that may take records, and what it then asks of their values (globs by ``context.NAME`` and so on)."""
+
+    route: int
+    values: Mapping[str, tuple[str, ...]]
+    aims: tuple[Aim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The records of one definition at one source, and the ways that they may take, in order."""
+
+    endpoint: str
+    message: str
+    records: Records
+    ways: tuple[Way, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFlow:
+    """Dead letters of some reasons; ``route`` None is ``dead_letters.sinks``.
+
+    ``endpoints`` are xids of sources, empty for a record of none of them, or ``*`` alone for all.
+    """
+
+    endpoints: tuple[str, ...]
+    reasons: tuple[str, ...]
+    route: int | None
+    aims: tuple[Aim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """Everything of one plan. ``unreached`` are routes that nothing takes, ``unrouted`` definitions that no source has.
+
+    ``left_over`` are definitions that only the last route of events takes, where there are others.
+    """
+
+    flows: tuple[Flow, ...]
+    letters: tuple[LetterFlow, ...]
+    unreached: tuple[int, ...]
+    unrouted: tuple[str, ...]
+    left_over: tuple[str, ...]
+
+
+def survey(plan: Plan) -> Survey:
+    """Return who goes where."""
+    flows = tuple(_flows(plan))
+    letters = tuple(_letters(plan))
+    events = [number for number, _ in event_routes(plan.settings.routes)]
+    used = {way.route for flow in flows for way in flow.ways} | {events[-1]} | {each.route for each in letters}
+    matcher = plan.judge.matcher
+    reached = {matcher.targets[target].xid for channel in matcher.channels for target in channel.candidates}
+    others = {flow.message for flow in flows for way in flow.ways if way.route != events[-1]}
+    return Survey(
+        flows,
+        letters,
+        tuple(number for number in range(len(plan.settings.routes)) if number not in used),
+        tuple(xid for xid in plan.catalog.definitions if xid not in reached),
+        tuple(sorted({flow.message for flow in flows} - others)) if len(events) > 1 else (),
+    )
+
+
+def route_findings(file: str, plan: Plan) -> Iterator[Finding]:
+    """Yield what lint says of the routes of settings in *file*, for the catalog that they are to work with."""
+    found = survey(plan)
+    for number in found.unreached:
+        letters = plan.settings.routes[number].when.letters
+        what = "no dead letter of a source" if letters else "no definition at a source"
+        hint = "correct its conditions, or move it before the route that takes everything it would"
+        message = f"{what} reaches route {number}"
+        yield Finding(file, f"/routes/{number}", "warning", "unreached-route", message, hint)
+    for xid in found.unrouted:
+        hint = "name an endpoint that expects it under sources, or leave it"
+        yield Finding(file, "/sources", "info", "unrouted-definition", f"no source expects {xid}", hint)
+
+
+def _flows(plan: Plan) -> Iterator[Flow]:
+    judge = plan.judge
+    for number, channel in enumerate(judge.matcher.channels):
+        for target in channel.candidates:
+            found: dict[Records, tuple[Way, ...]] = {}
+            kinds: tuple[tuple[Records, bool], ...] = (("events", True), ("native", False))
+            for records, event in kinds:
+                if judge.matcher.targets[target].constraints(event=event) is None:
+                    continue
+                settled = Settled(judge.matcher, number, target, event=event)
+                if settled.unmappable:
+                    continue
+                pair = judge.outputs.destinations.pair(number, target, event=event)
+                known = _known(pair.message or "", pair.endpoint or "", settled)
+                found[records] = tuple(_way(plan.settings, rule, known) for rule in pair.rules)
+            if len(found) == 2 and found["events"] == found["native"]:
+                found = {"all": found["events"]}
+            endpoint = channel.endpoint_of(target) or ""
+            for records, ways in found.items():
+                yield Flow(endpoint, judge.matcher.targets[target].xid, records, ways)
+
+
+def _letters(plan: Plan) -> Iterator[LetterFlow]:
+    endpoints = (*sorted({source.endpoint for source in plan.sources}), UNKNOWN)
+    groups: dict[tuple[int, ...], list[str]] = {}
+    for endpoint in endpoints:
+        groups.setdefault(tuple(plan.routes.letters(endpoint, reason) for reason in REASONS), []).append(endpoint)
+    for routes, members in groups.items():
+        for route in dict.fromkeys(routes):
+            reasons = tuple(reason for reason, taken in zip(REASONS, routes, strict=True) if taken == route)
+            number = None if route == DEAD else letter_number(route)
+            names = plan.settings.dead_letters.sinks if number is None else plan.settings.routes[number].to
+            aims = tuple(
+                Aim(name, _destination(plan.settings, name, lambda name: None, letters=True)) for name in names
+            )
+            yield LetterFlow((ALL,) if len(groups) == 1 else tuple(members), reasons, number, aims)
+
+
+def _way(settings: Settings, rule: Rule, known: Known) -> Way:
+    names = dict.fromkeys(settings.routes[rule.route].to)
+    aims = tuple(Aim(name, _destination(settings, name, known)) for name in names)
+    return Way(rule.route, {each.name: each.globs for each in rule.conditions}, aims)
+
+
+def _known(message: str, endpoint: str, settled: Settled) -> Known:
+    fixed = event_values(message, endpoint, "", {})
+    return lambda name: fixed[name] if value_name(name) in fixed else settled(value_name(name))
+
+
+def _destination(settings: Settings, name: str, known: Known, *, letters: bool = False) -> str:
+    """Return the destination at a sink, as far as it is known; what the settings refer to is not looked up."""
+    sink = settings.sinks[name]
+    if isinstance(sink, JsonLinesSink):
+        return "standard output" if sink.path == "-" else sink.path
+    if isinstance(sink, TableSink):
+        if letters or sink.layout == "wide":
+            return sink.path
+        parts = [_filled(parse_name(part, TABLE_VARIABLES), known, escape_value) for part in sink.table.split("/")]
+        return "/".join((sink.path.rstrip("/"), *parts))
+    if sink.endpoint is not None:
+        return sink.endpoint
+    key, text = ("topic", sink.topic) if isinstance(sink, KafkaSink) else address_of(sink)
+    written = str(settings.unresolved.get("sinks", {}).get(name, {}).get(key, ""))
+    if any(sign in written for sign in _REFERENCES):
+        return written
+    if isinstance(sink, KafkaSink):
+        return _filled(
+            parse_name(text or "", DEAD_LETTER_VARIABLES if letters else EVENT_VARIABLES), known, escape_value
+        )
+    kind = kind_of(sink)
+    return _filled(parse_address(text or "", kind), known, lambda value: escaped(value, kind))
+
+
+def _filled(template: Template, known: Known, escape: Callable[[str], str]) -> str:
+    values = {name: text for name in template.variables if (text := known(name)) is not None}
+    if isinstance(template, NameTemplate) and len(values) == len(template.variables):
+        return template.expand(values)
+    return template.filled_in_part(values, escape)

@@ -1,1 +1,0 @@
-"""The demonstration: the whole router on embedded defaults, fed over HTTP."""

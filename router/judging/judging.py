@@ -1,0 +1,218 @@
+"""The match UDF: rows of a source in, lists of outcomes out, one compiled plan broadcast per epoch.
+
+Without Spark, :func:`judge_letters` says what would become of dead letters now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.accumulators import Accumulator, AccumulatorParam
+
+from bindings.kafka.codec import INTEGERS
+from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.parts import Part
+from bindings.protocols import BINDINGS, binding_of
+from router.judging.plan import Judge
+from router.judging.tally import with_layouts
+from router.judging.worker_memory import judging, load
+from router.matching.facts import NO_SOURCE, Facts, RawFacts, RawRow, join
+from router.matching.index.columns import Int
+from router.matching.kafka_facts import SIZE, KafkaSelection, facts_of_selected, plain_layouts
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+    from pyspark.sql import Column
+
+Judged = tuple[pa.ListArray, str | None]
+"""Lists of outcomes, and their tally (:mod:`router.judging.tally`)."""
+TOPIC: Final = "kafka:"
+"""Begins the name of a channel that is a topic."""
+HEADER: Final = "headers."
+INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
+
+
+def selection_of(judge: Judge, known: frozenset[str] = frozenset()) -> KafkaSelection:
+    """Return what the plan asks of Kafka rows; ``known`` are header layouts found plain so far."""
+    matcher = judge.matcher
+    sniffs = any(matcher.sniffs(number, KAFKA) for number in range(len(matcher.channels)))
+    topics = [
+        name.removeprefix(TOPIC)
+        for name, number in judge.channels.items()
+        if name.startswith(TOPIC) and (matcher.checks.needs_bodies(number) or judge.outputs.needs_bodies(number))
+    ]
+    attributes = (f"e.{name}" for name in judge.outputs.attributes)
+    return KafkaSelection((*matcher.index.keys, *attributes), sniffs=sniffs, known=known, bodies=topics)
+
+
+def judge_kafka(judge: Judge, selected: pa.RecordBatch) -> Judged:
+    """Judge one Arrow batch of selected Kafka columns."""
+    topics = pc.dictionary_encode(selected.column("topic"))
+    numbers = [judge.channels.get(f"{TOPIC}{topic}", -1) for topic in topics.dictionary.to_pylist()]
+    channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
+    outcomes = judge.matcher.match(facts_of_selected(selected, judge.matcher, channels))
+    arrivals = selected.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
+    sizes = selected.column(SIZE).to_numpy(zero_copy_only=False).astype(np.int64)
+    lists, counts = judge.outputs.build(outcomes, arrivals, sizes)
+    return lists, with_layouts(counts, plain_layouts(selected, judge.matcher.index.keys))
+
+
+def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Judged:
+    """Judge one Arrow batch of inbox rows."""
+    raw = RawFacts(judge.matcher.index.keys)
+    arrivals, sizes = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
+    for number, row in enumerate(batch.to_pylist()):
+        arrivals[number] = int(row["received"].timestamp() * 1000) if row["received"] else 0
+        sizes[number] = len(row["body"] or b"")
+        raw.add(inbox_row(judge, number, row))
+    return judge.outputs.build(judge.matcher.match(raw.build()), arrivals, sizes)
+
+
+def judge_letters(judge: Judge, batch: pa.RecordBatch) -> Judged:
+    """Judge one Arrow batch of dead letters, with the columns of an inbox row, as their own sources would now.
+
+    Records of Kafka take the reading of Kafka's rows, so that they leave with the very bytes they would have left with.
+    """
+    kafka = [number for number, name in enumerate(batch.column("protocol").to_pylist()) if _is_kafka(name)]
+    rest = sorted(set(range(batch.num_rows)) - set(kafka))
+    found: list[Facts] = []
+    arrivals, sizes = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
+    if kafka:
+        rows = _kafka_letters(batch.take(pa.array(kafka)))
+        sizes[kafka] = [len(row["key"] or b"") + len(row["value"] or b"") for row in rows]
+        arrivals[kafka] = [row["timestamp"] or 0 for row in rows]
+        found.append(_facts_of_kafka_letters(judge, rows, np.array(kafka)))
+    if rest:
+        raw = RawFacts(judge.matcher.index.keys)
+        for number, row in zip(rest, batch.take(pa.array(rest)).to_pylist(), strict=True):
+            sizes[number] = len(row["body"] or b"")
+            arrivals[number] = int(row["received"].timestamp() * 1000) if row["received"] else 0
+            raw.add(inbox_row(judge, number, row))
+        found.append(raw.build())
+    facts = found[0] if len(found) == 1 else join(found[0], found[1], judge.matcher.index.keys)
+    return judge.outputs.build(judge.matcher.match(facts), arrivals, sizes)
+
+
+def _is_kafka(protocol: str) -> bool:
+    binding = binding_of(protocol)
+    return binding is not None and binding.protocol == KAFKA
+
+
+def _kafka_letters(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return letters of Kafka as rows of its source, with the endpoint; instants beyond the calendar are not read."""
+    columns = ("endpoint", "properties", "body")
+    given = zip(*(batch.column(name).to_pylist() for name in columns), strict=True)
+    return [{**source_row(inbox_parts(parts)), "value": body, "endpoint": xid} for xid, parts, body in given]
+
+
+def source_row(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return the row of Spark's Kafka source, without its value, that a record's parts were taken from."""
+    scalars = {part.key: part for part in parts if not part.key.startswith(HEADER)}
+    row: dict[str, Any] = {name: int(scalars[name].value or b"0") if name in scalars else None for name in INTEGERS}
+    row["topic"] = scalars["topic"].text if "topic" in scalars else None
+    row["key"] = scalars["key"].value if "key" in scalars else None
+    headers = (part for part in parts if part.key.startswith(HEADER))
+    row["headers"] = [{"key": part.key.removeprefix(HEADER), "value": part.value} for part in headers]
+    return row
+
+
+def _facts_of_kafka_letters(judge: Judge, rows: Sequence[Mapping[str, Any]], numbers: Int) -> Facts:
+    """Return the facts of rows of Kafka, whose places in the batch are *numbers*."""
+    # The topic decides, as it did when the record was read; the endpoint where no source reads that topic any more.
+    places = judge.channels
+    channels = [places.get(f"{TOPIC}{row['topic']}", places.get(row["endpoint"] or "", -1)) for row in rows]
+    table = pa.RecordBatch.from_pylist([{n: row[n] for n in SOURCE_SCHEMA.names} for row in rows], SOURCE_SCHEMA)
+    facts = facts_of_selected(selection_of(judge).arrow(table), judge.matcher, np.array(channels, np.int64))
+    sources = np.where(facts.sources == NO_SOURCE, NO_SOURCE, numbers[facts.sources])
+    return replace(facts, sources=sources, batches=frozenset(int(numbers[at]) for at in facts.batches))
+
+
+def inbox_row(judge: Judge, number: int, row: Mapping[str, Any]) -> RawRow:
+    """Return an inbox row for the exact codec."""
+    binding = binding_of(row["protocol"]) or BINDINGS["HTTP"]
+    channel = judge.channels.get(row["endpoint"], -1)
+    return RawRow(
+        number,
+        binding,
+        inbox_parts(row["properties"]),
+        row["body"],
+        channel,
+        lambda: judge.matcher.sniffs(channel, binding.protocol),
+        row["position"],
+        rfc3339(row["received"]) if row["received"] is not None else None,
+    )
+
+
+def inbox_parts(properties: list[dict[str, Any]]) -> list[Part]:
+    """Return the parts of a row's properties."""
+    return [Part(entry["key"], entry["value"], entry["type"]) for entry in properties]
+
+
+def rfc3339(moment: datetime) -> str:
+    """Write a time as RFC 3339 in UTC, to the microsecond."""
+    text = moment.astimezone(UTC).isoformat(timespec="microseconds")
+    return text.replace("+00:00", "Z")
+
+
+class Tallies(AccumulatorParam[list[str]]):
+    """An accumulator of the tallies of Arrow batches."""
+
+    def zero(self, value: list[str]) -> list[str]:
+        """Return an empty list."""
+        return []
+
+    def addInPlace(self, value1: list[str], value2: list[str]) -> list[str]:
+        """Append the second list to the first."""
+        value1.extend(value2)
+        return value1
+
+
+def kafka_column(
+    judge: Broadcast[Judge], selection: KafkaSelection, kind: pa.DataType, tallies: Accumulator[list[str]]
+) -> Column:
+    """Return the column of outcome lists for rows with the selection's first columns."""
+    return _udf(judge, selection.names, judge_kafka, kind, tallies)(*selection.columns())
+
+
+def inbox_column(judge: Broadcast[Judge], kind: pa.DataType, tallies: Accumulator[list[str]]) -> Column:
+    """Return the column of outcome lists for rows of the inbox."""
+    from pyspark.sql import functions as F
+
+    return _udf(judge, list(INBOX_COLUMNS), judge_inbox, kind, tallies)(*(F.col(name) for name in INBOX_COLUMNS))
+
+
+def letters_column(judge: Broadcast[Judge], kind: pa.DataType, tallies: Accumulator[list[str]]) -> Column:
+    """Return the column of outcome lists for dead letters that are judged again."""
+    from pyspark.sql import functions as F
+
+    return _udf(judge, list(INBOX_COLUMNS), judge_letters, kind, tallies)(*(F.col(name) for name in INBOX_COLUMNS))
+
+
+def _udf(
+    judge: Broadcast[Judge],
+    names: list[str],
+    decide: Callable[[Judge, pa.RecordBatch], Judged],
+    kind: pa.DataType,
+    tallies: Accumulator[list[str]],
+) -> Callable[..., Column]:
+    from pyspark.sql.pandas.functions import arrow_udf
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    def judged(*arrays: pa.Array) -> pa.Array:
+        plan = load(judge)
+        rows = pa.RecordBatch.from_arrays(list(arrays), names=names)
+        outcomes, counts = judging(plan, rows.num_rows, lambda: decide(plan, rows))
+        if counts is not None:
+            tallies.add([counts])
+        return outcomes
+
+    # Annotations that are texts, as everywhere here, are no hints to Spark.
+    judged.__annotations__ = {"arrays": pa.Array, "return": pa.Array}
+    return cast("Callable[..., Column]", cast(Any, arrow_udf)(judged, returnType=from_arrow_type(kind)))

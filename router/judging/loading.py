@@ -1,0 +1,28 @@
+"""The catalog that the settings name, loaded."""
+
+from __future__ import annotations
+
+from catalog.errors import DocumentError
+from catalog.load import load
+from catalog.model import Catalog
+from router.errors import CatalogUnavailable
+from router.settings import Settings
+
+
+def read_catalog(settings: Settings) -> Catalog:
+    """Load the catalog of the settings.
+
+    Raises:
+        CatalogUnavailable: nothing of it can be read, or nothing in it can be used.
+    """
+    read = settings.catalog
+    try:
+        catalog = load(read.source, network=read.network, allow=read.allow_addresses, base_uri=read.base_uri)
+    except DocumentError as error:
+        raise CatalogUnavailable(f"catalog: {error}", hint=error.hint or "correct catalog.source") from error
+    if not catalog.definitions:
+        sources = ", ".join(settings.catalog.source)
+        raise CatalogUnavailable(
+            f"catalog {sources} has no usable message definition", hint="run `xrouter check` on it"
+        )
+    return catalog

@@ -1,0 +1,254 @@
+"""From outcomes to the columns that sinks need: what the match UDF hands back to Spark.
+
+One list of structs per input row, since a CloudEvents batch gives several. Bodies and headers of records that
+pass unchanged are not among them: those never leave the JVM. Attributes have the names of Kafka's binary mode.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bindings.envelope import attribute_name
+from bindings.protocols import BINDINGS
+from router.judging.tally import tally
+from router.matching.facts import EVENT_MEDIA, NO_SOURCE, Facts, Reading
+from router.matching.index.columns import Int
+from router.matching.matcher import Matcher, Outcomes
+from router.routing.destinations import Destinations
+from router.routing.limits import SizeLimits, sizes_of
+from router.routing.routes import Routes
+
+HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+LINEAGE: Final = "xrouter-"
+"""Prefix of the headers this router adds; those of a router before it are not passed on."""
+ATTRIBUTE: Final = "ce_"
+"""Prefix of attributes in Kafka's binary mode: a stray header of that name would add itself to the event."""
+CONTENT_TYPE: Final = "content-type"
+_CONNECTION: Final = frozenset(
+    {"connection", "content-length", "expect", "host", "keep-alive", "te", "transfer-encoding"}
+)
+"""HTTP headers that speak of the connection, not of the message."""
+_RULES: Final = tuple(binding.rule for binding in BINDINGS.values())
+Pairs = list[tuple[str, bytes | None]]
+
+
+class OutputBuilder:
+    """Builds the output of batches for one plan."""
+
+    def __init__(self, matcher: Matcher, routes: Routes, limits: SizeLimits) -> None:
+        self._limits = limits
+        self.destinations = Destinations(matcher, routes, limits)
+        self._xids = pa.array([target.xid for target in matcher.targets], pa.string())
+        self.type = output_type(routes)
+        self.attributes = routes.attributes
+        """CloudEvents attributes that routes and topics look at."""
+
+    def needs_bodies(self, channel: int) -> bool:
+        """Tell whether a route may hold bodies of records on that channel against schemas."""
+        return self.destinations.needs_bodies(channel)
+
+    def build(self, outcomes: Outcomes, arrivals: Int, sizes: Int) -> tuple[pa.ListArray, str | None]:
+        """Return one list of outcomes per input row, and their tally.
+
+        ``arrivals`` are the milliseconds of each input row's arrival, ``sizes`` the bytes of its key and body.
+        """
+        facts = outcomes.facts
+        width = facts.columns.rows
+        own = sizes_of(facts, sizes)
+        placed = self.destinations.place(outcomes, own)
+        spilled = self._limits.spilled(outcomes, own, placed.routes)
+        decided = [row for row in outcomes.ties if row not in outcomes.reasons]
+        messages = self._xids.take(pa.array(outcomes.winners, mask=outcomes.winners < 0))
+        columns: dict[str, pa.Array] = {
+            "message": messages,
+            "endpoint": placed.endpoints,
+            "reason": sparse(outcomes.reasons, width, pa.string()),
+            "detail": sparse(outcomes.details, width, pa.string()),
+            "nearest": sparse({row: json.dumps(n) for row, n in outcomes.nearest.items()}, width, pa.string()),
+            "ambiguous": sparse({row: outcomes.ties[row] for row in decided}, width, pa.string()),
+            "context": outcomes.contexts,
+            "route": placed.routes,
+            "spilled": sparse(dict.fromkeys(spilled, True), width, pa.bool_()),
+            **placed.topics,
+            **_exact(outcomes),
+        }
+        order, offsets = in_order(facts, len(sizes))
+        arrived = arrivals[facts.sources[order]]
+        taken = int(sizes.sum())
+        counts = tally(
+            messages, placed.endpoints, columns["reason"], order, arrived, len(spilled), taken, columns["ambiguous"]
+        )
+        arrays = [columns[field.name].cast(field.type) for field in self.type]
+        struct = pa.StructArray.from_arrays(arrays, fields=list(self.type))
+        return pa.ListArray.from_arrays(pa.array(offsets), struct.take(pa.array(order))), counts
+
+
+def output_type(routes: Routes) -> pa.StructType:
+    """Return the struct type of one outcome, with a topic for each Kafka sink."""
+    fields: list[tuple[str, pa.DataType]] = [
+        ("message", pa.string()),
+        ("endpoint", pa.string()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("nearest", pa.string()),
+        ("ambiguous", pa.string()),
+        ("context", pa.map_(pa.string(), pa.string())),
+        ("attributes", HEADERS),
+        ("passed", HEADERS),
+        ("data", pa.binary()),
+        ("came", pa.binary()),
+        ("replaced", pa.bool_()),
+        ("place", pa.int32()),
+        ("route", pa.int32()),
+        ("spilled", pa.bool_()),
+        ("key", pa.binary()),
+    ]
+    fields += [(name, pa.string()) for name in routes.fields]
+    return pa.struct(fields)
+
+
+def in_order(facts: Facts, rows: int) -> tuple[Int, Any]:
+    """Return the fact rows in the order of their input rows, and the offsets of each input row's share."""
+    real = np.flatnonzero(facts.sources != NO_SOURCE)
+    order = real[np.argsort(facts.sources[real], kind="stable")]
+    counts = np.bincount(facts.sources[real], minlength=rows)
+    return order, np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+
+
+def sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
+    """Return a column that holds these values in these rows, and null elsewhere."""
+    if not values:
+        return pa.nulls(rows, kind)
+    indices = np.full(rows, -1, np.int64)
+    indices[list(values)] = np.arange(len(values))
+    return pa.array(list(values.values()), kind).take(pa.array(indices, mask=indices < 0))
+
+
+def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
+    """Columns that are given where the JVM's own row does not serve: rows the codec read, and mapped ones."""
+    rows = outcomes.facts.columns.rows
+    mapped = set(outcomes.mapped.tolist())
+    attributes: dict[int, Pairs] = {}
+    passed: dict[int, Pairs] = {}
+    data: dict[int, bytes | None] = {}
+    came: dict[int, bytes | None] = {}
+    places: dict[int, int] = {}
+    keys: dict[int, bytes | None] = {}
+    for row, reading in outcomes.facts.readings.items():
+        if reading.place >= 0:
+            places[row] = reading.place
+            data[row] = reading.body
+        if outcomes.winners[row] < 0:
+            if (key := reading.envelope.attributes.get("partitionkey")) is not None:
+                keys[row] = key.encode()
+            if reading.place >= 0:
+                # A dead letter out of a batch is the one event, and says so.
+                passed[row] = _headers_of_one(reading)
+            continue
+        passed[row] = _passed(reading, int(outcomes.facts.protocols[row]))
+        if row not in mapped:
+            attributes[row] = _attributes(reading)
+        if reading.envelope.mode == "structured":
+            data[row] = reading.envelope.data
+            if reading.place >= 0:
+                # A sink may yet refuse it. Cutting it from the batch then would read the batch once per event.
+                came[row] = reading.body
+    replaced = np.zeros(rows, bool)
+    replaced[list(data)] = True
+    return {
+        "attributes": _all_attributes(outcomes, attributes),
+        "passed": sparse({row: _entries(pairs) for row, pairs in passed.items()}, rows, HEADERS),
+        "data": sparse(data, rows, pa.binary()),
+        "came": sparse(came, rows, pa.binary()),
+        "replaced": pa.array(replaced),
+        "place": sparse(places, rows, pa.int32()),
+        "key": _keys(outcomes, attributes, keys),
+    }
+
+
+def _attributes(reading: Reading) -> Pairs:
+    attributes = reading.envelope.attributes
+    pairs: Pairs = [(f"ce_{name}", text.encode()) for name, text in attributes.items() if name != "datacontenttype"]
+    content = attributes.get("datacontenttype")
+    return pairs if content is None else [*pairs, (CONTENT_TYPE, content.encode())]
+
+
+def _headers(reading: Reading) -> Pairs:
+    return [
+        (part.key.removeprefix("headers."), part.value) for part in reading.parts if part.key.startswith("headers.")
+    ]
+
+
+def _headers_of_one(reading: Reading) -> Pairs:
+    """Return the headers of one event of a batch: those of the message, its media type in the place of theirs."""
+    headers = _headers(reading)
+    if not any(name.lower() == CONTENT_TYPE for name, _ in headers):
+        headers.append((CONTENT_TYPE, EVENT_MEDIA))
+    return [(name, EVENT_MEDIA if name.lower() == CONTENT_TYPE else value) for name, value in headers]
+
+
+def _passed(reading: Reading, protocol: int) -> Pairs:
+    """Return the headers that were no CloudEvents attributes, in order."""
+    rule = _RULES[protocol]
+    lists = ("headers.", "user_properties.", "application-properties.")
+    pairs: Pairs = []
+    for part in reading.parts:
+        prefix = next((known for known in lists if part.key.startswith(known)), None)
+        if prefix is None or (reading.envelope.is_event and attribute_name(part.key, rule) is not None):
+            continue
+        name = part.key.removeprefix(prefix)
+        if name.lower() == CONTENT_TYPE or name.startswith((LINEAGE, ATTRIBUTE)):
+            continue
+        if prefix == lists[0] and name in _CONNECTION:
+            continue
+        pairs.append((name, part.value))
+    return pairs
+
+
+def _all_attributes(outcomes: Outcomes, exact: Mapping[int, Pairs]) -> pa.Array:
+    """Mapped rows have theirs in one array already; those of readings are appended, and all put in place."""
+    rows = outcomes.facts.columns.rows
+    mapped = outcomes.attributes
+    pool = pa.array([], HEADERS)
+    if len(mapped):
+        names = mapped.values.field("key")
+        kafka = pc.if_else(
+            pc.equal(names, "datacontenttype"), CONTENT_TYPE, pc.binary_join_element_wise("ce_", names, "")
+        )
+        entries = pa.StructArray.from_arrays([kafka, mapped.values.field("value")], names=["key", "value"])
+        pool = pa.ListArray.from_arrays(mapped.offsets, entries).cast(HEADERS)
+    given = pa.array([_entries(pairs) for pairs in exact.values()], HEADERS)
+    indices = np.full(rows, -1, np.int64)
+    indices[outcomes.mapped] = np.arange(len(outcomes.mapped))
+    indices[list(exact)] = len(outcomes.mapped) + np.arange(len(exact))
+    return pa.concat_arrays([pool, given]).take(pa.array(indices, mask=indices < 0))
+
+
+def _keys(outcomes: Outcomes, exact: Mapping[int, Pairs], dead: Mapping[int, bytes | None]) -> pa.Array:
+    """Return the partition key of rows whose attributes are given here; the JVM finds those of its own rows.
+
+    *dead* are those of rows that became no event, which the order of their key asks for
+    (:mod:`router.writing.ordering`).
+    """
+    keys = dict(dead)
+    for row, pairs in exact.items():
+        key = next((value for name, value in pairs if name == "ce_partitionkey"), None)
+        if key is not None:
+            keys[row] = key
+    mapped = outcomes.attributes
+    if len(mapped):
+        found = np.flatnonzero(pc.equal(mapped.values.field("key"), "partitionkey").to_numpy(zero_copy_only=False))
+        owners = np.searchsorted(mapped.offsets.to_numpy(), found, "right") - 1
+        values = mapped.values.field("value").take(pa.array(found)).to_pylist()
+        keys.update(zip(outcomes.mapped[owners].tolist(), values, strict=True))
+    return sparse(keys, outcomes.facts.columns.rows, pa.binary())
+
+
+def _entries(pairs: Pairs) -> list[dict[str, Any]]:
+    return [{"key": name, "value": value} for name, value in pairs]

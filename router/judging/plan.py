@@ -1,0 +1,126 @@
+"""The plan: a catalog and settings, compiled into what judges a batch.
+
+Its id is a hash of everything it was made from, so that equal ids mean equal judgement. It is written down as
+its inputs, never as code or pickles: a plan that a batch is pinned to is compiled anew when that batch is retried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from catalog.collection import building
+from catalog.listing import catalog_from_json, catalog_to_json
+from catalog.model import Catalog
+from catalog.schemas.validation import PayloadValidation
+from router.errors import BatchPinError
+from router.judging.outputs import OutputBuilder
+from router.machine.memory import divided
+from router.matching.channels import ChannelBuilder
+from router.matching.matcher import Matcher
+from router.routing.limits import SizeLimits
+from router.routing.routes import Routes
+from router.settings import Settings, settings_from_dict
+from router.sources.sources import Source, sources_of
+
+FORMAT: Final = 1
+VERSION: Final = "0.1.0"
+_ENCODER: Final = msgspec.json.Encoder(order="sorted")
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One compiled plan. ``sources`` are the endpoints it takes records from."""
+
+    catalog: Catalog
+    settings: Settings
+
+    @cached_property
+    def id(self) -> str:
+        """A hash of catalog, settings and router version."""
+        return hashlib.sha256(self._document).hexdigest()[:32]
+
+    @cached_property
+    def epoch(self) -> str:
+        """The catalog's content hash, which every record carries."""
+        return self.catalog.epoch
+
+    @cached_property
+    def sources(self) -> tuple[Source, ...]:
+        """The sources, resolved against the catalog."""
+        return sources_of(self.catalog, self.settings)
+
+    @cached_property
+    def routes(self) -> Routes:
+        """The routes."""
+        return Routes(self.settings)
+
+    @cached_property
+    @building()
+    def judge(self) -> Judge:
+        """What judges batches; it is sent to the workers once per plan."""
+        match = self.settings.match
+        builder = ChannelBuilder(self.catalog, hop_by_hop=match.hop_by_hop, ambiguous=match.ambiguous)
+        numbers: dict[str, int] = {}
+        shared: dict[str, list[Source]] = {}
+        for source in self.sources:
+            shared.setdefault(source.channel, []).append(source)
+        for channel, members in shared.items():
+            context = {name: value for member in reversed(members) for name, value in member.context.items()}
+            number = len(builder.channels)
+            builder.endpoints(channel, [member.endpoint for member in members], context, members[0].settings.framing)
+            numbers[channel] = number
+            numbers.update({member.endpoint: number for member in members})
+        payloads = PayloadValidation(self.catalog)
+        matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart, builder.ties())
+        outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings))
+        return Judge(matcher, outputs, numbers, divided(self.settings).worker)
+
+    @cached_property
+    def _document(self) -> bytes:
+        return _ENCODER.encode(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "settings": self.settings.unresolved,
+                "catalog": catalog_to_json(self.catalog),
+            }
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the plan as it is kept in ``state/plans``; it holds references to secrets, never secrets."""
+        return self._document
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """A compiled plan as workers hold it: the matcher, the output builder, channel numbers by name, and the bytes of
+    ``memory`` that judging may take in a worker.
+    """
+
+    matcher: Matcher
+    outputs: OutputBuilder
+    channels: Mapping[str, int]
+    memory: int
+
+
+def plan_of(document: bytes, *, environ: Mapping[str, str], base: Path) -> Plan:
+    """Compile a plan from its document; secrets are resolved from the environment as it is now.
+
+    Raises:
+        BatchPinError: the document is of another format or router version, whose judgement may differ.
+    """
+    form: dict[str, Any] = msgspec.json.decode(document)
+    if form.get("format") != FORMAT or form.get("version") != VERSION:
+        made = f"router {form.get('version')}, plan format {form.get('format')}"
+        raise BatchPinError(
+            f"an unfinished batch is pinned to a plan of {made}; this is router {VERSION}",
+            hint="start that version once, so that it finishes the batch, and stop it again",
+        )
+    return Plan(catalog_from_json(form["catalog"]), settings_from_dict(form["settings"], environ, base))

@@ -1,0 +1,151 @@
+"""The tally of one Arrow batch: counts that reach the driver through an accumulator.
+
+Every attempt to write a batch has an accumulator of its own, read only when the attempt succeeded, and Spark applies
+the updates of each successful task once. (``observe`` would carry them too, but its result never arrives for a
+write command, which is what a Kafka batch is: measured with Spark 4.2.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catalog.values import YEAR_10000
+from router.matching.index.columns import Int
+
+ROUTED: Final = "routed"
+DEAD_LETTER: Final = "dead-letter"
+BUCKETS: Final = 64
+"""Arrival times are told apart this finely at most, over the span of the Arrow batch."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of a whole batch: records by (endpoint, outcome, reason), by definition, and by arrival in ms.
+
+    ``spilled`` counts dead letters that are kept in files; ``layouts`` are header layouts found plain on the way
+    (:mod:`bindings.kafka.layouts`). ``bytes`` are those of keys and bodies as they arrived.
+    ``ties`` counts routed records, by endpoint, for which ``match.ambiguous`` decided.
+    """
+
+    records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    definitions: Counter[str] = field(default_factory=Counter)
+    arrivals: Counter[int] = field(default_factory=Counter)
+    layouts: set[str] = field(default_factory=set)
+    spilled: int = 0
+    bytes: int = 0
+    ties: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def total(self) -> int:
+        """Outcomes in the batch."""
+        return self.records.total()
+
+    @property
+    def dead(self) -> int:
+        """Dead letters in the batch."""
+        return sum(count for (_, outcome, _), count in self.records.items() if outcome == DEAD_LETTER)
+
+    def add(self, other: Tally) -> None:
+        """Add the counts of another part of the same batch."""
+        self.records.update(other.records)
+        self.definitions.update(other.definitions)
+        self.arrivals.update(other.arrivals)
+        self.layouts |= other.layouts
+        self.spilled += other.spilled
+        self.bytes += other.bytes
+        self.ties.update(other.ties)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as JSON, without layouts."""
+        return {
+            "records": [[*key, count] for key, count in self.records.items()],
+            "definitions": dict(self.definitions),
+            "arrivals": [[at, count] for at, count in self.arrivals.items()],
+            "spilled": self.spilled,
+            "bytes": self.bytes,
+            "ties": dict(self.ties),
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Tally:
+        """Return the tally that :meth:`to_json` wrote."""
+        records = Counter({(endpoint, outcome, reason): count for endpoint, outcome, reason, count in told["records"]})
+        arrivals = Counter({at: count for at, count in told["arrivals"]})
+        made = cls(records, Counter(told["definitions"]), arrivals, spilled=told["spilled"], bytes=told["bytes"])
+        made.ties.update(told.get("ties", {}))
+        return made
+
+    def refuse(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
+        """Move records of (endpoint, definition) from routed to dead letters: a sink refused them at write time."""
+        for (endpoint, message), count in counts.items():
+            self.records[(endpoint, ROUTED, "")] -= count
+            self.records[(endpoint, DEAD_LETTER, reason)] += count
+            self.definitions[message] -= count
+
+
+def tally(
+    messages: pa.StringArray,
+    endpoints: pa.StringArray,
+    reasons: pa.StringArray,
+    order: Int,
+    arrivals: Int,
+    spilled: int = 0,
+    size: int = 0,
+    ties: pa.StringArray | None = None,
+) -> str | None:
+    """Return the tally of the rows in *order*, which took *size* bytes, as text; None when there are none."""
+    if not len(order):
+        return None
+    table = pa.table({"e": endpoints, "r": reasons, "m": messages}).take(pa.array(order))
+    counted = table.group_by(["e", "r", "m"]).aggregate([([], "count_all")]).to_pylist()
+    counts = [[row["e"], row["r"], row["m"], row["count_all"]] for row in counted]
+    told = {"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled, "bytes": size}
+    if ties is not None and ties.null_count < len(ties):
+        tied = table.column("e").filter(pc.is_valid(ties.take(pa.array(order))))
+        told["ties"] = [[each["values"], each["counts"]] for each in pc.value_counts(tied).to_pylist()]
+    return json.dumps(told)
+
+
+def with_layouts(counts: str | None, layouts: list[str]) -> str | None:
+    """Return a tally that also tells of header layouts found plain."""
+    if counts is None or not layouts:
+        return counts
+    return f'{counts[:-1]}, "layouts": {json.dumps(layouts)}}}'
+
+
+def collect(texts: Iterable[str]) -> Tally:
+    """Add up the tallies of all Arrow batches of one batch."""
+    total = Tally()
+    for text in texts:
+        told: dict[str, Any] = json.loads(text)
+        for endpoint, reason, message, count in told["counts"]:
+            outcome = DEAD_LETTER if reason else ROUTED
+            total.records[(endpoint or "", outcome, reason or "")] += count
+            if message:
+                total.definitions[message] += count
+        for endpoint, count in told.get("ties", ()):
+            total.ties[endpoint or ""] += count
+        total.spilled += told["spilled"]
+        total.bytes += told["bytes"]
+        total.layouts.update(told.get("layouts", ()))
+        total.arrivals.update({int(at): count for at, count in told["arrivals"]})
+    return total
+
+
+def _histogram(arrivals: Int) -> list[list[int]]:
+    # What is no time of the calendar says nothing about latency.
+    known = arrivals[(arrivals > 0) & (arrivals < YEAR_10000)]
+    if not len(known):
+        return []
+    low = int(known.min())
+    step = max(1, (int(known.max()) - low) // BUCKETS)
+    values, counts = np.unique((known - low) // step, return_counts=True)
+    return [[low + int(value) * step, int(count)] for value, count in zip(values, counts, strict=True)]

@@ -1,0 +1,124 @@
+"""Channels: where records arrive, and the candidates of each.
+
+A channel is one endpoint, or several that share a topic or path: their candidates are the union, and a record's
+endpoint is the winner's, else the first in settings (semantics.md section 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from catalog.definitions.targets import Target, target_of, targets_of
+from catalog.model import Catalog, Endpoint
+from catalog.schemas.codings import Framing
+from catalog.values import is_valid
+from router.matching.mapping import Origin
+from router.matching.ties import Ambiguous, Ties
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One channel. ``candidates`` number targets of the plan; ``owners`` say which endpoint each came from.
+
+    ``structured`` tells that an endpoint declares structured mode; see :meth:`Plan.sniffs` for its use. ``framing`` is
+    how bodies of Kafka begin there.
+    """
+
+    name: str
+    endpoints: tuple[str, ...]
+    candidates: tuple[int, ...]
+    owners: Mapping[int, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=lambda: Origin(""))
+    structured: bool = False
+    framing: Framing = "auto"
+
+    def endpoint_of(self, target: int) -> str | None:
+        """Return the endpoint to name for a record of this channel that this target won (negative: none did)."""
+        return self.owners.get(target, self.endpoints[0] if self.endpoints else None)
+
+
+class ChannelBuilder:
+    """Collects channels and numbers the targets they need, each distinct one once."""
+
+    def __init__(self, catalog: Catalog, *, hop_by_hop: bool = False, ambiguous: Ambiguous = "dead-letter") -> None:
+        """With ``ambiguous`` as ``base``, the bases of candidates are targets too, though of no channel."""
+        self._catalog = catalog
+        self._ambiguous = ambiguous
+        self._bases: dict[int, tuple[int, ...]] = {}
+        self._hop_by_hop = hop_by_hop
+        self.targets: list[Target] = []
+        self.channels: list[Channel] = []
+        self._numbers: dict[tuple[str, str | None, bool, bool], int] = {}
+
+    def endpoints(
+        self,
+        name: str,
+        xids: Sequence[str],
+        context: Mapping[str, str] | None = None,
+        framing: Framing = "auto",
+    ) -> Channel:
+        """Add a channel that these endpoints share."""
+        candidates: list[int] = []
+        owners: dict[int, str] = {}
+        structured = False
+        known = [self._catalog.endpoints[xid] for xid in xids if xid in self._catalog.endpoints]
+        for endpoint in known:
+            structured = structured or str(endpoint.envelopeoptions.get("mode", "")).lower() == "structured"
+            for target in targets_of(self._catalog, endpoint, hop_by_hop=self._hop_by_hop):
+                number = self._number(target)
+                candidates.append(number)
+                for each in (number, *self._bases_of(number, endpoint)):
+                    owners.setdefault(each, endpoint.xid)
+        origin = Origin(source_of(known[0]) if known else (xids[0] if xids else name), dict(context or {}))
+        return self._add(
+            Channel(name, tuple(xids), tuple(dict.fromkeys(candidates)), owners, origin, structured, framing)
+        )
+
+    def definitions(self, name: str, xids: Iterable[str], framing: Framing = "auto") -> Channel:
+        """Add a channel whose candidates are these definitions, seen through no endpoint."""
+        found = (
+            target_of(self._catalog.definitions[xid], None, hop_by_hop=self._hop_by_hop)
+            for xid in xids
+            if xid in self._catalog.definitions
+        )
+        numbers = [self._number(target) for target in found if target is not None]
+        for number in numbers:
+            self._bases_of(number, None)
+        return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=Origin(name), framing=framing))
+
+    def ties(self) -> Ties:
+        """Return what decides between targets that match equally well."""
+        ranks = {xid: rank for rank, xid in enumerate(self._catalog.order)}
+        known = [ranks.get(target.xid, len(ranks) + number) for number, target in enumerate(self.targets)]
+        return Ties(self._ambiguous, known, self._bases)
+
+    def _bases_of(self, number: int, endpoint: Endpoint | None) -> tuple[int, ...]:
+        if self._ambiguous != "base":
+            return ()
+        if number not in self._bases:
+            definitions = (self._catalog.definitions.get(xid) for xid in self.targets[number].definition.base)
+            found = (target_of(each, endpoint, hop_by_hop=self._hop_by_hop) for each in definitions if each is not None)
+            self._bases[number] = tuple(self._number(target) for target in found if target is not None)
+        return self._bases[number]
+
+    def _add(self, channel: Channel) -> Channel:
+        self.channels.append(channel)
+        return channel
+
+    def _number(self, target: Target) -> int:
+        key = (target.xid, target.protocol, target.envelope, target.native is not None)
+        known = self._numbers.get(key)
+        if known is None:
+            known = self._numbers[key] = len(self.targets)
+            self.targets.append(target)
+        return known
+
+
+def source_of(endpoint: Endpoint) -> str:
+    """Return the default ``source`` of events mapped from an endpoint: its URI, else its xid.
+
+    An address that is no URI, such as ``10.0.0.1:9092``, is none that a source may be.
+    """
+    address = endpoint.uris[0] if endpoint.uris else ""
+    return address if address and is_valid("urireference", address) else endpoint.xid

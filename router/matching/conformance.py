@@ -1,0 +1,265 @@
+"""Bodies held against data schemas: candidates whose schema rejects the body are dropped (semantics.md sections 5, 8).
+
+Three cases. A definition with neither envelope nor protocol is decided by its schema, always. Where several
+definitions match one record, schemas tell them apart. With ``always``, a single match must conform as well. A body
+is looked at only in these cases, per batch and definition at once.
+
+Routes may ask for more, or for less, than ``match.validate``. Which definition takes a record is decided before its
+route is known, so schemas then tell candidates apart as with ``ambiguous`` (or ``never``, where that is the mode), and
+the body of the winner is looked at once the route is known (:meth:`PayloadChecks.violations`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from catalog.definitions.targets import Target
+from catalog.schemas.codings import Framing, decoded
+from catalog.schemas.contract import MAX_FAULTS, SchemaFault
+from catalog.schemas.validation import PayloadValidation
+from router.matching.channels import Channel
+from router.matching.facts import PROTOCOL_NUMBERS, Facts, Payload
+from router.matching.index.coincidence import Coincidence
+from router.matching.index.columns import Int
+from router.matching.index.index import MatchIndex
+
+Validation = Literal["never", "ambiguous", "always"]
+TOLD: Final = 3
+"""Rejecting schemas that a dead letter names."""
+NAMED: Final = 5
+"""Violations that the detail of a dead letter names."""
+MAX_NAMED: Final = 20_000
+"""Violations of one batch that are found beyond the first of each record and schema."""
+_KAFKA: Final = PROTOCOL_NUMBERS["KAFKA"]
+Rejections = Mapping[str, Sequence[SchemaFault]]
+"""Why the schemas of definitions reject a body, by xid."""
+
+
+@dataclass(slots=True)
+class Checked:
+    """The sets that are left, and why rows lost candidates.
+
+    ``rejected`` gives per row its faults by xid, for rows that lost all they had; ``violations`` are those of them that
+    end as ``schema-violation``, the others never matched at all.
+    """
+
+    sets: Int
+    rejected: dict[int, Rejections] = field(default_factory=dict)
+    violations: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What to look at in a match set: targets whose schema decides whether they match, and the others."""
+
+    deciding: tuple[int, ...]
+    others: tuple[int, ...]
+
+
+class PayloadChecks:
+    """Drops candidates by their schemas, for the match sets of one index."""
+
+    def __init__(
+        self, index: MatchIndex, channels: Sequence[Channel], payloads: PayloadValidation | None, mode: Validation
+    ) -> None:
+        self._index = index
+        self._payloads = payloads
+        self._mode = mode
+        self._looks: dict[int, _Look | None] = {}
+        self._needs = [False] * len(channels)
+        self._framings = [channel.framing for channel in channels]
+        if payloads is not None and any(self.has_schema(target) for target in index.targets):
+            self._needs = [self._needed(channel.candidates) for channel in channels]
+            if mode == "ambiguous" and not all(self._needs):
+                coincidence = Coincidence(index, self.has_schema)
+                self._needs = [
+                    needed or coincidence.needs_bodies(channel.candidates)
+                    for needed, channel in zip(self._needs, channels, strict=True)
+                ]
+
+    def needs_bodies(self, channel: int) -> bool:
+        """Tell whether bodies of records on that channel may have to be looked at."""
+        return channel >= 0 and self._needs[channel]
+
+    def check(self, facts: Facts, sets: Int) -> Checked:
+        """Return the sets without the candidates whose schemas reject the body."""
+        if not any(self._needs):
+            return Checked(sets)
+        looks = {number: self._look(number) for number in np.unique(sets).tolist()}
+        wanted = [number for number, look in looks.items() if look is not None]
+        if not wanted:
+            return Checked(sets)
+        checked = Checked(sets.copy())
+        for number in wanted:
+            look = looks[number]
+            rows = [row for row in np.flatnonzero(sets == number).tolist() if row not in facts.faults]
+            if look is not None and rows:
+                self._drop(facts, checked, number, look, rows)
+        checked.rejected = self._elaborated(facts, checked.rejected)
+        return checked
+
+    def verdicts(self, facts: Facts, number: int, row: int) -> dict[int, Sequence[SchemaFault]]:
+        """Return what is wrong with one row by the schemas that are looked at when it matches the set of that number.
+
+        By target, empty for a schema that takes it.
+        """
+        look = self._look(number)
+        found = self._faults(facts, (*look.deciding, *look.others), [row]) if look is not None else {}
+        xids = {target: self._index.targets[target].xid for target in found}
+        first = {xids[target]: (told[0],) for target, told in found.items() if told[0] is not None}
+        told = self._elaborated(facts, {row: first})[row]
+        return {target: told.get(xids[target], ()) for target in found}
+
+    def violations(self, facts: Facts, rows: Int, winners: Int) -> dict[int, Rejections]:
+        """Return, of these rows, those whose body the schema of their winner rejects, with what is wrong by xid.
+
+        For routes that ask for conforming bodies, where :meth:`check` has not looked at all of them.
+        """
+        found: dict[int, Rejections] = {}
+        ordered = rows[np.argsort(winners[rows], kind="stable")]
+        starts = np.flatnonzero(np.diff(winners[ordered], prepend=-1))
+        for mine in np.split(ordered, starts[1:]) if len(ordered) else ():
+            number = int(winners[mine[0]])
+            target = self._index.targets[number]
+            if self.has_schema(target):
+                told = self._faults(facts, (number,), mine.tolist())[number]
+                found.update(
+                    (row, {target.xid: (fault,)}) for row, fault in zip(mine.tolist(), told, strict=True) if fault
+                )
+        return self._elaborated(facts, found)
+
+    def _needed(self, candidates: Sequence[int]) -> bool:
+        targets = [self._index.targets[number] for number in candidates]
+        return any(self.has_schema(each) and (self._mode == "always" or decides(each)) for each in targets)
+
+    def has_schema(self, target: Target) -> bool:
+        """Tell whether there is a schema of a known format for the target's definition."""
+        return self._payloads is not None and self._payloads.has_schema(target.definition)
+
+    def _look(self, number: int) -> _Look | None:
+        if number not in self._looks:
+            targets = [(each, self._index.targets[each]) for each in self._index.sets[number].targets]
+            deciding = tuple(each for each, target in targets if decides(target) and self.has_schema(target))
+            several = len({target.xid for _, target in targets}) > 1
+            looks = self._mode == "always" or (self._mode == "ambiguous" and several)
+            others = tuple(e for e, t in targets if looks and e not in deciding and self.has_schema(t))
+            self._looks[number] = _Look(deciding, others) if deciding or others else None
+        return self._looks[number]
+
+    def _drop(self, facts: Facts, checked: Checked, number: int, look: _Look, rows: list[int]) -> None:
+        matched = self._index.sets[number]
+        found = self._faults(facts, (*look.deciding, *look.others), rows)
+        for at, row in enumerate(rows):
+            faults = {target: told[at] for target, told in found.items() if told[at] is not None}
+            if not faults:
+                continue
+            left = matched.bits & ~sum(1 << target for target in faults if target in look.deciding)
+            others = sum(1 << target for target in faults if target in look.others)
+            if left & others and (self._mode == "always" or self._several(left)):
+                left &= ~others
+                if not left:
+                    checked.violations.add(row)
+            checked.sets[row] = self._index.set_number(left, event=matched.event)
+            if not left:
+                targets = self._index.targets
+                checked.rejected[row] = {targets[target].xid: (fault,) for target, fault in faults.items() if fault}
+
+    def _elaborated(self, facts: Facts, rejected: Mapping[int, Rejections]) -> dict[int, Rejections]:
+        """Return rejections with all that their schemas find wrong, as far as a batch may take time and memory for it.
+
+        Which schemas reject a body is known by its first fault, and for most bodies that is all anybody asks.
+        """
+        left, payloads = MAX_NAMED, self._payloads
+        made = dict(rejected)
+        if payloads is None:
+            return made
+        for row, given in zip(rejected, facts.payloads(list(rejected)), strict=True):
+            payload = _opened(given) if left > 0 else None
+            if not isinstance(payload, Payload):
+                continue
+            framing = self._framing(facts, row, payload)
+            made[row] = {
+                xid: payloads.all_faults(xid, payload.body, payload.content_type, framing, known[0])
+                for xid, known in rejected[row].items()
+            }
+            left -= sum(len(each) - 1 for each in made[row].values())
+        return made
+
+    def _framing(self, facts: Facts, row: int, payload: Payload) -> Framing:
+        """Return how a body begins: only whole bodies of Kafka have frames."""
+        channel = int(facts.channels[row])
+        if not payload.whole or int(facts.protocols[row]) != _KAFKA or channel < 0:
+            return "none"
+        return self._framings[channel]
+
+    def _several(self, bits: int) -> bool:
+        targets = self._index.sets[self._index.set_number(bits, event=True)].targets
+        return len({self._index.targets[number].xid for number in targets}) > 1
+
+    def _faults(self, facts: Facts, targets: Sequence[int], rows: list[int]) -> dict[int, Sequence[SchemaFault | None]]:
+        """Return per target the fault of each row; targets of one definition share it."""
+        payloads = self._payloads
+        if payloads is None:
+            return {}
+        known = [_opened(payload) for payload in facts.payloads(rows)]
+        looked = [at for at, each in enumerate(known) if isinstance(each, Payload)]
+        given = [each for each in known if isinstance(each, Payload)]
+        bodies, types = [each.body for each in given], [each.content_type for each in given]
+        framings = [self._framing(facts, rows[at], each) for at, each in zip(looked, given, strict=True)]
+        by_xid: dict[str, list[SchemaFault | None]] = {}
+        for target in targets:
+            xid = self._index.targets[target].xid
+            if xid not in by_xid:
+                # A body that is not coded as it says is refused by each schema; one without a verdict by none.
+                by_xid[xid] = [each if isinstance(each, SchemaFault) else None for each in known]
+                told = payloads.faults(xid, bodies, types, framings)
+                for at, fault in zip(looked, told, strict=True):
+                    by_xid[xid][at] = fault
+        return {target: by_xid[self._index.targets[target].xid] for target in targets}
+
+
+def _opened(payload: Payload | None) -> Payload | SchemaFault | None:
+    """Return a payload without its content coding, a fault when it is not coded so, None for no verdict."""
+    if payload is None or not payload.coding or payload.body is None:
+        return payload
+    body = decoded(payload.body, payload.coding)
+    return replace(payload, body=body) if isinstance(body, bytes) else body
+
+
+def decides(target: Target) -> bool:
+    """Tell whether content type and schema alone decide for this candidate: it has no envelope and no protocol."""
+    return not target.envelope and target.protocol is None
+
+
+def told(rejected: Rejections) -> str:
+    """Return the detail of a dead letter that schemas rejected: the first violations, shared among the schemas."""
+    shown = sorted(rejected)[:TOLD]
+    listed = [f"{xid}: {listing(rejected[xid], max(1, NAMED // len(shown)))}" for xid in shown]
+    more = f"; and {len(rejected) - TOLD} more" if len(rejected) > TOLD else ""
+    return "; ".join(listed) + more
+
+
+def listing(faults: Sequence[SchemaFault], most: int = NAMED) -> str:
+    """Return the first of the faults of one body as text, and how many more there are."""
+    more = f"; and {len(faults) - most} more" if len(faults) > most else ""
+    return "; ".join(map(str, faults[:most])) + more
+
+
+def mismatches(rejected: Rejections, targets: Sequence[Target]) -> list[dict[str, Any]]:
+    """Return the rejecting definitions as ``nearest`` gives them, with MAX_FAULTS violations in all."""
+    definitions = {target.xid: target.definition for target in targets if target.xid in rejected}
+    shown = sorted(rejected)[:TOLD]
+    return [
+        {
+            "message": xid,
+            "mismatches": [
+                {"property": "data", "expected": definitions[xid].schemakey, "found": str(fault)}
+                for fault in rejected[xid][: MAX_FAULTS // len(shown)]
+            ],
+        }
+        for xid in shown
+    ]

@@ -1,0 +1,247 @@
+"""Why a record went where it went: the whole story of one line of ``match``, for people (semantics.md sections 4 to 6).
+
+Nothing is decided here. What holds and fails is asked of the constraints that the index was built from, what schemas
+say of the verdicts that dropped candidates, and the winner is chosen by the rule that chose it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from bindings.parts import Part, first
+from catalog.definitions.targets import Target
+from router.matching.conformance import decides
+from router.matching.facts import Facts
+from router.matching.index.columns import Int
+from router.matching.index.index import MatchSet, members
+from router.matching.nearest import Check, Row
+from router.matching.records import Decided, RecordMatcher, envelope_of_row
+
+BEST: Final = 5
+"""Candidates that are told of when not all are asked for."""
+FITS: Final = ("fits",)
+"""What a schema that takes the data says."""
+MAIN: Final = (
+    *("method", "path", "topic", "partition", "offset", "key", "topic_name", "subject", "stream", "sequence"),
+    *("properties.to", "properties.subject", "properties.message-id"),
+    *("headers.content-type", "content_type", "properties.content-type"),
+)
+"""The parts of a record that say at a glance which one it is, of any protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One definition: what it asks and whether the record has it.
+
+    ``schema`` is empty when no schema was looked at, ``fits``, or all that it finds wrong.
+    """
+
+    message: str
+    checks: tuple[Check, ...]
+    schema: tuple[str, ...]
+    literals: int
+    characters: int
+    verdict: str
+    wins: bool = False
+
+    @property
+    def matches(self) -> bool:
+        """Whether all properties hold; a schema may still have dropped it."""
+        return all(check.holds for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class EventExplained:
+    """One outcome. ``place`` is the event's in a batch, -1 outside of one; ``more`` counts candidates left out."""
+
+    place: int
+    mode: str
+    faults: tuple[str, ...]
+    candidates: tuple[Candidate, ...]
+    more: int
+    winner: str | None
+    why: str
+    outcome: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordExplained:
+    """One line: what it is, and what became of each event in it; ``error`` says why it is no record."""
+
+    number: int
+    protocol: str = ""
+    endpoint: str | None = None
+    main: tuple[tuple[str, str], ...] = ()
+    size: int | None = None
+    events: tuple[EventExplained, ...] = ()
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """One decided record with what every explanation of its rows needs."""
+
+    decided: Decided
+    classes: Sequence[Int]
+    matched: Int
+    left: Int
+
+
+class Explainer:
+    """Explains records one at a time, through the matcher that ``match`` uses."""
+
+    def __init__(self, records: RecordMatcher, *, everything: bool = False) -> None:
+        self._records = records
+        self._matcher = records.matcher
+        self._most = None if everything else BEST
+
+    def explain(self, number: int, line: bytes | str) -> RecordExplained:
+        """Explain one line; *number* is how it is called."""
+        told, together = self._records.judge([line])
+        if not together:
+            return RecordExplained(number, error=str(told[0]["detail"]))
+        (decided,) = together
+        entry = decided.entries[0]
+        ((_, outcome),) = self._records.told(decided)
+        outcomes = outcome["events"] if outcome["outcome"] == "batch" else [outcome]
+        judged = self._judged(decided)
+        rows = [row for row, source in enumerate(decided.outcomes.facts.sources.tolist()) if source >= 0]
+        events = tuple(self._event(judged, row, each) for row, each in zip(rows, outcomes, strict=True))
+        body = entry.record.body
+        return RecordExplained(
+            number,
+            entry.record.protocol,
+            entry.record.endpoint,
+            tuple(_main(entry.parts)),
+            None if body is None else len(body),
+            events,
+        )
+
+    def _judged(self, decided: Decided) -> _Judged:
+        facts, matcher = decided.outcomes.facts, self._matcher
+        sets = matcher.index.match(facts.columns, facts.channels, facts.protocols, facts.events)
+        matched = matcher.resolver.drop_unequal(facts.columns, sets)
+        left = matcher.checks.check(facts, matched).sets
+        return _Judged(decided, matcher.index.classify(facts.columns), matched, left)
+
+    def _event(self, judged: _Judged, row: int, outcome: Mapping[str, Any]) -> EventExplained:
+        facts = judged.decided.outcomes.facts
+        reading = facts.readings.get(row)
+        place = reading.place if reading is not None else -1
+        envelope = envelope_of_row(facts, row, judged.decided.entries[0])
+        faults = envelope.faults or ((envelope.detail,) if envelope.detail else ())
+        if row in facts.faults or facts.channels[row] < 0:
+            return EventExplained(place, envelope.mode, faults, (), 0, None, "", outcome)
+        told = self._matcher.row(facts, row, judged.classes)
+        candidates, best, chosen = self._candidates(judged, row, told)
+        winner = None if chosen is None else self._matcher.targets[chosen].xid
+        total = self._matcher.index.channel_size(told.channel)
+        shown = candidates[: self._most]
+        why = self._why(candidates, best, winner)
+        return EventExplained(place, envelope.mode, faults, shown, total - len(shown), winner, why, outcome)
+
+    def _candidates(self, judged: _Judged, row: int, told: Row) -> tuple[tuple[Candidate, ...], list[int], int | None]:
+        """Return the candidates in order, all that match and the nearest others, those that specificity leaves, and
+        the target that takes the record, which may be a base that is no candidate.
+        """
+        ranked = self._matcher.nearest.ranked(told)
+        found = dict(islice(ranked, self._most))
+        # Those that match come first. There may be more of them than are shown, and the winner may be any.
+        if found and all(check.holds for check in list(found.values())[-1]):
+            found.update(_matching(ranked))
+        matching = [number for number, checks in found.items() if all(check.holds for check in checks)]
+        verdicts = self._verdicts(judged.decided.outcomes.facts, judged, row)
+        dropped = set(members(self._bits(judged.matched, row) & ~self._bits(judged.left, row)))
+        left = [number for number in matching if number not in dropped]
+        matched = MatchSet(sum(1 << n for n in left), told.event, tuple(left))
+        best = self._matcher.resolver.most_specific(matched)
+        chosen = self._matcher.resolver.decided(matched, best) if len(best) > 1 else next(iter(best), None)
+        made = {
+            number: self._candidate(number, checks, told.event, verdicts.get(number, ()), dropped, best, chosen)
+            for number, checks in found.items()
+        }
+        order = sorted(made, key=lambda n: self._promise(n, made[n], n in dropped, best))
+        return tuple(made[number] for number in order), best, chosen
+
+    def _bits(self, sets: Int, row: int) -> int:
+        return self._matcher.index.sets[int(sets[row])].bits
+
+    def _verdicts(self, facts: Facts, judged: _Judged, row: int) -> dict[int, tuple[str, ...]]:
+        found = self._matcher.checks.verdicts(facts, int(judged.matched[row]), row)
+        return {number: tuple(map(str, faults)) or FITS for number, faults in found.items()}
+
+    @staticmethod
+    def _promise(number: int, candidate: Candidate, dropped: bool, best: Sequence[int]) -> tuple[Any, ...]:
+        """Order: the winner or those that tie, what else matches by specificity, then as they were ranked."""
+        if not candidate.matches:
+            return (3,)
+        rank = 0 if number in best else 2 if dropped else 1
+        return (rank, -candidate.literals, -candidate.characters, candidate.message)
+
+    def _candidate(
+        self,
+        number: int,
+        checks: Sequence[Check],
+        event: bool,
+        schema: tuple[str, ...],
+        dropped: set[int],
+        best: Sequence[int],
+        chosen: int | None,
+    ) -> Candidate:
+        target = self._matcher.targets[number]
+        literals, characters = target.event_rank if event else target.native_rank
+        failed = sum(not check.holds for check in checks)
+        wins = number == chosen
+        verdict = "matches, and is less specific"
+        if failed:
+            verdict = f"{failed} of {len(checks)} failed"
+        elif number in dropped:
+            verdict = "matches, and its schema rejects the data"
+        elif number in best or wins:
+            verdict = "wins" if wins else "matches, and ties"
+        elif target.xid in {base for each in best for base in self._matcher.targets[each].definition.base}:
+            verdict = "matches, and is a base of the winner"
+        return Candidate(target.xid, tuple(checks), schema, literals, characters, verdict, wins)
+
+    def _why(self, candidates: Sequence[Candidate], best: Sequence[int], winner: str | None) -> str:
+        matching = [each for each in candidates if each.matches]
+        left = [each for each in matching if not each.verdict.endswith("rejects the data")]
+        if not candidates:
+            return "there is no candidate"
+        if not matching:
+            return "no candidate matches; the first is nearest"
+        if not best:
+            return "every candidate that matches has a schema that rejects the data"
+        if len(best) > 1:
+            tied = f"{len(best)} candidates are equally specific"
+            return tied if winner is None else f"{tied}, and match.ambiguous takes {winner}"
+        if len(left) > 1:
+            return f"the most specific of {len(left)} that match"
+        only = "the only one whose schema takes the data" if len(matching) > 1 else "the only one that matches"
+        return only + (", by content type and schema alone" if decides(self._target(best[0])) else "")
+
+    def _target(self, number: int) -> Target:
+        return self._matcher.targets[number]
+
+
+def _matching(ranked: Iterator[tuple[int, list[Check]]]) -> dict[int, list[Check]]:
+    """Return those that match of what is still to come."""
+    found: dict[int, list[Check]] = {}
+    for number, checks in ranked:
+        if not all(check.holds for check in checks):
+            break
+        found[number] = checks
+    return found
+
+
+def _main(parts: Sequence[Part]) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    for key in MAIN:
+        part = first(parts, key)
+        if part is not None and part.value is not None:
+            text = part.text
+            found.append((key, text if text is not None else f"({len(part.value)} bytes)"))
+    return found

@@ -1,0 +1,345 @@
+"""Facts: all that matching looks at, as columns, for the rows of one batch.
+
+Rows come in two ways. Columns that selectors cut out settle most Kafka records. Raw rows (parts and body) go
+through the exact codec: odd Kafka records, everything from the inbox, and all other protocols. A CloudEvents batch
+becomes one fact row per event. Both end in the same columns and the same matcher.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from bindings.codings import coding_of
+from bindings.envelope import Envelope
+from bindings.events import NotAnEvent, decode_batch
+from bindings.parts import BINARY_KIND, Part, Parts, first
+from bindings.protocols import BINDINGS, Binding, stream_id
+from catalog.values import is_timestamp
+from router.matching.attributes import value_fault
+from router.matching.index.columns import Columns, Int, SplitColumn
+from router.matching.mapping import Defaults
+
+PROTOCOL_NUMBERS: Final = {protocol: number for number, protocol in enumerate(BINDINGS)}
+NO_SOURCE: Final = -1
+"""The source of a fact row that stands for nothing, because the exact codec reads its record."""
+OVERSIZED: Final = "oversized"
+"""The part by which a gateway marks a message past its limit, and the reason of the dead letter."""
+UNDECODABLE: Final = "undecodable"
+"""The same for bytes that are no message of the protocol; they are the body, and the part's text says why."""
+JSON: Final = "application/json"
+"""What data are in a structured event that does not say."""
+EVENT_MEDIA: Final = b"application/cloudevents+json"
+MAX_COPIED_BYTES: Final = 64 * 1024 * 1024
+"""Bytes that the parts of a batch's message may take with each of its events: every event has all of them.
+
+A record of a megabyte may hold thousands of events and thousands of headers, which would be gigabytes together.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRow:
+    """One record for the exact codec. ``identity`` and ``time`` (of arrival) serve mapped events that lack their own.
+
+    ``channel`` is its number (-1: unknown); ``sniff`` tells whether that channel takes events in plain JSON bodies.
+    """
+
+    source: int
+    binding: Binding
+    parts: Parts
+    body: bytes | None
+    channel: int
+    sniff: Callable[[], bool]
+    identity: str
+    time: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The exact reading of one fact row. ``place`` is its place in a batch, -1 outside of one."""
+
+    parts: Parts
+    body: bytes | None
+    envelope: Envelope
+    place: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What a data schema looks at: the data, and the content type that says how to read them.
+
+    ``whole`` tells that the data are the message's body, and not a part of it; ``coding`` how that body is coded.
+    """
+
+    body: bytes | None
+    content_type: str | None
+    coding: str = ""
+    whole: bool = True
+
+
+@dataclass(slots=True)
+class Facts:
+    """One batch. Fact row *i* belongs to input row ``sources[i]``; ``readings`` are of raw rows only.
+
+    ``faults`` give reason and detail of rows that are no valid record whatever the catalog says. ``batches`` are
+    the input rows that were CloudEvents batches. ``bodies`` and their content ``codings`` are those of rows without a
+    reading, where the plan needs them.
+    """
+
+    columns: Columns
+    channels: Int
+    protocols: Int
+    events: Int
+    sources: Int
+    defaults: Defaults
+    faults: dict[int, tuple[str, str]] = field(default_factory=dict)
+    readings: dict[int, Reading] = field(default_factory=dict)
+    batches: frozenset[int] = frozenset()
+    bodies: pa.BinaryArray | None = None
+    codings: pa.StringArray | None = None
+
+    def payload(self, row: int) -> Payload | None:
+        """Return what the data schema of that row's definition looks at; None when it is not known here."""
+        reading = self.readings.get(row)
+        if reading is None:
+            if self.bodies is None or row >= len(self.bodies):
+                return None
+            coding = self.codings[row].as_py() if self.codings is not None else None
+            return Payload(self.bodies[row].as_py(), self.defaults.datacontenttype[row].as_py(), coding or "")
+        envelope = reading.envelope
+        if not envelope.is_event:
+            return Payload(reading.body, envelope.content_type, coding_of(reading.parts))
+        content = envelope.attributes.get("datacontenttype")
+        if envelope.mode == "structured":
+            return Payload(envelope.data, content or JSON, whole=False)
+        return Payload(envelope.data, content, coding_of(reading.parts))
+
+    def payloads(self, rows: Sequence[int]) -> list[Payload | None]:
+        """Return the answers of :meth:`payload` for many rows; those of columns are taken at once."""
+        if self.readings or self.bodies is None:
+            return [self.payload(row) for row in rows]
+        at = pa.array(rows, pa.int64())
+        bodies, types = self.bodies.take(at).to_pylist(), self.defaults.datacontenttype.take(at).to_pylist()
+        if self.codings is None or self.codings.null_count == len(self.codings):
+            return [Payload(body, content_type) for body, content_type in zip(bodies, types, strict=True)]
+        codings = (coding or "" for coding in self.codings.take(at).to_pylist())
+        return [Payload(*each) for each in zip(bodies, types, codings, strict=True)]
+
+    def values(self, row: int, key: str) -> list[str | None]:
+        """Return the values of a property in one row, as an explanation shows them; empty when absent."""
+        found = self.columns.repeats.get((row, key))
+        if found is not None:
+            return list(found)
+        column = self.columns.by_key.get(key)
+        text = column.values[row].as_py() if column is not None else None
+        return [] if text is None else [text]
+
+
+class _Sparse:
+    """Columns of which each row fills a few."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[int]] = {}
+        self._texts: dict[str, list[str | None]] = {}
+
+    def put(self, row: int, key: str, text: str | None) -> None:
+        self._rows.setdefault(key, []).append(row)
+        self._texts.setdefault(key, []).append(text)
+
+    def columns(self, rows: int) -> dict[str, pa.StringArray]:
+        made: dict[str, pa.StringArray] = {}
+        for key, places in self._rows.items():
+            indices = np.full(rows, -1, np.int64)
+            indices[places] = np.arange(len(places))
+            made[key] = pa.array(self._texts[key], pa.string()).take(pa.array(indices, mask=indices < 0))
+        return made
+
+
+class RawFacts:
+    """Builds facts from raw rows, for the properties that a plan's index looks at."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._keys = frozenset(keys)
+        self._bytes = {key.removeprefix("b."): key for key in self._keys if key.startswith("b.")}
+        self._sparse = _Sparse()
+        self._repeats: dict[tuple[int, str], list[str | None]] = {}
+        self._lines: list[tuple[int, int, int, int]] = []
+        self._defaults: list[tuple[str, str | None, str | None, str | None]] = []
+        self._batches: set[int] = set()
+        self._faults: dict[int, tuple[str, str]] = {}
+        self._readings: dict[int, Reading] = {}
+
+    def add(self, raw: RawRow) -> None:
+        """Read one raw row; a batch adds a fact row per event, and none when it is empty."""
+        envelope = raw.binding.envelope(raw.parts, raw.body, raw.sniff)
+        if envelope.mode != "batch":
+            self._add(raw, Reading(raw.parts, raw.body, envelope))
+            return
+        try:
+            events = decode_batch(raw.body)
+            _require_few(len(events), raw.parts)
+        except NotAnEvent as error:
+            failed = Envelope("undecodable", data=raw.body, content_type=envelope.content_type, detail=str(error))
+            self._add(raw, Reading(raw.parts, raw.body, failed))
+            return
+        self._batches.add(raw.source)
+        parts = single(raw.parts, raw.binding.rule.content_type)
+        for place, event in enumerate(events):
+            self._add(raw, Reading(parts, event, raw.binding.envelope(parts, event, raw.sniff), place))
+
+    def build(self) -> Facts:
+        """Return the facts of all rows added."""
+        rows = len(self._lines)
+        table = np.array(self._lines, np.int64).reshape(rows, 4)
+        columns = {key: SplitColumn(values) for key, values in self._sparse.columns(rows).items()}
+        lists = list(zip(*self._defaults, strict=True)) if rows else [(), (), (), ()]
+        arrays = [pa.array(values, pa.string()) for values in lists]
+        channels, protocols, events, sources = (np.ascontiguousarray(table[:, at]) for at in range(4))
+        return Facts(
+            Columns(rows, columns, self._repeats),
+            channels,
+            protocols,
+            events,
+            sources,
+            Defaults(*arrays),
+            self._faults,
+            self._readings,
+            frozenset(self._batches),
+        )
+
+    def _add(self, raw: RawRow, reading: Reading) -> None:
+        row = len(self._lines)
+        envelope = reading.envelope
+        number = PROTOCOL_NUMBERS[raw.binding.protocol]
+        self._lines.append((raw.channel, number, int(envelope.is_event), raw.source))
+        self._readings[row] = reading
+        self._defaults.append(self._default(raw, reading))
+        marked = first(reading.parts, OVERSIZED), first(reading.parts, UNDECODABLE)
+        if marked[0] is not None:
+            self._faults[row] = (OVERSIZED, f"{marked[0].text} bytes of body are more than gateways.max_body")
+        elif marked[1] is not None:
+            self._faults[row] = (UNDECODABLE, marked[1].text or "the message cannot be decoded")
+        elif envelope.mode == "undecodable":
+            self._faults[row] = ("undecodable", envelope.detail)
+        elif envelope.faults:
+            self._faults[row] = ("invalid-cloudevent", "; ".join(envelope.faults))
+        else:
+            self._attributes(row, envelope)
+            self._options(row, raw.binding, reading.parts)
+
+    def _attributes(self, row: int, envelope: Envelope) -> None:
+        content = envelope.content_type
+        if envelope.is_event:
+            attributes = envelope.attributes
+            content = attributes.get("datacontenttype")
+            for name, text in attributes.items():
+                if f"e.{name}" in self._keys and name != "datacontenttype":
+                    self._sparse.put(row, f"e.{name}", text)
+            if content is not None and "e.datacontenttype" in self._keys:
+                self._sparse.put(row, "e.datacontenttype", content)
+        if content is not None and "d" in self._keys:
+            self._sparse.put(row, "d", content)
+
+    def _options(self, row: int, binding: Binding, parts: Parts) -> None:
+        found: dict[str, list[str | None]] = {}
+        for part in parts:
+            if part.value is None:
+                continue  # A header without a value counts as absent (section 10).
+            for key, text in _texts(part, binding):
+                if key in self._keys:
+                    found.setdefault(key, []).append(text)
+            if part.key in self._bytes:
+                found.setdefault(self._bytes[part.key], []).append(base64.b64encode(part.value).decode("ascii"))
+        for key, texts in found.items():
+            if len(texts) == 1 and texts[0] is not None:
+                self._sparse.put(row, key, texts[0])
+            else:
+                self._sparse.put(row, key, None)
+                self._repeats[(row, key)] = texts
+
+    def _default(self, raw: RawRow, reading: Reading) -> tuple[str, str | None, str | None, str | None]:
+        binding, parts = raw.binding, reading.parts
+        if reading.envelope.is_event:
+            return raw.identity, None, None, None
+        identities = (_text(parts, binding.id_key), stream_id(parts))
+        identity = next((text for text in identities if text and not value_fault("id", (), text)), raw.identity)
+        times = (_text(parts, binding.time_key), raw.time)
+        time = next((text for text in times if text and is_timestamp(text)), None)
+        key = _text(parts, "key") if binding.protocol == "KAFKA" else None
+        return identity, time, reading.envelope.content_type, key
+
+
+def _text(parts: Parts, key: str) -> str | None:
+    part = first(parts, key) if key else None
+    return part.text if part else None
+
+
+def _texts(part: Part, binding: Binding) -> Iterable[tuple[str, str | None]]:
+    """Yield the property keys and comparable texts of one part."""
+    if part.key == "key" and binding.protocol == "KAFKA":
+        yield "p.key", part.text
+        yield "p.key_base64", base64.b64encode(part.value or b"").decode("ascii")
+    elif part.kind == BINARY_KIND and part.value is not None:
+        yield f"p.{part.key}", base64.b64encode(part.value).decode("ascii")
+    elif part.key.startswith("headers.") and part.key.lower() == "headers.content-type":
+        yield "p.headers.content-type", part.text
+    else:
+        yield f"p.{part.key}", part.text
+
+
+def _require_few(events: int, parts: Parts) -> None:
+    """Require that the events of a batch, each with all parts of its message, stay within MAX_COPIED_BYTES."""
+    size = sum(len(part.key) + len(part.value or b"") for part in parts)
+    if events * size > MAX_COPIED_BYTES:
+        raise NotAnEvent(
+            f"each of the {events} events of the batch would get all {size} bytes of its message's headers and other "
+            f"properties, together more than {MAX_COPIED_BYTES}; send smaller batches, or fewer headers"
+        )
+
+
+def single(parts: Parts, content_type: str) -> list[Part]:
+    """Return the parts of one event of a batch: those of the message, with the media type of one event."""
+    single: list[Part] = []
+    for part in parts:
+        is_content = part.key == content_type or part.key.lower() == content_type == "headers.content-type"
+        single.append(Part(part.key, EVENT_MEDIA) if is_content else part)
+    return single
+
+
+def join(one: Facts, other: Facts, keys: Sequence[str]) -> Facts:
+    """Append the rows of *other* to those of *one*, with the columns of *keys* and all attributes."""
+    shift = one.columns.rows
+    attributes = (key for key in (*one.columns.by_key, *other.columns.by_key) if key.startswith("e."))
+    columns = {
+        key: SplitColumn(pa.concat_arrays([_column(one, key), _column(other, key)]))
+        for key in dict.fromkeys((*keys, *attributes))
+        if key in one.columns.by_key or key in other.columns.by_key
+    }
+    repeats = {(row + shift, key): texts for (row, key), texts in other.columns.repeats.items()}
+    defaults = [
+        pa.concat_arrays([getattr(one.defaults, name), getattr(other.defaults, name)])
+        for name in ("id", "time", "datacontenttype", "partitionkey")
+    ]
+    return Facts(
+        Columns(shift + other.columns.rows, columns, {**one.columns.repeats, **repeats}),
+        np.concatenate((one.channels, other.channels)),
+        np.concatenate((one.protocols, other.protocols)),
+        np.concatenate((one.events, other.events)),
+        np.concatenate((one.sources, other.sources)),
+        Defaults(*defaults),
+        {**one.faults, **{row + shift: fault for row, fault in other.faults.items()}},
+        {**one.readings, **{row + shift: reading for row, reading in other.readings.items()}},
+        one.batches | other.batches,
+        one.bodies,
+        one.codings,
+    )
+
+
+def _column(facts: Facts, key: str) -> pa.StringArray:
+    column = facts.columns.by_key.get(key)
+    return column.values if column is not None else pa.nulls(facts.columns.rows, pa.string())

@@ -1,0 +1,239 @@
+"""The compiled index of all candidates: which of them does each row of a batch match?
+
+Sets of candidates are Python integers used as bit sets, one bit per target. Each class of each property accepts a
+set; what a row matches is the intersection over its properties. Rows with the same classes share their result, so
+a batch costs a few array operations and one look-up per distinct combination, hardly more at 10,000 definitions
+than at ten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from catalog.definitions.constraints import Constraint
+from catalog.definitions.targets import Target
+from router.matching.index.classes import PropertyClasses
+from router.matching.index.columns import Columns, Int, SplitColumn
+from router.matching.index.tables import KeyTable
+
+COMBINATIONS_LIMIT: Final = 500_000
+"""Combinations remembered per plan; past it the memory starts anew, so that it stays bounded."""
+_CODE_BITS: Final = 62
+_NUMBER_BITS: Final = 31
+
+
+@dataclass(frozen=True, slots=True)
+class MatchSet:
+    """The targets that rows of one combination match, before any winner is chosen."""
+
+    bits: int
+    event: bool
+    targets: tuple[int, ...]
+
+
+class _Acceptance:
+    """Per class of one property, the set of targets that it lets pass, for one kind of record."""
+
+    def __init__(self, everyone: int, wanted: Mapping[int, list[int]]) -> None:
+        """``wanted`` maps a target to the numbers of its constraints on this property."""
+        self._free = everyone
+        self._single: dict[int, int] = {}
+        self._several: list[tuple[int, int]] = []
+        for target, numbers in wanted.items():
+            self._free &= ~(1 << target)
+            if len(numbers) == 1:
+                self._single[numbers[0]] = self._single.get(numbers[0], 0) | 1 << target
+            else:
+                self._several.append((1 << target, sum(1 << number for number in set(numbers))))
+        self._by_class: dict[int, int] = {}
+
+    def of(self, number: int, satisfied: int) -> int:
+        """Return the set that passes, for class ``number`` whose values satisfy those constraints."""
+        known = self._by_class.get(number)
+        if known is None:
+            known = self._free
+            rest = satisfied
+            while rest:
+                low = rest & -rest
+                known |= self._single.get(low.bit_length() - 1, 0)
+                rest ^= low
+            for bit, needed in self._several:
+                if satisfied & needed == needed:
+                    known |= bit
+            self._by_class[number] = known
+        return known
+
+
+class MatchIndex:
+    """All targets of a plan, indexed by property.
+
+    ``channels`` maps a channel's number to its candidates (target numbers); ``protocols`` are the canonical
+    names, in the numbering that batches use. The index fills its memory as it works, but the answer to a batch
+    depends on nothing but the batch.
+    """
+
+    def __init__(self, targets: Sequence[Target], channels: Sequence[Sequence[int]], protocols: Sequence[str]) -> None:
+        self.targets = tuple(targets)
+        self._channels = [sum(1 << target for target in set(numbers)) for numbers in channels]
+        self._everyone = (1 << len(self.targets)) - 1
+        self._by_protocol: dict[tuple[str | None, bool], int] = {}
+        self.classes: dict[str, PropertyClasses] = {}
+        self._accept: dict[tuple[bool, str], _Acceptance] = {}
+        self._applies = {
+            (number, event): self._applicable(name, event=event)
+            for number, name in enumerate(protocols)
+            for event in (False, True)
+        }
+        self._compile()
+        self.keys = tuple(self.classes)
+        self.sets: list[MatchSet] = []
+        self._set_numbers: dict[tuple[int, bool], int] = {}
+        self._protocols = tuple(protocols)
+        self._bits = [0] * (3 + len(self.keys))
+        self._forget()
+
+    def _applicable(self, protocol: str, *, event: bool) -> int:
+        return sum(
+            1 << number
+            for number, target in enumerate(self.targets)
+            if target.protocol in (None, protocol) and target.constraints(event=event) is not None
+        )
+
+    def _compile(self) -> None:
+        wanted: dict[tuple[bool, str], dict[int, list[int]]] = {}
+        numbers: dict[str, dict[Constraint, int]] = {}
+        for number, target in enumerate(self.targets):
+            for event in (False, True):
+                for key, constraint in target.constraints(event=event) or ():
+                    mine = numbers.setdefault(key, {})
+                    place = mine.setdefault(constraint, len(mine))
+                    wanted.setdefault((event, key), {}).setdefault(number, []).append(place)
+        everyone = self._everyone
+        self.classes = {key: PropertyClasses(list(constraints)) for key, constraints in numbers.items()}
+        self._accept = {place: _Acceptance(everyone, mine) for place, mine in wanted.items()}
+
+    def match(self, columns: Columns, channels: Int, protocols: Int, events: Int) -> Int:
+        """Return per row the number of its :class:`MatchSet` in :attr:`sets`.
+
+        ``channels`` and ``protocols`` hold numbers (-1: unknown), ``events`` 1 for a CloudEvent and 0 for a native
+        record, whose envelope constraints are not looked at.
+        """
+        matrix = [channels, protocols, events, *self.classify(columns)]
+
+        def set_of(_: int, row: int) -> int:
+            return self._intersect([int(line[row]) for line in matrix])
+
+        return self._known.look_up(self._codes(matrix), set_of)
+
+    def _codes(self, matrix: Sequence[Int]) -> Int:
+        """Return one number per row that tells its combination of classes from every other, the same in every batch.
+
+        Lines are packed into the bits of one integer; when they do not fit, what is packed so far is numbered anew.
+        """
+        self._widen()
+        codes = np.zeros(len(matrix[0]), np.int64)
+        used = 0
+        for line, bits, numbers in zip(matrix, self._bits, self._numbers, strict=True):
+            if used + bits > _CODE_BITS:
+                codes, used = numbers.look_up(codes, self._next_number), _NUMBER_BITS
+            # In place, for these passes are over all rows and properties. One more, since -1 is a number too.
+            codes <<= bits
+            codes += line
+            codes += 1
+            used += bits
+        return codes
+
+    def _widen(self) -> None:
+        """Give every line the bits it needs. Classes come with values, so they may stop to fit: all is forgotten."""
+        sizes = [len(self._channels), len(self._protocols), 2, *(len(self.classes[key].bits) for key in self.keys)]
+        if any(size + 1 >= 1 << bits for size, bits in zip(sizes, self._bits, strict=True)) or (
+            self._next >= 1 << (_NUMBER_BITS - 1)
+        ):
+            self._bits = [(size + 1).bit_length() + 2 for size in sizes]
+            self._forget()
+
+    def _forget(self) -> None:
+        self._next = 0
+        self._numbers = [KeyTable(COMBINATIONS_LIMIT) for _ in self._bits]
+        self._known = KeyTable(COMBINATIONS_LIMIT)
+
+    def _next_number(self, _: int, __: int) -> int:
+        self._next += 1
+        return self._next
+
+    def classify(self, columns: Columns) -> list[Int]:
+        """Return the class of every row, for each property of :attr:`keys`."""
+        absent = np.zeros(columns.rows, np.int64)
+        found = {key: absent for key in self.keys}
+        for key in self.keys:
+            column = columns.by_key.get(key)
+            if column is not None:
+                found[key] = self.classes[key].classify(column)
+        for (row, key), texts in columns.repeats.items():
+            if key in found:
+                if found[key] is absent:
+                    found[key] = absent.copy()
+                found[key][row] = self.classes[key].class_of(texts)
+        return list(found.values())
+
+    def _intersect(self, fact: list[int]) -> int:
+        channel, protocol, event, *classes = fact
+        bits = self.candidates(channel, protocol, event=bool(event))
+        for key, number in zip(self.keys, classes, strict=True):
+            if not bits:
+                break
+            acceptance = self._accept.get((bool(event), key))
+            if acceptance is not None:
+                bits &= acceptance.of(number, self.classes[key].bits[number])
+        return self.set_number(bits, event=bool(event))
+
+    def candidates(self, channel: int, protocol: int, *, event: bool) -> int:
+        """Return the set of targets that are candidates on that channel and apply to that kind of record."""
+        if channel < 0 or protocol < 0:
+            return 0
+        return self._channels[channel] & self._applies[(protocol, event)]
+
+    def accepting(self, key: str, values: SplitColumn, *, event: bool) -> list[int]:
+        """Return per value of a property the set of targets that it does not exclude."""
+        acceptance, classes = self._accept.get((event, key)), self.classes[key]
+        if acceptance is None:
+            return [self._everyone] * len(values.values)
+        return [acceptance.of(number, classes.bits[number]) for number in classes.classify(values).tolist()]
+
+    def of_protocol(self, protocol: str | None, *, event: bool) -> int:
+        """Return the targets that may apply to a record to which a target of *protocol* applies."""
+        known = self._by_protocol.get((protocol, event))
+        if known is None:
+            known = self._by_protocol[(protocol, event)] = sum(
+                1 << number
+                for number, target in enumerate(self.targets)
+                if (protocol is None or target.protocol in (None, protocol))
+                and target.constraints(event=event) is not None
+            )
+        return known
+
+    def channel_size(self, channel: int) -> int:
+        """Return the number of candidates of a channel, whatever their protocol; 0 for an unknown one."""
+        return self._channels[channel].bit_count() if channel >= 0 else 0
+
+    def set_number(self, bits: int, *, event: bool) -> int:
+        """Return the number of the match set with these targets."""
+        known = self._set_numbers.get((bits, event))
+        if known is None:
+            known = self._set_numbers[(bits, event)] = len(self.sets)
+            self.sets.append(MatchSet(bits, event, tuple(members(bits))))
+        return known
+
+
+def members(bits: int) -> list[int]:
+    """Return the numbers of the bits that are set, ascending."""
+    found: list[int] = []
+    while bits:
+        low = bits & -bits
+        found.append(low.bit_length() - 1)
+        bits ^= low
+    return found

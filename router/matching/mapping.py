@@ -1,0 +1,351 @@
+"""Mapping native records to CloudEvents, for whole batches (semantics.md section 6).
+
+What an attribute is made of is settled once per definition and channel: literal text, placeholders and defaults,
+joined. Whether every placeholder is supplied is settled there too, so that a definition which can never be mapped
+is known before the first record. No attribute leaves that CloudEvents forbids (:mod:`router.matching.attributes`): a
+definition that always gives one is unmappable as such, a record that makes it give one is a dead letter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catalog.definitions.constraints import template_of
+from catalog.definitions.targets import Target
+from catalog.model import Definition, Property
+from catalog.schemas.contract import Family
+from catalog.schemas.formats import parse_format
+from catalog.templates import TEMPLATE_TYPES, Placeholder
+from catalog.values import is_any_timestamp, percent_encode, text_of
+from router.matching.attributes import Types, always_valid, name_fault, of_types, printable, types_of, value_fault
+from router.matching.context import Slot
+from router.matching.index.columns import Columns, Int
+from router.matching.index.ragged import Ragged
+from router.matching.verdicts import Resolver
+
+Default = Literal["id", "time", "datacontenttype", "partitionkey"]
+DEFAULTS: Final[tuple[Default, ...]] = ("id", "time", "datacontenttype", "partitionkey")
+FALLBACKS: Final = frozenset({"id", "source", "time"})
+REQUIRED: Final = frozenset({"id", "source", "type"})
+ATTRIBUTES: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_RESERVED: Final = r"[^A-Za-z0-9\-._~]"
+_FORMAT_CONTENT: Final[dict[Family, str]] = {
+    "JsonSchema": "application/json",
+    "JsonStructure": "application/json",
+    "Avro": "application/vnd.apache.avro",
+    "Protobuf": "application/protobuf",
+    "XSD": "application/xml",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of an attribute's value: ``text`` as it is, or the value of the placeholder ``name``, or a default."""
+
+    text: str = ""
+    name: str = ""
+    encode: bool = False
+    default: Default | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute of a mapped event: what it is made of, and the types to hold its values against.
+
+    A ``needed`` one makes the record unmappable when its default turns out to be absent.
+    """
+
+    name: str
+    pieces: tuple[Piece, ...]
+    types: Types = ()
+    needed: bool = False
+
+    @property
+    def constant(self) -> str | None:
+        """The value, when it is the same for every record."""
+        if any(piece.name or piece.default for piece in self.pieces):
+            return None
+        return "".join(piece.text for piece in self.pieces)
+
+    def expanded(self, value: str) -> str:
+        """Return the attribute with *value* for each placeholder."""
+        return "".join(value if piece.name else piece.text for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How one definition maps on one channel: attributes in order, or the one that makes it unmappable and why."""
+
+    attributes: tuple[Attribute, ...] = ()
+    content_type: str | None = None
+    unmappable: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a channel adds: the default ``source``, and context attributes from settings."""
+
+    source: str
+    context: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Defaults:
+    """Per row of a batch, the values that the protocol supplies; null where it has none.
+
+    ``id`` and ``time`` are such as CloudEvents lets them be; of the others, what no attribute may be counts as none.
+    """
+
+    id: pa.StringArray
+    time: pa.StringArray
+    datacontenttype: pa.StringArray
+    partitionkey: pa.StringArray
+
+
+def program_of(definition: Definition, supplied: frozenset[str], origin: Origin, *, envelope: bool = True) -> Program:
+    """Compile the mapping of a definition, given the names of the placeholders that matching supplies.
+
+    ``envelope`` tells whether it declares the CloudEvents envelope on this channel, by itself or by default.
+    """
+    made = {"specversion": Attribute("specversion", (Piece("1.0"),))}
+    declared = {prop.name: _absolute(prop, definition) for prop in definition.envelopemetadata} if envelope else {}
+    for name, prop in declared.items():
+        pieces, missing = _declared(prop, supplied, origin)
+        if missing and name not in FALLBACKS:
+            return Program(unmappable=f"{name}: nothing supplies {{{missing}}}")
+        if pieces and not missing:
+            made[name] = Attribute(name, pieces, types_of(name, prop.type))
+    content = definition.datacontenttype or inferred_content_type(definition.dataschemaformat)
+    for name, pieces in _left(definition, origin).items():
+        # Arrival has a time in every source, so that only what `match` reads may lack one.
+        needed = name in declared and declared[name].required and name != "time"
+        made.setdefault(name, Attribute(name, pieces, needed=needed))
+    for name, prop in declared.items():
+        if (prop.required or name in REQUIRED) and name not in made:
+            return Program(unmappable=f"{name}: required, and has neither a value nor a default")
+    attributes = [_checked(each) for each in made.values()]
+    fault = next((each for each in attributes if isinstance(each, str)), "")
+    kept = tuple(each for each in attributes if isinstance(each, Attribute))
+    return Program(unmappable=fault) if fault else Program(kept, content_type=content)
+
+
+def _checked(attribute: Attribute) -> Attribute | str:
+    """Return the attribute without types that it cannot break, or what it always breaks."""
+    fault, constant = name_fault(attribute.name), attribute.constant
+    if not fault and constant is not None:
+        fault = value_fault(attribute.name, attribute.types or types_of(attribute.name, "any"), constant)
+    if fault:
+        return f"{attribute.name}: {fault}"
+    encoded = all(piece.encode or not piece.name for piece in attribute.pieces)
+    probes = [attribute.expanded(value) for value in ("a", "%20")]
+    if constant is not None or (encoded and always_valid(attribute.name, attribute.types, probes)):
+        return replace(attribute, types=())
+    return attribute
+
+
+def inferred_content_type(schema_format: str | None) -> str | None:
+    """Return the content type that a schema format implies; None when it implies none."""
+    known = parse_format(schema_format) if schema_format else None
+    return _FORMAT_CONTENT[known.family] if known is not None else None
+
+
+def _absolute(prop: Property, definition: Definition) -> Property:
+    """Return a declared ``dataschema`` with the absolute URI that its value stands for, if there is one."""
+    return replace(prop, value=definition.schemauri) if prop.name == "dataschema" else prop
+
+
+def _declared(prop: Property, supplied: frozenset[str], origin: Origin) -> tuple[tuple[Piece, ...], str]:
+    """Return the pieces of a declared attribute, and the first placeholder that nothing supplies."""
+    if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
+        return (), ""
+    text = text_of(prop.value)
+    template = template_of(text, False)
+    if prop.type not in TEMPLATE_TYPES or template.is_literal:
+        return (Piece(text),), ""
+    pieces: list[Piece] = []
+    encode = prop.type == "uritemplate"
+    for part in template.parts:
+        if not isinstance(part, Placeholder):
+            pieces.append(Piece(part))
+        elif part.name in supplied:
+            pieces.append(Piece(name=part.name, encode=encode))
+        elif part.name in origin.context:
+            value = origin.context[part.name]
+            pieces.append(Piece(percent_encode(value) if encode else value))
+        else:
+            return (), part.name
+    return tuple(pieces), ""
+
+
+def _left(definition: Definition, origin: Origin) -> dict[str, tuple[Piece, ...]]:
+    left: dict[str, tuple[Piece, ...]] = {name: (Piece(default=name),) for name in DEFAULTS}
+    left["source"] = (Piece(origin.source),)
+    left["type"] = (Piece(definition.messageid),)
+    if definition.schemauri and not any(prop.name == "dataschema" for prop in definition.envelopemetadata):
+        left["dataschema"] = (Piece(definition.schemauri),)
+    return left
+
+
+class Mapper:
+    """Maps the native rows of a batch. One per plan; programs are compiled when first needed and kept."""
+
+    def __init__(self, resolver: Resolver, targets: Sequence[Target], origins: Sequence[Origin]) -> None:
+        self._resolver = resolver
+        self._targets = targets
+        self._origins = origins
+        self._programs: dict[tuple[int, int], int] = {}
+        self.programs: list[Program] = []
+        self._slots: list[dict[str, Slot]] = []
+        self._laid: _Laid | None = None
+
+    def program(self, target: int, channel: int) -> int:
+        """Return the number of the program that maps this target's native records on that channel."""
+        known = self._programs.get((target, channel))
+        if known is None:
+            slots = {slot.name: slot for slot in self._resolver.slots(target, event=False)}
+            seen = self._targets[target]
+            origin = self._origins[channel]
+            made = program_of(seen.definition, frozenset(slots), origin, envelope=seen.envelope)
+            known = self._programs[(target, channel)] = len(self.programs)
+            self.programs.append(made)
+            self._slots.append(slots)
+            self._laid = None
+        return known
+
+    def map(
+        self, columns: Columns, rows: Int, programs: Int, defaults: Defaults
+    ) -> tuple[pa.ListArray, dict[int, str]]:
+        """Return, for each of *rows*, its attributes in order; unmappable programs give an empty list.
+
+        Rows whose values make no valid event are told by their place in *rows*, with the attribute and why.
+        """
+        laid = self._layout()
+        owners, attributes = laid.attributes.expand(programs)
+        holders, pieces = laid.pieces.expand(attributes)
+        values = self._piece_values(laid, columns, rows, programs, owners[holders], pieces, defaults)
+        counts = laid.pieces.counts[attributes]
+        offsets = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
+        joined = pc.binary_join(pa.ListArray.from_arrays(offsets, values), "")
+        faults = laid.faults(joined, attributes, owners)
+        kept = pc.is_valid(joined)
+        names = laid.names.take(pa.array(attributes)).filter(kept)
+        entries = pa.StructArray.from_arrays([names, joined.filter(kept).cast(pa.binary())], names=["key", "value"])
+        per_row = np.bincount(owners[kept.to_numpy(zero_copy_only=False)], minlength=len(rows))
+        starts = pa.array(np.concatenate(([0], np.cumsum(per_row))).astype(np.int32))
+        return pa.ListArray.from_arrays(starts, entries), faults
+
+    def _layout(self) -> _Laid:
+        if self._laid is None:
+            self._laid = _Laid(self.programs, self._slots, self._resolver)
+        return self._laid
+
+    def _piece_values(
+        self,
+        laid: _Laid,
+        columns: Columns,
+        rows: Int,
+        programs: Int,
+        owners: Int,
+        pieces: Int,
+        defaults: Defaults,
+    ) -> pa.StringArray:
+        """Return the value of each piece in the row of its owner (owners index into *rows*)."""
+        kinds = laid.kinds[pieces]
+        indices = np.full(len(pieces), -1, np.int64)
+        texts = kinds == _TEXT
+        indices[texts] = laid.arguments[pieces[texts]]
+        slots = np.flatnonzero(kinds == _SLOT)
+        taken = self._resolver.slot_values(columns, rows[owners[slots]], laid.arguments[pieces[slots]])
+        taken = _encoded(taken, laid.encodes[pieces[slots]])
+        indices[slots] = len(laid.texts) + np.arange(len(slots))
+        pools = [laid.texts, taken]
+        start = len(laid.texts) + len(taken)
+        for number, column in enumerate(self._default_columns(laid, rows, programs, defaults)):
+            mine = np.flatnonzero((kinds == _DEFAULT) & (laid.arguments[pieces] == number))
+            indices[mine] = start + owners[mine]
+            pools.append(column)
+            start += len(column)
+        return pa.concat_arrays(pools).take(pa.array(indices))
+
+    def _default_columns(self, laid: _Laid, rows: Int, programs: Int, defaults: Defaults) -> list[pa.StringArray]:
+        at = pa.array(rows)
+        content = pc.coalesce(_usable(defaults.datacontenttype.take(at)), laid.content_types.take(pa.array(programs)))
+        return [defaults.id.take(at), defaults.time.take(at), content, _usable(defaults.partitionkey.take(at))]
+
+
+_TEXT, _SLOT, _DEFAULT = 0, 1, 2
+_NULL: Final = pa.scalar(None, pa.string())
+
+
+def _usable(values: pa.StringArray) -> pa.StringArray:
+    """Return defaults without those that no attribute may be; a Kafka key of control characters is no text key."""
+    return pc.if_else(pc.and_(printable(values), pc.not_equal(values, "")), values, _NULL)
+
+
+class _Laid:
+    """Programs as flat arrays: programs -> attributes -> pieces."""
+
+    def __init__(self, programs: Sequence[Program], slots: Sequence[Mapping[str, Slot]], resolver: Resolver) -> None:
+        lists: list[list[int]] = []
+        made: list[Attribute] = []
+        piece_lists: list[list[int]] = []
+        texts: dict[str, int] = {}
+        flat: list[tuple[int, int, bool]] = []
+        for program, named in zip(programs, slots, strict=True):
+            lists.append(list(range(len(made), len(made) + len(program.attributes))))
+            for attribute in program.attributes:
+                made.append(attribute)
+                piece_lists.append(list(range(len(flat), len(flat) + len(attribute.pieces))))
+                flat.extend(_flat(piece, named, texts, resolver) for piece in attribute.pieces)
+        self.attributes = Ragged(lists)
+        self.pieces = Ragged(piece_lists)
+        self._made = made
+        self.names = pa.array([attribute.name for attribute in made], pa.string())
+        self._types = list(dict.fromkeys(attribute.types for attribute in made))
+        self._type_numbers = np.array([self._types.index(attribute.types) for attribute in made], np.int64)
+        self._needed = np.array([attribute.needed for attribute in made], bool)
+        self.texts = pa.array(list(texts), pa.string())
+        self.content_types = pa.array([program.content_type for program in programs], pa.string())
+        self.kinds = np.array([kind for kind, _, _ in flat], np.int64)
+        self.arguments = np.array([argument for _, argument, _ in flat], np.int64)
+        self.encodes = np.array([encode for _, _, encode in flat], bool)
+
+    def faults(self, values: pa.StringArray, attributes: Int, owners: Int) -> dict[int, str]:
+        """Return per owner the first of its values that breaks a rule, and which rule."""
+        bad = pc.fill_null(pc.invert(printable(values)), False).to_numpy(zero_copy_only=False).copy()
+        bad |= self._needed[attributes] & pc.is_null(values).to_numpy(zero_copy_only=False)
+        for number, types in enumerate(self._types):
+            places = np.flatnonzero(self._type_numbers[attributes] == number) if types else ()
+            if len(places):
+                held = pc.fill_null(of_types(values.take(pa.array(places)), types), True)
+                bad[places] |= ~held.to_numpy(zero_copy_only=False)
+        found: dict[int, str] = {}
+        for place in np.flatnonzero(bad).tolist():
+            attribute, text = self._made[int(attributes[place])], values[place].as_py()
+            absent = "required, and has neither a value nor a default"
+            fault = absent if text is None else value_fault(attribute.name, attribute.types, text)
+            found.setdefault(int(owners[place]), f"{attribute.name}: {fault}")
+        return found
+
+
+def _flat(piece: Piece, named: Mapping[str, Slot], texts: dict[str, int], resolver: Resolver) -> tuple[int, int, bool]:
+    if piece.default is not None:
+        return _DEFAULT, DEFAULTS.index(piece.default), False
+    if piece.name:
+        return _SLOT, resolver.slot_number(named[piece.name]), piece.encode
+    return _TEXT, texts.setdefault(piece.text, len(texts)), False
+
+
+def _encoded(values: pa.StringArray, encodes: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.StringArray:
+    reserved = pc.fill_null(pc.match_substring_regex(values, _RESERVED), False).to_numpy(zero_copy_only=False)
+    where = reserved & encodes
+    if not where.any():
+        return values
+    replacement = [percent_encode(values[int(at)].as_py()) for at in np.flatnonzero(where)]
+    return pc.replace_with_mask(values, pa.array(where), pa.array(replacement, pa.string()))

@@ -1,0 +1,225 @@
+"""The matcher: facts in, outcomes out. ``match`` and ``run`` use this very class.
+
+The steps, each on whole columns: index the candidates of every row, drop candidates whose repeated placeholders
+differ or whose data schema rejects the body, choose the most specific, take the context out, map native records.
+Only rows that end as dead letters are looked at one by one, for their explanation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from bindings.protocols import BINDINGS
+from catalog.definitions.targets import Target
+from catalog.schemas.validation import PayloadValidation
+from router.matching.channels import Channel
+from router.matching.conformance import Checked, PayloadChecks, Validation, mismatches, told
+from router.matching.facts import NO_SOURCE, Facts
+from router.matching.index.columns import Int
+from router.matching.index.index import MatchIndex
+from router.matching.mapping import Mapper
+from router.matching.nearest import Nearest, Row
+from router.matching.ties import Ties
+from router.matching.verdicts import AMBIGUOUS, Resolver, Verdicts
+
+EXPLANATIONS: Final = 1_000
+"""Records of one batch that are explained; alike ones share an explanation, the rest have none."""
+LOOKED_AT: Final = 20_000
+"""Records of one batch that are held against those explained already."""
+
+
+@dataclass(slots=True)
+class Outcomes:
+    """What became of each fact row.
+
+    ``winners`` number targets, negative for dead letters, whose ``reasons``, ``details`` and ``nearest`` are given
+    by row. ``attributes`` are those of mapped native records, in order; ``mapped`` numbers their rows. ``ties`` tell of
+    routed rows that several definitions match equally well how that was decided.
+    """
+
+    facts: Facts
+    winners: Int
+    contexts: pa.MapArray
+    reasons: dict[int, str]
+    details: dict[int, str]
+    nearest: dict[int, list[dict[str, Any]]]
+    mapped: Int
+    attributes: pa.ListArray
+    ties: dict[int, str] = field(default_factory=dict)
+
+
+class Matcher:
+    """Matches facts against the candidates of channels. Its memory grows with use and is bounded; answers do not
+    depend on it.
+    """
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        channels: Sequence[Channel],
+        payloads: PayloadValidation | None = None,
+        validation: Validation = "ambiguous",
+        ties: Ties | None = None,
+    ) -> None:
+        """``payloads`` holds the schemas of the targets' definitions; without it no body is looked at.
+
+        ``ties`` decides between targets that match equally well; without it such records are dead letters.
+        """
+        self.targets = tuple(targets)
+        self.channels = tuple(channels)
+        self.index = MatchIndex(self.targets, [channel.candidates for channel in channels], list(BINDINGS))
+        self.resolver = Resolver(self.index, ties)
+        self.checks = PayloadChecks(self.index, self.channels, payloads, validation)
+        self.mapper = Mapper(self.resolver, self.targets, [channel.origin for channel in channels])
+        self.nearest = Nearest(self.index, list(BINDINGS), [channel.candidates for channel in channels])
+        self._sniffs: dict[tuple[int, str], bool] = {}
+
+    def sniffs(self, channel: int, protocol: str) -> bool:
+        """Tell whether a JSON body without the media type of events may be one there (semantics.md section 4)."""
+        known = self._sniffs.get((channel, protocol))
+        if known is None:
+            candidates = [self.targets[number] for number in self.channels[channel].candidates] if channel >= 0 else []
+            known = self._sniffs[(channel, protocol)] = (
+                protocol == "MQTT/3.1.1"
+                or (channel >= 0 and self.channels[channel].structured)
+                or all(target.envelope for target in candidates if target.protocol in (None, protocol))
+            )
+        return known
+
+    def winners(self, facts: Facts) -> Int:
+        """Return the target that each row of a batch goes to, negative for none, whatever mapping makes of it."""
+        return self._decided(facts)[2]
+
+    def _decided(self, facts: Facts) -> tuple[Checked, Verdicts, Int]:
+        sets = self.index.match(facts.columns, facts.channels, facts.protocols, facts.events)
+        checked = self.checks.check(facts, self.resolver.drop_unequal(facts.columns, sets))
+        verdicts = self.resolver.resolve(checked.sets)
+        winners = verdicts.winners.copy()
+        winners[np.fromiter(facts.faults, np.int64, len(facts.faults))] = -1
+        return checked, verdicts, winners
+
+    def match(self, facts: Facts) -> Outcomes:
+        """Decide every row of a batch."""
+        columns = facts.columns
+        checked, verdicts, winners = self._decided(facts)
+        outcomes = Outcomes(facts, winners, pa.nulls(0), {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0))
+        self._map(outcomes)
+        # The context of rows that mapping turned into dead letters is of no use any more, so it is taken after.
+        outcomes.contexts = self.resolver.contexts(columns, winners, facts.events)
+        self._reject(outcomes, checked)
+        self._explain(outcomes, verdicts.winners, verdicts.sets)
+        self._tell_ties(outcomes, verdicts)
+        return outcomes
+
+    def _tell_ties(self, outcomes: Outcomes, verdicts: Verdicts) -> None:
+        """Say of each routed row that several definitions match equally well how that was decided."""
+        told: dict[int, str] = {}
+        for row in verdicts.ties.tolist():
+            if outcomes.winners[row] < 0:
+                continue
+            number = int(verdicts.sets[row])
+            if number not in told:
+                best = self.resolver.most_specific(self.index.sets[number])
+                told[number] = self.resolver.ties.told(self.targets, best)
+            outcomes.ties[row] = told[number]
+
+    def _map(self, outcomes: Outcomes) -> None:
+        facts, winners = outcomes.facts, outcomes.winners
+        rows = np.flatnonzero((winners >= 0) & (facts.events == 0))
+        width = len(self.channels)
+        pairs, inverse = np.unique(winners[rows] * width + facts.channels[rows], return_inverse=True)
+        numbers = np.array([self.mapper.program(*divmod(pair, width)) for pair in pairs.tolist()], np.int64)
+        programs = numbers[inverse] if len(rows) else rows
+        made = [program.unmappable for program in self.mapper.programs]
+        never = np.flatnonzero(np.array([bool(fault) for fault in made], bool)[programs])
+        self._unmappable(outcomes, rows, {at: made[int(programs[at])] for at in never.tolist()})
+        kept = winners[rows] >= 0
+        rows = rows[kept]
+        attributes, faults = self.mapper.map(facts.columns, rows, programs[kept], facts.defaults)
+        self._unmappable(outcomes, rows, faults)
+        if faults:
+            valid = np.flatnonzero(winners[rows] >= 0)
+            rows, attributes = rows[valid], attributes.take(pa.array(valid))
+        outcomes.mapped, outcomes.attributes = rows, attributes
+
+    def _unmappable(self, outcomes: Outcomes, rows: Int, faults: Mapping[int, str]) -> None:
+        """Make dead letters of rows that map to no valid event; *faults* go by the place in *rows*."""
+        for at, fault in faults.items():
+            row = int(rows[at])
+            outcomes.reasons[row] = "unmappable"
+            outcomes.details[row] = f"{self.targets[int(outcomes.winners[row])].xid}: {fault}"
+            outcomes.winners[row] = -1
+
+    def _reject(self, outcomes: Outcomes, checked: Checked) -> None:
+        """Explain the rows whose candidates were all dropped by their schemas."""
+        for row, rejected in checked.rejected.items():
+            outcomes.reasons[row] = "schema-violation" if row in checked.violations else "no-match"
+            outcomes.details[row] = told(rejected)
+            outcomes.nearest[row] = mismatches(rejected, self.targets)
+
+    def row(self, facts: Facts, row: int, classes: Sequence[Int]) -> Row:
+        """Return what explanations need to know of one row; ``classes`` are those of the whole batch."""
+        found = {key: facts.values(row, key) for key in self.index.keys}
+        return Row(
+            int(facts.channels[row]),
+            int(facts.protocols[row]),
+            bool(facts.events[row]),
+            tuple(int(line[row]) for line in classes),
+            lambda key: found.get(key, ()),
+        )
+
+    def _explain(self, outcomes: Outcomes, chosen: Int, sets: Int) -> None:
+        unmatched: list[int] = []
+        for row in np.flatnonzero(outcomes.winners < 0).tolist():
+            if row in outcomes.reasons or outcomes.facts.sources[row] == NO_SOURCE:
+                continue
+            fault = outcomes.facts.faults.get(row)
+            if fault is not None:
+                outcomes.reasons[row], outcomes.details[row] = fault
+            elif not self.index.channel_size(int(outcomes.facts.channels[row])):
+                outcomes.reasons[row] = "no-candidates"
+                outcomes.details[row] = "the endpoint is unknown or has no message definitions"
+            elif chosen[row] == AMBIGUOUS:
+                best = self.resolver.most_specific(self.index.sets[int(sets[row])])
+                outcomes.reasons[row] = "ambiguous"
+                outcomes.details[row] = "equally specific: " + ", ".join(self.targets[n].xid for n in best)
+            else:
+                unmatched.append(row)
+        self._no_match(outcomes, unmatched)
+
+    def _no_match(self, outcomes: Outcomes, rows: Sequence[int]) -> None:
+        facts = outcomes.facts
+        classes = self.index.classify(facts.columns) if rows else []
+        explained: dict[str, list[dict[str, Any]]] = {}
+        for number, row in enumerate(rows):
+            outcomes.reasons[row] = "no-match"
+            outcomes.details[row] = "no candidate matches"
+            if number >= LOOKED_AT:
+                continue
+            told = self.row(facts, row, classes)
+            values = [told.values(key) for key in self.index.keys]
+            alike = json.dumps([told.channel, told.protocol, told.event, values])
+            if alike not in explained:
+                if len(explained) >= EXPLANATIONS:
+                    continue
+                explained[alike] = self.nearest.explain(told)
+            outcomes.nearest[row] = explained[alike]
+            outcomes.details[row] = summary(explained[alike]) or outcomes.details[row]
+
+
+def summary(nearest: Sequence[dict[str, Any]]) -> str:
+    """Return one line that says what kept the nearest definition from matching."""
+    if not nearest:
+        return ""
+    first = nearest[0]
+    told = [
+        f"{entry['property']}: expected {entry['expected']!r}, found {entry['found']!r}"
+        for entry in first["mismatches"]
+    ]
+    return f"nearest {first['message']}: " + "; ".join(told[:4])

@@ -1,0 +1,232 @@
+"""``xrouter match``: native records in, one outcome a line out, through the matcher that ``run`` uses."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from bindings.envelope import Envelope
+from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.parts import Part, first
+from bindings.protocols import BINDINGS, Binding, binding_of
+from catalog.collection import building
+from catalog.errors import RecordError
+from catalog.model import Catalog
+from catalog.record import Record, parse_record
+from catalog.schemas.codings import Framing
+from catalog.schemas.validation import PayloadValidation
+from catalog.values import is_timestamp
+from router.matching.channels import ChannelBuilder
+from router.matching.conformance import Validation
+from router.matching.facts import Facts, RawFacts, RawRow
+from router.matching.kafka_facts import KafkaSelection, facts_of_selected
+from router.matching.matcher import Matcher, Outcomes
+from router.matching.ties import Ambiguous
+
+CHUNK: Final = 5_000
+EVERYTHING: Final = "*"
+_HEADER: Final = "headers."
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line that is a record, and its place among the lines."""
+
+    number: int
+    record: Record
+    parts: list[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Outcomes of records that were matched together; the sources of their facts number the entries."""
+
+    outcomes: Outcomes
+    entries: list[Entry]
+
+
+class RecordMatcher:
+    """Matches native records against a catalog without Spark.
+
+    ``endpoint`` or ``group`` fix the candidates for all records; with neither, a record's own endpoint decides,
+    and a record without one has every definition as candidate.
+    """
+
+    @building()
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        endpoint: str | None = None,
+        group: str | None = None,
+        hop_by_hop: bool = False,
+        validation: Validation = "ambiguous",
+        framing: Framing = "auto",
+        ambiguous: Ambiguous = "dead-letter",
+    ) -> None:
+        builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop, ambiguous=ambiguous)
+        self._channels: dict[str, int] = {}
+        for xid in catalog.endpoints:
+            self._channels[xid] = len(builder.channels)
+            builder.endpoints(xid, [xid], framing=framing)
+        self._fixed: int | None = None
+        if group is not None:
+            builder.definitions(group, catalog.groups.get(group, ()), framing)
+            self._fixed = len(builder.channels) - 1
+        elif endpoint is not None:
+            self._fixed = self._channels.get(endpoint, -1)
+        else:
+            self._channels[EVERYTHING] = len(builder.channels)
+            builder.definitions(EVERYTHING, catalog.definitions, framing)
+        payloads, ties = PayloadValidation(catalog), builder.ties()
+        self.matcher: Final = Matcher(builder.targets, builder.channels, payloads, validation, ties)
+        sniffs = any(self.matcher.sniffs(number, KAFKA) for number in range(len(builder.channels)))
+        self._selection = KafkaSelection(self.matcher.index.keys, sniffs=sniffs or self._fixed == -1, bodies=None)
+
+    def outcomes(self, lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
+        """Yield one outcome per line, in order; a line that is no record is ``undecodable``, and the next goes on."""
+        numbered = (line for line in lines if line.strip())
+        while chunk := list(itertools.islice(numbered, CHUNK)):
+            yield from self.decide(chunk)
+
+    def decide(self, lines: list[bytes | str]) -> list[dict[str, Any]]:
+        """Return the outcomes of these lines."""
+        told, together = self.judge(lines)
+        for decided in together:
+            told.update(self.told(decided))
+        return [told[number] for number in range(len(lines))]
+
+    def judge(self, lines: list[bytes | str]) -> tuple[dict[int, dict[str, Any]], list[Decided]]:
+        """Match these lines; returns the outcomes of those that are no records by number, and what became of others."""
+        told: dict[int, dict[str, Any]] = {}
+        kafka: list[Entry] = []
+        raw = RawFacts(self.matcher.index.keys)
+        taken: list[Entry] = []
+        for number, line in enumerate(lines):
+            try:
+                record = parse_record(line)
+                binding = _binding(record)
+                entry = Entry(number, record, binding.parts(record.native))
+            except RecordError as error:
+                told[number] = _dead("undecodable", str(error))
+                continue
+            if binding.protocol == KAFKA:
+                kafka.append(entry)
+            else:
+                raw.add(self._raw(len(taken), binding, entry))
+                taken.append(entry)
+        together = [(self._kafka(kafka), kafka)] if kafka else []
+        if taken:
+            together.append((raw.build(), taken))
+        return told, [Decided(self.matcher.match(facts), entries) for facts, entries in together]
+
+    def _channel(self, record: Record) -> int:
+        if self._fixed is not None:
+            return self._fixed
+        return self._channels.get(record.endpoint if record.endpoint is not None else EVERYTHING, -1)
+
+    def _raw(self, source: int, binding: Binding, entry: Entry) -> RawRow:
+        record, channel = entry.record, self._channel(entry.record)
+        return RawRow(
+            source,
+            binding,
+            entry.parts,
+            record.body,
+            channel,
+            lambda: self.matcher.sniffs(channel, binding.protocol),
+            record.position or f"{source}",
+            record.time,
+        )
+
+    def _kafka(self, entries: list[Entry]) -> Facts:
+        rows = [_kafka_row(entry) for entry in entries]
+        batch = pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
+        channels = np.array([self._channel(entry.record) for entry in entries], np.int64)
+        times = pa.array([_timestamp(entry.record.time) for entry in entries], pa.string())
+        return facts_of_selected(self._selection.arrow(batch), self.matcher, channels, times)
+
+    def told(self, decided: Decided) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield what :meth:`outcomes` gives for each entry, with its number."""
+        facts = decided.outcomes.facts
+        batches: dict[int, list[dict[str, Any]]] = {source: [] for source in facts.batches}
+        for row, source in enumerate(facts.sources.tolist()):
+            if source < 0:
+                continue
+            told = self._outcome(decided.outcomes, row, decided.entries[source])
+            if source in batches:
+                batches[source].append(told)
+            else:
+                yield decided.entries[source].number, told
+        for source, events in batches.items():
+            yield decided.entries[source].number, {"outcome": "batch", "events": events}
+
+    def _outcome(self, outcomes: Outcomes, row: int, entry: Entry) -> dict[str, Any]:
+        winner = int(outcomes.winners[row])
+        if winner < 0:
+            return _dead(outcomes.reasons[row], outcomes.details[row], outcomes.nearest.get(row, []))
+        return {
+            "outcome": "routed",
+            "message": self.matcher.targets[winner].xid,
+            "context": dict(outcomes.contexts[row].as_py()),
+            "cloudevent": self._attributes(outcomes, row, entry),
+            **({"ambiguous": outcomes.ties[row]} if row in outcomes.ties else {}),
+        }
+
+    def _attributes(self, outcomes: Outcomes, row: int, entry: Entry) -> dict[str, str]:
+        if not outcomes.facts.events[row]:
+            entries = outcomes.attributes[int(np.searchsorted(outcomes.mapped, row))].as_py()
+            return {each["key"]: each["value"].decode("utf-8") for each in entries}
+        return dict(envelope_of_row(outcomes.facts, row, entry).attributes)
+
+
+def envelope_of_row(facts: Facts, row: int, entry: Entry) -> Envelope:
+    """Return the envelope of a fact row; Kafka rows that columns settle are read anew."""
+    reading = facts.readings.get(row)
+    if reading is not None:
+        return reading.envelope
+    return BINDINGS[KAFKA].envelope(entry.parts, entry.record.body, lambda: False)
+
+
+def to_line(outcome: Mapping[str, Any]) -> bytes:
+    """Write one outcome as a line of JSON."""
+    return msgspec.json.encode(outcome) + b"\n"
+
+
+def _dead(reason: str, detail: str, nearest: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    return {"outcome": "dead-letter", "reason": reason, "detail": detail, "nearest": nearest or []}
+
+
+def _binding(record: Record) -> Binding:
+    binding = binding_of(record.protocol)
+    if binding is None:
+        raise RecordError(f"protocol {record.protocol[:40]!r} is none of {', '.join(BINDINGS)}")
+    return binding
+
+
+def _timestamp(text: str | None) -> str | None:
+    return text if text is not None and is_timestamp(text) else None
+
+
+def _kafka_row(entry: Entry) -> dict[str, Any]:
+    record, parts = entry.record, entry.parts
+    key = first(parts, "key")
+    return {
+        "key": key.value if key else None,
+        "value": record.body,
+        "topic": record.native.get("topic"),
+        "partition": record.native.get("partition") or 0,
+        "offset": record.native.get("offset") or 0,
+        "timestamp": record.native.get("timestamp"),
+        "headers": [
+            {"key": part.key.removeprefix(_HEADER), "value": part.value}
+            for part in parts
+            if part.key.startswith(_HEADER)
+        ],
+    }

@@ -1,3 +1,0 @@
-from router.payloads.making import Payload, PayloadMaker
-
-__all__ = ["Payload", "PayloadMaker"]

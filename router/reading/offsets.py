@@ -1,0 +1,80 @@
+"""How much of its topics a query reads at a time, and the reading of some offsets again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from bindings.kafka.client import KafkaClient
+from bindings.kafka.ranges import KafkaRange, read_ranges
+from bindings.kafka.sampling import mean_record_bytes
+from bindings.kafka.store import inbox_columns
+from router.logs import get_logger
+from router.machine.sizing import BatchSizing
+from router.reading.generations import Generation
+from router.reading.planned import Spans
+from router.settings import Settings
+from router.sources.clusters import inbox_client, source_client
+from router.sources.sources import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ReadRanges = Callable[[tuple[KafkaRange, ...]], "DataFrame"]
+ReadSpans = Callable[[Spans], "DataFrame"]
+_log = get_logger()
+
+
+def records_of_batch(client: KafkaClient, topics: Sequence[str], generation: Generation, sizing: BatchSizing) -> int:
+    """Return the most records of a batch; a look at a few tells, where no batch has told yet."""
+    if sizing.mean is not None:
+        return sizing.begin(None)
+    records = sizing.begin(mean_record_bytes(client, topics, generation.positions()))
+    if records < sizing.most:
+        _log.info("records are large, so batches have fewer", bytes=round(sizing.mean or 0), records=records)
+    return records
+
+
+def spans_reader(spark: SparkSession, settings: Settings, sources: Sequence[Source]) -> ReadSpans | None:
+    """Return what reads the records between some offsets, for a query of these sources; without any, for the inbox.
+
+    None for the local inbox, which has no offsets.
+    """
+    client = _client_of(settings, sources)
+    if client is None:
+        return None
+
+    def read(spans: Spans) -> DataFrame:
+        starts, ends = (
+            {t: {str(n): span[at] for n, span in each.items()} for t, each in spans.items()} for at in (0, 1)
+        )
+        reader = spark.read.format("kafka").options(**client.jvm()).option("includeHeaders", "true")
+        reader = reader.option("assign", json.dumps({topic: list(each) for topic, each in spans.items()}))
+        reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
+        rows = reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower()).load()
+        return rows if sources else inbox_columns(rows)
+
+    return read
+
+
+def ranges_reader(spark: SparkSession, settings: Settings, sources: Sequence[Source]) -> ReadRanges | None:
+    """Return what reads ranges of partitions by our own client, for what Spark's source cannot take.
+
+    None for the local inbox, which has no offsets.
+    """
+    client = _client_of(settings, sources)
+    if client is None:
+        return None
+
+    def read(ranges: tuple[KafkaRange, ...]) -> DataFrame:
+        rows = read_ranges(spark, client, ranges)
+        return rows if sources else inbox_columns(rows)
+
+    return read
+
+
+def _client_of(settings: Settings, sources: Sequence[Source]) -> KafkaClient | None:
+    if sources:
+        return source_client(sources[0])
+    return inbox_client(settings.inbox.kafka) if settings.inbox.kafka is not None else None

@@ -1,0 +1,92 @@
+"""What Spark planned a batch of topics to read: its offsets, from the checkpoint, and those of a part of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from bindings.kafka.ranges import KafkaRange
+from router.reading.generations import Generation
+from router.reading.positions import EARLIEST
+
+if TYPE_CHECKING:
+    from router.reading.extents import Ranges
+
+Spans: TypeAlias = dict[str, dict[int, tuple[int, int]]]
+"""By topic and partition, the first offset and the one behind the last."""
+
+
+def planned(generation: Generation, batch: int) -> Spans | None:
+    """Return the offsets of a batch; None where they are not all known, or it is not one of topics."""
+    found = _spans(generation, batch)
+    firsts = [first for spans in found.values() for first, _ in spans.values()]
+    return found if firsts and all(first >= 0 for first in firsts) else None
+
+
+def ranges_of(generation: Generation, batch: int) -> tuple[KafkaRange, ...]:
+    """Return what a batch of topics reads, for our own client; a partition that was added since begins at its first."""
+    return tuple(
+        KafkaRange(topic, number, first if first >= 0 else None, end)
+        for topic, partitions in sorted(_spans(generation, batch).items())
+        for number, (first, end) in sorted(partitions.items())
+        if first < end
+    )
+
+
+def bounds(generation: Generation, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the offsets of the one source of a batch, where it begins and where it ends; empty when not known."""
+    ends = _offsets(generation.path / "offsets" / str(batch))
+    starts = _offsets(generation.path / "offsets" / str(batch - 1)) if batch else generation.first()
+    return starts, ends
+
+
+def _spans(generation: Generation, batch: int) -> Spans:
+    """Return the offsets of a batch, -2 for where a partition that was added begins; empty for one of the inbox."""
+    starts, ends = bounds(generation, batch)
+    found: Spans = {}
+    try:
+        for topic, partitions in ends.items():
+            begun = starts.get(topic, {})
+            found[topic] = {int(n): (int(begun.get(n, EARLIEST)), int(end)) for n, end in partitions.items()}
+    except (TypeError, ValueError, AttributeError):
+        return {}  # The places of an inbox.
+    return found
+
+
+def turned_back(generation: Generation, batch: int) -> Spans:
+    """Return the partitions that a batch ends before where it begins: their topic was deleted and made again."""
+    found: Spans = {}
+    for topic, partitions in _spans(generation, batch).items():
+        for number, (first, end) in partitions.items():
+            if end < first:
+                found.setdefault(topic, {})[number] = (first, end)
+    return found
+
+
+def records_in(spans: Spans) -> int:
+    """Return how many offsets these are; a compacted topic has fewer records."""
+    return sum(end - first for partitions in spans.values() for first, end in partitions.values())
+
+
+def spans_of(ranges: Ranges, whole: Spans) -> Spans:
+    """Return the offsets of the parts of a batch that *ranges* name, within those of the *whole* batch."""
+    found: Spans = {}
+    for each in ranges:
+        (low, first), (high, last) = each.first, each.last
+        for number, (begin, end) in whole.get(each.channel, {}).items():
+            if low <= number <= high:
+                span = (first if number == low else begin, last + 1 if number == high else end)
+                before = found.setdefault(each.channel, {}).get(number, span)
+                found[each.channel][number] = (min(before[0], span[0]), max(before[1], span[1]))
+    return found
+
+
+def _offsets(path: Path) -> Mapping[str, Any]:
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except FileNotFoundError:
+        return {}
+    found: Any = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,105 @@
+"""The streams that queries read: topics of one Kafka cluster, the inbox, or the topic in its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from bindings.inbox.stream import NAME as INBOX_FORMAT
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.store import inbox_columns
+from router.errors import BrokerUnreachable
+from router.logs import get_logger
+from router.machine.sizing import BatchSizing
+from router.reading.generations import Generation
+from router.reading.offsets import records_of_batch
+from router.reading.positions import starting_offsets
+from router.settings import Settings
+from router.sources.clusters import inbox_client, source_client
+from router.sources.sources import Source
+from router.state.state import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_log = get_logger()
+
+
+def kafka_rows(
+    spark: SparkSession, settings: Settings, sources: Sequence[Source], generation: Generation, sizing: BatchSizing
+) -> DataFrame:
+    """Return the records of a generation's topics, from where it begins, in batches as *sizing* asks for.
+
+    Raises:
+        BrokerUnreachable: the generation has not begun to read, and the brokers do not say which partitions there are.
+    """
+    client = source_client(sources[0])
+    # Every topic is subscribed to, also one that does not exist yet: it is read from its first record once it does.
+    beginning = _beginning(client, generation, generation.topics)
+    records = records_of_batch(client, generation.topics, generation, sizing)
+    return _topics(spark, settings, client, ",".join(generation.topics), beginning, records)
+
+
+def inbox_rows(
+    spark: SparkSession, settings: Settings, state: State, generation: Generation, sizing: BatchSizing
+) -> DataFrame:
+    """Return the rows of the inbox, from the first: whoever sent them was told that they are taken.
+
+    Raises:
+        BrokerUnreachable: as :func:`kafka_rows`, for a topic as the inbox that was deleted and made again.
+    """
+    topic = settings.inbox.kafka
+    if topic is not None:
+        client = inbox_client(topic)
+        beginning = _beginning(client, generation, (topic.topic,)) if generation.starting else "earliest"
+        records = records_of_batch(client, (topic.topic,), generation, sizing)
+        return inbox_columns(_topics(spark, settings, client, topic.topic, beginning, records))
+    reader = spark.readStream.format(INBOX_FORMAT).option("path", str(state.inbox))
+    sizing.exact = True
+    return reader.option("max_records", sizing.begin(None)).option("max_bytes", sizing.bound).load()
+
+
+def _topics(
+    spark: SparkSession, settings: Settings, client: KafkaClient, topics: str, beginning: str, records: int
+) -> DataFrame:
+    reader = spark.readStream.format("kafka").options(**client.jvm())
+    reader = reader.option("subscribe", topics).option("includeHeaders", "true")
+    reader = reader.option("maxOffsetsPerTrigger", records)
+    reader = reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower())
+    return reader.option("startingOffsets", beginning).load()
+
+
+def _beginning(client: KafkaClient, generation: Generation, topics: Sequence[str]) -> str:
+    """Return Spark's ``startingOffsets``, which must name the partitions that there are, and no others."""
+    if generation.begun:
+        return "earliest"  # Spark asks for it and goes by its checkpoint.
+    try:
+        partitions = client.partitions(topics)
+    except KafkaUnreachable as error:
+        raise BrokerUnreachable(str(error)) from error
+    for topic in sorted(set(topics) - set(partitions)):
+        _log.warning("topic does not exist yet", topic=topic)
+    # A partition added before Spark has looked as well fails the query, and its next start comes by here again.
+    return starting_offsets(partitions, json.loads(generation.starting or "{}")) if partitions else "earliest"
+
+
+def start_query(
+    rows: DataFrame,
+    name: str,
+    batch: Callable[[DataFrame, int], None],
+    generation: Generation,
+    settings: Settings,
+    *,
+    once: bool,
+) -> StreamingQuery:
+    """Start a query that gives *batch* the rows of one batch after the other, with the number of each.
+
+    Its checkpoint is the generation's folder. With *once* it ends by itself when what is there now is done.
+    """
+    writer = rows.writeStream.queryName(name).foreachBatch(batch)
+    writer = writer.option("checkpointLocation", str(generation.path))
+    if once:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{int(settings.trigger.total_seconds() * 1000)} milliseconds").start()

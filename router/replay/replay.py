@@ -1,0 +1,279 @@
+"""Replaying dead letters, from the settings file to the summary: ``xrouter dead-letters replay``.
+
+It runs beside a router or without one, in a process and a Spark of its own, and one at a time. Whatever ends it leaves
+nothing lost and no outcome twice: the batch in hand is finished by the next replay (:mod:`router.replay.replaying`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol
+
+from bindings.private import open_to, private_folder
+from router.errors import CatalogUnavailable
+from router.judging.loading import read_catalog
+from router.judging.plan import Plan
+from router.letters.filters import Filter
+from router.letters.letter import Letter
+from router.letters.reading import read_letters
+from router.logs import configure_logs
+from router.replay.dry_run import Verdict, in_turn, verdicts
+from router.replay.plans import ReplayPlans
+from router.replay.replaying import Interrupted, Replayer, Summary
+from router.replay.selection import ReplayBatch, Selection, batches
+from router.settings import Settings, load_settings
+from router.sinks import check_endpoints, close_targets
+from router.spark.session import spark_session
+from router.spark.signals import signals
+from router.state.key_order import HELD, Turns
+from router.state.ledger import FOLDER, LetterLedger, PendingReplay
+from router.state.trust import Pins, admit, clients_of
+
+MASTER: Final = "local[2]"
+"""A replay is small, and runs where the command is, whatever the router runs on."""
+CHUNK: Final = 1_000
+CATCH_UP_SECONDS: Final = 30.0
+"""Longest time in which a replay follows a router that goes on to hold records back."""
+LOOK_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """How to replay: ``rate`` in letters a second, ``batch`` letters at a time, at most ``limit`` in all."""
+
+    parked: bool = False
+    limit: int | None = None
+    rate: float | None = None
+    batch: int = 1_000
+
+    @property
+    def size(self) -> int:
+        """Letters of one batch: no more than a second's share of the rate."""
+        return max(1, min(self.batch, int(self.rate) if self.rate is not None else self.batch))
+
+
+class Watcher(Protocol):
+    """Is told how a replay goes, for people to see."""
+
+    def resumed(self, pending: PendingReplay) -> None:
+        """A batch that an earlier replay left is finished first."""
+
+    def progress(self, summary: Summary) -> None:
+        """A batch has been settled."""
+
+    def held(self, reason: str, seconds: float) -> None:
+        """A sink takes nothing now; it is tried again in so many seconds."""
+
+
+@dataclass(slots=True)
+class Result:
+    """How a replay ended. ``unknown`` are ids that were asked for and that no sink has."""
+
+    summary: Summary = field(default_factory=Summary)
+    skipped: Counter[str] = field(default_factory=Counter)
+    unknown: tuple[str, ...] = ()
+    interrupted: bool = False
+
+
+def matching(settings: Settings, wanted: Filter, options: ReplayOptions) -> int:
+    """Return how many letters a replay would take now."""
+    with LetterLedger.open(Path(settings.state), create=False) as ledger:
+        selection = Selection(ledger, wanted, options.parked, options.limit)
+        return sum(1 for _ in selection.choose(read_letters(settings)))
+
+
+def dry_run(settings: Settings, wanted: Filter, options: ReplayOptions) -> Iterator[Verdict]:
+    """Yield what would become of each letter that a replay would take; nothing is written, and Spark not started.
+
+    ``sinks`` of a verdict are those that would get the record: not the ones that have it. What waits for a letter that
+    stays dead has the reason :data:`~router.state.key_order.HELD`.
+    """
+    plan = plan_now(settings)
+    with LetterLedger.open(Path(settings.state), create=False) as ledger:
+        selection = Selection(ledger, wanted, options.parked, options.limit)
+        turns = Turns(ledger.order)
+        for batch in batches(selection.choose(read_letters(settings)), CHUNK, turns):
+            for verdict in in_turn(verdicts(plan, batch.letters), turns):
+                left = tuple(name for name in verdict.sinks if not batch.sinks or name in batch.sinks)
+                yield Verdict(verdict.letter, verdict.message, left, verdict.reason, verdict.detail)
+        yield from (Verdict(letter, None, (), HELD) for letter in sorted(turns.left))
+
+
+def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher) -> Result:
+    """Replay the letters that the filter takes, under the catalog and settings of now.
+
+    SIGTERM and Ctrl-C end it after the batch in hand; while a sink is away, at once.
+
+    Raises:
+        RouterError: it cannot start or go on; a batch in hand is finished by the next replay.
+    """
+    settings = load_settings(path)
+    configure_logs(settings.log)
+    open_to(settings.readable_by)
+    root = Path(settings.state)
+    stop = threading.Event()
+    with signals(stop), LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
+        base = path.resolve().parent
+        run = _Run(settings, ledger, ReplayPlans(root / FOLDER, base), wanted, options, watcher, stop, stack)
+        try:
+            run.all()
+        except Interrupted:
+            run.result.interrupted = True
+        return run.result
+
+
+def plan_now(settings: Settings) -> Plan:
+    """Return the plan of the catalog and settings as they are.
+
+    Raises:
+        CatalogUnavailable: the catalog cannot be read, or refers to what cannot be reached: what is unknown now is no
+            reason to call a letter dead again.
+    """
+    catalog = read_catalog(settings)
+    if catalog.pending:
+        raise CatalogUnavailable(
+            f"the catalog refers to what cannot be reached now: {', '.join(catalog.pending[:3])}",
+            hint="replay again when it answers",
+        )
+    check_endpoints(settings, catalog)
+    plan = Plan(catalog, settings)
+    admit(clients_of(settings, catalog, plan.sources), Pins(Path(settings.state)))
+    return plan
+
+
+class _Run:
+    """One replay from start to end."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: LetterLedger,
+        plans: ReplayPlans,
+        wanted: Filter,
+        options: ReplayOptions,
+        watcher: Watcher,
+        stop: threading.Event,
+        stack: ExitStack,
+    ) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._plans = plans
+        self._wanted = wanted
+        self._options = options
+        self._watcher = watcher
+        self._stop = stop
+        self._stack = stack
+        self._replayer: Replayer | None = None
+        self._plan: Plan | None = None
+        self._tried: set[str] = set()
+        self._freed: set[str] = set()
+        self._began, self._before = time.monotonic(), 0
+        self.result = Result()
+
+    def all(self) -> None:
+        """Finish what an earlier replay left, then replay what is wanted."""
+        self._resume()
+        most = self._settings.dead_letters.max_replays
+        selection = Selection(self._ledger, self._wanted, self._options.parked, self._options.limit, most)
+        self.result.skipped = selection.skipped
+        self._began, self._before = time.monotonic(), self.result.summary.settled
+        left = self._through(selection)
+        self.result.unknown = tuple(sorted(self._wanted.ids - selection.seen))
+        # One that was read before its turn came is looked for again; each time there are fewer.
+        while any(self._ledger.order.is_first(letter) for letter in left):
+            left = self._through(replace(selection, limit=None, only=frozenset(left), skipped=Counter(), seen=set()))
+        if self._wanted == Filter() and self._options.limit is None:
+            self._catch_up(selection)
+        if held := len(left) + self.result.summary.held:
+            self.result.skipped[HELD] = held
+
+    def _catch_up(self, selection: Selection) -> None:
+        """Replay letters that came meanwhile and wait behind some that were routed, until their keys are free.
+
+        A key that always has records would never be, were it not that the router waits with them for so long
+        (:mod:`router.writing.ordering`). One that it had held back before is read once it is written.
+        """
+        order = self._ledger.order
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        try:
+            while (keys := self._due()) and time.monotonic() < deadline and not self._stop.is_set():
+                order.catch_up(keys)
+                only, tried = frozenset(order.of_keys(keys) - self._tried), len(self._tried)
+                self._through(replace(selection, only=only, skipped=Counter(), seen=set()))
+                if len(self._tried) == tried:
+                    self._stop.wait(LOOK_SECONDS)
+        finally:
+            order.catch_up(())
+
+    def _due(self) -> list[str]:
+        """Return keys that this replay freed in part, and whose first letter now is one that it did not try."""
+        heads = {key: head for key, head in self._ledger.order.heads().items() if key in self._freed}
+        standing = self._ledger.standing(heads.values())
+        return [key for key, head in heads.items() if head not in self._tried and standing[head] == "open"]
+
+    def _through(self, selection: Selection) -> set[str]:
+        """Replay what a selection chooses; return the letters that were left out because of one before them."""
+        turns = Turns(self._ledger.order)
+        for batch in batches(selection.choose(read_letters(self._settings)), self._options.size, turns):
+            if self._stop.is_set():
+                raise Interrupted
+            self._plan = self._plan or plan_now(self._settings)
+            self._batch(self._plan, batch)
+            self._keep_rate(self.result.summary.settled - self._before)
+        return turns.left
+
+    def _batch(self, plan: Plan, batch: ReplayBatch) -> None:
+        replayer = self._opened()
+        self._plans.keep(plan)
+        ids = tuple(letter.id for letter in batch.letters)
+        pending = PendingReplay(self._ledger.next_number(), plan.id, ids, batch.sinks)
+        self._ledger.begin(pending)
+        keys = self._ledger.order.keys(ids)
+        replayer.replay(plan, pending, batch.letters, self.result.summary)
+        self._tried.update(ids)
+        self._freed.update(keys[letter] for letter in keys.keys() - self._ledger.order.keys(keys).keys())
+        self._watcher.progress(self.result.summary)
+
+    def _resume(self) -> None:
+        pending = self._ledger.pending()
+        if pending is None:
+            return
+        self._watcher.resumed(pending)
+        plan = self._plans.restore(pending.plan)
+        letters = self._letters(pending.letters)
+        self._opened().replay(plan, pending, letters, self.result.summary)
+        self._watcher.progress(self.result.summary)
+
+    def _letters(self, ids: Sequence[str]) -> list[Letter]:
+        """Return letters by id, in that order; those that are gone are left out."""
+        left, found = set(ids), {}
+        for letter in read_letters(self._settings):
+            if letter.id in left:
+                found[letter.id] = letter
+                left.remove(letter.id)
+                if not left:
+                    break
+        return [found[letter] for letter in ids if letter in found]
+
+    def _opened(self) -> Replayer:
+        """Start Spark when it is first needed. Its hold is on a folder of its own: a router may run beside it."""
+        if self._replayer is None:
+            spark = self._settings.spark.model_copy(update={"master": MASTER})
+            settings = self._settings.model_copy(update={"spark": spark})
+            folder = Path(self._settings.state) / FOLDER / "replay"
+            private_folder(folder)
+            self._stack.callback(close_targets)
+            session = self._stack.enter_context(spark_session(settings, folder, ()))
+            self._replayer = Replayer(session, self._ledger, self._stop, self._watcher.held)
+        return self._replayer
+
+    def _keep_rate(self, done: int) -> None:
+        """Wait until so many letters are due; an order to stop is seen before the next batch."""
+        if self._options.rate is not None:
+            self._stop.wait(max(0.0, self._began + done / self._options.rate - time.monotonic()))

@@ -1,0 +1,74 @@
+"""``xrouter gateway``: the gateways of the settings in a process of their own, with a Kafka topic as their inbox.
+
+Any number of these run side by side and with one ``run``, which reads the topic. A message is acknowledged once the
+topic has it. MQTT delivers to every process that subscribes, unless the endpoint's subscription is a shared one; queues
+of AMQP, queue groups and durable consumers of NATS share by themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from router.errors import ConfigError
+from router.intake.intake import Intake, topic_store
+from router.judging.plan import Plan
+from router.logs import configure_logs, get_logger
+from router.machine.descriptors import raise_descriptor_limit
+from router.running.reload import BackgroundReloads, Reloader
+from router.running.service import TICK, Monitored, monitored, whole_catalog
+from router.settings import Settings, load_settings
+from router.spark.signals import signals
+from router.state.trust import Pins, admit, clients_of
+from router.watching.status import Status
+
+_log = get_logger()
+
+
+def serve(settings_path: Path) -> None:
+    """Run the gateways until SIGTERM or SIGINT; what is in flight is stored and acknowledged first.
+
+    Raises:
+        RouterError: the settings have no inbox topic, no source needs a gateway, or a gateway can never work.
+    """
+    settings = load_settings(settings_path)
+    configure_logs(settings.log)
+    raise_descriptor_limit()
+    if settings.inbox.kafka is None:
+        hint = "set inbox.kafka, or use `xrouter run`, which has its gateways and inbox in one process"
+        raise ConfigError("gateways of their own need a Kafka topic as their inbox", key="inbox.kafka", hint=hint)
+    stop = threading.Event()
+    with signals(stop), monitored(settings, Status(routes=False)) as told_by:
+        catalog = whole_catalog(settings, stop, told_by)
+        if catalog is not None:
+            _run(settings, Plan(catalog, settings), stop, told_by)
+
+
+def _run(settings: Settings, plan: Plan, stop: threading.Event, told_by: Monitored) -> None:
+    chosen = settings.inbox.kafka
+    assert chosen is not None
+    pushed = [source.endpoint for source in plan.sources if source.pushed]
+    if not pushed:
+        raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
+    admit(clients_of(settings, plan.catalog, plan.sources), Pins(Path(settings.state)))
+    metrics, status = told_by.metrics, told_by.status
+    metrics.expect(endpoints=pushed)
+    with ExitStack() as stack:
+        intake = Intake(settings, metrics, status, lambda: topic_store(chosen))
+        stack.callback(intake.close)
+        intake.take(plan)
+        status.catalog(plan.epoch, len(plan.catalog.definitions))
+        reloads = BackgroundReloads(Reloader(settings, plan, metrics, status))
+        _log.info("gateways running", topic=chosen.topic, endpoints=pushed)
+        while not stop.wait(TICK):
+            status.beat()
+            intake.check()
+            changed = reloads.poll()
+            if changed is not None:
+                status.catalog(changed.epoch, len(changed.catalog.definitions))
+                metrics.expect(endpoints=[source.endpoint for source in changed.sources])
+                intake.take(changed)
+        status.draining()
+        intake.stop(settings.drain_grace.total_seconds())
+    _log.info("stopped")

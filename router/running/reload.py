@@ -1,0 +1,169 @@
+"""Reload: a changed catalog becomes a new epoch between two batches, or is refused and the last good one goes on.
+
+A catalog is refused when it cannot be read, when it has an error that the active one does not have, when a source
+would not work with it, or when it would show credentials to another address (:mod:`router.state.trust`): a slip of the
+pen must not take a working definition away. It waits while it refers to what cannot be reached. Whoever does not answer
+may take his time over it: looks are taken in a thread of their own, and neither the router's other duties nor its end
+wait for one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from catalog.doubting import Doubtful
+from catalog.model import Catalog, Finding
+from catalog.watch import CatalogWatcher, Refusal, Waiting
+from router.errors import ConfigError, StateError
+from router.judging.plan import Plan
+from router.logs import get_logger
+from router.settings import Settings
+from router.state.trust import Pins, clients_of, distrusted
+
+if TYPE_CHECKING:
+    from router.watching.metrics import Metrics
+    from router.watching.status import Status
+
+T = TypeVar("T")
+LOOK_SECONDS: Final = 0.1
+"""Time between two looks at whether a thread has come to its end, or is to be waited for no more."""
+_log = get_logger()
+
+
+class Reloader:
+    """Polls the catalog and compiles plans for what it finds."""
+
+    def __init__(self, settings: Settings, active: Plan, metrics: Metrics, status: Status) -> None:
+        self._settings = settings
+        self._active = active
+        self._metrics = metrics
+        self._status = status
+        self._pins = Pins(Path(settings.state))
+        self._interval = settings.catalog.poll.total_seconds()
+        self._watcher = CatalogWatcher(
+            settings.catalog.source,
+            self._interval,
+            network=settings.catalog.network,
+            allow=settings.catalog.allow_addresses,
+            base_uri=settings.catalog.base_uri,
+            max_shrink=settings.catalog.max_shrink,
+            current=active.catalog,
+        )
+
+    @property
+    def due(self) -> bool:
+        """Whether a poll would look; before that it returns None."""
+        return self._interval > 0 and self._watcher.due
+
+    def poll(self) -> Plan | None:
+        """Return the plan for a new, accepted catalog; None when there is nothing new to act on."""
+        if not self.due:
+            return None
+        found = self._watcher.poll()
+        self._status.awaiting(self._watcher.awaited)
+        self._metrics.awaited(len(self._watcher.awaited))
+        self._status.doubting(self._watcher.doubts)
+        self._metrics.doubted(len(self._watcher.doubts))
+        if found is None:
+            return None
+        if isinstance(found, Refusal):
+            self._refuse(found.errors)
+            return None
+        if isinstance(found, Doubtful):
+            hint = "nothing to do if it is meant: the next look takes it"
+            _log.warning("catalog waits for a second look", reasons=list(found.reasons), hint=hint)
+            return None
+        if isinstance(found, Waiting):
+            _log.warning("catalog waits for what it refers to; the last good one goes on", unreachable=list(found.uris))
+            return None
+        return self._consider(found)
+
+    def _consider(self, catalog: Catalog) -> Plan | None:
+        if not catalog.definitions:
+            self._refuse((Finding("", "", "error", "no-definitions", "the catalog has no usable definition left"),))
+            return None
+        if catalog.epoch == self._active.epoch:
+            self._status.catalog(catalog.epoch, len(catalog.definitions))
+            _log.info("catalog is good again, and what it was", epoch=catalog.epoch)
+            return None
+        plan = Plan(catalog, self._settings)
+        try:
+            clients = clients_of(self._settings, catalog, plan.sources)
+            distrust = distrusted(clients, self._pins)
+        except (ConfigError, StateError) as error:
+            self._refuse((Finding("", "", "error", "unusable-source", error.message, error.hint),))
+            return None
+        if distrust:
+            self._refuse(tuple(distrust))
+            return None
+        _ = plan.judge
+        try:
+            # An address is on the disk before any connection shows credentials to it.
+            self._pins.keep(clients)
+        except StateError as error:
+            self._refuse((Finding("", "", "error", "moved-address", error.message, error.hint),))
+            return None
+        self._active = plan
+        self._metrics.reload("accepted")
+        _log.info("catalog reloaded", epoch=plan.epoch, definitions=len(catalog.definitions))
+        return plan
+
+    def _refuse(self, findings: tuple[Finding, ...]) -> None:
+        self._metrics.reload("refused")
+        self._status.refused(findings)
+        for finding in findings[:20]:
+            _log.error(
+                "catalog refused; the last good one goes on",
+                file=finding.file,
+                pointer=finding.pointer,
+                rule=finding.rule,
+                problem=finding.message,
+                hint=finding.hint,
+            )
+
+
+class BackgroundReloads:
+    """Polls in a thread of its own, one look at a time; whoever asks gets an answer at once."""
+
+    def __init__(self, reloader: Reloader) -> None:
+        self._reloader = reloader
+        self._look: Future[Plan | None] | None = None
+
+    def poll(self) -> Plan | None:
+        """Return the plan that a look has found since the last call; None when there is none, or it is under way.
+
+        Raises what the look raised.
+        """
+        if self._look is None and self._reloader.due:
+            self._look = in_background(self._reloader.poll)
+        if self._look is None or not self._look.done():
+            return None
+        look, self._look = self._look, None
+        return look.result()
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Begin work in a thread that the end of the process does not wait for."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # Whoever asks for the result gets it.
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="catalog", daemon=True).start()
+    return future
+
+
+def unless_stopped(work: Callable[[], T], stop: threading.Event) -> T | None:
+    """Return what work gives, or None as soon as *stop* is set; raises what the work raises."""
+    future = in_background(work)
+    while not future.done():
+        if stop.wait(LOOK_SECONDS):
+            return None
+    return future.result()

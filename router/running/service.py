@@ -1,0 +1,252 @@
+"""The running router: everything that has a life between start and SIGTERM, in one place.
+
+Starting checks what can be checked before anything is taken: settings, catalog, state folder, brokers. Then the
+inbox and its gateways open, and one query per Kafka cluster and lane begins. The loop below watches them, looks for a
+new catalog, and on SIGTERM drains: gateways first, then every query between two batches.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bindings.private import open_to
+from catalog.model import Catalog
+from router.batches.plans import PlanHolder
+from router.errors import ConfigError
+from router.intake.intake import Intake, Store, local_store
+from router.judging.loading import read_catalog
+from router.judging.plan import Plan, plan_of
+from router.letters.housekeeping import Housekeeping
+from router.logs import configure_logs, get_logger
+from router.machine.descriptors import raise_descriptor_limit
+from router.machine.memory import divided
+from router.reading.succession import Succession, by_query
+from router.running.changes import Changes
+from router.running.integrity import check_state
+from router.running.queries import Queries
+from router.running.reload import BackgroundReloads, Reloader, unless_stopped
+from router.settings import Settings, load_settings
+from router.sinks import check_endpoints, close_targets
+from router.sources.clusters import check_reachable
+from router.sources.sources import missing_sources
+from router.spark.jvm_life import jvm_alive, require_jvm
+from router.spark.session import spark_session
+from router.spark.signals import signals
+from router.state.durable import disk_of
+from router.state.state import State
+from router.state.trust import Pins, admit, clients_of
+from router.watching.metrics import Metrics
+from router.watching.monitor import MonitorServer
+from router.watching.status import Status
+
+TICK: Final = 0.2
+HOLD_SECONDS: Final = 5.0
+"""Time between two looks at what a catalog refers to before the first start, when the catalog is not polled."""
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What a started router tells its caller."""
+
+    metrics_port: int
+    http_port: int | None
+    stop: Callable[[], None]
+
+
+def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], None] | None = None) -> bool:
+    """Run the router until SIGTERM or SIGINT has drained it, or with *once* until what was there is processed.
+
+    ``ready`` is called when all queries run and gateways listen. Returns False when a batch was cut off by the grace
+    limit: its threads may go on until their sinks answer, and are not to be waited for.
+
+    Raises:
+        RouterError: it cannot start, or cannot go on; see :mod:`router.errors` for the exit codes.
+    """
+    settings = load_settings(settings_path)
+    configure_logs(settings.log)
+    open_to(settings.readable_by)
+    raise_descriptor_limit()
+    stop = threading.Event()
+    with signals(stop), State.open(Path(settings.state)) as state, monitored(settings, Status()) as monitored_as:
+        catalog = whole_catalog(settings, stop, monitored_as)
+        if catalog is None:
+            return True
+        plan = Plan(catalog, settings)
+        _ = plan.sources
+        _report(plan)
+        return Service(plan, state, settings_path.resolve().parent, stop, monitored_as).run(once=once, ready=ready)
+
+
+@dataclass(frozen=True, slots=True)
+class Monitored:
+    """What watchers see of this process, from before it has a catalog, at ``port``."""
+
+    metrics: Metrics
+    status: Status
+    port: int
+
+
+@contextmanager
+def monitored(settings: Settings, status: Status) -> Iterator[Monitored]:
+    """Serve metrics and status for the time of the block.
+
+    Raises:
+        ConfigError: as :meth:`MonitorServer.start`.
+    """
+    metrics = Metrics(settings.sinks)
+    server = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status)
+    server.start()
+    try:
+        yield Monitored(metrics, status, server.port)
+    finally:
+        server.stop()
+
+
+def whole_catalog(settings: Settings, stop: threading.Event, told_by: Monitored) -> Catalog | None:
+    """Load the catalog, and hold until all that it refers to is loaded or known to be unloadable (section 7).
+
+    None when *stop* came first, however long somebody takes to answer.
+
+    Raises:
+        CatalogUnavailable: as :func:`read_catalog`.
+    """
+    told: tuple[str, ...] = ()
+    while not stop.is_set():
+        catalog = unless_stopped(lambda: read_catalog(settings), stop)
+        if catalog is None:
+            return None
+        told_by.status.awaiting(catalog.pending)
+        told_by.metrics.awaited(len(catalog.pending))
+        if not catalog.pending:
+            return catalog
+        if catalog.pending != told:
+            told = catalog.pending
+            _log.warning("not started yet: the catalog refers to what cannot be reached", unreachable=list(told))
+        stop.wait(settings.catalog.poll.total_seconds() or HOLD_SECONDS)
+    return None
+
+
+def _report(plan: Plan) -> None:
+    findings = plan.catalog.findings
+    errors = [finding for finding in findings if finding.severity == "error"]
+    _log.info(
+        "catalog loaded",
+        epoch=plan.epoch,
+        definitions=len(plan.catalog.definitions),
+        endpoints=len(plan.catalog.endpoints),
+        warnings=sum(finding.severity == "warning" for finding in findings),
+        errors=len(errors),
+    )
+    for finding in errors:
+        _log.warning("definition left out", file=finding.file, pointer=finding.pointer, problem=finding.message)
+    for endpoint in missing_sources(plan.catalog, plan.settings):
+        _log.warning("source is not in the catalog and is not read", endpoint=endpoint)
+    if not plan.sources:
+        raise ConfigError(
+            "no source to read: the settings name none that the catalog has",
+            key="sources",
+            hint="list endpoints of the catalog under `sources`",
+        )
+
+
+class Service:
+    """One started router."""
+
+    def __init__(self, plan: Plan, state: State, base: Path, stop: threading.Event, told_by: Monitored) -> None:
+        self._first = plan
+        self._settings = plan.settings
+        self._state = state
+        self._base = base
+        self._stop = stop
+        self._in_order = True
+        self._port = told_by.port
+        self._metrics, self._status = told_by.metrics, told_by.status
+        self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
+
+    def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
+        """Start all parts, supervise them, and take them down in order; see :func:`run`."""
+        with disk_of(self._state.root):
+            wanted = by_query(self._first.sources)
+            names = [*wanted, *Succession(self._state).left(wanted)]
+            check_state(self._state, names, inbox=self._settings.inbox.kafka is None)
+        admit(clients_of(self._settings, self._first.catalog, self._first.sources), Pins(self._state.root))
+        check_reachable(self._first.sources, self._settings)
+        check_endpoints(self._settings, self._first.catalog)
+        with ExitStack() as stack:
+            store = self._local_store if self._settings.inbox.kafka is None else None
+            stack.callback(close_targets)
+            intake = Intake(self._settings, self._metrics, self._status, store, once=once)
+            stack.callback(intake.close)
+            intake.open_inbox(self._first)
+            _log.info("memory divided", **divided(self._settings).told)
+            spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
+            plans = PlanHolder(spark, self._state, self._first, self._metrics)
+            plans.activate(self._first)
+            queries = Queries(spark, self._state, plans, self._metrics, self._status, self._restore, once=once)
+            with disk_of(self._state.root):
+                queries.place(self._first.sources)
+            self._announce(self._first)
+            if once:
+                intake.take(self._first)
+                intake.until_idle(self._stop)
+            queries.start(self._first.sources)
+            if not once:
+                intake.take(self._first)
+                stack.enter_context(Housekeeping(self._settings))
+            _log.info("running", metrics=f"http://{self._settings.metrics.host}:{self._port}/metrics")
+            if ready is not None:
+                ready(RunInfo(self._port, intake.http_port, self._stop.set))
+            try:
+                self._supervise(plans, queries, intake, once=once)
+            finally:
+                self._drain(queries, intake)
+        _log.info("stopped")
+        return self._in_order
+
+    def _supervise(self, plans: PlanHolder, queries: Queries, intake: Intake, *, once: bool) -> None:
+        changes = Changes(plans, queries, intake, self._announce, self._hold)
+        reloads = BackgroundReloads(Reloader(self._settings, self._first, self._metrics, self._status))
+        while not self._stop.wait(TICK):
+            self._status.beat()
+            require_jvm()
+            queries.check()
+            if once and queries.finished:
+                return
+            if not once:
+                intake.check()
+            changed = reloads.poll() if not once else None
+            if changed is not None:
+                changes.offer(changed)
+            changes.check()
+            queries.measure(intake.size())
+
+    def _announce(self, plan: Plan) -> None:
+        self._metrics.catalog(plan.epoch, len(plan.catalog.definitions))
+        self._status.catalog(plan.epoch, len(plan.catalog.definitions))
+        self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
+
+    def _hold(self, reason: str) -> None:
+        self._status.holding(reason)
+        self._metrics.catalog_held(bool(reason))
+
+    def _drain(self, queries: Queries, intake: Intake) -> None:
+        self._status.draining()
+        grace = self._settings.drain_grace.total_seconds()
+        deadline = time.monotonic() + grace
+        intake.stop(min(10.0, grace / 2))
+        if jvm_alive():
+            self._in_order = queries.drain(max(1.0, deadline - time.monotonic()))
+
+    def _local_store(self) -> Store:
+        return local_store(self._settings, self._state)
+
+    def _restore(self, document: bytes) -> Plan:
+        return plan_of(document, environ=os.environ, base=self._base)

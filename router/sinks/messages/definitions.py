@@ -1,0 +1,347 @@
+"""Messages shaped by a ``producer`` endpoint of the catalog (semantics.md section 9).
+
+Of the endpoint's candidates, the definition that an event already has is taken, else one that has the event's
+``type``; among several, one whose other attributes hold as well. It is used as a template: literals set, placeholders
+expanded from the record's context attributes, else from what the definition's own attribute templates find in the
+event, else from the event's attributes. The event itself keeps its attributes and its data as they are. What the result
+would not be matched by is not sent (:mod:`router.sinks.messages.conforming`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import msgspec
+
+from bindings.amqp.options import node_of
+from bindings.envelope import STRUCTURED
+from bindings.parts import BINARY_KIND, JSON_KIND, Part
+from bindings.protocols import Binding
+from catalog.definitions.constraints import literal_equal, template_of
+from catalog.definitions.targets import target_of
+from catalog.errors import RecordError, TemplateError
+from catalog.model import Catalog, Definition, Endpoint, Property
+from catalog.record import bytes_of
+from catalog.templates import TEMPLATE_TYPES, Template
+from catalog.values import is_any_timestamp, percent_decode, text_of
+from router.settings.addresses import AddressError, TargetKind, checked, encoded
+from router.sinks.messages.conforming import Conformance, Made
+from router.sinks.messages.events import Event, Mode, NotTaken, Outbound, outbound
+from router.sinks.messages.parts import address_parts, option_parts
+from router.sinks.messages.passing import HeaderPassing
+
+_ADDRESS: Final[Mapping[TargetKind, str]] = {"mqtt": "topic_name", "nats": "subject", "kafka": "topic"}
+_BY_CHANNEL: Final = frozenset({"topic_name", "subject", "topic", "path", "method", "key", "status"})
+"""Options that the channel settles when a definition requires them without a value."""
+_OF_EVENT: Final[Mapping[str, str]] = {"message-id": "id", "creation-time": "time", "message_id": "id"}
+_QUERY: Final = "query."
+_CHANNEL_SCALARS: Final[Mapping[TargetKind, tuple[str, ...]]] = {"mqtt": ("qos", "retain"), "kafka": ("partition",)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    definition: Definition
+    mode: Mode
+
+
+@dataclass(slots=True)
+class _Try:
+    """An event, the definitions that are still to be tried, and why others were not taken."""
+
+    place: int
+    event: Event
+    left: Iterator[_Candidate]
+    faults: list[str] = field(default_factory=list)
+
+    def refusal(self, endpoint: str) -> NotTaken:
+        if self.faults:
+            return NotTaken("; ".join(self.faults[:3]))
+        return NotTaken(f"{endpoint} has no definition of type {self.event.attributes['type']!r}")
+
+
+class EndpointShape:
+    """Makes messages for one endpoint. ``mode`` overrides what its definitions ask for; ``base`` is a URL for HTTP.
+
+    MQTT messages have at least the QoS ``least_qos``, whatever endpoint and definition say: what is to be confirmed
+    cannot be sent with 0. ``passing`` adds the headers that records came with; None leaves them out. ``uncarried`` are
+    parts that the target has no place for.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        endpoint: Endpoint,
+        binding: Binding,
+        target: TargetKind,
+        *,
+        mode: Mode | None = None,
+        lineage: bool = True,
+        base: str = "",
+        least_qos: int = 1,
+        passing: HeaderPassing | None = None,
+        uncarried: frozenset[str] = frozenset(),
+    ) -> None:
+        self._endpoint = endpoint
+        self._binding = binding
+        self._target = target
+        self._lineage = lineage
+        self._base = base
+        self._least_qos = least_qos
+        self._passing = passing
+        known = (catalog.definitions[xid] for xid in endpoint.candidates if xid in catalog.definitions)
+        self._candidates = tuple(self._usable(known, mode))
+        self._numbers = {each.definition.xid: number for number, each in enumerate(self._candidates)}
+        definitions = [each.definition for each in self._candidates]
+        self._conformance = Conformance(catalog, endpoint, binding, definitions, uncarried)
+
+    def shape(self, event: Event) -> Outbound:
+        """Return the message for one event.
+
+        Raises:
+            NotTaken: there can be none, as :meth:`shapes` says.
+        """
+        (made,) = self.shapes([event])
+        if isinstance(made, NotTaken):
+            raise made
+        return made
+
+    def shapes(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
+        """Return the message for each event, held against the definition that it was made by.
+
+        NotTaken stands where no definition has the event's type, or those that do lack values or would not be matched.
+        """
+        answers: list[Outbound | NotTaken] = [NotTaken("") for _ in events]
+        tries = [_Try(place, event, iter(self._fitting(event))) for place, event in enumerate(events)]
+        while tries:
+            made = [(each, found) for each in tries if (found := self._next(each)) is not None]
+            for each in tries:
+                answers[each.place] = each.refusal(self._endpoint.xid)
+            tries = []
+            for (each, found), fault in zip(made, self._conformance.faults([found for _, found in made]), strict=True):
+                answers[each.place] = found.message
+                if fault:
+                    each.faults.append(f"{self._candidates[found.definition].definition.xid}: {fault}")
+                    tries.append(each)
+        return answers
+
+    def _next(self, tried: _Try) -> Made | None:
+        """Return what the next definition of those that are left makes of the event; None when none makes any."""
+        for candidate in tried.left:
+            try:
+                message = self._made(candidate, tried.event)
+            except (TemplateError, AddressError, NotTaken) as error:
+                tried.faults.append(f"{candidate.definition.xid}: {error}")
+                continue
+            return Made(tried.event, message, self._numbers[candidate.definition.xid], candidate.mode)
+        return None
+
+    def _usable(self, definitions: Iterable[Definition], asked: Mode | None) -> Iterator[_Candidate]:
+        for definition in definitions:
+            target = target_of(definition, self._endpoint)
+            if target is None or target.protocol not in (None, self._binding.protocol):
+                continue
+            native = target.native is not None and not target.envelope
+            structured = not self._binding.binary or asks_structured(definition, self._endpoint, self._binding)
+            yield _Candidate(definition, asked or ("native" if native else "structured" if structured else "binary"))
+
+    def _fitting(self, event: Event) -> list[_Candidate]:
+        own = [each for each in self._candidates if each.definition.xid == event.message]
+        typed = [each for each in self._candidates if each not in own and has_type(each.definition, event)]
+        return [*own, *sorted(typed, key=lambda each: not all_hold(each.definition, event))]
+
+    def _made(self, candidate: _Candidate, event: Event) -> Outbound:
+        definition = candidate.definition
+        values = {**event.attributes, **captured(definition, event), **event.context}
+        parts = option_parts(self._binding.protocol, self._options(definition, values))
+        for part in parts:
+            if part.text is None and not self._carries_bytes(part.key):
+                raise NotTaken(f"{part.key} has to be text, and its bytes are no UTF-8")
+        keys = {part.key for part in parts}
+        for name in _CHANNEL_SCALARS.get(self._target, ()):
+            if name in self._endpoint.options and name not in keys:
+                parts.append(Part(name, msgspec.json.encode(self._endpoint.options[name]), JSON_KIND))
+        if self._target == "mqtt":
+            parts = [self._confirmable(part) for part in parts]
+        parts += [part for part in self._listed(values) if part.key not in keys]
+        for name, text in self._channel(definition).items():
+            if name not in keys:
+                parts.append(Part(name, self._address_text(text, values).encode()))
+        if self._target == "kafka" and "key" not in keys:
+            parts += self._key(event, values)
+        address = checked(self._address(definition, parts, values), self._target)
+        kept = [part for part in parts if not part.key.startswith(_QUERY)]
+        return outbound(
+            event, self._binding, candidate.mode, address, kept, lineage=self._lineage, passing=self._passing
+        )
+
+    def _confirmable(self, part: Part) -> Part:
+        if part.key == "qos" and (part.text or "").isdecimal():
+            return part._replace(value=b"%d" % max(self._least_qos, int(part.text or "")))
+        return part
+
+    def _channel(self, definition: Definition) -> Mapping[str, str]:
+        """Return what the endpoint says where messages go; a topic may stand in the path of its address."""
+        found = address_parts(self._binding.protocol, definition, self._endpoint)
+        options = self._endpoint.options
+        if self._target != "mqtt" or options.get("topic") or options.get("topic_name"):
+            return found
+        uris = (urlsplit(uri) for uri in self._endpoint.uris)
+        topic = next((uri.path.lstrip("/") for uri in uris if uri.scheme.startswith("mqtt") and uri.path[1:]), "")
+        return {**found, "topic_name": topic} if topic else found
+
+    def _options(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Property, str]]:
+        """Give the protocol options that are to be sent, with their texts."""
+        for prop in definition.protocoloptions:
+            name = prop.name.rpartition(".")[2]
+            if prop.value is not None:
+                yield prop, self._text(prop, values)
+            elif prop.required and prop.name not in _BY_CHANNEL and prop.name != self._binding.rule.content_type:
+                text = values.get(name, values.get(_OF_EVENT.get(name, "")))
+                if text is None:
+                    raise NotTaken(f"requires {prop.name}, for which there is no value")
+                yield prop, text
+
+    def _carries_bytes(self, key: str) -> bool:
+        """Tell whether the protocol has a place for bytes there; AMQP's types are minded when it is encoded."""
+        listed = self._target != "mqtt" and key.startswith(("headers.", _QUERY))
+        return listed or self._target == "amqp" or key in ("key", "correlation_data")
+
+    def _text(self, prop: Property, values: Mapping[str, str]) -> str:
+        text = text_of(cast(Any, prop.value))
+        if prop.type == "timestamp" and is_any_timestamp(text):
+            if "time" not in values:
+                raise NotTaken(f"{prop.name} is a time, and the event has none")
+            return values["time"]
+        template = _template(prop, self._dots(prop.name))
+        if template is None:
+            return text
+        made = template.expand(values, encode=prop.type == "uritemplate")
+        if template.match(made, decode=prop.type == "uritemplate") is None:
+            raise NotTaken(f"a value does not fit {prop.name} {prop.value!r}")
+        return made
+
+    def _dots(self, name: str) -> bool:
+        return self._target == "nats" and name == "subject"
+
+    def _listed(self, values: Mapping[str, str]) -> Iterator[Part]:
+        """Give headers and query values that the options of an HTTP endpoint list."""
+        for member in ("headers", "query") if self._target == "http" else ():
+            listed = self._endpoint.options.get(member)
+            pairs = listed.items() if isinstance(listed, dict) else _pairs(listed)
+            for name, value in pairs:
+                text = template_of(text_of(value), False).expand(values, encode=False)
+                yield Part(f"{member}.{name.lower() if member == 'headers' else name}", text.encode())
+
+    def _address_text(self, text: str, values: Mapping[str, str]) -> str:
+        """Expand a template of the channel; values are encoded so that none adds a level or a wildcard."""
+        template = template_of(text, False)
+        known = {name: encoded(values[name], self._target) for name in template.names if name in values}
+        return template.expand(known, encode=False)
+
+    def _address(self, definition: Definition, parts: list[Part], values: Mapping[str, str]) -> str:
+        if self._target == "http":
+            return self._url(definition, parts)
+        if self._target == "amqp":
+            to = next((part.text for part in parts if part.key == "properties.to"), None)
+            path = next((urlsplit(uri).path.lstrip("/") for uri in self._endpoint.uris if urlsplit(uri).path), "")
+            node = node_of(self._endpoint.options) or path
+            return self._address_text(node, values) if node else to or ""
+        key = _ADDRESS[self._target]
+        return next((part.text or "" for part in parts if part.key == key), "")
+
+    def _url(self, definition: Definition, parts: list[Part]) -> str:
+        base = urlsplit(self._base or next(iter(self._endpoint.uris), ""))
+        declared = any(prop.name == "path" and prop.value is not None for prop in definition.protocoloptions)
+        path = base.path
+        if declared or self._endpoint.options.get("path") or path.strip("/"):
+            path = next((part.text or "" for part in parts if part.key == "path"), path)
+        query = "&".join(
+            f"{quote(part.key.removeprefix(_QUERY), safe='')}={quote(part.value or b'', safe='')}"
+            for part in parts
+            if part.key.startswith(_QUERY)
+        )
+        return urlunsplit((base.scheme, base.netloc, path, "&".join(filter(None, (base.query, query))), ""))
+
+    def _key(self, event: Event, values: Mapping[str, str]) -> list[Part]:
+        """Return the key of a Kafka record: the endpoint's, else ``partitionkey``, else what a Kafka source had."""
+        fixed = self._endpoint.options.get("key")
+        own = event.attributes.get("partitionkey")
+        if fixed:
+            data: bytes | None = template_of(str(fixed), False).expand(values, encode=False).encode()
+        else:
+            data = own.encode() if own else source_key(event)
+        return [] if data is None else [Part("key", data, BINARY_KIND)]
+
+
+def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding) -> bool:
+    """Tell whether the declared native content type, else an option ``mode`` or ``content-mode``, means structured."""
+    for prop in definition.protocoloptions:
+        if prop.name == binding.rule.content_type and isinstance(prop.value, str):
+            return prop.value.lower().startswith(STRUCTURED)
+    modes = [each.get("mode") for each in (definition.envelopeoptions, endpoint.envelopeoptions)]
+    modes.append(endpoint.options.get("content-mode"))
+    return next((mode.lower() for mode in modes if isinstance(mode, str)), "") == "structured"
+
+
+def has_type(definition: Definition, event: Event) -> bool:
+    """Tell whether a definition has the event's type; one that declares none has its id as type."""
+    declared = next((prop for prop in definition.envelopemetadata if prop.name == "type"), None)
+    if declared is None or declared.value is None:
+        return definition.messageid == event.attributes["type"]
+    return _holds(declared, event)
+
+
+def all_hold(definition: Definition, event: Event) -> bool:
+    """Tell whether all declared attributes hold for the event."""
+    return all(_holds(prop, event) for prop in definition.envelopemetadata)
+
+
+def captured(definition: Definition, event: Event) -> dict[str, str]:
+    """Return what the placeholders of the declared attributes take from the event, where it fits them."""
+    found: dict[str, str] = {}
+    for prop in definition.envelopemetadata:
+        template, text = _template(prop), event.attributes.get(prop.name)
+        decode = prop.type == "uritemplate"
+        taken = template.match(text, decode) if template is not None and text is not None else None
+        for name, value in (taken or {}).items():
+            found.setdefault(name, percent_decode(value) if decode else value)
+    return found
+
+
+def source_key(event: Event) -> bytes | None:
+    """Return the key that a record from Kafka came with."""
+    if event.protocol != "KAFKA":
+        return None
+    try:
+        return bytes_of(msgspec.json.decode(event.native), "key")
+    except (msgspec.DecodeError, RecordError):
+        return None  # the native record is shown, not relied on: an odd one has no key
+
+
+def _holds(prop: Property, event: Event) -> bool:
+    text = event.attributes.get(prop.name)
+    if prop.value is None:
+        return text is not None or not prop.required
+    if text is None:
+        return False
+    template = _template(prop)
+    if template is not None:
+        return template.match(text, prop.type == "uritemplate") is not None
+    wanted = text_of(prop.value)
+    return is_any_timestamp(wanted) or literal_equal(prop.type, wanted, text)
+
+
+def _template(prop: Property, dots: bool = False) -> Template | None:
+    if prop.value is None or prop.type not in TEMPLATE_TYPES:
+        return None
+    template = template_of(text_of(prop.value), dots)
+    return None if template.is_literal else template
+
+
+def _pairs(listed: object) -> Iterator[tuple[str, Any]]:
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry.get("value") is not None:
+            yield entry["name"], entry["value"]

@@ -1,0 +1,156 @@
+"""Events as message sinks take them from the wide table, and what they become for one protocol.
+
+A message is made as *parts*, the form in which records are read (:mod:`bindings.parts`): what a sink makes is what our
+own codec of that protocol reads back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+import msgspec
+import pyarrow as pa
+
+from bindings.amqp.forms import TYPES, types_of
+from bindings.envelope import STRUCTURED
+from bindings.events import encode_event
+from bindings.parts import JSON_KIND, Part
+from bindings.protocols import Binding
+from catalog.values import media_type_of
+from router.sinks.forms import AMBIGUOUS, TIME_TEXT, WIDE, instant_text, pairs_of
+from router.sinks.messages.parts import attribute_part
+from router.sinks.messages.passing import LINEAGE as LINEAGE
+from router.sinks.messages.passing import HeaderPassing
+
+Mode = Literal["binary", "structured", "native"]
+MESSAGE: Final = pa.schema([*WIDE, (TIME_TEXT, pa.string()), (AMBIGUOUS, pa.string())])
+"""The columns that message sinks get: an instant cannot give back ``time`` as the event wrote it."""
+_NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
+_EVENT_MEDIA: Final = "application/cloudevents"
+_VISIBLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+
+
+class NotTaken(Exception):
+    """A message that can never be sent to this target; the message says why and ends up in the dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One routed event. ``attributes`` hold text, ``specversion`` first; ``native`` is the record's JSON, no body."""
+
+    attributes: Mapping[str, str]
+    data: bytes | None
+    message: str
+    endpoint: str
+    epoch: str
+    position: str
+    context: Mapping[str, str]
+    protocol: str = ""
+    native: str = "{}"
+    ambiguous: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outbound:
+    """One message for one protocol. ``address`` is the topic, node, subject or URL.
+
+    ``lane`` names what it keeps its order with: the partition its record came from. ``id`` is the same for every retry.
+    """
+
+    address: str
+    parts: tuple[Part, ...]
+    body: bytes | None
+    lane: str
+    id: str
+
+
+def event_of(row: Mapping[str, Any]) -> Event:
+    """Return the event of one row of :data:`MESSAGE`."""
+    attributes = {"specversion": row.get("specversion") or "1.0"}
+    attributes.update((name, row[name]) for name in _NAMES if row[name] is not None)
+    time = row.get(TIME_TEXT) or instant_text(row.get("time"))
+    if time is not None:
+        attributes["time"] = time
+    attributes.update(pairs_of(row.get("extensions")))
+    return Event(
+        attributes,
+        row.get("data"),
+        row.get("message") or "",
+        row.get("endpoint") or "",
+        row.get("epoch") or "",
+        row.get("position") or "",
+        pairs_of(row.get("context")),
+        row.get("protocol") or "",
+        row.get("native") or "{}",
+        row.get(AMBIGUOUS) or "",
+    )
+
+
+def outbound(
+    event: Event,
+    binding: Binding,
+    mode: Mode,
+    address: str,
+    given: Iterable[Part] = (),
+    *,
+    lineage: bool = True,
+    passing: HeaderPassing | None = None,
+) -> Outbound:
+    """Put a message together from *given* parts and the event, by the CloudEvents binding of the protocol.
+
+    An attribute goes before a given part of the same key. Data that is itself an event travels in structured mode:
+    its content type in the place of ours would make a reader take it for this one. ``native`` sends data alone.
+    *passing* adds the headers that the record came with; both of the others go before them.
+    """
+    content_type = event.attributes.get("datacontenttype")
+    body = event.data
+    if mode == "binary" and (not binding.binary or media_type_of(content_type).startswith(_EVENT_MEDIA)):
+        mode = "structured"
+    made: list[Part] = []
+    if mode == "binary":
+        made = [attribute_part(binding.rule, *pair) for pair in event.attributes.items()]
+    elif mode == "structured":
+        body = encode_event(event.attributes, event.data)
+        made = [Part(binding.rule.content_type, STRUCTURED.encode())]
+    elif content_type is not None:
+        made = [Part(binding.rule.content_type, content_type.encode())]
+    if not binding.binary:
+        made = []
+    elif lineage:
+        made += lineage_parts(event, binding)
+    keys = {part.key for part in made}
+    parts = (*(part for part in given if part.key not in keys), *made)
+    if passing is not None:
+        keys = {part.key for part in parts}
+        came = passing.parts(event.protocol, event.native, binary=mode == "binary", structured=mode == "structured")
+        parts = with_types(parts, [part for part in came if part.key not in keys or part.key == TYPES])
+    identity = "|".join((event.endpoint, event.position, event.attributes["source"], event.attributes["id"]))
+    return Outbound(address, parts, body, event.position.rpartition("-")[0], identity)
+
+
+def with_types(parts: tuple[Part, ...], more: list[Part]) -> tuple[Part, ...]:
+    """Return both, and what both tell of AMQP types in one part."""
+    together = {**types_of(more), **types_of(parts)}
+    plain = tuple(part for part in (*parts, *more) if part.key != TYPES)
+    return (*plain, Part(TYPES, msgspec.json.encode(together), JSON_KIND)) if together else plain
+
+
+def lineage_parts(event: Event, binding: Binding) -> list[Part]:
+    """Return the ``xrouter-*`` properties (architecture.md section 9), percent-encoded where attributes are."""
+    prefix = binding.rule.prefixes[0].partition(".")[0]
+    told = {
+        "message": event.message,
+        "endpoint": event.endpoint,
+        "epoch": event.epoch,
+        "position": event.position,
+        "context": json.dumps(dict(event.context), ensure_ascii=False, separators=(",", ":")),
+        **({"ambiguous": event.ambiguous} if event.ambiguous else {}),
+    }
+    return [
+        Part(f"{prefix}.{LINEAGE}{name}", (quote(text, safe=_VISIBLE) if binding.rule.encoded else text).encode())
+        for name, text in told.items()
+    ]

@@ -1,0 +1,220 @@
+"""A sink that sends each row as a message and returns when all are confirmed.
+
+At least once: a batch that is repeated after a crash is sent again. While the router lives it is not: what a target has
+settled of a batch is remembered until the next batch, so that an outage in mid-batch costs no duplicates.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from bindings.parts import Part
+from bindings.protocols import Binding
+from bindings.sending import Refused, Unsettled
+from router.errors import SinkError
+from router.settings.addresses import AddressError, AddressTemplate
+from router.settings.names import event_values, missing_value
+from router.sinks.contract import Commit, Rejected, WriteResult
+from router.sinks.messages.events import Event, Mode, NotTaken, Outbound, event_of, outbound
+from router.sinks.messages.passing import HeaderPassing
+from router.sinks.messages.spread import Spread
+from router.watching.batches import progressed
+
+CHUNK: Final = 500
+"""Messages handed over at a time: what is confirmed is known at this grain when a client cannot say more."""
+_UNUSED: Final = ("time", "received")
+"""Instants, which may lie outside Python's calendar and are sent as the event wrote them."""
+REASON_CAP: Final = 500
+
+
+Settled = dict[str, Rejected | None]
+"""What became of the records of a batch, by position; None is taken."""
+
+
+class TargetDown(Exception):
+    """The target takes nothing now. ``settled`` has what became of messages of this call that it did answer, by place.
+
+    The message says what is wrong, in one line without secrets.
+    """
+
+    def __init__(self, message: str, settled: Mapping[int, str | None] | None = None) -> None:
+        super().__init__(message)
+        self.settled = dict(settled or {})
+
+    @classmethod
+    def by(cls, error: Exception) -> TargetDown:
+        """Return what the error of a client comes to."""
+        settled = error.settled if isinstance(error, Unsettled) else {}
+        return cls(str(error), {at: reason_of(refused) for at, refused in settled.items()})
+
+
+def reason_of(refused: Refused | None) -> str | None:
+    """Return why a client's message will never be taken; None for one that is."""
+    return None if refused is None else refused.reason
+
+
+class Target(Protocol):
+    """A connected client of one protocol. It reconnects by itself."""
+
+    def send(self, messages: Sequence[Outbound]) -> list[str | None]:
+        """Send messages and wait until each is confirmed; a text is why the target will never take that one.
+
+        Raises:
+            TargetDown: it takes nothing now; to be tried again.
+        """
+        ...
+
+    def close(self) -> None:
+        """Disconnect."""
+        ...
+
+
+class Shape(Protocol):
+    """What makes messages of events."""
+
+    def shapes(self, events: Sequence[Event]) -> Sequence[Outbound | NotTaken]:
+        """Return the message for each event; NotTaken says why there can be none for this target."""
+        ...
+
+
+class TemplateShape:
+    """Makes messages for the address that a template of the settings gives; ``given`` parts are on every one.
+
+    ``passing`` adds the headers that records came with; None leaves them out. ``strict`` takes no event that misses a
+    value of the address.
+    """
+
+    def __init__(
+        self,
+        template: AddressTemplate,
+        binding: Binding,
+        mode: Mode,
+        *,
+        lineage: bool = True,
+        given: Sequence[Part] = (),
+        passing: HeaderPassing | None = None,
+        strict: bool = False,
+    ) -> None:
+        self._template = template
+        self._strict = strict
+        self._binding = binding
+        self._mode = mode
+        self._lineage = lineage
+        self._given = tuple(given)
+        self._passing = passing
+
+    def shapes(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
+        """Return the message for each event; NotTaken for an address too long, or that misses a value and may not."""
+        made: list[Outbound | NotTaken] = []
+        for event in events:
+            try:
+                made.append(self._shape(event))
+            except NotTaken as error:
+                made.append(error)
+        return made
+
+    def _shape(self, event: Event) -> Outbound:
+        values = event_values(event.message, event.endpoint, "", event.context, event.attributes)
+        missing = self._template.missing(values) if self._strict else ()
+        if missing:
+            raise NotTaken(missing_value(missing, "the address"))
+        try:
+            address = self._template.expand(values)
+        except AddressError as error:
+            raise NotTaken(str(error)) from error
+        return outbound(
+            event, self._binding, self._mode, address, self._given, lineage=self._lineage, passing=self._passing
+        )
+
+
+class ConfirmedSink:
+    """Keeps :class:`~router.sinks.contract.ArrowSink` for rows of :data:`router.sinks.messages.events.MESSAGE`.
+
+    Safe for use by several queries; their batches go one after the other. ``max_body`` is in bytes, ``spread`` counts
+    destinations and caps them.
+    """
+
+    def __init__(
+        self, name: str, shape: Shape, target: Target, max_body: int | None = None, spread: Spread | None = None
+    ) -> None:
+        self._name = name
+        self._spread = spread
+        self._max_body = max_body
+        self._shape = shape
+        self._target = target
+        self._lock = threading.Lock()
+        self._settled: dict[str, tuple[int, Settled]] = {}
+
+    def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
+        """Send what of the batch is not settled yet. Rows that the target will never take are ``refused``.
+
+        Raises:
+            SinkError: the target takes nothing now. Calling again with the same commit goes on where this ended.
+        """
+        if rows.num_rows == 0:
+            return WriteResult(0)  # without waiting for the batch of another query
+        kept = rows.drop_columns([name for name in _UNUSED if name in rows.column_names])
+        with self._lock:
+            settled = self._known(commit)
+            for batch in kept.to_batches(max_chunksize=CHUNK):
+                self._send([row for row in map(event_of, batch.to_pylist()) if row.position not in settled], settled)
+                progressed()
+            mine = [settled.get(position) for position in kept.column("position").to_pylist()]
+        refused = tuple(record for record in mine if record is not None)
+        return WriteResult(rows.num_rows - len(refused), refused=refused)
+
+    def already(self, commit: Commit) -> bool:
+        """Always False: no target remembers batches."""
+        return False
+
+    def settled(self, commit: Commit) -> Settled:
+        """Return what the target has settled of a batch while this process lives, by position; None is taken."""
+        version, settled = self._settled.get(commit.whole, (-1, {}))
+        return dict(settled) if version == commit.version else {}
+
+    def _known(self, commit: Commit) -> Settled:
+        # Under the whole batch: its positions are unique, and a part knows what the whole has settled.
+        version, settled = self._settled.get(commit.whole, (-1, {}))
+        if version != commit.version:
+            settled = {}
+            self._settled[commit.whole] = (commit.version, settled)
+        return settled
+
+    def _send(self, events: list[Event], settled: Settled) -> None:
+        messages: list[Outbound] = []
+        sent: list[Event] = []
+        for event, made in zip(events, self._shape.shapes(events), strict=True):
+            try:
+                if isinstance(made, NotTaken):
+                    raise made
+                messages.append(self._within(made))
+                sent.append(event)
+            except NotTaken as error:
+                settled[event.position] = _rejected(event, str(error))
+        if not messages:
+            return
+        try:
+            answers: Mapping[int, str | None] = dict(enumerate(self._target.send(messages)))
+        except TargetDown as error:
+            settled.update((sent[at].position, _rejected(sent[at], told)) for at, told in error.settled.items())
+            raise SinkError(self._name, str(error)) from error
+        settled.update((sent[at].position, _rejected(sent[at], told)) for at, told in answers.items())
+
+    def _within(self, message: Outbound) -> Outbound:
+        size = len(message.body or b"")
+        if self._max_body is not None and size > self._max_body:
+            raise NotTaken(f"a body of {size} bytes is more than max_body of the sink, {self._max_body}")
+        fault = self._spread.fault(message.address) if self._spread is not None else None
+        if fault is not None:
+            raise NotTaken(f"{message.address[: REASON_CAP // 4]}: {fault}")
+        return message
+
+
+def _rejected(event: Event, reason: str | None) -> Rejected | None:
+    if reason is None:
+        return None
+    return Rejected(event.position, reason[:REASON_CAP], event.endpoint, event.message)

@@ -1,0 +1,156 @@
+"""A Delta table, one append for each batch, exactly once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from router.errors import SinkError
+from router.sinks.contract import Commit, WriteResult
+from router.sinks.tables.evolving import conformed, evolved
+from router.sinks.tables.files import make_durable, refused
+from router.sinks.tables.partitions import partitioned, with_partitions
+from router.sinks.trial import fails_anywhere
+
+if TYPE_CHECKING:
+    from router.sinks.tables.upkeep import Upkeep
+
+_ATTEMPTS: Final = 5
+
+
+class DeltaSink:
+    """Appends each batch in one commit of the table's log, which also records the batch's app and version.
+
+    Both become visible together, by one atomic log entry, so that a process killed before it has written nothing
+    (only files that the log does not name) and one killed after it finds the version on the next try and leaves the
+    batch out. delta-rs does not ignore a repeated transaction by itself, hence the look before each write. As with
+    every Delta transaction, a version not above the last of its app counts as written. On local disk, files and log
+    entry are synchronised before ``write`` returns, since delta-rs leaves that to the operating system: a batch that
+    was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
+    A :class:`DeltaError` that the rows cause is raised as it is (:mod:`router.sinks.trial`): no wait would mend it.
+    The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
+    further columns of a batch are added to it (:mod:`router.sinks.tables.evolving`).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        uri: str,
+        schema: pa.Schema,
+        *,
+        grows: bool = False,
+        partition_by: Sequence[str] = (),
+        upkeep: Upkeep | None = None,
+    ) -> None:
+        self._name = name
+        self._uri = uri
+        self._schema = with_partitions(schema, partition_by)
+        self._grows = grows
+        self._partition_by = list(partition_by)
+        self._upkeep = upkeep
+        self._table: DeltaTable | None = None
+        # Queries share the sink: the version made durable must be that of the very write.
+        self._lock = threading.Lock()
+
+    def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
+        """Append a batch once; see :class:`~router.sinks.contract.ArrowSink`.
+
+        Raises:
+            SinkError: the table cannot take anything, or not now.
+            DeltaError: it cannot take these rows, nor could any table.
+        """
+        if rows.num_rows == 0:
+            return WriteResult(0)
+        rows = partitioned(rows, self._partition_by)
+        if not self._grows and not rows.schema.equals(self._schema):
+            raise SinkError(self._name, f"batch has columns {rows.schema.names}, not those of the table's form")
+        try:
+            with self._lock:
+                return self._append(rows, commit)
+        except DeltaError as error:
+            if fails_anywhere(rows, self._partition_by):
+                raise
+            raise self._refused(error) from error
+        except OSError as error:
+            raise refused(self._name, self._uri, error) from error
+
+    def already(self, commit: Commit) -> bool:
+        """Tell whether the table's log has this version of the app, or a later one."""
+        try:
+            with self._lock:
+                table = self._open()
+                return table is not None and _written(table, commit)
+        except DeltaError as error:
+            raise self._refused(error) from error
+        except OSError as error:
+            raise refused(self._name, self._uri, error) from error
+
+    def _append(self, rows: pa.Table, commit: Commit) -> WriteResult:
+        properties = CommitProperties(app_transactions=[Transaction(commit.app, commit.version)])
+        conflict: CommitFailedError | None = None
+        for _ in range(_ATTEMPTS):
+            table = self._open() or self._create(rows.schema)
+            if _written(table, commit):
+                # Which of the last life's files reached the disk is unknown, and this is rare: all of them now.
+                os.sync()
+                return WriteResult(0, repeated=True)
+            try:
+                self._write(table, rows, properties)
+            except CommitFailedError as error:
+                # Another writer was first (maintenance, or ourselves before a crash): look again and decide anew.
+                conflict = error
+                self._table = None
+                continue
+            make_durable(self._uri, table.version())
+            if self._upkeep is not None:
+                self._upkeep.committed(self._uri)
+            return WriteResult(rows.num_rows)
+        hint = "stop other writers of the table; the batch is written again after a restart"
+        raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} commits in a row were refused", hint=hint) from conflict
+
+    def _write(self, table: DeltaTable, rows: pa.Table, properties: CommitProperties) -> None:
+        if not self._grows:
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
+            return
+        known = pa.schema(table.schema().to_arrow())
+        target = evolved(known, rows.schema)
+        mode: Literal["merge"] | None = None if target.equals(known) else "merge"
+        rows = conformed(rows, target)
+        write_deltalake(table, rows, mode="append", schema_mode=mode, commit_properties=properties)
+
+    def _open(self) -> DeltaTable | None:
+        if self._table is not None:
+            self._table.update_incremental()
+            return self._table
+        if not DeltaTable.is_deltatable(self._uri):
+            return None
+        table = DeltaTable(self._uri)
+        found = [field.name for field in table.schema().fields]
+        if not set(self._schema.names) <= set(found) or not (self._grows or found == self._schema.names):
+            hint = "give the sink a path of its own, or move the table away"
+            raise SinkError(self._name, f"{self._uri} is a table with other columns ({', '.join(found)})", hint=hint)
+        parts = table.metadata().partition_columns
+        if parts != self._partition_by:
+            hint = "set partition_by to what the table has, or give the sink a path of its own"
+            raise SinkError(self._name, f"{self._uri} is partitioned by {', '.join(parts) or 'nothing'}", hint=hint)
+        self._table = table
+        return table
+
+    def _create(self, schema: pa.Schema) -> DeltaTable:
+        self._table = DeltaTable.create(self._uri, schema, mode="ignore", partition_by=self._partition_by or None)
+        return self._table
+
+    def _refused(self, error: DeltaError) -> SinkError:
+        hint = "check the path, its permissions and disk space; the batch is written again after a restart"
+        return SinkError(self._name, f"{self._uri}: {error}", hint=hint)
+
+
+def _written(table: DeltaTable, commit: Commit) -> bool:
+    versions = (table.transaction_version(app) for app in commit.apps)
+    return any(last is not None and last >= commit.version for last in versions)

@@ -1,0 +1,90 @@
+"""Files that are there wholly or not at all, also after a crash of the machine."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, Final
+from urllib.parse import unquote
+
+from bindings.private import sync_path
+from router.errors import SinkError
+from router.settings.names import escape_value
+from router.settings.places import is_url
+from router.sinks.contract import Commit
+
+_REMEDIES: Final = {
+    errno.EACCES: "give this user the right to write there",
+    errno.EPERM: "give this user the right to write there",
+    errno.EROFS: "mount the file system for writing or choose another path",
+    errno.ENOSPC: "free disk space; the batch is written again after a restart",
+    errno.EDQUOT: "raise the quota; the batch is written again after a restart",
+    errno.ENOTDIR: "choose a path whose parents are folders",
+    errno.EEXIST: "choose a path that is a folder or does not exist",
+    errno.EPIPE: "keep the reader of standard output running",
+}
+
+
+def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
+    """Make *target* with what *fill* writes: temporary file, fsync, rename, fsync of the folder.
+
+    The temporary file is hidden and has one name for each target, so that a left-over is written over.
+
+    Raises:
+        OSError: the file system refuses; *target* is as it was.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_path(target.parent)
+
+
+def batch_file(folder: Path, commit: Commit, suffix: str) -> Path:
+    """Name the one file of a batch; names sort by app, then version."""
+    return _file_of(folder, commit.app, commit.version, suffix)
+
+
+def has_batch(folder: Path, commit: Commit, suffix: str) -> bool:
+    """Tell whether the file of a batch is there, or of one that it is a part of.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    return any(_file_of(folder, app, commit.version, suffix).exists() for app in commit.apps)
+
+
+def _file_of(folder: Path, app: str, version: int, suffix: str) -> Path:
+    return folder / f"{escape_value(app, '%')}-{version:012d}{suffix}"
+
+
+def refused(sink: str, place: str, error: OSError) -> SinkError:
+    """Translate an error of the file system."""
+    reason = error.strerror or type(error).__name__
+    remedy = _REMEDIES.get(error.errno or 0, "check the path and its file system")
+    return SinkError(sink, f"cannot write {place}: {reason}", hint=remedy)
+
+
+def make_durable(uri: str, version: int) -> None:
+    """Bring the files of one commit, and its log entry, to the disk; an object store does so by itself."""
+    local = uri.removeprefix("file://")
+    if is_url(local):
+        return
+    folder = Path(local)
+    entry = folder / "_delta_log" / f"{version:020d}.json"
+    # Lines end in a line feed and nothing else: texts of statistics hold other separators of Unicode as they are.
+    actions = [json.loads(line) for line in entry.read_bytes().split(b"\n") if line]
+    added = [folder / unquote(action["add"]["path"]) for action in actions if "add" in action]
+    folders = {file.parent for file in added}
+    for file in (*added, entry, *folders, folder, entry.parent):
+        sync_path(file)

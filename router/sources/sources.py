@@ -1,0 +1,250 @@
+"""Sources: which endpoints of the catalog records are taken from, and where those are.
+
+An endpoint's channel is what it shares with others on the same topic or path: ``kafka:TOPIC`` or ``http:PATH``.
+Endpoints of one broker whose subscriptions overlap share a channel too, named by the first of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from bindings.kafka.addresses import Brokers, brokers_for
+from bindings.kafka.options import start_of, topic_of
+from catalog.errors import TemplateError
+from catalog.model import Catalog, Endpoint
+from catalog.templates import parse
+from router.errors import ConfigError
+from router.settings import Settings, SourceSettings, revealed
+from router.sources.subscriptions import addresses_of, overlap
+
+Kind = Literal["kafka", "http", "mqtt", "amqp", "nats"]
+Start = Literal["earliest", "latest"]
+SUPPORTED: Final[Mapping[str, Kind]] = {
+    "KAFKA": "kafka",
+    "HTTP": "http",
+    "MQTT/5.0": "mqtt",
+    "MQTT/3.1.1": "mqtt",
+    "AMQP/1.0": "amqp",
+    "NATS": "nats",
+}
+INBOX: Final = "inbox"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One endpoint that records are taken from.
+
+    ``topic``, ``servers`` and the ``security`` protocol that their addresses ask for are given for Kafka, ``path`` and
+    ``methods`` for HTTP; for other brokers ``uris``, ``addresses`` (topic filters, nodes, subjects) and the endpoint's
+    ``options``. ``query`` names the streaming query that reads it: one per Kafka cluster and lane, and one for the
+    inbox.
+    """
+
+    endpoint: str
+    kind: Kind
+    channel: str
+    query: str
+    settings: SourceSettings
+    topic: str = ""
+    servers: str = ""
+    security: str = ""
+    path: str = ""
+    methods: tuple[str, ...] = ()
+    context: Mapping[str, str] = field(default_factory=dict)
+    protocol: str = ""
+    uris: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def pushed(self) -> bool:
+        """Whether records come by way of the inbox."""
+        return self.kind != "kafka"
+
+    @property
+    def brokered(self) -> bool:
+        """Whether a gateway connects to a broker for it."""
+        return self.kind in ("mqtt", "amqp", "nats")
+
+
+def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
+    """Resolve the sources of the settings, or all consumer endpoints when the settings name none.
+
+    An endpoint that the catalog lacks is left out: it may come with a later epoch. ``check`` and the log say so.
+
+    Raises:
+        ConfigError: a source whose protocol has no binding yet, or without topic or servers; names endpoint and key.
+    """
+    chosen = settings.sources or tuple(
+        SourceSettings(endpoint=endpoint.xid)
+        for endpoint in catalog.endpoints.values()
+        if {"consumer", "subscriber"} & set(endpoint.usage) and endpoint.protocol in SUPPORTED
+    )
+    # What the operator says of where to begin goes before what the catalog says, for all sources or for one.
+    told = settings.start if "start" in settings.model_fields_set else None
+    found = (
+        _source(catalog.endpoints[source.endpoint], source, catalog, told)
+        for source in chosen
+        if source.endpoint in catalog.endpoints
+    )
+    return tuple(_merged(list(found)))
+
+
+def missing_sources(catalog: Catalog, settings: Settings) -> list[str]:
+    """Return the endpoints that settings name and the catalog lacks."""
+    return [source.endpoint for source in settings.sources if source.endpoint not in catalog.endpoints]
+
+
+def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, start: Start | None) -> Source:
+    kind = SUPPORTED.get(endpoint.protocol or "")
+    if kind is None:
+        raise ConfigError(
+            f"source {endpoint.xid}: protocol {endpoint.protocol or 'none'} cannot be a source in this version",
+            key="sources",
+            hint=f"sources are {', '.join(SUPPORTED)}; remove the source",
+        )
+    if kind == "kafka":
+        return _kafka(endpoint, settings.model_copy(update={"start": settings.start or start}))
+    return _http(endpoint, settings) if kind == "http" else _broker(endpoint, kind, settings, catalog)
+
+
+def _kafka(endpoint: Endpoint, settings: SourceSettings) -> Source:
+    topic = topic_of(endpoint.options)
+    if not topic:
+        raise ConfigError(
+            f"source {endpoint.xid}: the endpoint has no topic",
+            key="sources",
+            hint="give the endpoint protocoloptions.options.topic in the catalog",
+        )
+    try:
+        topic = parse(topic).expand(settings.context, encode=False)
+    except TemplateError as error:
+        raise ConfigError(
+            f"source {endpoint.xid}: its topic {topic!r} is a template, and a query reads topics by name: {error}",
+            key="sources",
+            hint="set context of the source, with a value for each placeholder",
+        ) from error
+    brokers = _brokers(endpoint, settings)
+    if not brokers.servers:
+        raise ConfigError(
+            f"source {endpoint.xid}: no Kafka brokers are known",
+            key="sources",
+            hint="set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog",
+        )
+    options = sorted((name, value.get_secret_value()) for name, value in settings.kafka.items())
+    # As written: the name of a query is that of its checkpoint, whatever else is read out of the addresses.
+    client: tuple[object, ...] = (
+        settings.bootstrap_servers or brokers.servers,
+        settings.username,
+        settings.tls,
+        options,
+    )
+    if brokers.tls and settings.tls is None:
+        client = (*client, brokers.security)
+    if settings.sasl is not None:
+        # Only then: the name of a query is that of its checkpoint, which older settings have already.
+        client = (*client, settings.sasl, settings.token_endpoint)
+    digest = hashlib.sha256(repr(client).encode()).hexdigest()[:8]
+    query = f"kafka-{digest}" + (f"-{settings.lane}" if settings.lane else "")
+    return Source(
+        endpoint.xid,
+        "kafka",
+        f"kafka:{topic}",
+        query,
+        settings.model_copy(update={"start": settings.start or start_of(endpoint.options)}),
+        topic=topic,
+        servers=brokers.servers,
+        security=brokers.security,
+        context=settings.context,
+    )
+
+
+def _brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
+    """Return the brokers of the settings, else those of the endpoint.
+
+    Raises:
+        ConfigError: their addresses contradict each other, or the settings.
+    """
+    brokers, fault = brokers_for(
+        [settings.bootstrap_servers] if settings.bootstrap_servers else endpoint.uris,
+        tls=settings.tls is not None,
+        login=settings.username is not None,
+        options=revealed(settings.kafka),
+    )
+    if fault:
+        hint = "correct bootstrap_servers of the source, or its protocoloptions.endpoints in the catalog"
+        raise ConfigError(f"source {endpoint.xid}: {fault}", key="sources", hint=hint)
+    return brokers
+
+
+def _http(endpoint: Endpoint, settings: SourceSettings) -> Source:
+    path = settings.path or endpoint.options.get("path") or path_of(endpoint.uris) or f"/{endpoint.xid.split('/')[-1]}"
+    method = str(endpoint.options.get("method") or "POST").upper()
+    return Source(
+        endpoint.xid, "http", f"http:{path}", INBOX, settings, path=path, methods=(method,), context=settings.context
+    )
+
+
+def _broker(endpoint: Endpoint, kind: Kind, settings: SourceSettings, catalog: Catalog) -> Source:
+    uris = settings.uris or endpoint.uris
+    if not uris:
+        raise ConfigError(
+            f"source {endpoint.xid}: no broker is known",
+            key="sources",
+            hint=f"set uris of the source ({kind}://host:port), or protocoloptions.endpoints in the catalog",
+        )
+    try:
+        addresses = settings.addresses or addresses_of(endpoint, catalog)
+    except ValueError as error:
+        raise ConfigError(
+            f"source {endpoint.xid}: it cannot be subscribed to as the catalog says: {error}",
+            key="sources",
+            hint="set addresses of the source, or correct the endpoint's protocoloptions",
+        ) from error
+    if not addresses:
+        raise ConfigError(
+            f"source {endpoint.xid}: it is not said what to subscribe to",
+            key="sources",
+            hint="set addresses of the source, or topic, node or subject in the endpoint's protocoloptions.options",
+        )
+    return Source(
+        endpoint.xid,
+        kind,
+        f"{kind}:{endpoint.xid}",
+        INBOX,
+        settings,
+        context=settings.context,
+        protocol=endpoint.protocol or "",
+        uris=tuple(uris),
+        addresses=tuple(addresses),
+        options=endpoint.options,
+    )
+
+
+def _merged(sources: list[Source]) -> list[Source]:
+    """Give sources of one broker whose subscriptions overlap the channel of the first of them."""
+    channels = {source.channel: source.channel for source in sources}
+    for at, source in enumerate(sources):
+        for earlier in sources[:at]:
+            if source.brokered and _meet(source, earlier):
+                old, new = channels[source.channel], channels[earlier.channel]
+                channels |= {name: new for name, known in channels.items() if known == old}
+    return [replace(source, channel=channels[source.channel]) for source in sources]
+
+
+def _meet(one: Source, other: Source) -> bool:
+    """Tell whether a message may be taken for both."""
+    return (
+        (one.kind, set(one.uris)) == (other.kind, set(other.uris))
+        and (one.protocol == other.protocol)
+        and any(overlap(here, there, one.protocol) for here in one.addresses for there in other.addresses)
+    )
+
+
+def path_of(uris: Sequence[str]) -> str:
+    """Return the path of the first address that has one."""
+    return next((path for path in (urlsplit(uri).path for uri in uris) if path not in ("", "/")), "")

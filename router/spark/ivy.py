@@ -1,0 +1,263 @@
+"""Jars from a Maven repository, resolved by the Ivy that pyspark ships and kept in a cache of ours.
+
+``spark.jars.packages`` would do nearly the same, but it cannot override the revision of a transitive dependency,
+which the Kafka connector needs (:mod:`router.spark.connectors`), and it asks the network at each start. Here each
+request has a folder of its own, named by a hash of the request: once that is whole, no start touches the network again.
+
+IvyError
+├── JavaMissing      no java command
+└── ResolutionError  a jar that cannot be fetched
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import logging
+import os
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+CACHE_VARIABLE: Final = "XROUTER_CACHE"
+REPOSITORY_VARIABLE: Final = "XROUTER_MAVEN_REPOSITORY"
+RESOLVE_LIMIT_SECONDS: Final = 900
+MANIFEST: Final = "manifest.json"
+OFFLINE_HINT: Final = (
+    f"offline, copy a filled cache here ({CACHE_VARIABLE} names its folder; `make connectors` fills it where there "
+    f"is a network); behind a mirror, set {REPOSITORY_VARIABLE} to its URL"
+)
+
+_log = logging.getLogger(__name__)
+
+
+class IvyError(Exception):
+    """Jars that cannot be had; the message names what is missing, ``hint`` the remedy."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} ({self.hint})"
+
+
+class JavaMissing(IvyError):
+    """No java command, neither in ``JAVA_HOME`` nor on the path."""
+
+
+class ResolutionError(IvyError):
+    """A coordinate that could not be resolved or fetched."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Coordinate:
+    """One module of a Maven repository at one revision."""
+
+    organisation: str
+    module: str
+    revision: str
+
+    @classmethod
+    def parse(cls, text: str) -> Coordinate:
+        """Read ``organisation:module:revision``; anything else is a ValueError."""
+        parts = text.split(":")
+        if len(parts) != 3 or not all(parts):
+            raise ValueError(f"{text!r} is no Maven coordinate; write organisation:module:revision")
+        return cls(*parts)
+
+    def __str__(self) -> str:
+        return f"{self.organisation}:{self.module}:{self.revision}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A set of jars: *wanted* with all they need at run time.
+
+    ``overrides`` force the revision of a module that something needs; ``excludes`` leave out whole organisations
+    or, as ``organisation:module``, single modules, each part an exact name or a regular expression.
+    """
+
+    wanted: tuple[Coordinate, ...]
+    overrides: tuple[Coordinate, ...] = ()
+    excludes: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """A name for the request: equal requests have equal digests, on every machine."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:20]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.wanted))
+
+
+def cache_root() -> Path:
+    """Return the folder for what is fetched once: ``XROUTER_CACHE``, else the user's cache folder. It may not exist."""
+    if named := os.environ.get(CACHE_VARIABLE):
+        return Path(named).expanduser().resolve()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared).expanduser().resolve() / "xrouter"
+    return Path.home() / ".cache" / "xrouter"
+
+
+def resolve(request: Request, into: Path | None = None) -> tuple[Path, ...]:
+    """Return the jars of *request*, sorted by name, fetching them only when the cache *into* lacks them.
+
+    *into* defaults to ``jars`` below :func:`cache_root`. A folder is filled beside its place and renamed when whole,
+    so a crash leaves no half of one; another process that wants to fill the cache waits for the first. A folder
+    whose files no longer have the sizes they had is filled anew.
+
+    Raises:
+        ResolutionError: something cannot be fetched, or the cache cannot be written.
+        JavaMissing: the cache lacks the jars and there is no Java to fetch them.
+    """
+    root = into if into is not None else cache_root() / "jars"
+    folder = root / request.digest
+    try:
+        if jars := _whole(folder):
+            return jars
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root / ".lock"):
+            if not _whole(folder):
+                _log.info("fetching %s into %s", request, root)
+                _fill(request, root, folder)
+            return _whole(folder)
+    except OSError as error:
+        hint = f"make the folder writable, or name another with {CACHE_VARIABLE}"
+        raise ResolutionError(f"cannot keep {request} in {root}: {error}", hint=hint) from error
+
+
+def find_java() -> Path:
+    """Return the java command, that of ``JAVA_HOME`` first.
+
+    Raises:
+        JavaMissing: there is none.
+    """
+    if home := os.environ.get("JAVA_HOME"):
+        command = Path(home) / "bin" / "java"
+        if command.is_file():
+            return command
+    if found := shutil.which("java"):
+        return Path(found)
+    raise JavaMissing("there is no java command", hint="install Java 17 or 21, or set JAVA_HOME to it")
+
+
+def _whole(folder: Path) -> tuple[Path, ...]:
+    """Return the jars of a complete folder, else nothing. Sizes are checked, since a rename may outlive lost pages."""
+    try:
+        sizes: dict[str, int] = json.loads((folder / MANIFEST).read_bytes())["jars"]
+        jars = tuple(folder / name for name in sorted(sizes))
+        return jars if all(jar.stat().st_size == sizes[jar.name] for jar in jars) else ()
+    except (FileNotFoundError, ValueError, KeyError):
+        return ()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the cache against other fills. The kernel frees the lock of a dead process, so none is ever stale."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fill(request: Request, root: Path, folder: Path) -> None:
+    """Fetch into a folder beside *folder* and rename; the caller holds the lock."""
+    partial = root / f".partial-{request.digest}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        settings, module = partial / "ivysettings.xml", partial / "ivy.xml"
+        settings.write_bytes(_settings_xml(os.environ.get(REPOSITORY_VARIABLE)))
+        module.write_bytes(_module_xml(request))
+        _run_ivy(request, settings, module, root / "ivy", partial)
+        jars = {jar.name: jar.stat().st_size for jar in sorted(partial.glob("*.jar"))}
+        if not jars:
+            raise ResolutionError(f"no jar came for {request}", hint="check that the coordinate names a jar")
+        manifest = {"request": asdict(request), "jars": jars}
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _run_ivy(request: Request, settings: Path, module: Path, cache: Path, target: Path) -> None:
+    command = [str(find_java()), "-Xmx256m", "-jar", str(_ivy_jar())]
+    command += ["-settings", str(settings), "-cache", str(cache), "-ivy", str(module)]
+    command += ["-types", "jar", "bundle", "-retrieve", f"{target}/[artifact]-[revision].[ext]"]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=RESOLVE_LIMIT_SECONDS,
+        )
+    except subprocess.TimeoutExpired as error:
+        message = f"{request} did not arrive within {RESOLVE_LIMIT_SECONDS} s"
+        raise ResolutionError(message, hint=OFFLINE_HINT) from error
+    if done.returncode != 0:
+        raise ResolutionError(f"cannot fetch {request}: {_fault(done.stdout)}", hint=OFFLINE_HINT)
+
+
+def _fault(output: str) -> str:
+    """Return the lines of Ivy's report that say what went wrong, else its end; credentials in URLs are masked."""
+    telling = ("not found", "server access error", "unresolved dependency", "unknownhost", "exception", "failed")
+    lines = [line.strip(" :\t") for line in output.split("\n") if line.strip(" :\t")]
+    found = [line for line in lines if any(word in line.lower() for word in telling)] or lines[-3:]
+    text = "; ".join(dict.fromkeys(found[:4])) or "Ivy said nothing"
+    return re.sub(r"//[^/@\s]+@", "//***@", text)
+
+
+def _ivy_jar() -> Path:
+    # find_spec, not import: importing pyspark costs a second and this may run before anything needs Spark.
+    spec = importlib.util.find_spec("pyspark")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    for place in places:
+        for jar in sorted(Path(place, "jars").glob("ivy-*.jar")):
+            return jar
+    raise ResolutionError("pyspark has no Ivy jar", hint="reinstall pyspark from its own distribution")
+
+
+def _settings_xml(repository: str | None) -> bytes:
+    """Return Ivy's settings: its own default repository, or *repository*, in Maven's layout."""
+    if repository and not re.match(r"(https?|file)://?[^\s]+$", repository):
+        message = f"{REPOSITORY_VARIABLE} is not a URL of a Maven repository"
+        raise ResolutionError(message, hint="write it as https://HOST/PATH or file:///PATH")
+    root = ET.Element("ivysettings")
+    ET.SubElement(root, "settings", defaultResolver="maven")
+    resolver = ET.SubElement(ET.SubElement(root, "resolvers"), "ibiblio", name="maven", m2compatible="true")
+    if repository:
+        resolver.set("root", repository)
+    return ET.tostring(root)
+
+
+def _module_xml(request: Request) -> bytes:
+    """Return the request as an Ivy module. Ivy's schema fixes the order: dependencies, excludes, overrides."""
+    root = ET.Element("ivy-module", version="2.0")
+    ET.SubElement(root, "info", organisation="xrouter", module=request.digest)
+    ET.SubElement(ET.SubElement(root, "configurations"), "conf", name="default")
+    dependencies = ET.SubElement(root, "dependencies")
+    for item in request.wanted:
+        # runtime, not default: compile-only and optional dependencies stay out
+        named = {"org": item.organisation, "name": item.module, "rev": item.revision}
+        ET.SubElement(dependencies, "dependency", named, conf="default->runtime,master")
+    for text in request.excludes:
+        organisation, _, name = text.partition(":")
+        # not the glob matcher, which needs a library that pyspark does not ship
+        ET.SubElement(dependencies, "exclude", org=organisation, module=name or ".*", matcher="exactOrRegexp")
+    for item in request.overrides:
+        ET.SubElement(
+            dependencies, "override", org=item.organisation, module=item.module, rev=item.revision, matcher="exact"
+        )
+    return ET.tostring(root)

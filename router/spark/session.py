@@ -1,0 +1,160 @@
+"""The Spark session of a running router, and its JVM's hold on the state folder."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from bindings.inbox.stream import InboxDataSource
+from router.errors import StateError
+from router.judging.worker_memory import ENVIRONMENT as WORKER_ENVIRONMENT
+from router.logs import jvm_log_conf
+from router.machine.memory import HEAP_OPTION, MIB, divided
+from router.settings import KafkaSink, Settings, revealed
+from router.sources.sources import Source
+from router.spark.connectors import kafka_jars
+from router.spark.jvm import end_jvm, launch_jvm
+from router.spark.jvm_life import OPTIONS, jvm_alive, jvm_death_named, part_quietly
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCK_SECONDS: Final = 60.0
+ARROW_ROWS: Final = 20_000
+ARROW_BYTES: Final = 16 * MIB
+"""An Arrow batch on its way to a Python worker ends at whichever comes first."""
+_FIXED: Final = {
+    "spark.app.name": "xregistry-router",
+    # For executors on other machines; local workers have it from the JVM (:mod:`router.spark.jvm`).
+    "spark.executorEnv.PYTHONSAFEPATH": "1",
+    # Hadoop sets modes itself, past the umask of the process.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    # How far a write is, is known at this grain (:mod:`router.watching.batches`).
+    "spark.executor.heartbeatInterval": "3s",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
+    "spark.sql.execution.pythonUDF.arrow.enabled": "true",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.streaming.minBatchesToRetain": "10",
+    "spark.sql.streaming.metricsEnabled": "false",
+    # Ours counts queries and drains them; Spark's own hook would cut batches short.
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+# Columns are named by properties, and two headers may differ in letter case alone.
+_ENFORCED: Final = {"spark.sql.caseSensitive": "true"}
+_JIT: Final = "-XX:-DontCompileHugeMethods"
+"""The selectors of a plan become one method that HotSpot would else leave to its interpreter for its size."""
+
+
+@contextmanager
+def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) -> Iterator[SparkSession]:
+    """Yield the session, stopped at the end. Kafka's jars are only fetched when a source or sink needs them.
+
+    The JVM locks ``state/lock.jvm`` for as long as it lives: a killed router's JVM outlives it by moments, and must
+    not write beside the next one.
+
+    Raises:
+        ConnectorError: the Kafka connector is not there and cannot be fetched.
+        JvmError: the JVM does not start; also in place of whatever its death brings about within the block.
+        StateError: the JVM of a router that ended still holds the state folder.
+    """
+    needs_kafka = (
+        settings.inbox.kafka is not None
+        or any(source.kind == "kafka" for source in sources)
+        or any(isinstance(sink, KafkaSink) for sink in settings.sinks.values())
+    )
+    jars = kafka_jars() if needs_kafka else []
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    shares = {"spark.sql.warehouse.dir": str(state / "warehouse"), **memory_conf(settings), **_patience(settings)}
+    chosen = {**_FIXED, **shares, **revealed(settings.spark.conf)}
+    chosen["spark.driver.extraJavaOptions"] = (
+        f"{_JIT} {OPTIONS} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
+    )
+    chosen |= jvm_log_conf(chosen) | _ENFORCED
+    if jars:
+        chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
+    builder = SparkSession.builder.master(settings.spark.master)
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    spark: SparkSession | None = None
+    try:
+        with jvm_death_named(divided(settings).heap_remedy):
+            with _own_interrupt():
+                launch_jvm(chosen, state)
+                spark = builder.getOrCreate()
+            part_quietly(spark.sparkContext)
+            spark.sparkContext.setLogLevel("ERROR")
+            spark.dataSource.register(InboxDataSource)
+            _lock(spark, state / "lock.jvm")
+            yield spark
+    finally:
+        if spark is not None and jvm_alive():
+            spark.stop()
+        end_jvm()
+
+
+def memory_conf(settings: Settings) -> dict[str, str]:
+    """Return the configuration that keeps Spark within its share of the machine's memory.
+
+    Raises:
+        ConfigError: as :func:`router.machine.memory.divided`.
+    """
+    division = divided(settings)
+    return {
+        HEAP_OPTION: f"{division.heap // MIB}m",
+        # What comes to the driver at once. Past it a batch fails, where the JVM would else run out of memory.
+        "spark.driver.maxResultSize": str(division.heap // 4),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(min(ARROW_BYTES, division.batch)),
+        **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
+    }
+
+
+def _patience(settings: Settings) -> dict[str, str]:
+    """Return the configuration that ends Python workers which hang; the task then fails, and says so."""
+    return {
+        "spark.sql.execution.pyspark.udf.idleTimeoutSeconds": str(math.ceil(settings.worker_timeout.total_seconds())),
+        "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "true",
+    }
+
+
+@contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keep our handler of SIGINT: a new Spark context puts its own there, which would end us instead of draining."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _lock(spark: SparkSession, path: Path) -> None:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    file = jvm.java.io.RandomAccessFile(str(path), "rw")
+    deadline = time.monotonic() + LOCK_SECONDS
+    # The file object is kept by the JVM's gateway until the process ends, and the lock with it.
+    while file.getChannel().tryLock() is None:
+        if time.monotonic() > deadline:
+            raise StateError(
+                f"the Spark of an earlier router still holds {path.parent}",
+                hint="end the java process that the earlier router started, then start again",
+            )
+        time.sleep(0.5)
+    spark._xrouter_lock = file  # type: ignore[attr-defined]

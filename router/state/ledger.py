@@ -1,0 +1,314 @@
+"""What became of dead letters: a small SQLite database at ``state/ledger/letters.db``, keyed by letter id.
+
+It is used beside a running router and does not need ``state/lock``. Write-ahead log with ``synchronous=FULL``: what a
+method changed is on the disk when it returns, wholly or not at all, and readers never wait for a writer. The letters
+themselves stay where they are; a letter without a row is open and was never tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from bindings.private import private_file
+from router.errors import StateError
+from router.state.instants import instant, parse_instant
+from router.state.key_order import KeyOrder, freed, portions
+from router.state.ledger_database import opened, transaction, translated
+
+FOLDER: Final = "ledger"
+NAME: Final = "letters.db"
+LOCK: Final = "replay.lock"
+
+Standing = Literal["open", "replayed", "parked"]
+"""``open``: to be mended and replayed; ``replayed``: it became an event; ``parked``: replays leave it out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the ledger knows of one letter.
+
+    ``attempts`` counts settled replays of it, ``reason`` and ``detail`` are those of the last one that failed (''
+    before that), ``changed`` is the time of the last change.
+    """
+
+    letter: str
+    standing: Standing
+    attempts: int
+    reason: str
+    detail: str
+    changed: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One line of a letter's history. ``what`` is ``failed``, ``replayed``, ``parked`` or ``unparked``.
+
+    ``replay`` is the number of the replay batch, None for what was no part of one.
+    """
+
+    at: datetime | None
+    what: str
+    replay: int | None
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReplay:
+    """One replay batch, durable before its first write.
+
+    ``number`` grows with every batch of the ledger and is the version that tables commit it under; ``plan`` is the id
+    of the plan that judges it; ``sinks`` are the only sinks that get it, () for all of the route.
+    """
+
+    number: int
+    plan: str
+    letters: tuple[str, ...]
+    sinks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one letter in a replay batch: an event when ``reason`` is None, else a dead letter again."""
+
+    letter: str
+    reason: str | None = None
+    detail: str = ""
+
+
+class LetterLedger:
+    """The open ledger; of one thread. Methods raise :class:`~router.errors.StateError` when the disk refuses."""
+
+    def __init__(self, folder: Path, database: sqlite3.Connection) -> None:
+        self._folder = folder
+        self._database = database
+        self.order = KeyOrder(database, folder / NAME)
+        """Which letters hold up later records of their keys."""
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, root: Path, *, create: bool = True) -> Iterator[LetterLedger]:
+        """Open the ledger of the state folder *root*; without *create* one that is missing reads as empty.
+
+        Raises:
+            StateError: it cannot be used, is no ledger, or is of a newer format.
+        """
+        folder = root / FOLDER
+        with opened(folder / NAME, create=create) as database:
+            yield cls(folder, database)
+
+    @property
+    def id(self) -> str:
+        """The ledger's own id, made with it: part of the names that replays commit under."""
+        return str(self._all("SELECT value FROM facts WHERE name = 'id'")[0][0])
+
+    @classmethod
+    def check(cls, root: Path) -> None:
+        """Make sure that the ledger of the state folder *root*, if there is one, is whole.
+
+        Raises:
+            StateError: it is damaged, or gone.
+        """
+        with cls.open(root, create=False) as ledger:
+            faults = ledger._all("PRAGMA quick_check(1)")
+        if faults != [("ok",)]:
+            raise StateError(
+                f"ledger {root / FOLDER / NAME} is damaged: {faults[0][0]}", hint="restore it from a backup"
+            )
+
+    def standing(self, ids: Iterable[str]) -> dict[str, Standing]:
+        """Return the standing of each of these letters; one that the ledger does not know is open."""
+        wanted = list(ids)
+        known = self.entries(wanted)
+        return {letter: known[letter].standing if letter in known else "open" for letter in wanted}
+
+    def entries(self, ids: Iterable[str]) -> dict[str, Entry]:
+        """Return what is known of these letters; those without an entry are left out."""
+        found: dict[str, Entry] = {}
+        for some in portions(ids):
+            marks = ",".join("?" * len(some))
+            columns = "letter, standing, attempts, reason, detail, changed"
+            for row in self._all(f"SELECT {columns} FROM letters WHERE letter IN ({marks})", some):
+                found[row[0]] = Entry(row[0], row[1], row[2], row[3], row[4], parse_instant(row[5]))
+        return found
+
+    def history(self, letter: str) -> list[Happening]:
+        """Return what happened to a letter, oldest first."""
+        query = "SELECT at, what, replay, reason, detail FROM history WHERE letter = ? ORDER BY rowid"
+        return [Happening(parse_instant(row[0]), *row[1:]) for row in self._all(query, [letter])]
+
+    def attempted(self, failed: Iterable[tuple[str, str, str]], when: datetime) -> None:
+        """Count one attempt for each (id, reason, detail): it was judged again and is a dead letter still."""
+        with self._writing() as database:
+            _failed(database, failed, instant(when), None)
+
+    def replayed(self, ids: Iterable[str], when: datetime) -> None:
+        """Note that these letters became events; nothing changes that any more."""
+        with self._writing() as database:
+            _replayed(database, ids, instant(when), None)
+
+    def park(self, ids: Iterable[str], when: datetime | None = None) -> int:
+        """Park those of the letters that are open; return how many were."""
+        return self._move(ids, "open", "parked", "parked", when)
+
+    def unpark(self, ids: Iterable[str], when: datetime | None = None) -> int:
+        """Open those of the letters that are parked, attempts as they are; return how many were."""
+        return self._move(ids, "parked", "open", "unparked", when)
+
+    def forget(self, ids: Iterable[str]) -> None:
+        """Remove what is known of letters that are no more; they hold up nothing any more."""
+        wanted = list(ids)
+        with self._writing() as database:
+            freed(database, wanted)
+            for some in portions(wanted):
+                marks = ",".join("?" * len(some))
+                for table in ("letters", "history"):
+                    database.execute(f"DELETE FROM {table} WHERE letter IN ({marks})", some)
+
+    def next_number(self) -> int:
+        """Return the number of the next replay batch: above every one before it."""
+        return int(self._all("SELECT coalesce(max(number), 0) + 1 FROM replays")[0][0])
+
+    def begin(self, replay: PendingReplay) -> None:
+        """Make a replay batch durable, before its first write.
+
+        Raises:
+            StateError: another one is pending, or its number was used before.
+        """
+        with self._writing() as database:
+            pending = database.execute("SELECT number FROM replays WHERE ended IS NULL").fetchone()
+            if pending is not None:
+                raise StateError(
+                    f"replay batch {pending[0]} is not finished", hint="finish it before another one is begun"
+                )
+            if replay.number < self.next_number():
+                raise StateError(f"replay batch {replay.number} was used before", hint="take the next number")
+            content = json.dumps({"letters": replay.letters, "sinks": replay.sinks})
+            database.execute(
+                "INSERT INTO replays VALUES (?, ?, ?, ?, NULL)",
+                (replay.number, replay.plan, content, instant(datetime.now(UTC))),
+            )
+
+    def pending(self) -> PendingReplay | None:
+        """Return the replay batch that was begun and not finished."""
+        rows = self._all("SELECT number, plan, content FROM replays WHERE ended IS NULL")
+        if not rows:
+            return None
+        number, plan, content = rows[0]
+        told: Mapping[str, Any] = json.loads(content)
+        return PendingReplay(number, plan, tuple(told["letters"]), tuple(told["sinks"]))
+
+    def finish(self, number: int, outcomes: Iterable[Outcome], when: datetime | None = None) -> None:
+        """Settle a replay batch and each of its letters, in one transaction.
+
+        Raises:
+            StateError: this batch is not pending.
+        """
+        settled = list(outcomes)
+        at = instant(when or datetime.now(UTC))
+        with self._writing() as database:
+            ended = database.execute(
+                "UPDATE replays SET ended = ?, content = '' WHERE number = ? AND ended IS NULL", (at, number)
+            )
+            if ended.rowcount != 1:
+                raise StateError(f"replay batch {number} is not pending", hint="begin it first")
+            database.execute("DELETE FROM replays WHERE number < ?", (number,))
+            _failed(database, ((o.letter, o.reason, o.detail) for o in settled if o.reason is not None), at, number)
+            _replayed(database, (o.letter for o in settled if o.reason is None), at, number)
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a process holds the lock of :meth:`exclusive` now."""
+        try:
+            with (self._folder / LOCK).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the lock of replays and purges: one at a time, across processes; a killed holder leaves it free.
+
+        Raises:
+            StateError: another process holds it; says which.
+        """
+        path = self._folder / LOCK
+        try:
+            lock = private_file(path, "a+")
+        except OSError as error:
+            raise StateError(f"{path} cannot be used: {error.strerror}", hint="make it writable") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.seek(0)
+                holder = lock.read().strip() or "unknown"
+                raise StateError(
+                    f"another replay or purge is running here (process {holder})", hint="wait for its end, or stop it"
+                ) from error
+            lock.truncate(0)
+            lock.write(str(os.getpid()))
+            lock.flush()
+            yield
+
+    def _move(self, ids: Iterable[str], old: Standing, new: Standing, what: str, when: datetime | None) -> int:
+        at = instant(when or datetime.now(UTC))
+        with self._writing() as database:
+            wanted = list(dict.fromkeys(ids))
+            known = self.standing(wanted)
+            moved = [letter for letter in wanted if known[letter] == old]
+            database.executemany(
+                "INSERT INTO letters VALUES (?, ?, 0, '', '', ?) "
+                "ON CONFLICT DO UPDATE SET standing = excluded.standing, changed = excluded.changed",
+                [(letter, new, at) for letter in moved],
+            )
+            database.executemany(
+                "INSERT INTO history VALUES (?, ?, ?, NULL, '', '')", [(letter, at, what) for letter in moved]
+            )
+        return len(moved)
+
+    def _writing(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
+        """One transaction: committed at the end of the block, undone by any error in it."""
+        return transaction(self._database, self._folder / NAME)
+
+    def _all(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        with translated(self._folder / NAME):
+            return self._database.execute(query, values).fetchall()
+
+
+def _failed(database: sqlite3.Connection, failed: Iterable[tuple[str, str, str]], at: str, replay: int | None) -> None:
+    rows = list(failed)
+    database.executemany(
+        "INSERT INTO letters VALUES (?, 'open', 1, ?, ?, ?) ON CONFLICT DO UPDATE SET attempts = attempts + 1, "
+        "reason = excluded.reason, detail = excluded.detail, changed = excluded.changed",
+        [(letter, reason, detail, at) for letter, reason, detail in rows],
+    )
+    database.executemany(
+        "INSERT INTO history VALUES (?, ?, 'failed', ?, ?, ?)",
+        [(letter, at, replay, reason, detail) for letter, reason, detail in rows],
+    )
+
+
+def _replayed(database: sqlite3.Connection, ids: Iterable[str], at: str, replay: int | None) -> None:
+    letters = list(ids)
+    database.executemany(
+        "INSERT INTO letters VALUES (?, 'replayed', 1, '', '', ?) ON CONFLICT DO UPDATE SET "
+        "standing = 'replayed', attempts = attempts + 1, changed = excluded.changed",
+        [(letter, at) for letter in letters],
+    )
+    database.executemany(
+        "INSERT INTO history VALUES (?, ?, 'replayed', ?, '', '')", [(letter, at, replay) for letter in letters]
+    )
+    freed(database, letters)

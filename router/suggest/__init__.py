@@ -1,1 +1,0 @@
-"""Drafts of message definitions for dead letters that none matched."""

@@ -1,0 +1,194 @@
+"""Looking after a batch while it is worked on, from a thread beside it: what waits, and what takes too long, is told.
+
+A write to a sink that makes no progress for :data:`WAITS_SECONDS` is told as a batch that is held, until it ends or
+goes on. An attempt that takes longer than ``batch_limit`` is told, counted, and has its Spark jobs cancelled: then it
+fails as any other that fails by itself does, and is cut (:mod:`router.batches.parts`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from router.faults import CANCELLED
+from router.logs import get_logger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from router.watching.metrics import Metrics
+    from router.watching.status import Status
+
+WAITS_SECONDS: Final = 10.0
+LOOK_SECONDS: Final = 1.0
+_ASKS_SECONDS: Final = 3.0
+"""How long a write by Spark goes on before Spark is asked how far it is."""
+_GROUP: Final = "spark.jobGroup.id"
+_current: ContextVar[Watch | None] = ContextVar("watch", default=None)
+_log = get_logger()
+
+
+@dataclass(slots=True)
+class _Write:
+    """A write under way: ``moved`` is when it last went on, ``far`` how far Spark was then."""
+
+    sink: str
+    by_spark: bool
+    moved: float
+    far: Any = None
+    told: bool = False
+
+
+@contextmanager
+def writing(sink: str, *, by_spark: bool = False) -> Iterator[None]:
+    """Say that a sink is written to for the time of the block; several of a cluster are named with commas.
+
+    *by_spark* is for a write that Spark makes: how far it is, is asked of Spark. Others call :func:`progressed`.
+    """
+    watch = _current.get()
+    if watch is None:
+        yield
+        return
+    watch.begin(sink, by_spark=by_spark)
+    try:
+        yield
+    except BaseException:
+        watch.end(well=False)
+        raise
+    watch.end(well=True)
+
+
+def progressed() -> None:
+    """Say that the write under way in this thread, if any, goes on."""
+    watch = _current.get()
+    if watch is not None:
+        watch.progressed()
+
+
+class Watch:
+    """Watches one attempt at a time of one query."""
+
+    def __init__(self, query: str, metrics: Metrics, status: Status) -> None:
+        self._query = query
+        self._metrics = metrics
+        self._status = status
+        self._lock = threading.Lock()
+        self._write: _Write | None = None
+        self._number = 0
+        self._jobs: _Jobs | None = None
+
+    @contextmanager
+    def attempt(self, spark: SparkSession, number: int, limit: float) -> Iterator[None]:
+        """Watch what the block does for a batch; *limit* is in seconds, 0 is none."""
+        over = threading.Event()
+        self._number, self._write, self._jobs = number, None, _Jobs(spark)
+        thread = threading.Thread(target=self._look, args=(over, limit), name=f"watch-{self._query}", daemon=True)
+        token = _current.set(self)
+        thread.start()
+        try:
+            yield
+        finally:
+            _current.reset(token)
+            over.set()
+            thread.join()
+
+    def begin(self, sink: str, *, by_spark: bool) -> None:
+        """Note that a write begins."""
+        with self._lock:
+            self._write = _Write(sink, by_spark, time.monotonic())
+
+    def progressed(self) -> None:
+        """Note that the write goes on."""
+        with self._lock:
+            write = self._write
+            if write is None:
+                return
+            write.moved = time.monotonic()
+            told, write.told = write.told, False
+        if told:
+            self._released()
+
+    def end(self, *, well: bool) -> None:
+        """Note that the write has ended; what is held for another reason is told by whoever holds it."""
+        with self._lock:
+            write, self._write = self._write, None
+        if write is not None and write.told and well:
+            self._released()
+
+    def _released(self) -> None:
+        self._metrics.released(self._query)
+        self._status.query(self._query, "running", batch=self._number)
+
+    def _look(self, over: threading.Event, limit: float) -> None:
+        began = time.monotonic()
+        overdue = False
+        while not over.wait(LOOK_SECONDS):
+            now = time.monotonic()
+            if limit and not overdue and now - began > limit:
+                overdue = True
+                self._overdue(limit)
+            self._look_at_write(now)
+
+    def _look_at_write(self, now: float) -> None:
+        with self._lock:
+            write = self._write
+        if write is None or now - write.moved < _ASKS_SECONDS:
+            return
+        if write.by_spark and self._jobs is not None:
+            far = self._jobs.far()
+            if far != write.far:
+                write.far = far
+                self.progressed()
+                return
+        with self._lock:
+            if write is not self._write or write.told or now - write.moved < WAITS_SECONDS:
+                return
+            write.told = True
+        reason = f"sink {write.sink}: a write waits, and has made no progress for {now - write.moved:.0f} s"
+        self._status.query(self._query, "held", batch=self._number, reason=reason)
+        self._metrics.held(self._query, write.sink)
+        _log.error("write waits", query=self._query, batch=self._number, sink=write.sink, reason=reason)
+
+    def _overdue(self, limit: float) -> None:
+        reason = f"batch {self._number} {CANCELLED} ({limit:g} s)"
+        self._status.query(self._query, "overdue", batch=self._number, reason=reason)
+        self._metrics.fault(self._query, "overdue")
+        _log.error("batch takes too long", query=self._query, batch=self._number, reason=reason)
+        if self._jobs is not None:
+            self._jobs.cancel(reason)
+
+
+class _Jobs:
+    """The Spark jobs of the query in whose thread this is made."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
+        self._group = self._context.getLocalProperty(_GROUP)
+
+    def far(self) -> Any:
+        """Return what differs when the jobs that run have come further; None when Spark cannot say."""
+        with suppress(Exception):  # It may be stopping, or the stage may just have ended; the next look asks again.
+            tracker = self._context.statusTracker()
+            store = self._context._jsc.sc().statusStore()
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._group)]
+            stages = [stage for job in jobs if job is not None and job.status == "RUNNING" for stage in job.stageIds]
+            return tuple(self._stage(store, stage) for stage in stages)
+        return None
+
+    def cancel(self, reason: str) -> None:
+        """Cancel them; Python workers that hang are ended by Spark with their tasks."""
+        if self._group is not None:
+            with suppress(Exception):
+                self._context._jsc.sc().cancelJobGroup(self._group, reason)
+
+    @staticmethod
+    def _stage(store: Any, stage: int) -> tuple[int, ...]:
+        with suppress(Exception):  # One that has not begun.
+            told = store.lastStageAttempt(stage)
+            return stage, told.numCompleteTasks(), told.inputRecords(), told.outputRecords(), told.shuffleWriteRecords()
+        return (stage,)

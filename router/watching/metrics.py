@@ -1,0 +1,329 @@
+"""Everything the router counts, under the names of architecture.md section 8, in a registry of its own.
+
+Labels that come from catalogs and records are bounded: the first values seen keep a series of their own, the rest
+share ``other``. Everything here may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import Final, Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from bindings.background import faults
+from router.judging.tally import ROUTED, Tally
+
+OTHER: Final = "other"
+DEFINITIONS: Final = 1000
+"""Definitions with a series of their own, unless told otherwise."""
+ENDPOINTS: Final = 1000
+LATENCY_BUCKETS: Final = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
+    *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+"""Upper bounds in seconds: from a batch that had little to do, to a backlog of ten minutes."""
+INFINITE: Final = float("inf")
+BATCH_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+BYTES_BUCKETS: Final = tuple(2.0**power for power in range(16, 33, 2))
+"""64 KiB to 4 GiB."""
+
+SinkResult = Literal["ok", "error", "rejected"]
+BatchFault = Literal["error", "worker", "time", "overdue"]
+ReloadResult = Literal["accepted", "refused", "unchanged"]
+_SINK_RESULTS: Final = ("ok", "error", "rejected")
+_FAULTS: Final[tuple[BatchFault, ...]] = ("error", "worker", "time", "overdue")
+_RELOAD_RESULTS: Final = ("accepted", "refused")
+
+
+class Metrics:
+    """The metrics of one router. Counts of a batch are added once, when all its sinks have it.
+
+    ``sinks`` and ``endpoints`` that are known at the start have their series from the start, at 0; see :meth:`expect`.
+    """
+
+    def __init__(
+        self,
+        sinks: Iterable[str] = (),
+        endpoints: Iterable[str] = (),
+        *,
+        definitions: int = DEFINITIONS,
+        endpoint_cap: int = ENDPOINTS,
+    ) -> None:
+        # The time a series was made would double the series, and Prometheus finds restarts without it.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._sinks: frozenset[str] = frozenset()
+        self._holds: dict[str, set[str]] = {}
+        self._epoch: str | None = None
+        self._lock = threading.Lock()
+        self._definition_labels = _Capped(definitions)
+        self._endpoint_labels = _Capped(endpoint_cap)
+        self._make_flow()
+        self._make_state()
+        self.expect(sinks, endpoints)
+
+    def _make_flow(self) -> None:
+        registry = self.registry
+        self._records = Counter(
+            "xrouter_records", "Records with their outcome.", ("endpoint", "outcome", "reason"), registry=registry
+        )
+        self._ties = Counter(
+            "xrouter_ambiguous_records",
+            "Routed records that several definitions match equally well, decided by match.ambiguous.",
+            ("endpoint",),
+            registry=registry,
+        )
+        self._definitions = Counter(
+            "xrouter_definition_records", "Records routed or tied to a definition.", ("message",), registry=registry
+        )
+        self._batch = Histogram(
+            "xrouter_batch_seconds", "Time to judge and write a batch.", buckets=BATCH_BUCKETS, registry=registry
+        )
+        self._bytes = Histogram(
+            "xrouter_batch_bytes", "Bytes of keys and bodies of a batch.", buckets=BYTES_BUCKETS, registry=registry
+        )
+        self._latency = BulkHistogram(
+            "xrouter_record_latency_seconds", "Time from arrival to the commit of all sinks.", LATENCY_BUCKETS
+        )
+        registry.register(self._latency)
+        self._writes = Counter(
+            "xrouter_sink_writes", "Writes of a batch's share to a sink.", ("sink", "result"), registry=registry
+        )
+        self._faults = Counter(
+            "xrouter_batch_faults",
+            "Tries of a batch that failed by themselves, by what happened.",
+            ("query", "fault"),
+            registry=registry,
+        )
+        self._received = Counter(
+            "xrouter_gateway_received", "Messages that a gateway was handed.", ("endpoint",), registry=registry
+        )
+        self._acknowledged = Counter(
+            "xrouter_gateway_acknowledged", "Messages that are on disk and told so.", ("endpoint",), registry=registry
+        )
+
+    def _make_state(self) -> None:
+        registry = self.registry
+        self._lag = Gauge(
+            "xrouter_source_lag_records",
+            "Records at the broker that no batch has taken.",
+            ("endpoint",),
+            registry=registry,
+        )
+        self._held = Gauge(
+            "xrouter_query_held",
+            "Whether a query holds a batch; the sink in the way, empty for dead_letters.max_ratio.",
+            ("query", "sink"),
+            registry=registry,
+        )
+        self._inbox_records = Gauge("xrouter_inbox_records", "Records in the inbox.", registry=registry)
+        self._inbox_bytes = Gauge("xrouter_inbox_bytes", "Disk space of the inbox.", registry=registry)
+        self._info = Gauge("xrouter_catalog_info", "The active catalog, always 1.", ("epoch",), registry=registry)
+        self._size = Gauge("xrouter_catalog_definitions", "Definitions of the active catalog.", registry=registry)
+        self._awaited = Gauge(
+            "xrouter_catalog_awaited", "Unreachable references that a catalog waits for.", registry=registry
+        )
+        self._doubted = Gauge(
+            "xrouter_catalog_doubted", "Reasons why a changed catalog waits for a second look.", registry=registry
+        )
+        self._catalog_held = Gauge(
+            "xrouter_catalog_held",
+            "Whether a changed catalog waits for the disk or a broker.",
+            registry=registry,
+        )
+        self._reloads = Counter(
+            "xrouter_catalog_reloads", "Changed catalogs, by what became of them.", ("result",), registry=registry
+        )
+        for result in _RELOAD_RESULTS:
+            self._reloads.labels(result)
+        registry.register(FaultCounter())
+
+    def expect(self, sinks: Iterable[str] = (), endpoints: Iterable[str] = ()) -> None:
+        """Begin the series of sinks and endpoints at 0, so that the first event of each shows up in a rate."""
+        with self._lock:
+            self._sinks |= frozenset(sinks)
+        for sink in self._sinks:
+            for result in _SINK_RESULTS:
+                self._writes.labels(sink, result)
+        for endpoint in endpoints:
+            label = self._endpoint_labels.of(endpoint)
+            self._records.labels(label, ROUTED, "")
+            self._received.labels(label)
+            self._acknowledged.labels(label)
+
+    def batch_done(self, query: str, tally: Tally, seconds: float, committed_at_ms: int) -> None:
+        """Add one written batch of a query: its outcomes, how long it took, and how old its records were.
+
+        *committed_at_ms* and the arrivals of the tally are milliseconds since 1970. An arrival in the future (a
+        broker's clock ahead of ours) counts as no latency. The query is no label: section 8 has none for it.
+        """
+        for (endpoint, outcome, reason), count in tally.records.items():
+            self._records.labels(self._endpoint_labels.of(endpoint), outcome, reason).inc(count)
+        for endpoint, count in tally.ties.items():
+            self._ties.labels(self._endpoint_labels.of(endpoint)).inc(count)
+        for message, count in tally.definitions.items():
+            self._definitions.labels(self._definition_labels.of(message)).inc(count)
+        self._batch.observe(seconds)
+        self._bytes.observe(tally.bytes)
+        self._latency.add((max(0, committed_at_ms - at) / 1000, count) for at, count in tally.arrivals.items())
+
+    def sink_write(self, sink: str, result: str) -> None:
+        """Count a write to a sink, ``ok`` or ``error``; and ``rejected`` besides, if the sink refused records of it.
+
+        One write may serve several sinks of a cluster and then names them all, with commas.
+        """
+        names = [sink] if sink in self._sinks else sink.split(",")
+        for name in names:
+            self._writes.labels(name, result).inc()
+
+    def held(self, query: str, sink: str = "") -> None:
+        """Set that a query holds a batch, because of that sink or, without one, of the share of dead letters in it.
+
+        As with writes, several sinks of a cluster may be named with commas.
+        """
+        names = [sink] if not sink or sink in self._sinks else sink.split(",")
+        with self._lock:
+            self._let_go(query)
+            for name in names:
+                self._held.labels(query, name).set(1)
+                self._holds.setdefault(query, set()).add(name)
+
+    def expect_query(self, query: str) -> None:
+        """Begin the series of a query at 0."""
+        for fault in _FAULTS:
+            self._faults.labels(query, fault)
+
+    def fault(self, query: str, fault: BatchFault) -> None:
+        """Count a try of a batch that failed for a reason of its own, or took longer than it may (``overdue``)."""
+        self._faults.labels(query, fault).inc()
+
+    def released(self, query: str) -> None:
+        """Set that a query holds no batch."""
+        with self._lock:
+            self._let_go(query)
+
+    def _let_go(self, query: str) -> None:
+        for name in self._holds.get(query, ()):
+            self._held.labels(query, name).set(0)
+
+    def lag(self, endpoint: str, records: int) -> None:
+        """Set how many records of an endpoint wait at its broker."""
+        self._lag.labels(self._endpoint_labels.of(endpoint)).set(records)
+
+    def inbox(self, records: int, bytes: int) -> None:
+        """Set what the inbox holds: records not yet committed, and bytes on disk."""
+        self._inbox_records.set(records)
+        self._inbox_bytes.set(bytes)
+
+    def catalog(self, epoch: str, definitions: int) -> None:
+        """Set the active catalog; the series of the one before ends."""
+        with self._lock:
+            if self._epoch not in (None, epoch):
+                self._info.remove(self._epoch)
+            self._epoch = epoch
+            self._info.labels(epoch).set(1)
+            self._size.set(definitions)
+
+    def reload(self, result: ReloadResult) -> None:
+        """Count a changed catalog as ``accepted`` or ``refused``; one that is ``unchanged`` is no reload."""
+        if result != "unchanged":
+            self._reloads.labels(result).inc()
+
+    def awaited(self, references: int) -> None:
+        """Set how many references keep a catalog from taking effect, since they cannot be reached for now."""
+        self._awaited.set(references)
+
+    def doubted(self, reasons: int) -> None:
+        """Set for how many reasons a changed catalog waits for a second look."""
+        self._doubted.set(reasons)
+
+    def catalog_held(self, held: bool) -> None:
+        """Set whether a changed catalog cannot take effect, since the disk refuses for now."""
+        self._catalog_held.set(held)
+
+    def received(self, endpoint: str) -> None:
+        """Count a message that a gateway was handed; with :meth:`acknowledged` what gateways ask for."""
+        self._received.labels(self._endpoint_labels.of(endpoint)).inc()
+
+    def acknowledged(self, endpoint: str) -> None:
+        """Count a message that is on disk and whose sender is being told so."""
+        self._acknowledged.labels(self._endpoint_labels.of(endpoint)).inc()
+
+
+class FaultCounter(Collector):
+    """What :mod:`bindings.background` has counted in this process."""
+
+    def describe(self) -> Iterator[CounterMetricFamily]:
+        """Tell the registry the name, which it then keeps others from taking."""
+        yield self._family()
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Give the faults of each part as they are now."""
+        family = self._family()
+        for part, count in sorted(faults().items()):
+            family.add_metric([part], count)
+        yield family
+
+    @staticmethod
+    def _family() -> CounterMetricFamily:
+        text = "Faults of background threads and gateways, which began again."
+        return CounterMetricFamily("xrouter_background_faults", text, labels=["part"])
+
+
+class BulkHistogram(Collector):
+    """A histogram without labels that takes many equal values at once; the client library's takes one at a time."""
+
+    def __init__(self, name: str, documentation: str, buckets: Iterable[float]) -> None:
+        self._name = name
+        self._documentation = documentation
+        self._bounds = tuple(buckets)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, values: Iterable[tuple[float, int]]) -> None:
+        """Add each value as many times as the number beside it."""
+        with self._lock:
+            for value, count in values:
+                self._counts[bisect_left(self._bounds, value)] += count
+                self._sum += value * count
+
+    def describe(self) -> Iterator[HistogramMetricFamily]:
+        """Tell the registry the name, which it then keeps others from taking."""
+        yield HistogramMetricFamily(self._name, self._documentation)
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Give the buckets as they are now, each with those below it."""
+        with self._lock:
+            counts, total = list(self._counts), self._sum
+        buckets: list[tuple[str, float]] = []
+        below = 0
+        for bound, count in zip((*self._bounds, INFINITE), counts, strict=True):
+            below += count
+            buckets.append(("+Inf" if bound == INFINITE else repr(bound), below))
+        family = HistogramMetricFamily(self._name, self._documentation)
+        family.add_metric([], buckets, sum_value=total)
+        yield family
+
+
+class _Capped:
+    """Label values with a cap: the first ones keep their own, all later ones become ``other``."""
+
+    def __init__(self, cap: int) -> None:
+        self._cap = cap
+        self._known: set[str] = set()
+        self._lock = threading.Lock()
+
+    def of(self, value: str) -> str:
+        if value in self._known:
+            return value
+        with self._lock:
+            if value not in self._known and len(self._known) >= self._cap:
+                return OTHER
+            self._known.add(value)
+        return value

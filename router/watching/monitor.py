@@ -1,0 +1,122 @@
+"""The HTTP server for those who watch: ``/metrics``, ``/healthz`` and ``/readyz`` on one port.
+
+It has no login and speaks no TLS, so it listens on loopback unless the settings say otherwise. What connections and
+requests may cost is limited as at the gateway, so that nobody who reaches the port can stop the router.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import make_wsgi_app
+
+from bindings.http.limits import ServerLimits
+from bindings.http.problems import Reply
+from bindings.http.request import Head
+from bindings.http.server import HttpServer
+from router.errors import ConfigError
+
+if TYPE_CHECKING:
+    from router.watching.metrics import Metrics
+    from router.watching.status import Status
+
+LIMITS: Final = ServerLimits(
+    max_header_bytes=16 * 2**10,
+    max_headers=100,
+    max_connections=100,
+    max_per_address=50,
+    header_timeout=10.0,
+    request_timeout=10.0,
+)
+"""Few watch, and they ask for little."""
+_STOP_SECONDS: Final = 1.0
+_NO_STORE: Final = (b"cache-control", b"no-store")
+
+
+class MonitorServer:
+    """Serves metrics and status from a thread of its own; started once, stopped once.
+
+    ``port`` 0 takes a free one; after :meth:`start`, ``port`` is the one in use.
+    """
+
+    def __init__(self, host: str, port: int, metrics: Metrics, status: Status) -> None:
+        self._host = host
+        self.port = port
+        self._status = status
+        self._metrics_app = make_wsgi_app(metrics.registry)
+        self._server: HttpServer | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the server is, as a URL without path."""
+        return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}"
+
+    def start(self) -> None:
+        """Listen; requests are answered when this returns.
+
+        Raises:
+            ConfigError: the port is taken or not allowed (``metrics.port``), or the host is unknown (``metrics.host``).
+        """
+        listener = _listen(self._host, self.port)
+        self.port = listener.getsockname()[1]
+        self._server = HttpServer(listener, self, LIMITS, name="monitor")
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop listening and close all connections; does nothing when not running."""
+        if self._server is not None:
+            self._server.stop(_STOP_SECONDS)
+            self._server = None
+
+    def admit(self, head: Head) -> Reply:
+        """Answer a request."""
+        if head.method not in ("GET", "HEAD"):
+            return _json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered"})
+        if head.path == b"/metrics":
+            return self._metrics(head)
+        if head.path in (b"/healthz", b"/readyz"):
+            good, answer = self._status.healthy() if head.path == b"/healthz" else self._status.ready()
+            return _json(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, answer)
+        return _json(HTTPStatus.NOT_FOUND, {"error": "there are /metrics, /healthz and /readyz"})
+
+    def _metrics(self, head: Head) -> Reply:
+        """Ask the library for the form that the watcher prefers, compressed if it takes that."""
+        started: list[tuple[str, list[tuple[str, str]]]] = []
+        environ = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": "/metrics",
+            "QUERY_STRING": head.query.decode("latin-1"),
+            "HTTP_ACCEPT": (head.header(b"accept") or b"").decode("latin-1"),
+            "HTTP_ACCEPT_ENCODING": (head.header(b"accept-encoding") or b"").decode("latin-1"),
+        }
+        body = b"".join(self._metrics_app(environ, lambda status, headers: started.append((status, headers))))
+        status, headers = started[0]
+        told = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
+        return Reply(int(status.split()[0]), tuple(each for each in told if each[0] != b"content-length"), body)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise ConfigError(
+            f"the metrics server cannot listen: {host} is no address ({error.strerror})",
+            key="metrics.host",
+            hint="set metrics.host to an address of this machine, such as 127.0.0.1",
+        ) from error
+    try:
+        return socket.create_server((str(address[0]), port), family=family, backlog=128)
+    except OSError as error:
+        raise ConfigError(
+            f"the metrics server cannot listen on {host}:{port}: {error.strerror or error}",
+            key="metrics.port",
+            hint="set metrics.port to another port, or to 0 for a free one, or stop what uses it",
+        ) from error
+
+
+def _json(status: HTTPStatus, answer: dict[str, Any]) -> Reply:
+    body = json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return Reply(status, ((b"content-type", b"application/json"), _NO_STORE), body)

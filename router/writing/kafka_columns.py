@@ -1,0 +1,119 @@
+"""What a row becomes as a Kafka record: key, value and headers, of events and of dead letters, as JVM columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from router.judging.stages import (
+    HEADERS_TYPE,
+    Kind,
+    came_from,
+    event_attribute,
+    event_headers,
+    header,
+    lineage_headers,
+    partition_key,
+)
+from router.settings import KafkaSink
+from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, parse_name, value_name
+from router.writing.render import native_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+HEADER_CAP: Final = 4_000
+"""Characters of a text in a dead letter's Kafka header; the outcome itself is never cut."""
+
+
+def sent_key(sink: KafkaSink) -> Column:
+    """Return an event's key: its own, else what the sink's template gives, else none."""
+    from pyspark.sql import functions as F
+
+    if sink.key is None:
+        return partition_key()
+    return F.coalesce(partition_key(), key_template(sink.key).cast("binary"))
+
+
+def sent_headers(sink: KafkaSink, epoch: str) -> Column:
+    """Return an event's headers in the sink's mode, with those of lineage where it wants them."""
+    from pyspark.sql import functions as F
+
+    made = _structured_headers() if sink.mode == "structured" else event_headers()
+    return F.concat(made, lineage_headers(epoch)) if sink.lineage else made
+
+
+def _structured_headers() -> Column:
+    from pyspark.sql import functions as F
+
+    # The attributes of a row that columns settled are in the body now, and only there.
+    rest = F.filter("headers", lambda entry: ~(entry["key"].startswith("ce_") | (entry["key"] == "content-type")))
+    return F.concat(
+        F.array(header("content-type", F.lit("application/cloudevents+json"))),
+        F.coalesce(F.col("m.passed"), rest, F.array().cast(HEADERS_TYPE)),
+    )
+
+
+def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:
+    """Return the headers of a dead letter: those it came with, then ours, texts capped."""
+    from pyspark.sql import functions as F
+
+    told: dict[str, Column] = {
+        "letter": F.col("letter"),
+        "reason": F.col("m.reason"),
+        "detail": F.substring(F.col("m.detail"), 1, HEADER_CAP),
+        "nearest": F.substring(F.col("m.nearest"), 1, HEADER_CAP),
+        "endpoint": came_from(kind),
+        "protocol": F.col("protocol"),
+        "epoch": F.lit(epoch),
+        "position": F.col("position"),
+        "received": F.date_format("received", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"),
+        "failed": F.lit(failed),
+        "attempts": F.lit("1"),
+    }
+    if kind != "kafka":
+        told["native"] = native_column(kind)
+    told["spill"] = F.concat(F.lit("spill/"), F.col("letter"), F.lit(".json"))
+    ours = F.array(*(header(f"xrouter-{name}", value) for name, value in told.items()))
+    # Only a letter that was spilled says where; the others have no such header.
+    ours = F.when(F.col("m.spilled"), ours).otherwise(F.slice(ours, 1, len(told) - 1))
+    return F.concat(F.coalesce(F.col("m.passed"), F.col("headers"), F.array().cast(HEADERS_TYPE)), ours)
+
+
+def letter_value() -> Column:
+    """Return the value of a dead letter: its body, or none for a letter that lies in a file."""
+    from pyspark.sql import functions as F
+
+    return F.when(F.col("m.spilled"), F.lit(None).cast("binary")).otherwise(F.col("body"))
+
+
+def key_template(template: str) -> Column:
+    """Return the key that a template gives, of values as they are.
+
+    One that is missing, and has no default, makes it null, so that none is set.
+    """
+    from pyspark.sql import functions as F
+
+    group = F.element_at(F.split("m.message", "/"), -3)
+    known = {
+        "message": F.col("m.message"),
+        "messagegroup": group,
+        "messageid": F.element_at(F.split("m.message", "/"), -1),
+        "endpoint": F.col("m.endpoint"),
+        "endpointid": F.element_at(F.split("m.endpoint", "/"), -1),
+    }
+    parsed = parse_name(template)
+    pieces: list[Column] = []
+    for place, part in enumerate(parsed.parts):
+        if place % 2 == 0:
+            pieces.append(F.lit(part))
+            continue
+        name = value_name(part)
+        if name.startswith(CONTEXT_PREFIX):
+            value = F.col("m.context").getItem(name.removeprefix(CONTEXT_PREFIX))
+        elif name.startswith(ATTRIBUTE_PREFIX):
+            value = event_attribute(name.removeprefix(ATTRIBUTE_PREFIX))
+        else:
+            value = known[name]
+        default = parsed.defaults[place // 2]
+        pieces.append(F.coalesce(F.when(value != "", value), F.lit(default)) if default else value)
+    return F.concat(*pieces)

@@ -1,0 +1,51 @@
+"""Spark's own write to Kafka, and whose fault it is when it fails."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from router.errors import SinkError
+from router.faults import fault_of, is_unreadable
+from router.settings import KafkaSink
+from router.sources.clusters import sink_client
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
+"""What Spark says when a broker no longer has records that were to be read."""
+_WHICH: Final = re.compile(r"Reason:\s*([^\n]{1,300})")
+
+
+def lost_of(text: str) -> str:
+    """Return which records a broker no longer has, by the report of a query that failed; '' where it is silent."""
+    told = _WHICH.search(text)
+    return told[1].strip(" .") if told else ""
+
+
+def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
+    """Write rows with the columns topic, key, value and headers, each acknowledged; *name* is that of the sink.
+
+    Raises:
+        SinkError: the brokers did not take them all now; writing again is safe, at least once.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    options = sink_client(sink).jvm()
+    try:
+        rows.write.format("kafka").options(**options).save()
+    except (PySparkException, Py4JJavaError) as error:
+        lost = any(sign in str(error) for sign in LOST)
+        if lost or is_unreadable(error) or fault_of(error) is not None:
+            raise  # Not the sink's fault, and none that writing again can mend.
+        told = f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
+        raise SinkError(name, told) from error
+
+
+def _cause(error: Exception) -> str:
+    """Return the line of a Spark error that says what happened."""
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    told = [line for line in lines if "kafka" in line.lower() and "Exception" in line]
+    return (told or lines or ["unknown"])[-1 if told else 0][:300]
