@@ -168,3 +168,46 @@ def test_nothing_is_left_for_later(path: Path) -> None:
     names = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Name)]
     stubs = [node.lineno for node in names if node.id == NotImplementedError.__name__]
     assert not stubs, f"{name_of(path)} is not implemented on lines {stubs}"
+
+
+LOOSE = {"__main__", "cli", "errors", "faults", "lazy", "logs", "terminal"}
+LONGEST_CHAIN = 12
+
+
+def _room(module: str) -> str:
+    """The folder below the package that a module lies in, or the module itself where it lies loose."""
+    parts = module.split(".")
+    path = ROOT.joinpath(*parts[:2])
+    return ".".join(parts[:2]) if path.is_dir() or len(parts) == 2 else parts[0]
+
+
+@cache
+def _arrows() -> dict[str, set[str]]:
+    """Which rooms each room imports from."""
+    arrows: dict[str, set[str]] = {}
+    for path in SOURCES:
+        inside = path.relative_to(ROOT).with_suffix("").parts
+        here = _room(".".join(inside[:-1] if inside[-1] == "__init__" else inside))
+        wanted = {_room(name) for _, name in imports_of(path) if name.split(".")[0] in ROOMS and "." in name}
+        arrows.setdefault(here, set()).update(wanted - {here})
+    return arrows
+
+
+@cache
+def _chain(room: str, above: tuple[str, ...] = ()) -> int:
+    """How many rooms of one package stand on one another below and with *room*."""
+    assert room not in above, f"a circle of rooms: {' -> '.join((*above[above.index(room) :], room))}"
+    package = room.split(".")[0]
+    below = [name for name in _arrows().get(room, set()) if name.split(".")[0] == package]
+    return 1 + max((_chain(name, (*above, room)) for name in below), default=0)
+
+
+def test_rooms_stand_on_one_another_without_a_circle() -> None:
+    router = max(_chain(room) for room in _arrows() if room.startswith("router"))
+    assert router <= LONGEST_CHAIN, f"{router} rooms of router/ stand on one another"
+    assert all(_chain(room) for room in _arrows())
+
+
+def test_few_modules_of_the_router_lie_loose() -> None:
+    loose = {path.stem for path in SOURCES if path.parent == ROOT / "router"} - {"__init__"}
+    assert loose <= LOOSE, f"{sorted(loose - LOOSE)} want a room"

@@ -19,7 +19,7 @@ from catalog.schemas.validation import BoundedValidation
 from tests.support.hostile_bodies import HOSTILE, REPRESENTATIVE, nested, twofold, zigzag
 from tests.support.schema_documents import NOTHING
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 MEMORY = 512 * 1024 * 1024
 HANG = 60
 """Seconds by the clock for one body on a machine that has much else to do."""

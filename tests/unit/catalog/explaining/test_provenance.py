@@ -16,7 +16,7 @@ from catalog.explaining.entities import MASK, entity_to_json, known_xids, masked
 from catalog.explaining.provenance import explain
 from catalog.load import load
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 CORPORA = ROOT.parent / "shared" / "corpora"
 DOCUMENTS = sorted(
     path

@@ -14,7 +14,7 @@ import yaml
 from catalog.load import load
 from router.cli import status_of
 
-SAMPLES = Path(__file__).resolve().parents[3] / "catalog" / "samples"
+SAMPLES = Path(__file__).resolve().parents[4] / "catalog" / "samples"
 MARKET, GREENHOUSE = str(SAMPLES / "market.xreg.json"), str(SAMPLES / "greenhouse.xreg.yaml")
 HARBOUR = str(SAMPLES / "harbour.cereg.yaml")
 READING = "/messagegroups/Greenhouse.Mqtt/messages/Greenhouse.Mqtt.Reading"

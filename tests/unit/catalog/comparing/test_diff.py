@@ -22,7 +22,7 @@ from catalog.model import Catalog, Definition, Property
 from tests.support.generation import GROUP, conforming, random_definition, random_property, spoil
 from tests.support.reference import Reference
 
-CASES = Path(__file__).parents[2] / "cases" / "diff"
+CASES = Path(__file__).parents[3] / "cases" / "diff"
 RECORDS = 12
 
 

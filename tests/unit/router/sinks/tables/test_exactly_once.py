@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 BATCHES = 25
 ROWS = 50
 KILLS = 5

@@ -27,8 +27,8 @@ from catalog.rules import rules
 from tests.support.generation import ENDPOINT, conforming, random_catalog
 from tests.support.reference import Reference
 
-CASES = Path(__file__).parents[2] / "cases" / "lint"
-SAMPLES = Path(__file__).parents[3] / "catalog" / "samples"
+CASES = Path(__file__).parents[3] / "cases" / "lint"
+SAMPLES = Path(__file__).parents[4] / "catalog" / "samples"
 ELSEWHERE = {
     *("unresolvable-schema", "schema-unreachable", "network-off", "unknown-schema-format", "schema-format-conflict"),
     *("invalid-schema", "unreachable-reference", "too-many", "too-many-findings"),

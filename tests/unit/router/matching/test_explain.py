@@ -18,7 +18,7 @@ from router.matching.explanation import BEST, EventExplained, Explainer, RecordE
 from router.matching.records import RecordMatcher
 from tests.support.generation import ENDPOINT, GROUP, SCHEMAS, random_catalog, random_record
 
-SAMPLE = Path(__file__).resolve().parents[3] / "catalog" / "samples" / "greenhouse.xreg.yaml"
+SAMPLE = Path(__file__).resolve().parents[4] / "catalog" / "samples" / "greenhouse.xreg.yaml"
 
 
 def explained(catalog: Catalog, line: str, *, everything: bool = False, **scope: Any) -> RecordExplained:

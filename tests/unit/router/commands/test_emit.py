@@ -23,7 +23,7 @@ from router.matching.records import RecordMatcher
 from tests.support.large_catalog import large_catalog
 from tests.support.samples import samples
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 NOW = "2026-03-04T05:06:07.008Z"
 SALE = "/messagegroups/Market.Tills/messages/Market.Tills.Sale"
 PLACED = "/messagegroups/Market.Orders/messages/Market.Orders.Placed"

@@ -17,7 +17,7 @@ from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.load import build, load
 
-SAMPLES = Path(__file__).parents[3] / "catalog" / "samples"
+SAMPLES = Path(__file__).parents[4] / "catalog" / "samples"
 ODD: tuple[Any, ...] = (None, 7, True, "", "x", [], [7], [None, {}], {}, {"value": []}, {"x": {"x": 7}})
 
 
@@ -132,7 +132,7 @@ def paths(tree: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def malformed_documents() -> Iterator[Any]:
     for file in ("dialects", "hybrids"):
-        cases = yaml.safe_load((Path(__file__).parents[2] / "cases" / "catalog" / f"{file}.yaml").read_text("utf-8"))
+        cases = yaml.safe_load((Path(__file__).parents[3] / "cases" / "catalog" / f"{file}.yaml").read_text("utf-8"))
         for case in cases.values():
             yield from spoilt(case["document"])
 

@@ -17,7 +17,7 @@ from router.matching.conformance import Validation
 from router.matching.records import RecordMatcher
 from tests.support.reference import Reference
 
-CASES = Path(__file__).resolve().parents[2] / "cases" / "matching" / "schemas.yaml"
+CASES = Path(__file__).resolve().parents[3] / "cases" / "matching" / "schemas.yaml"
 
 
 def cases() -> Iterator[Any]:

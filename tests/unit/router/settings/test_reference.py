@@ -18,7 +18,7 @@ from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_rec
 from tests.support.reference import Reference
 from tests.support.reference_mapping import POSITION
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SAMPLES = sorted((ROOT / "catalog" / "samples").glob("*.xreg.*"))
 CORPORA = ROOT.parent / "shared" / "corpora"
 DOCUMENTS = sorted(p for p in CORPORA.rglob("*") if p.is_file() and ".xreg." in p.name) or SAMPLES

@@ -31,7 +31,7 @@ from tests.support.corpora import documents
 from tests.support.hostile import CASES, LARGE, Case, messages
 from tests.support.samples import samples
 
-ROOT: Final = Path(__file__).parents[3]
+ROOT: Final = Path(__file__).parents[4]
 FILES: Final = [path for path in samples() if path.is_file()]
 CUTS: Final = 40
 PLACES: Final = 8
