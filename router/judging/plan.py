@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +31,8 @@ from router.settings import Settings, settings_from_dict
 from router.sources.sources import Source, sources_of
 
 FORMAT: Final = 1
-VERSION: Final = "0.1.0"
+VERSION: Final = version("xregistry-router")
+"""The installed version: one release does not finish a batch that another began."""
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 

@@ -26,6 +26,7 @@ from cloudevents.core.v1.event import CloudEvent
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from bindings.cloudevents import to_cloudevent
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Property
 from catalog.record import Record, text_or_base64
 from router.commands.emit.delivery import opened
@@ -168,6 +169,8 @@ def holds_in(binding: str, mode: str, event: BaseCloudEvent) -> None:
         expected.setdefault("datacontenttype", "application/json")
     assert found == expected
     assert data == expected_data(mode, record, event)
+    # What we hand to Python callers, the SDK writes as the event that we read.
+    assert read_by_us(made_by_sdk(binding, mode, to_cloudevent(found, data))) == (found, data)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -1,0 +1,117 @@
+"""What we depend on: both lock files hold it, our code imports it, and what we override of it is as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+import tomllib
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from bindings.mqtt.client import LinkClient
+from bindings.nats.connection import RawClient
+from catalog.schemas.jsonstructure.structures import Structure
+from router.errors import BatchPinError
+from router.judging.plan import VERSION, plan_of
+
+ROOT: Final = Path(__file__).parents[2]
+PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+NEEDED: Final = [Requirement(text) for text in PROJECT["dependencies"]]
+FOR_TESTS: Final = [Requirement(text) for text in PROJECT["optional-dependencies"]["dev"]]
+LOCK, LOCK_DEV = "requirements.lock", "requirements-dev.lock"
+NOT_IMPORTED: Final = {"pandas": "PySpark asks for it where functions take Arrow"}
+"""Dependencies that our code does not import, and why they are needed."""
+PRIVATE: Final[dict[str, tuple[type[Any], dict[str, str]]]] = {
+    "nats-py": (
+        RawClient,
+        {
+            "_close": "9a92d3aca1b2c1fd",
+            "_connect_command": "1999c01f55c91ecc",
+            "_flush_pending": "317c8d7ef54b90b7",
+            "_process_connect_init": "e1ed2da075c82ab0",
+            "_process_msg": "6cff75947e97717a",
+            "_process_op_err": "d4257cb1203cdbcb",
+            "_read_loop": "b44b9401f436dd0e",
+            "_send_command": "ed57e8e86389cf94",
+            "subscribe": "30bf1c4cc1c94806",
+        },
+    ),
+    "paho-mqtt": (
+        LinkClient,
+        {
+            "_handle_publish": "1bbaa3ef0e3afc6d",
+            "_sock_recv": "c3b9043a46dd81b7",
+            "_ssl_wrap_socket": "a71513b1452dc33b",
+        },
+    ),
+    "json-structure": (
+        Structure,
+        {
+            "_validate_validation_addins": "baa42c77cb067b83",
+            "validate_instance": "644f845f9ecb92e3",
+        },
+    ),
+}
+"""Methods that our subclasses override or call though they are not public, with a digest of their source."""
+
+
+def _held(lock: str) -> dict[str, str]:
+    text = (ROOT / "deploy" / lock).read_text("utf-8")
+    lines = re.findall(r"(?m)^([A-Za-z0-9._-]+)==([^\s;\\]+)", text)
+    return {canonicalize_name(name): number for name, number in lines}
+
+
+@pytest.mark.parametrize(("lock", "needed"), [(LOCK, NEEDED), (LOCK_DEV, [*NEEDED, *FOR_TESTS])])
+def test_a_lock_file_holds_what_is_asked_for(lock: str, needed: list[Requirement]) -> None:
+    held = _held(lock)
+    for each in needed:
+        assert each.specifier.contains(held[canonicalize_name(each.name)]), f"{lock}: {each}; run make lock"
+
+
+def test_tests_run_with_the_versions_that_are_released() -> None:
+    assert _held(LOCK_DEV).items() >= _held(LOCK).items()
+
+
+def test_every_dependency_is_imported() -> None:
+    roots = {
+        found
+        for folder in ("catalog", "bindings", "router")
+        for file in (ROOT / folder).rglob("*.py")
+        for found in re.findall(r"(?m)^\s*(?:from|import) (\w+)", file.read_text("utf-8"))
+    }
+    imported = {canonicalize_name(name) for root in roots for name in packages_distributions().get(root, ())}
+    assert {each.name for each in NEEDED} - imported == set(NOT_IMPORTED)
+
+
+@pytest.mark.parametrize("package", PRIVATE)
+def test_what_is_overridden_of_a_package_is_as_it_was(package: str) -> None:
+    ours, digests = PRIVATE[package]
+    base: type[Any] = ours.__mro__[1]
+    now = {name: hashlib.sha256(inspect.getsource(getattr(base, name)).encode()).hexdigest()[:16] for name in digests}
+    changed = sorted(name for name, digest in digests.items() if now[name] != digest)
+    remedy = f"see what changed, mend {ours.__module__}.{ours.__name__}, then raise the cap in pyproject.toml"
+    assert not changed, f"{package} {version(package)} changed {', '.join(changed)}; {remedy}; now {now}"
+    overridden = {name for name in vars(ours) if inspect.isfunction(getattr(base, name, None)) and name[:2] != "__"}
+    assert overridden <= digests.keys()
+
+
+@pytest.mark.parametrize("package", PRIVATE)
+def test_a_package_whose_private_parts_are_overridden_has_a_cap(package: str) -> None:
+    (requirement,) = [each for each in NEEDED if each.name == package]
+    assert any(each.operator == "<" for each in requirement.specifier)
+
+
+def test_the_version_is_that_of_the_installed_package() -> None:
+    """A checkout that was not installed again after a release would finish batches that another version pinned."""
+    assert VERSION == version("xregistry-router") == PROJECT["version"]
+
+
+def test_a_batch_pinned_by_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BatchPinError, match=rf"router 0\.0\.9, plan format 1; this is router {re.escape(VERSION)}"):
+        plan_of(b'{"format":1,"version":"0.0.9"}', environ={}, base=tmp_path)
