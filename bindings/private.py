@@ -1,4 +1,4 @@
-"""Files and folders for their owner alone, whatever the umask of the process says.
+"""Files and folders for their owner alone, whatever the umask of the process says, and files replaced durably.
 
 The umask is for what others may read: the files of local sinks. State holds payloads, and references to secrets.
 """
@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, BinaryIO, Final, Literal
 
 Readers = Literal["owner", "group", "everyone"]
 _DENIED: Final[Mapping[Readers, int]] = {"owner": 0o077, "group": 0o027, "everyone": 0o022}
@@ -43,6 +44,31 @@ def sync_path(path: Path) -> None:
 def private_file(path: Path, mode: str) -> IO[Any]:
     """Open *path* as :func:`open` does; a file that is made has mode 0600. Text is UTF-8."""
     return open(path, mode, encoding=None if "b" in mode else "utf-8", opener=_open_private)
+
+
+@contextmanager
+def replaced(path: Path, temporary: Path, *, private: bool = True, anew: bool = True) -> Iterator[BinaryIO]:
+    """Replace *path* by what the block writes: after a crash it is the old or the new, and the new once this returns.
+
+    The block writes to *temporary*, in the same folder, which goes when the block fails; what a crash left of it is
+    written over. Without *anew*, a file that was removed meanwhile does not come back.
+
+    Raises:
+        FileNotFoundError: it was removed meanwhile, without *anew*.
+        OSError: the disk refuses; *path* is as it was.
+    """
+    try:
+        with open(temporary, "wb", opener=_open_private if private else None) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if not anew:
+            path.stat()
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_path(path.parent)
 
 
 def narrow(root: Path) -> int:

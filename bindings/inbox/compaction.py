@@ -8,7 +8,6 @@ crash at any point leaves one or the other, and a reader that has the old file m
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import threading
 from collections.abc import Iterable, Iterator
@@ -21,7 +20,7 @@ from bindings.background import Background
 from bindings.inbox.errors import InboxDamaged
 from bindings.inbox.frames import encode, frames, seed_of
 from bindings.inbox.segments import map_segment, read_rows, rows_in, segment_path
-from bindings.private import private_file, sync_path
+from bindings.private import replaced
 
 FRAME_ROWS: Final = 10_000
 FRAME_BYTES: Final = 8 * 2**20
@@ -47,15 +46,15 @@ def compact(directory: Path, inbox: str, partition: int, segment: int) -> bool:
     count = sum(1 for _ in frames(data, 0, data.size))
     if count < 2 * (1 + rows // FRAME_ROWS + data.size // FRAME_BYTES):
         return False
-    temporary = path.with_suffix(".tmp")
+    batches = joined(read_rows(path, 0, rows, seed))
+    first = 0
     try:
-        _write(temporary, joined(read_rows(path, 0, rows, seed)), seed)
-        if not path.exists():  # trimmed meanwhile; the rename would bring it back
-            return False
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_path(directory)
+        with replaced(path, path.with_suffix(".tmp"), anew=False) as file:
+            for batch in batches:
+                file.write(encode(batch, first, seed))
+                first += batch.num_rows
+    except FileNotFoundError:  # trimmed meanwhile
+        return False
     return True
 
 
@@ -76,16 +75,6 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-
-
-def _write(path: Path, batches: Iterable[pa.RecordBatch], seed: int) -> None:
-    first = 0
-    with private_file(path, "wb") as file:
-        for batch in batches:
-            file.write(encode(batch, first, seed))
-            first += batch.num_rows
-        file.flush()
-        os.fsync(file.fileno())
 
 
 class Compactor:

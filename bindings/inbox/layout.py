@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Final
 
 from bindings.inbox.errors import InboxFormatError
 from bindings.inbox.segments import partition_directory
-from bindings.private import private_file, private_folder, sync_path
+from bindings.private import private_folder, replaced, sync_path
 
 FORMAT: Final = 1
 NAME: Final = "format.json"
@@ -71,11 +70,6 @@ def open_layout(path: Path, partitions: int) -> Layout:
 def _create(path: Path, layout: Layout) -> None:
     for partition in range(layout.partitions):
         private_folder(partition_directory(path, partition))
-    temporary = path / f"{NAME}.tmp"
-    with private_file(temporary, "w") as file:
-        json.dump(asdict(layout), file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path / NAME)
-    sync_path(path)
+    with replaced(path / NAME, path / f"{NAME}.tmp") as file:
+        file.write(json.dumps(asdict(layout)).encode())
     sync_path(path.parent)

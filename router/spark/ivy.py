@@ -11,7 +11,6 @@ IvyError
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -21,11 +20,11 @@ import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
+
+from bindings.locks import waiting_lock
 
 CACHE_VARIABLE: Final = "XROUTER_CACHE"
 REPOSITORY_VARIABLE: Final = "XROUTER_MAVEN_REPOSITORY"
@@ -125,7 +124,7 @@ def resolve(request: Request, into: Path | None = None) -> tuple[Path, ...]:
         if jars := _whole(folder):
             return jars
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root / ".lock"):
+        with waiting_lock(root / ".lock"):
             if not _whole(folder):
                 _log.info("fetching %s into %s", request, root)
                 _fill(request, root, folder)
@@ -158,14 +157,6 @@ def _whole(folder: Path) -> tuple[Path, ...]:
         return jars if all(jar.stat().st_size == sizes[jar.name] for jar in jars) else ()
     except (FileNotFoundError, ValueError, KeyError):
         return ()
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the cache against other fills. The kernel frees the lock of a dead process, so none is ever stale."""
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _fill(request: Request, root: Path, folder: Path) -> None:

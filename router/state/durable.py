@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bindings.private import private_file, private_folder, sync_path
+from bindings.private import private_folder, replaced
 from catalog.values import whole_number
 from router.errors import DiskError, RouterError, StateError
 
@@ -26,13 +26,8 @@ def write_durably(path: Path, content: bytes) -> None:
         OSError: the disk refuses; the old content stays.
     """
     private_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with private_file(temporary, "wb") as file:
+    with replaced(path, path.with_name(f".{path.name}.{os.getpid()}")) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_path(path.parent)
 
 
 @contextmanager

@@ -8,9 +8,7 @@ themselves stay where they are; a letter without a row is open and was never tri
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from bindings.private import private_file
+from bindings.locks import InUse, is_locked, take_lock
 from router.errors import StateError
 from router.state.instants import instant, parse_instant
 from router.state.key_order import KeyOrder, freed, portions
@@ -228,14 +226,7 @@ class LetterLedger:
     @property
     def is_locked(self) -> bool:
         """Whether a process holds the lock of :meth:`exclusive` now."""
-        try:
-            with (self._folder / LOCK).open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except OSError:
-            return True
-        return False
+        return is_locked(self._folder / LOCK)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -246,21 +237,14 @@ class LetterLedger:
         """
         path = self._folder / LOCK
         try:
-            lock = private_file(path, "a+")
+            lock = take_lock(path)
         except OSError as error:
             raise StateError(f"{path} cannot be used: {error.strerror}", hint="make it writable") from error
+        except InUse as holder:
+            raise StateError(
+                f"another replay or purge is running here (process {holder})", hint="wait for its end, or stop it"
+            ) from holder
         with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                lock.seek(0)
-                holder = lock.read().strip() or "unknown"
-                raise StateError(
-                    f"another replay or purge is running here (process {holder})", hint="wait for its end, or stop it"
-                ) from error
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
             yield
 
     def _move(self, ids: Iterable[str], old: Standing, new: Standing, what: str, when: datetime | None) -> int:

@@ -6,8 +6,6 @@ Everything written here is on the disk, fsynced, before what depends on it happe
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import re
 import threading
 from collections.abc import Iterator
@@ -15,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from bindings.private import narrow, private_file, private_folder, sync_path
+from bindings.locks import InUse, take_lock
+from bindings.private import narrow, private_folder, sync_path
 from catalog.values import whole_number
 from router.errors import StateError
 from router.logs import get_logger
@@ -55,24 +54,17 @@ class State:
         """
         try:
             private_folder(root)
-            lock = private_file(root / "lock", "a+")
+            lock = take_lock(root / "lock")
         except OSError as error:
             raise StateError(
                 f"state folder {root} cannot be used: {error.strerror}", hint="choose a writable folder under `state`"
             ) from error
+        except InUse as holder:
+            raise StateError(
+                f"state folder {root} is in use by another router (process {holder})",
+                hint="stop it first, or give this one a state folder of its own",
+            ) from holder
         with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                lock.seek(0)
-                holder = lock.read().strip() or "unknown"
-                raise StateError(
-                    f"state folder {root} is in use by another router (process {holder})",
-                    hint="stop it first, or give this one a state folder of its own",
-                ) from error
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
             _keep_private(root)
             state = cls(root)
             state.inventory.create()

@@ -8,16 +8,15 @@ same addresses are no move. An address in the settings is the operator's word: n
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from bindings.kafka.addresses import Brokers, brokers_of
+from bindings.locks import waiting_lock
 from catalog.model import Catalog, Finding
 from router.errors import ConfigError, StateError
 from router.logs import get_logger
@@ -156,7 +155,8 @@ class Pins:
         if all(each.name in self.known() for each in guided):
             return
         try:
-            with self._alone():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with waiting_lock(self._path.with_suffix(".lock")):
                 known = self.known()
                 fresh = {each.name: list(each.origins) for each in guided if each.name not in known}
                 form = {"format": FORMAT, "addresses": known | fresh}
@@ -166,13 +166,6 @@ class Pins:
             raise StateError(f"cannot write {self._path}: {error.strerror}", hint=hint) from error
         for name, addresses in fresh.items():
             _log.info("credentials are for these addresses of the catalog from now on", name=name, addresses=addresses)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.with_suffix(".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def distrusted(clients: Sequence[Client], pins: Pins) -> list[Finding]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import unquote
 
-from bindings.private import sync_path
+from bindings.private import replaced, sync_path
 from router.errors import SinkError
 from router.settings.names import escape_value
 from router.settings.places import is_url
@@ -37,17 +36,8 @@ def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
         OSError: the file system refuses; *target* is as it was.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_path(target.parent)
+    with replaced(target, target.with_name(f".{target.name}.tmp"), private=False) as file:
+        fill(file)
 
 
 def batch_file(folder: Path, commit: Commit, suffix: str) -> Path:

@@ -1,0 +1,56 @@
+"""Locks between processes, each a file. The kernel frees the lock of a dead process, so that none is ever stale."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from bindings.private import private_file
+
+
+class InUse(Exception):
+    """Another process holds the lock; the message is its number, or ``unknown``."""
+
+
+def take_lock(path: Path) -> IO[str]:
+    """Return *path* as a file that is locked until it is closed, and holds the number of this process.
+
+    Raises:
+        OSError: the file cannot be used.
+        InUse: another process holds the lock.
+    """
+    file: IO[str] = private_file(path, "a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        with file:
+            file.seek(0)
+            raise InUse(file.read().strip() or "unknown") from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether a process holds the lock of :func:`take_lock` now."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of *path* within the block; wait for as long as another process holds it."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
