@@ -12,7 +12,8 @@ from typing import Final, Literal
 import pyarrow as pa
 
 from catalog.schemas.bodies import fault
-from catalog.schemas.contract import MAX_BODY_BYTES, Family, SchemaFault
+from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault
+from catalog.schemas.families import family_of
 
 Framing = Literal["auto", "confluent", "none"]
 """How bodies of a Kafka source begin: ``auto`` is behind a frame where the whole body does not fit its schema."""
@@ -20,8 +21,6 @@ MAX_CODINGS: Final = 4
 """Codings laid over each other that are undone."""
 _PIECE: Final = 64 * 1024
 _FRAME_BYTES: Final = 5
-_MAX_INDEXES: Final = 64
-"""Levels of messages within messages that a frame's indexes may lead down."""
 
 
 def decoded(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> bytes | SchemaFault | None:
@@ -67,37 +66,16 @@ def encoded(body: bytes, coding: str) -> bytes:
     return body
 
 
-def behind_frame(body: bytes, family: Family) -> bytes | None:
+def behind_frame(body: bytes, family: str) -> bytes | None:
     """Return what follows a frame: byte 0, the four bytes of a schema's id, and for Protobuf the message's indexes.
 
     None when the body does not begin with one, or bodies of that family have none.
     """
-    if family == "XSD" or len(body) < _FRAME_BYTES or body[0] != 0:
+    behind_id = family_of(family).behind_id
+    if behind_id is None or len(body) < _FRAME_BYTES or body[0] != 0:
         return None
-    at = _FRAME_BYTES
-    if family == "Protobuf":
-        count, at = _varint(body, at)
-        count >>= 1  # zigzag, and never negative
-        if count > _MAX_INDEXES:
-            return None
-        for _ in range(count):
-            _, at = _varint(body, at)
-        if at > len(body):
-            return None
-    return body[at:]
-
-
-def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return an unsigned number and the position behind it, which is past the end where the body ends within."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= len(body):
-            return 0, len(body) + 1
-        value |= (body[at] & 0x7F) << shift
-        at += 1
-        if body[at - 1] < 0x80:
-            return value, at
-    return 0, len(body) + 1
+    at = behind_id(body, _FRAME_BYTES)
+    return None if at is None else body[at:]
 
 
 def _streamed(codec: str) -> Callable[[bytes], Iterator[bytes]]:

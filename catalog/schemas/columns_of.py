@@ -6,7 +6,7 @@ that is absent. The bytes are in the column ``data`` in any case.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,12 +16,8 @@ from catalog.schemas.columns.columns import Columns, MisfitError
 from catalog.schemas.columns.reading import Reader, Undecoded, Unfit
 from catalog.schemas.columns.shapes import Shape, Struct
 from catalog.schemas.columns.survey import Survey
-from catalog.schemas.compiling import compile_schema
-from catalog.schemas.contract import Family, Library, SchemaError, SchemaSource
-from catalog.schemas.json.bodies import JsonReader
-from catalog.schemas.json.starting import start_of
-from catalog.schemas.jsonschema import columns as json_schema
-from catalog.schemas.jsonstructure import columns as json_structure
+from catalog.schemas.contract import SchemaError
+from catalog.schemas.families import family_of
 from catalog.schemas.library import CatalogLibrary, schema_source
 
 NOT_LOADED: Final = "the payload has no columns: its schema was not loaded, or is of an unknown format"
@@ -38,7 +34,7 @@ class PayloadColumn:
     pickle: make it where it is used.
     """
 
-    def __init__(self, shape: Shape, reader: Reader, findings: tuple[str, ...], family: Family) -> None:
+    def __init__(self, shape: Shape, reader: Reader, findings: tuple[str, ...], family: str) -> None:
         self.family = family
         self._reader = reader
         self._columns = Columns(shape, reader.take, reader.text)
@@ -109,62 +105,14 @@ def _typed(catalog: Catalog, xid: str) -> tuple[PayloadColumn | None, tuple[str,
         return None, (NOT_LOADED,) if named else ()
     survey = Survey()
     try:
-        found = _OPENERS[source.family](source, CatalogLibrary(catalog.schemas), survey)
+        columns = family_of(source.family).open_columns(source, CatalogLibrary(catalog.schemas), survey)
     except SchemaError as error:
         survey.note((), f"has no columns: {error}")
-        found = None
+        columns = None
     except RecursionError:
         survey.note((), "has no columns: the schema refers on and on")
-        found = None
-    if found is None:
+        columns = None
+    if columns is None:
         return None, survey.findings
-    shape, reader = found
+    shape, reader = columns
     return PayloadColumn(shape, reader, survey.findings, source.family), survey.findings
-
-
-_Found = tuple[Shape, Reader] | None
-
-
-def _json(source: SchemaSource, library: Library, survey: Survey) -> _Found:
-    compile_schema(source, library)  # what the validator refuses may have any form
-    try:
-        start = start_of(source)
-    except KeyError:
-        survey.note((), f"has no columns: the schema has no type {source.name or source.pointer}")
-        return None
-    shapes = json_structure if source.family == "JsonStructure" else json_schema
-    shape = shapes.shape_of(source, library, start, survey)
-    return None if shape is None else (shape, JsonReader(shape))
-
-
-def _avro(source: SchemaSource, library: Library, survey: Survey) -> _Found:
-    from catalog.schemas.avro.columns import AvroReader, shape_of
-    from catalog.schemas.avro.types import read_schema
-
-    compile_schema(source, library)
-    schema = read_schema(source, library)
-    shape = shape_of(schema, survey)
-    return None if shape is None else (shape, AvroReader(schema))
-
-
-def _protobuf(source: SchemaSource, library: Library, survey: Survey) -> _Found:
-    from catalog.schemas.protobuf.columns import ProtobufReader, shape_of
-    from catalog.schemas.protobuf.validating import compile_schema as compile_protobuf
-
-    validator = compile_protobuf(source, library)
-    shape = shape_of(validator.message.DESCRIPTOR, survey)
-    return None if shape is None else (shape, ProtobufReader(validator))
-
-
-def _xsd(source: SchemaSource, library: Library, survey: Survey) -> _Found:
-    survey.note((), "has no columns: XML is not typed")
-    return None
-
-
-_OPENERS: Final[Mapping[Family, Callable[[SchemaSource, Library, Survey], _Found]]] = {
-    "JsonSchema": _json,
-    "JsonStructure": _json,
-    "Avro": _avro,
-    "Protobuf": _protobuf,
-    "XSD": _xsd,
-}

@@ -1,29 +1,19 @@
-"""Compiles schemas of any family, each content once per thread.
-
-Families are imported when one of their schemas is met: who has only JSON schemas never loads Protobuf's compiler.
-"""
+"""Compiles schemas of any family, each content once per thread."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from catalog.schemas.contract import Compiler, Family, Library, SchemaError, SchemaSource, Validator
+from catalog.schemas.contract import Library, SchemaError, SchemaSource, Validator
+from catalog.schemas.families import family_of
 
 MAX_COMPILED: Final = 2048
 """Compiled schemas that a thread remembers; past it, the one not used for longest is forgotten."""
-_MODULES: Final[dict[Family, str]] = {
-    "JsonSchema": "catalog.schemas.jsonschema.validating",
-    "JsonStructure": "catalog.schemas.jsonstructure.validating",
-    "Avro": "catalog.schemas.avro.validating",
-    "Protobuf": "catalog.schemas.protobuf.validating",
-    "XSD": "catalog.schemas.xsd.validating",
-}
 
 
 class _Memory(threading.local):
@@ -47,7 +37,7 @@ def compile_schema(source: SchemaSource, library: Library) -> Validator:
     outcome = outcomes.get(key)
     if outcome is None:
         try:
-            outcome = _compiler(source.family).compile_schema(source, library)
+            outcome = family_of(source.family).compile_schema(source, library)
         except SchemaError as error:
             outcome = error
         outcomes[key] = outcome
@@ -61,7 +51,7 @@ def compile_schema(source: SchemaSource, library: Library) -> Validator:
 
 def references_of(source: SchemaSource) -> Iterable[str]:
     """Give the references to other documents that compiling *source* needs, as written."""
-    return _compiler(source.family).references_of(source)
+    return family_of(source.family).references_of(source)
 
 
 def fingerprint(source: SchemaSource, library: Library) -> bytes:
@@ -96,7 +86,3 @@ def documents_of(source: SchemaSource, library: Library) -> dict[tuple[str, str]
                 seen.add(found[0])
                 waiting.append(SchemaSource(current.family, current.version, found[1], uri=found[0]))
     return documents
-
-
-def _compiler(family: Family) -> Compiler:
-    return cast(Compiler, importlib.import_module(_MODULES[family]))

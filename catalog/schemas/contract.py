@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Protocol
 
 from catalog.errors import CatalogError
 
-Family = Literal["JsonSchema", "JsonStructure", "Avro", "Protobuf", "XSD"]
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 """Bodies past this size are not looked into; they get no verdict."""
 MAX_DIRECT_BYTES: Final = 1024 * 1024
@@ -23,13 +21,14 @@ BEYOND_LIMITS: Final = "could not be checked within limits"
 class SchemaSource:
     """A schema that was found and is not yet compiled.
 
-    ``version`` is what follows the family in the declared format (``draft-07``, ``1.11``, ``3``), lower case, empty
-    when nothing does. ``document`` is a JSON tree, or the text of a schema. ``name`` is the ``:Name`` deep link into a
-    document of several types, ``pointer`` a JSON pointer into the document; both empty for the whole. ``uri`` is where
-    the document stands: its own references are relative to it.
+    ``family`` is the name of one in :mod:`catalog.schemas.families`. ``version`` is what follows it in the declared
+    format (``draft-07``, ``1.11``, ``3``), lower case, empty when nothing does. ``document`` is a JSON tree, or the
+    text of a schema. ``name`` is the ``:Name`` deep link into a document of several types, ``pointer`` a JSON pointer
+    into the document; both empty for the whole. ``uri`` is where the document stands: its own references are relative
+    to it.
     """
 
-    family: Family
+    family: str
     version: str
     document: Any
     name: str = ""
@@ -110,20 +109,4 @@ class Library(Protocol):
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
         """Return URI and document (tree or text) of a reference written in the document at *base*, None if unknown."""
-        ...
-
-
-class Compiler(Protocol):
-    """One family of schemas; each has a module with these two functions."""
-
-    def compile_schema(self, source: SchemaSource, library: Library) -> Validator:
-        """Compile a schema.
-
-        Raises:
-            SchemaError: it can never be used.
-        """
-        ...
-
-    def references_of(self, source: SchemaSource) -> Iterable[str]:
-        """Give the references to other documents that compiling needs (``$ref``, ``import``), as written."""
         ...

@@ -18,8 +18,9 @@ from catalog.findings import Findings
 from catalog.references.abroad import Abroad, Land
 from catalog.schemas.bodies import short
 from catalog.schemas.compiling import references_of
-from catalog.schemas.contract import Family, SchemaSource
-from catalog.schemas.library import TREES, as_tree
+from catalog.schemas.contract import SchemaSource
+from catalog.schemas.families import family_of
+from catalog.schemas.library import as_document, as_tree
 from catalog.schemas.registry import Entry, Link, SchemaRegistry
 
 MAX_DOCUMENTS: Final = 500
@@ -55,7 +56,7 @@ class Gathering:
     pending: set[str] = field(default_factory=set)
     _registries: dict[str, SchemaRegistry] = field(default_factory=dict)
     _asked: set[str] = field(default_factory=set)
-    _whole: dict[tuple[str, Family], bool] = field(default_factory=dict)
+    _whole: dict[tuple[str, str], bool] = field(default_factory=dict)
 
     def everything_embedded(self) -> None:
         """Take in all documents that the registry itself holds, referred to or not."""
@@ -125,8 +126,7 @@ class Gathering:
                     whole = False
                 elif key not in seen:
                     seen.add(key)
-                    document = self.schemas[key]["document"]
-                    tree = as_tree(document) if source.family in TREES else document
+                    tree = as_document(self.schemas[key]["document"], family_of(source.family))
                     waiting.append(SchemaSource(source.family, source.version, tree, uri=key))
         self._whole[source.uri, source.family] = whole
         return whole

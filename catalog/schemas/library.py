@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from catalog.declared import Place
 from catalog.documents.parsing import parse_text
 from catalog.errors import DocumentError
 from catalog.model import Definition
 from catalog.schemas.contract import SchemaSource
+from catalog.schemas.families import family_of
+from catalog.schemas.family import SchemaFamily
 from catalog.schemas.formats import SchemaFormat, evident_family, parse_format
-
-_ELEMENT: Final = re.compile(
-    r"/(?:(?:[\w.-]+:)?schema/|\*/|/)?(?:[\w.-]+:)?element\[\s*@name\s*=\s*(?P<quote>['\"])(?P<name>[^'\"]+)(?P=quote)\s*\]"
-)
-"""The XPath expressions that lead to a global element of an XML Schema; XPath could ask for anything else as well."""
-TREES: Final = frozenset({"JsonSchema", "JsonStructure", "Avro"})
-"""Families whose documents are JSON."""
 
 
 class CatalogLibrary:
@@ -47,10 +41,9 @@ def schema_source(definition: Definition, schemas: Mapping[str, Any]) -> SchemaS
     found = format_of(definition.dataschemaformat, entry)
     if found is None:
         return None
-    document = as_tree(entry["document"]) if found.family in TREES else entry["document"]
-    name, pointer = definition.schemaname, definition.schemapointer
-    if found.family == "XSD" and (element := _ELEMENT.fullmatch(pointer)) is not None:
-        name, pointer = element["name"], ""
+    family = family_of(found.family)
+    document = as_document(entry["document"], family)
+    name, pointer = family.deep_link(definition.schemaname, definition.schemapointer)
     return SchemaSource(found.family, found.version, document, name, pointer, definition.schemakey or "")
 
 
@@ -68,6 +61,11 @@ def format_of(declared: str | None, entry: Mapping[str, Any]) -> SchemaFormat | 
     if evident is None:
         return next(reversed(given), None) if len({each.family for each in given}) > 1 else next(iter(given), None)
     return next((each for each in given if each.family == evident), SchemaFormat(evident))
+
+
+def as_document(document: Any, family: SchemaFamily) -> Any:
+    """Return a document in the form that the family compiles: the tree of JSON that was written as text."""
+    return as_tree(document) if family.is_tree else document
 
 
 def as_tree(document: Any) -> Any:

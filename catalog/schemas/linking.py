@@ -20,6 +20,7 @@ from catalog.schemas.addresses import SchemaAddresses
 from catalog.schemas.bodies import short
 from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import MissingTypeError, SchemaError, SchemaSource
+from catalog.schemas.families import family_names
 from catalog.schemas.formats import parse_format
 from catalog.schemas.gathering import Gathering, Located
 from catalog.schemas.library import CatalogLibrary, format_of, schema_source
@@ -28,7 +29,6 @@ from catalog.schemas.registry import Link, SchemaRegistry
 _REFERENCES: Final = ("dataschemaxid", "dataschemauri")
 _SCHEMAS: Final = ("dataschema", *_REFERENCES)
 _LOOKS_LIKE_REFERENCE: Final = re.compile(r"#?/schemagroups/\S+|#/\S+|https?://\S+", re.IGNORECASE)
-_FORMATS: Final = "JsonSchema, JsonStructure, Avro, Protobuf or XSD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +167,13 @@ class _Linker:
             known = parse_format(text)
             if text and known is None:
                 message = f"the schema format {text!r} is unknown, so payloads are not validated"
-                self.findings.warning(place, "unknown-schema-format", message, f"use {_FORMATS}")
+                self.findings.warning(place, "unknown-schema-format", message, f"use {family_names()}")
             elif known is not None and found is not None and known.family != found.family:
                 message = f"the schema format is given as {text}, and the schema is {found.family}, which counts"
                 self.findings.warning(place, "schema-format-conflict", message, "correct the format")
         if found is None and not any(text for text, _ in said):
             message = "what format the schema has is not said, so payloads are not validated"
-            self.findings.warning(asked, "unknown-schema-format", message, f"add dataschemaformat: {_FORMATS}")
+            self.findings.warning(asked, "unknown-schema-format", message, f"add dataschemaformat: {family_names()}")
 
     def _invalid(self, source: SchemaSource, error: SchemaError) -> None:
         """Report a schema that cannot be used: an error where the catalog has it, a warning where it was fetched."""

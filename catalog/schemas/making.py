@@ -12,7 +12,7 @@ import msgspec
 from catalog.model import Catalog, Definition
 from catalog.schemas.bodies import holds_json
 from catalog.schemas.contract import SchemaError, SchemaSource
-from catalog.schemas.fillers import open_filler
+from catalog.schemas.families import family_of
 from catalog.schemas.filling.filling import Filler, Filling, Unfillable
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.validation import BoundedValidation
@@ -101,7 +101,7 @@ class PayloadMaker:
 
     @cached_property
     def _filler(self) -> Filler:
-        return open_filler(self._known, CatalogLibrary(self._catalog.schemas))
+        return family_of(self._known.family).open_filler(self._known, CatalogLibrary(self._catalog.schemas))
 
     @cached_property
     def _validator(self) -> BoundedValidation:

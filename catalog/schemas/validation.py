@@ -19,6 +19,7 @@ from catalog.schemas.contract import (
     TooCostly,
     Validator,
 )
+from catalog.schemas.families import family_of
 from catalog.schemas.library import CatalogLibrary, schema_source
 from catalog.schemas.trial import Trial
 
@@ -47,7 +48,7 @@ class BoundedValidation:
 
     def fault(self, body: bytes | None, content_type: str | None, framing: Framing = "none") -> SchemaFault | None:
         """Return why *body*, or what is behind its frame, does not conform; never raises because of a body."""
-        if framing == "none" or self._source.family == "XSD":
+        if framing == "none" or family_of(self._source.family).behind_id is None:
             return self._fault(body, content_type)
         if framing == "auto":
             whole = self._fault(body, content_type)

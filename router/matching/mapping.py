@@ -19,8 +19,7 @@ import pyarrow.compute as pc
 from catalog.definitions.constraints import template_of
 from catalog.definitions.targets import Target
 from catalog.model import Definition, Property
-from catalog.schemas.contract import Family
-from catalog.schemas.formats import parse_format
+from catalog.schemas.formats import inferred_content_type
 from catalog.templates import TEMPLATE_TYPES, Placeholder
 from catalog.values import is_any_timestamp, percent_encode, text_of
 from router.matching.attributes import Types, always_valid, name_fault, of_types, printable, types_of, value_fault
@@ -35,13 +34,6 @@ FALLBACKS: Final = frozenset({"id", "source", "time"})
 REQUIRED: Final = frozenset({"id", "source", "type"})
 ATTRIBUTES: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _RESERVED: Final = r"[^A-Za-z0-9\-._~]"
-_FORMAT_CONTENT: Final[dict[Family, str]] = {
-    "JsonSchema": "application/json",
-    "JsonStructure": "application/json",
-    "Avro": "application/vnd.apache.avro",
-    "Protobuf": "application/protobuf",
-    "XSD": "application/xml",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,12 +139,6 @@ def _checked(attribute: Attribute) -> Attribute | str:
     if constant is not None or (encoded and always_valid(attribute.name, attribute.types, probes)):
         return replace(attribute, types=())
     return attribute
-
-
-def inferred_content_type(schema_format: str | None) -> str | None:
-    """Return the content type that a schema format implies; None when it implies none."""
-    known = parse_format(schema_format) if schema_format else None
-    return _FORMAT_CONTENT[known.family] if known is not None else None
 
 
 def _absolute(prop: Property, definition: Definition) -> Property:

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from catalog.schemas.contract import Family, SchemaSource
-from catalog.schemas.fillers import open_filler
+from catalog.schemas.contract import SchemaSource
+from catalog.schemas.families import family_of
 from catalog.schemas.filling.filling import Filling
 
 NOW: Final = "2026-03-04T05:06:07.008Z"
@@ -37,9 +37,9 @@ def fillings() -> Iterator[Filling]:
 
 
 def payloads_of(
-    family: Family, document: Any, content_type: str = "", *, name: str = "", library: Documents = NOTHING
+    family: str, document: Any, content_type: str = "", *, name: str = "", library: Documents = NOTHING
 ) -> Iterator[bytes]:
     """Give payloads for one schema, one for each of :func:`fillings`."""
-    filler = open_filler(SchemaSource(family, "", document, name=name), library)
+    filler = family_of(family).open_filler(SchemaSource(family, "", document, name=name), library)
     for filling in fillings():
         yield filler.payload(filling, content_type)

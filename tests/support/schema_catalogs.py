@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from catalog.model import Catalog, Definition
-from catalog.schemas.contract import Family
 
 XID: Final = "/messagegroups/g/messages/m"
 KEY: Final = "/schemagroups/g/schemas/s/versions/1"
 
 
 def catalog_of(
-    family: Family, document: Any, *, name: str = "", pointer: str = "", others: Mapping[str, Any] | None = None
+    family: str, document: Any, *, name: str = "", pointer: str = "", others: Mapping[str, Any] | None = None
 ) -> Catalog:
     """Return a catalog whose one definition is :data:`XID`; *others* are the documents that its schema refers to."""
     definition = Definition(

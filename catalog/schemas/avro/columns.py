@@ -15,10 +15,10 @@ import msgspec
 
 from catalog.schemas.avro.decoding import AvroDecoder, branch_labels
 from catalog.schemas.avro.logical import decimal_scale, is_fixed_uuid
-from catalog.schemas.avro.types import PRIMITIVES, AvroSchema
+from catalog.schemas.avro.types import PRIMITIVES, AvroSchema, read_schema
 from catalog.schemas.avro.values import Misfit, logical_type
 from catalog.schemas.columns.columns import Take
-from catalog.schemas.columns.reading import Undecoded, Unfit, present
+from catalog.schemas.columns.reading import Reader, Undecoded, Unfit, present
 from catalog.schemas.columns.shapes import (
     BINARY,
     BOOLEAN,
@@ -38,6 +38,8 @@ from catalog.schemas.columns.shapes import (
 )
 from catalog.schemas.columns.shapes import Sequence as List
 from catalog.schemas.columns.survey import Path, Survey
+from catalog.schemas.compiling import compile_schema
+from catalog.schemas.contract import Library, SchemaSource
 
 _PLAIN: Final[Mapping[str, Leaf]] = {
     "boolean": BOOLEAN,
@@ -57,6 +59,14 @@ _LOGICAL: Final[Mapping[str, Leaf]] = {
     **{f"long-timestamp-{unit}": TIMESTAMP for unit in ("millis", "micros", "nanos")},
     **{f"long-local-timestamp-{unit}": LOCAL_TIMESTAMP for unit in ("millis", "micros", "nanos")},
 }
+
+
+def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, Reader] | None:
+    """Return the shape of payloads and their reader; None when nothing of them can be typed."""
+    compile_schema(source, library)
+    schema = read_schema(source, library)
+    shape = shape_of(schema, survey)
+    return None if shape is None else (shape, AvroReader(schema))
 
 
 def shape_of(schema: AvroSchema, survey: Survey) -> Shape | None:

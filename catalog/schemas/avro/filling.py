@@ -9,9 +9,10 @@ from typing import Any, Final
 import fastavro
 import msgspec
 
-from catalog.schemas.avro.types import AvroSchema
+from catalog.schemas.avro.types import AvroSchema, read_schema
 from catalog.schemas.bodies import holds_json
-from catalog.schemas.filling.filling import MAX_SIZE, Filling, Unfillable
+from catalog.schemas.contract import Library, SchemaSource
+from catalog.schemas.filling.filling import MAX_SIZE, Filler, Filling, Unfillable
 from catalog.values import instant
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
@@ -34,6 +35,11 @@ _TIMES: Final[Mapping[str, Callable[[int], int]]] = {
 """What the logical types of times count, from nanoseconds since 1970."""
 _Form = Callable[[Any, Any], Any]
 """Gives a value its form, knowing the branch when it is that of a union, else None."""
+
+
+def open_filler(source: SchemaSource, library: Library) -> Filler:
+    """Return what makes payloads for a schema."""
+    return AvroFiller(read_schema(source, library))
 
 
 class AvroFiller:

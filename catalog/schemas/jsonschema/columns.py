@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from catalog.schemas.columns.reading import Reader
 from catalog.schemas.columns.shapes import (
     BINARY,
     BOOLEAN,
@@ -25,11 +26,13 @@ from catalog.schemas.columns.shapes import (
     integer,
 )
 from catalog.schemas.columns.survey import Path, Survey
+from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import Library, SchemaSource
+from catalog.schemas.json.bodies import JsonReader
 from catalog.schemas.json.composition import Composition, Never, Schema, Untypable, Within
 from catalog.schemas.json.merging import types_of
 from catalog.schemas.json.references import SchemaDocuments
-from catalog.schemas.jsonschema.validating import draft_of
+from catalog.schemas.jsonschema.validating import draft_of, start_of
 
 _REF_ALONE: Final = frozenset({"04", "06", "07"})
 """Drafts in which a ``$ref`` hides what stands beside it."""
@@ -58,9 +61,11 @@ _OF_VALUES: Final[Mapping[type, str]] = {
 }
 
 
-def shape_of(source: SchemaSource, library: Library, start: Any, survey: Survey) -> Shape | None:
-    """Return the shape of payloads of the part *start* of a document; None when nothing of them can be typed."""
-    return _JsonSchema(source, library, survey).root(start)
+def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, Reader] | None:
+    """Return the shape of payloads and their reader; None when nothing of them can be typed."""
+    compile_schema(source, library)  # what the validator refuses may have any form
+    shape = _JsonSchema(source, library, survey).root(start_of(source))
+    return None if shape is None else (shape, JsonReader(shape))
 
 
 class _JsonSchema(Composition):

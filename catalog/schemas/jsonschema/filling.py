@@ -14,11 +14,12 @@ import jsonschema_rs
 import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling.filling import Filling, Unfillable
+from catalog.schemas.filling.filling import Filler, Filling, Unfillable
 from catalog.schemas.filling.numbers import number_between
 from catalog.schemas.filling.patterns import sample
 from catalog.schemas.json.merging import merged
 from catalog.schemas.json.references import SchemaDocuments
+from catalog.schemas.jsonschema.validating import start_of
 
 _MAX_HOPS: Final = 40
 _HEIGHTS: Final = 6
@@ -41,6 +42,11 @@ _PYTHON_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
 _STRING: Final = {"type": "string"}
 _REF_ALONE: Final = ("draft-03", "draft-04", "draft-06", "draft-07", "draft-3", "draft-4", "draft-6", "draft-7")
 """Drafts in which a ``$ref`` hides what stands beside it."""
+
+
+def open_filler(source: SchemaSource, library: Library) -> Filler:
+    """Return what makes payloads for a schema."""
+    return JsonSchemaFiller(source, library, start_of(source))
 
 
 class JsonSchemaFiller:

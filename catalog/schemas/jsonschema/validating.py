@@ -26,7 +26,8 @@ from catalog.schemas.contract import (
     SchemaSource,
     TooCostly,
 )
-from catalog.schemas.jsonschema_work import MAX_LISTING, SchemaWork
+from catalog.schemas.json.starting import HOLDERS, pointer_of
+from catalog.schemas.jsonschema.work import MAX_LISTING, SchemaWork
 from catalog.schemas.library import as_pointer, as_tree, at_pointer
 
 BACKTRACK_LIMIT: Final = 100_000
@@ -53,7 +54,6 @@ _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _MAPS: Final = frozenset({"properties", "patternProperties", "definitions", "$defs", "dependentSchemas"})
 _NO_SCHEMAS: Final = frozenset({"enum", "const", "default", "examples", "example"})
 _LATEST: Final = "2020-12"
-_DEFINITIONS: Final = ("definitions", "$defs")
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 
@@ -134,7 +134,7 @@ def compile_schema(source: SchemaSource, library: Library) -> JsonSchemaValidato
     """
     document = _checked(as_tree(source.document))
     draft = draft_of(document, source.version)
-    pointer = source.pointer or (_named(document, source.name) if source.name else "")
+    pointer = _pointer_of(document, source)
     home = _home(source.uri)
     resources = dict(_resources(source.uri, document, library))
     schema: Any = document
@@ -211,38 +211,31 @@ def _check_part(document: Any, pointer: str, draft: str) -> None:
         raise SchemaError(short(f"the JSON schema cannot be used: {error}"), pointer=pointer) from error
 
 
-def _named(document: Any, name: str) -> str:
-    """Return the pointer of the type called *name*: a definition, a path below the root, else a title or ``$id``.
+def start_of(source: SchemaSource) -> Any:
+    """Return the part of a document that is meant, of a schema that compiles.
 
     Raises:
-        MissingTypeError: there is none.
+        MissingTypeError, KeyError: there is none.
     """
-    members = document if isinstance(document, dict) else {}
-    definitions = [(holder, members.get(holder)) for holder in _DEFINITIONS]
-    for holder, types in definitions:
-        if isinstance(types, dict) and name in types:
-            return as_pointer([holder, name])
-    for start in ("", *(f"/{holder}" for holder in _DEFINITIONS)):
-        try:
-            at_pointer(document, f"{start}/{name}")
-        except KeyError:
-            continue
-        return f"{start}/{name}"
-    if _is_called(members, name):
-        return ""
-    for holder, types in definitions:
-        for key, part in types.items() if isinstance(types, dict) else ():
-            if isinstance(part, dict) and _is_called(part, name):
-                return as_pointer([holder, key])
-    known = sorted({key for _, types in definitions if isinstance(types, dict) for key in types})
-    hint = f"it has {', '.join(known[:8])}" if known else "leave the name out, or add it to $defs"
-    raise MissingTypeError(f"the schema has no type {name}", hint=hint)
+    return at_pointer(source.document, _pointer_of(source.document, source))
 
 
-def _is_called(schema: Mapping[str, Any], name: str) -> bool:
-    own = schema.get("$id")
-    last = re.split(r"[/#]", own.rstrip("#"))[-1] if isinstance(own, str) else None
-    return name in (schema.get("title"), schema.get("$anchor"), own, last, (last or "").rpartition(".")[0] or None)
+def _pointer_of(document: Any, source: SchemaSource) -> str:
+    """Return the pointer of the part that the deep link names; empty for the whole document.
+
+    Raises:
+        MissingTypeError: there is no type of that name.
+    """
+    if source.pointer or not source.name:
+        return source.pointer
+    pointer = pointer_of(document, source.name)
+    if pointer is None:
+        members = document if isinstance(document, dict) else {}
+        types = [members[holder] for holder in HOLDERS if isinstance(members.get(holder), dict)]
+        known = sorted({key for each in types for key in each})
+        hint = f"it has {', '.join(known[:8])}" if known else "leave the name out, or add it to $defs"
+        raise MissingTypeError(f"the schema has no type {source.name}", hint=hint)
+    return pointer
 
 
 def _home(key: str) -> str:

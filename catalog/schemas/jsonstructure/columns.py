@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from catalog.schemas.columns.reading import Reader
 from catalog.schemas.columns.shapes import (
     BINARY,
     BOOLEAN,
@@ -27,11 +28,14 @@ from catalog.schemas.columns.shapes import (
     integer,
 )
 from catalog.schemas.columns.survey import Path, Survey
+from catalog.schemas.compiling import compile_schema
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling.filling import Unfillable
+from catalog.schemas.json.bodies import JsonReader
 from catalog.schemas.json.composition import Composition, Never, Schema, Untypable, Within
 from catalog.schemas.json.merging import types_of
 from catalog.schemas.json.references import SchemaDocuments
+from catalog.schemas.jsonstructure.validating import start_of
 
 _TEXTS: Final = ("string", "time", "duration", "uuid", "uri", "jsonpointer")
 _FLOATS: Final = ("number", "float", "float8", "float16", "float32", "float64", "double")
@@ -48,9 +52,11 @@ _LEAVES: Final[Mapping[str, Leaf]] = {
 _IMPORTS: Final = ("$import", "$importdefs")
 
 
-def shape_of(source: SchemaSource, library: Library, start: Any, survey: Survey) -> Shape | None:
-    """Return the shape of payloads of the type *start* of a document; None when nothing of them can be typed."""
-    return _JsonStructure(SchemaDocuments(source, library), survey).root(start)
+def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, Reader] | None:
+    """Return the shape of payloads and their reader; None when nothing of them can be typed."""
+    compile_schema(source, library)  # what the validator refuses may have any form
+    shape = _JsonStructure(SchemaDocuments(source, library), survey).root(start_of(source))
+    return None if shape is None else (shape, JsonReader(shape))
 
 
 class _JsonStructure(Composition):

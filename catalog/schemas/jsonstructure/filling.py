@@ -13,11 +13,12 @@ from typing import Any, Final
 import msgspec
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling.filling import Filling, Unfillable
+from catalog.schemas.filling.filling import Filler, Filling, Unfillable
 from catalog.schemas.filling.numbers import number_between
 from catalog.schemas.filling.patterns import sample
 from catalog.schemas.json.merging import merged
 from catalog.schemas.json.references import SchemaDocuments
+from catalog.schemas.jsonstructure.validating import start_of
 
 Schema = Mapping[str, Any]
 _MAX_HOPS: Final = 40
@@ -45,6 +46,11 @@ _SCALARS: Final[Mapping[str, Callable[[Filling], Any]]] = {
     "jsonpointer": lambda filling: f"#/{filling.word()}",
     "any": lambda filling: filling.word(),
 }
+
+
+def open_filler(source: SchemaSource, library: Library) -> Filler:
+    """Return what makes payloads for a schema."""
+    return JsonStructureFiller(source, library, start_of(source))
 
 
 class JsonStructureFiller:

@@ -158,6 +158,19 @@ def _with_imports(document: dict[str, Any], key: str, library: Library, within: 
     return imported
 
 
+def start_of(source: SchemaSource) -> Any:
+    """Return the type that is meant, in a document that compiles; a ``$root`` is followed.
+
+    Raises:
+        MissingTypeError: there is none.
+    """
+    document = source.document
+    if isinstance(document, Mapping) and (part := _part(document, source)) is not None:
+        return part
+    root = document.get("$root") if isinstance(document, Mapping) and "type" not in document else None
+    return {"$ref": root} if isinstance(root, str) else document
+
+
 def _part(document: Mapping[str, Any], source: SchemaSource) -> Mapping[str, Any] | None:
     """Return the type that the deep link names; None for the root.
 

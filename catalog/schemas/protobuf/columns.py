@@ -17,7 +17,7 @@ from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from catalog.schemas.columns.columns import MisfitError, Take
-from catalog.schemas.columns.reading import Undecoded, present
+from catalog.schemas.columns.reading import Reader, Undecoded, present
 from catalog.schemas.columns.shapes import (
     BINARY,
     BOOLEAN,
@@ -35,8 +35,8 @@ from catalog.schemas.columns.shapes import (
 )
 from catalog.schemas.columns.shapes import Sequence as List
 from catalog.schemas.columns.survey import Path, Survey
-from catalog.schemas.contract import SchemaFault
-from catalog.schemas.protobuf.validating import ProtobufValidator
+from catalog.schemas.contract import Library, SchemaFault, SchemaSource
+from catalog.schemas.protobuf.validating import ProtobufValidator, compile_schema
 
 _SCALARS: Final[Mapping[int, Leaf]] = {
     FieldDescriptor.CPPTYPE_INT32: integer(32),
@@ -61,6 +61,13 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Field = Any
 """A descriptor of a field; its class depends on how protobuf was built."""
 Form = Callable[[Any], Any]
+
+
+def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, Reader] | None:
+    """Return the shape of payloads and their reader; None when nothing of them can be typed."""
+    validator = compile_schema(source, library)
+    shape = shape_of(validator.message.DESCRIPTOR, survey)
+    return None if shape is None else (shape, ProtobufReader(validator))
 
 
 def shape_of(descriptor: Any, survey: Survey) -> Shape | None:

@@ -11,7 +11,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import EncodeError, Message
 
 from catalog.schemas.bodies import holds_json
-from catalog.schemas.filling.filling import Filling, Unfillable
+from catalog.schemas.contract import Library, SchemaSource
+from catalog.schemas.filling.filling import Filler, Filling, Unfillable
+from catalog.schemas.protobuf.validating import compile_schema
 
 _Field = Any
 """A descriptor of a field; its class depends on how protobuf was built."""
@@ -35,6 +37,11 @@ _TEXT_FORMS: Final[Mapping[str, Callable[[Filling], Any]]] = {
     "Value": lambda filling: filling.word(),
 }
 """Well-known types whose values are bound to a form, made through their JSON mapping."""
+
+
+def open_filler(source: SchemaSource, library: Library) -> Filler:
+    """Return what makes payloads for a schema."""
+    return ProtobufFiller(compile_schema(source, library).message)
 
 
 class ProtobufFiller:

@@ -8,7 +8,7 @@ from typing import Final
 from lxml import etree
 
 from catalog.schemas.contract import Library, SchemaSource
-from catalog.schemas.filling.filling import Filling, Unfillable
+from catalog.schemas.filling.filling import Filler, Filling, Unfillable
 from catalog.schemas.xsd.components import (
     XML_NAMESPACE,
     XS,
@@ -28,6 +28,11 @@ _PARTICLES: Final = tuple(f"{XS}{kind}" for kind in ("sequence", "choice", "all"
 _XML_ATTRIBUTES: Final = {"lang": "en", "space": "default", "base": "https://example.com/"}
 _FOREIGN: Final = "urn:example:any"
 """The namespace of elements that stand where a schema allows any."""
+
+
+def open_filler(source: SchemaSource, library: Library) -> Filler:
+    """Return what makes payloads for a schema."""
+    return XsdFiller(source, library)
 
 
 class XsdFiller:

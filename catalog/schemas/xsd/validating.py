@@ -33,7 +33,7 @@ from catalog.schemas.xsd.documents import (
     read_documents,
     safe_parser,
 )
-from catalog.schemas.xsd_work import XsdWork
+from catalog.schemas.xsd.work import XsdWork
 
 MAX_LOCATED_BYTES: Final = 32 * 1024
 """Size of a body up to which a fault says where it is: libxml2 counts siblings for it, of each of all faults."""

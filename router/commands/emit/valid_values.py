@@ -9,8 +9,8 @@ from typing import Final
 
 from catalog.model import Definition, PropertyType
 from catalog.schemas.filling.filling import WORDS
+from catalog.schemas.formats import inferred_content_type
 from catalog.templates import parse
-from router.matching.mapping import inferred_content_type
 
 _NATIVE_CONTENT: Final = ("headers.content-type", "properties.content-type", "content_type")
 

@@ -13,7 +13,8 @@ resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 61))
 import pyarrow as pa
 from catalog.schemas.contract import SchemaSource
-from catalog.schemas.columns_of import _OPENERS, PayloadColumn
+from catalog.schemas.columns_of import PayloadColumn
+from catalog.schemas.families import family_of
 from catalog.schemas.columns.survey import Survey
 from tests.support.hostile_bodies import zigzag
 from tests.support.schema_documents import NOTHING
@@ -30,7 +31,8 @@ for source, body in (
     (avro, zigzag(2**40) + b"\\0"),
 ):
     survey = Survey()
-    column = PayloadColumn(*_OPENERS[source.family](source, NOTHING, survey), survey.findings, source.family)
+    columns = family_of(source.family).open_columns(source, NOTHING, survey)
+    column = PayloadColumn(*columns, survey.findings, source.family)
     array, undecoded = column.decode(pa.array([body], pa.binary()), [None])
     print(undecoded[0].why if undecoded else len(array[0].as_py()["m"]))
 """

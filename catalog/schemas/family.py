@@ -1,0 +1,89 @@
+"""What a schema family is to the others: its names, what they may ask of its documents and bodies, and its folder."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from catalog.schemas.contract import Library, SchemaSource, Validator
+
+if TYPE_CHECKING:
+    from catalog.schemas.columns.reading import Reader
+    from catalog.schemas.columns.shapes import Shape
+    from catalog.schemas.columns.survey import Survey
+    from catalog.schemas.comparison import Comparison
+    from catalog.schemas.filling.filling import Filler
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFamily:
+    """One family of schemas; :mod:`catalog.schemas.families` lists them all.
+
+    ``room`` is a package with the modules ``validating``, ``filling`` and ``columns``, and ``comparing`` where the
+    family ``compares``. They are imported when a schema first needs them: who has only JSON schemas never loads
+    Protobuf's compiler.
+    """
+
+    name: str
+    room: str
+    spelling: re.Pattern[str]
+    """Matches, in lower case, what formats call it: all before the version."""
+    media_types: frozenset[str]
+    """Media types that mean it where a format is asked for."""
+    content_type: str
+    """The content type of bodies where a definition names none."""
+    evident: Callable[[Any], bool] = lambda document: False
+    """Tells a document (tree or text) that is of this family without doubt."""
+    names_itself: bool = False
+    """Whether ``$schema`` of its documents is spelled as formats are."""
+    is_tree: bool = True
+    """Whether its documents are JSON."""
+    compares: bool = False
+    behind_id: Callable[[bytes, int], int | None] | None = lambda body, at: at
+    """Returns where the data begins behind the schema id of Confluent's frame, which ends at a position; None when it
+    is no frame. Not set where bodies never have frames."""
+    deep_link: Callable[[str, str], tuple[str, str]] = lambda name, pointer: (name, pointer)
+    """Returns name and pointer of the part that is meant, from those that a reference writes."""
+
+    def compile_schema(self, source: SchemaSource, library: Library) -> Validator:
+        """Compile a schema.
+
+        Raises:
+            SchemaError: it can never be used.
+        """
+        validator: Validator = self._module("validating").compile_schema(source, library)
+        return validator
+
+    def references_of(self, source: SchemaSource) -> Iterable[str]:
+        """Give the references to other documents that compiling needs (``$ref``, ``import``), as written."""
+        references: Iterable[str] = self._module("validating").references_of(source)
+        return references
+
+    def open_filler(self, source: SchemaSource, library: Library) -> Filler:
+        """Return what makes payloads for a schema.
+
+        Raises:
+            SchemaError, Unfillable: the schema cannot be read, or lacks the type that is meant.
+        """
+        filler: Filler = self._module("filling").open_filler(source, library)
+        return filler
+
+    def open_columns(self, source: SchemaSource, library: Library, survey: Survey) -> tuple[Shape, Reader] | None:
+        """Return the shape of payloads and what reads them; None, and a note in *survey*, when nothing has a type.
+
+        Raises:
+            SchemaError: it can never be used.
+        """
+        columns: tuple[Shape, Reader] | None = self._module("columns").open_columns(source, library, survey)
+        return columns
+
+    def compare(self, before: Any, after: Any) -> Comparison:
+        """Compare two documents that are not equal; only where the family ``compares``."""
+        comparison: Comparison = self._module("comparing").compare(before, after)
+        return comparison
+
+    def _module(self, name: str) -> Any:
+        return importlib.import_module(f"{self.room}.{name}")
