@@ -79,7 +79,7 @@ def _headers(number: int, told: dict[str, Any]) -> list[tuple[str, bytes]]:
 
 def _body(told: dict[str, Any]) -> bytes | None:
     if "batch" in told:
-        return _thousands() if told["batch"] == "thousands" else _bytes(told["batch"])
+        return _thousand() if told["batch"] == "thousand" else _bytes(told["batch"])
     if "structured" in told:
         return _bytes(told["structured"])
     if "body_base64" in told:
@@ -105,7 +105,7 @@ def _percent(value: bytes) -> bytes:
     return b"".join(bytes((c,)) if 0x21 <= c <= 0x7E and c not in b'"%' else b"%%%02X" % c for c in value)
 
 
-def _thousands() -> bytes:
+def _thousand() -> bytes:
     return json.dumps(
-        [{"specversion": "1.0", "id": f"b{n}", "source": "/s", "type": "plain", "data": n} for n in range(4_000)]
+        [{"specversion": "1.0", "id": f"b{n}", "source": "/s", "type": "plain", "data": n} for n in range(1_000)]
     ).encode()
