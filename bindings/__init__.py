@@ -1,0 +1,1 @@
+"""Protocols: native records as parts, what receives them durably, and what sends them."""

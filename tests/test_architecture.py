@@ -171,7 +171,7 @@ def test_nothing_is_left_for_later(path: Path) -> None:
 
 
 LOOSE = {"__main__", "cli", "errors", "faults", "lazy", "logs", "terminal"}
-LONGEST_CHAIN = 12
+MOST_FLOORS = 12
 
 
 def _room(module: str) -> str:
@@ -193,21 +193,29 @@ def _arrows() -> dict[str, set[str]]:
     return arrows
 
 
-@cache
-def _chain(room: str, above: tuple[str, ...] = ()) -> int:
-    """How many rooms of one package stand on one another below and with *room*."""
-    assert room not in above, f"a circle of rooms: {' -> '.join((*above[above.index(room) :], room))}"
-    package = room.split(".")[0]
-    below = [name for name in _arrows().get(room, set()) if name.split(".")[0] == package]
-    return 1 + max((_chain(name, (*above, room)) for name in below), default=0)
+def _floors(package: str) -> list[set[str]]:
+    """Take the rooms of a package away floor by floor: each stands on those below it alone."""
+    left = {room: {name for name in below if name.split(".")[0] == package} for room, below in _arrows().items()}
+    left = {room: below for room, below in left.items() if room.split(".")[0] == package}
+    floors: list[set[str]] = []
+    while left:
+        floor = {room for room, below in left.items() if not below & left.keys()}
+        assert floor, f"circles among the rooms {sorted(left)}"
+        floors.append(floor)
+        left = {room: below for room, below in left.items() if room not in floor}
+    return floors
 
 
 def test_rooms_stand_on_one_another_without_a_circle() -> None:
-    router = max(_chain(room) for room in _arrows() if room.startswith("router"))
-    assert router <= LONGEST_CHAIN, f"{router} rooms of router/ stand on one another"
-    assert all(_chain(room) for room in _arrows())
+    floors = {package: len(_floors(package)) for package in ROOMS}
+    assert floors["router"] <= MOST_FLOORS, f"rooms of router/ stand on {floors['router']} floors"
 
 
 def test_few_modules_of_the_router_lie_loose() -> None:
     loose = {path.stem for path in SOURCES if path.parent == ROOT / "router"} - {"__init__"}
     assert loose <= LOOSE, f"{sorted(loose - LOOSE)} want a room"
+
+
+@for_each([path for path in SOURCES if path.name == "__init__.py"])
+def test_each_room_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(tree_of(path)), f"{name_of(path)} has no docstring"

@@ -1,0 +1,1 @@
+"""HTTP: its codec, the server and gateway that receive, the client that sends."""

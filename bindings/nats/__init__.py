@@ -1,0 +1,1 @@
+"""NATS: its codec, the gateway that receives from JetStream, the client that sends."""

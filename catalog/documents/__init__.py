@@ -1,0 +1,1 @@
+"""Documents: fetched within limits, parsed, and put together to one catalog."""

@@ -1,0 +1,1 @@
+"""What specifications say of each protocol: its properties, their types, options of channels."""

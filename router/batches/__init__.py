@@ -1,0 +1,1 @@
+"""The life of a batch from Spark to its commit: attempts, holding, parts, bounds in bytes."""

@@ -1,0 +1,1 @@
+"""From where queries read: positions, generations of checkpoints, streams, ranges of a batch."""

@@ -1,0 +1,1 @@
+"""The process: starting, watching, reloading and draining everything that has a life."""

@@ -1,0 +1,1 @@
+"""Spark and its JVM: jars, session, start, death and signals."""

@@ -1,0 +1,1 @@
+"""Writing a judged batch: order, rendering, Spark's writes to Kafka, refusals, commits."""

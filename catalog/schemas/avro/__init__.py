@@ -1,0 +1,1 @@
+"""Avro: bodies held against schemas, as columns, and made up."""

@@ -1,0 +1,1 @@
+"""Columns of payloads: the shapes that all families of schemas are read into."""

@@ -1,0 +1,1 @@
+"""Payloads made up: the choices behind one, common to all families of schemas."""

@@ -1,0 +1,1 @@
+"""What JSON Schema and JSON Structure share: composition, references, values of bodies."""

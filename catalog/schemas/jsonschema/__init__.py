@@ -1,0 +1,1 @@
+"""JSON Schema: bodies held against schemas, as columns, and made up."""

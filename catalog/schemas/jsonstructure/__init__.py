@@ -1,0 +1,1 @@
+"""JSON Structure: bodies held against schemas, as columns, and made up."""

@@ -1,0 +1,1 @@
+"""Protobuf: bodies held against schemas, as columns, and made up."""

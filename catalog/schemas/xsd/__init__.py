@@ -1,0 +1,1 @@
+"""XML Schema: bodies held against schemas, and made up."""

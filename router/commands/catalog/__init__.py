@@ -1,0 +1,1 @@
+"""``xrouter catalog``: listing, showing, converting and comparing catalogs."""

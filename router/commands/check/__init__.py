@@ -1,0 +1,1 @@
+"""``xrouter check``: findings of a catalog and of settings."""

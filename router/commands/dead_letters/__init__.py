@@ -1,0 +1,1 @@
+"""``xrouter dead-letters``: listing, showing, replaying, purging, drafting definitions."""

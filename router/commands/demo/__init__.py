@@ -1,0 +1,1 @@
+"""``xrouter demo``: a whole router on data of its own."""

@@ -1,0 +1,1 @@
+"""``xrouter doctor``: whether machine and settings would let a router start."""

@@ -1,0 +1,1 @@
+"""``xrouter emit``: records made from a definition, printed or sent."""

@@ -1,0 +1,1 @@
+"""``xrouter match``: outcomes of records without Spark, and their explanation."""

@@ -1,0 +1,1 @@
+"""``xrouter routes``: who goes where, before any record."""

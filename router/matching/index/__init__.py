@@ -1,0 +1,1 @@
+"""The index: match sets of whole columns at a time."""

@@ -1,0 +1,1 @@
+"""Sinks of tables and files: appended once per batch, columns added, small files merged."""

@@ -1,0 +1,1 @@
+"""Drafts of definitions for records that no definition took."""
