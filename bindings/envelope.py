@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
+from urllib.parse import quote
 
 import msgspec
 
@@ -23,7 +24,11 @@ REQUIRED: Final = ("id", "source", "type")
 ATTRIBUTE_NAME: Final = re.compile(r"[a-z0-9]+")
 BATCH: Final = "application/cloudevents-batch+json"
 STRUCTURED: Final = "application/cloudevents+json"
+EVENT_MEDIA: Final = "application/cloudevents"
+"""How the media types of events in every format begin, of batches too."""
 DATA: Final = "data"
+UNESCAPED: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
+"""What the CloudEvents HTTP binding leaves as it is in a header value."""
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _WHOLE: Final = re.compile(rb"-?+[0-9]++")
@@ -85,7 +90,7 @@ def envelope_of(
         return Envelope("batch", data=body, content_type=content_type)
     if media == STRUCTURED:
         return _structured(body, content_type)
-    if media == "application/cloudevents" or media.startswith(("application/cloudevents+", "application/cloudevents-")):
+    if media == EVENT_MEDIA or media.startswith(("application/cloudevents+", "application/cloudevents-")):
         detail = f"content type {media} is not supported; only {STRUCTURED} and {BATCH} are"
         return Envelope("undecodable", data=body, content_type=content_type, detail=detail)
     if binary:
@@ -137,6 +142,16 @@ def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str]
             text = decoded
         attributes[name] = text
     return attributes, faults
+
+
+def attribute_part(rule: AttributeRule, name: str, value: str) -> Part:
+    """Return the part that carries a CloudEvents attribute in binary mode.
+
+    ``datacontenttype`` travels as the native content type, in every protocol (NATS has both and takes either).
+    """
+    if name == "datacontenttype":
+        return Part(rule.content_type, value.encode())
+    return Part(f"{rule.prefixes[0]}{name}", (quote(value, safe=UNESCAPED) if rule.encoded else value).encode())
 
 
 def name_fault(name: str) -> str:

@@ -7,13 +7,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bindings.amqp import codec as amqp
+from bindings.amqp.sending import AmqpSending
 from bindings.envelope import AttributeRule, Envelope, envelope_of
 from bindings.http import codec as http
+from bindings.http.sending import HttpSending
 from bindings.kafka import codec as kafka
+from bindings.kafka.sending import KafkaSending
 from bindings.mqtt import codec as mqtt
+from bindings.mqtt.sending import MqttSending
 from bindings.nats import codec as nats
+from bindings.nats.sending import NatsSending
 from bindings.parts import Part, Parts, first
-from catalog.model import PROTOCOLS
+from bindings.sending import Sending
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,49 +26,70 @@ class Binding:
     """How one protocol's records are taken apart and put together, and where CloudEvents attributes lie.
 
     ``id_key`` and ``time_key`` name the parts that give a mapped event its ``id`` and ``time``; ``binary`` is
-    False where the protocol has no headers to carry attributes.
+    False where the protocol has no headers to carry attributes. ``sending`` is the sending side, which versions share.
+    A record may call the protocol by ``aliases``, and where it is ``versioned`` with any version behind a slash.
     """
 
     protocol: str
     parts: Callable[[Mapping[str, Any]], list[Part]]
     native: Callable[[list[Part]], dict[str, Any]]
     rule: AttributeRule
+    sending: Sending
     id_key: str = ""
     time_key: str = ""
     binary: bool = True
+    aliases: tuple[str, ...] = ()
+    versioned: bool = False
+
+    def is_called(self, name: str) -> bool:
+        """Tell whether *name*, in small letters, means this protocol."""
+        own = self.protocol.lower()
+        return name == own or name in self.aliases or (self.versioned and name.startswith(f"{own}/"))
+
+    @property
+    def headers(self) -> str:
+        """The list or map whose members are headers: ``user_properties``."""
+        return self.rule.prefixes[0].partition(".")[0]
 
     def envelope(self, parts: Parts, body: bytes | None, sniff: Callable[[], bool]) -> Envelope:
         """Read the envelope of a record of this protocol; see :func:`bindings.envelope.envelope_of`."""
         return envelope_of(parts, body, self.rule, sniff, binary=self.binary)
 
 
-BINDINGS: Final = {
+BINDINGS: Final[dict[str, Binding]] = {
     binding.protocol: binding
     for binding in (
-        Binding("KAFKA", kafka.parts, kafka.native, kafka.RULE, time_key="timestamp"),
-        Binding("HTTP", http.parts, http.native, http.RULE),
+        Binding("KAFKA", kafka.parts, kafka.native, kafka.RULE, KafkaSending(), time_key="timestamp", versioned=True),
+        Binding("HTTP", http.parts, http.native, http.RULE, HttpSending(), versioned=True),
         Binding(
             "AMQP/1.0",
             amqp.parts,
             amqp.native,
             amqp.RULE,
+            AmqpSending(),
             id_key="properties.message-id",
             time_key="properties.creation-time",
+            aliases=("amqp",),
         ),
-        Binding("MQTT/5.0", mqtt.parts, mqtt.native, mqtt.RULE),
-        Binding("MQTT/3.1.1", mqtt.parts, mqtt.native, mqtt.RULE, binary=False),
-        Binding("NATS", nats.parts, nats.native, nats.RULE),
+        Binding("MQTT/5.0", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), aliases=("mqtt",)),
+        Binding("MQTT/3.1.1", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), binary=False),
+        Binding("NATS", nats.parts, nats.native, nats.RULE, NatsSending(), versioned=True),
     )
 }
-_CANONICAL: Final = {protocol.lower(): protocol for protocol in PROTOCOLS}
 
 
 def binding_of(protocol: str) -> Binding | None:
     """Return the binding of a protocol as a record names it (any letter case, any version of HTTP, Kafka or NATS)."""
+    exact = BINDINGS.get(protocol)
+    if exact is not None:
+        return exact
     name = protocol.strip().lower()
-    if name.startswith(("http/", "kafka/", "nats/")):
-        name = name.partition("/")[0]
-    return BINDINGS.get(_CANONICAL.get({"mqtt": "mqtt/5.0", "amqp": "amqp/1.0"}.get(name, name), ""))
+    return next((binding for binding in BINDINGS.values() if binding.is_called(name)), None)
+
+
+def sending_of(family: str) -> Sending:
+    """Return the sending side of a family of protocols, such as ``mqtt``."""
+    return next(binding.sending for binding in BINDINGS.values() if binding.sending.family == family)
 
 
 def stream_id(parts: Parts) -> str | None:

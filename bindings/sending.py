@@ -1,19 +1,38 @@
-"""What every client that sends says of its messages: taken, refused for good, or to be sent again."""
+"""The sending side of the protocols: messages, what becomes of them, and what each protocol says of its own.
+
+Sinks make :class:`Outbound` messages of parts, the form in which our codecs read records, and hand them to a
+:class:`Publisher`. How messages of a protocol are addressed and put together is its :class:`Sending`, in the folder of
+the protocol; :data:`bindings.protocols.BINDINGS` names it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
+
+from bindings.parts import BINARY_KIND, JSON_KIND, Part
+from catalog.model import Definition, Endpoint, Property
+from catalog.values import binary_value, is_valid, percent_encode
+
+M = TypeVar("M")
+M_contra = TypeVar("M_contra", contravariant=True)
 
 
-class Refused(Protocol):
-    """Why a message will never be taken, however often it is sent."""
+@dataclass(frozen=True, slots=True)
+class Outbound:
+    """One message for one protocol. ``address`` is the topic, node, subject or URL.
 
-    @property
-    def reason(self) -> str:
-        """The reason in one line, without secrets of ours."""
-        ...
+    ``lane`` names what it keeps its order with: the partition its record came from. ``id`` is the same for every retry.
+    """
+
+    address: str
+    parts: tuple[Part, ...]
+    body: bytes | None
+    lane: str
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +44,176 @@ class Refusal:
 
 class Unsettled(Exception):
     """Not every message was settled, for a reason that may pass: send again what is not in ``settled``, which has what
-    became of the others by place; None is taken.
+    became of the others by place; None is taken. The message says what is wrong, in one line without secrets.
     """
 
-    def __init__(self, message: str, settled: Mapping[int, Refused | None] | None = None) -> None:
+    def __init__(self, message: str, settled: Mapping[int, Refusal | None] | None = None) -> None:
         super().__init__(message)
         self.settled = dict(settled or {})
+
+
+class Client(Protocol[M_contra]):
+    """A client of one server that sends. It connects when it is first needed, and again after a connection broke."""
+
+    def send(self, messages: Sequence[M_contra]) -> list[Refusal | None]:
+        """Send messages and wait until each is confirmed; a refusal says why that one will never be taken.
+
+        Raises:
+            Unsettled: the server takes nothing now; send again.
+            GatewayError: an address, certificate or login that no waiting mends.
+        """
+        ...
+
+    def close(self) -> None:
+        """Disconnect; a later ``send`` connects again."""
+        ...
+
+
+Publisher = Client[Outbound]
+"""What a binding gives to sinks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translating(Generic[M]):
+    """Keeps :data:`Publisher` over a *client* whose messages have a form of their own."""
+
+    client: Client[M]
+    message_of: Callable[[Outbound], M]
+
+    def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
+        """Send messages; see :class:`Client`."""
+        return self.client.send([self.message_of(each) for each in messages])
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.client.close()
+
+
+class Sending:
+    """What the sending side of a protocol says of addresses and parts; one subclass for each family of protocols.
+
+    What stands here holds for a protocol of headers whose address is one part of the message, such as a topic.
+    """
+
+    family: ClassVar[str]
+    """The protocol without its versions, which sinks and sources of it are called by: ``mqtt``."""
+    literal: ClassVar[tuple[re.Pattern[str], str]]
+    """What a template of addresses may have between its variables, and this rule in words."""
+    whole: ClassVar[tuple[re.Pattern[str], str]]
+    """What an address may be, and this rule in words."""
+    most_bytes: ClassVar[int]
+    """The longest address, in bytes of UTF-8."""
+    authority: ClassVar[re.Pattern[str] | None] = None
+    """What must stand before the first variable of a template; None where a variable may stand anywhere."""
+    escape: ClassVar[str] = "%"
+    """The sign with which values are escaped in addresses."""
+    dotted: ClassVar[bool] = False
+    """Whether dots part the levels of an address, and not slashes."""
+    address: ClassVar[str] = ""
+    """The part that has the address in a record; empty where it has none, or the address is made of several."""
+    key: ClassVar[str] = ""
+    """The part with the key of a record; empty where records have none."""
+    by_channel: ClassVar[frozenset[str]] = frozenset()
+    """Options that the channel settles when a definition requires them without a value."""
+    listed: ClassVar[tuple[str, ...]] = ()
+    """Options of an endpoint that list names and values which go with each message."""
+    scalars: ClassVar[tuple[str, ...]] = ()
+    """Options of an endpoint that are parts of each message, unless a definition has them."""
+    least: ClassVar[Mapping[str, int]] = {}
+    """Parts whose numbers are raised to these: what is to be confirmed cannot be sent otherwise."""
+    blobs: ClassVar[frozenset[str]] = frozenset()
+    """Options that are bytes by the protocol, and base64 in a record, whatever type is declared."""
+    texts: ClassVar[tuple[str, ...]] = ("headers.",)
+    """Prefixes of options whose values are texts, whatever type is declared."""
+    bare: ClassVar[frozenset[str]] = frozenset()
+    """Parts that a version of the protocol without headers carries."""
+    clear: ClassVar[frozenset[str]] = frozenset()
+    """Schemes of addresses without TLS."""
+    upgraded: ClassVar[bool] = False
+    """Whether certificates in the settings mean TLS whatever an address says."""
+
+    def escaped(self, value: str) -> str:
+        """Escape what :func:`~router.settings.names.escape_value` left, such that it stays one level of an address."""
+        return value.replace(".", "%2E") if self.dotted else value
+
+    def encoded(self, value: str) -> str:
+        """Percent-encode a value for an address of an endpoint, as RFC 6570 does, and dots where they part levels."""
+        return self.escaped(percent_encode(value))
+
+    def exposed(self, addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
+        """Return the first address that would be spoken to without TLS, less user, path and query; empty for none.
+
+        *tls* and *login* tell whether the settings have certificates and a user, *options* are those of the client.
+        """
+        for address in addresses:
+            scheme = urlsplit(address).scheme.lower() if "://" in address else ""
+            if scheme in self.clear and not (tls and self.upgraded):
+                return shown(address)
+        return ""
+
+    def option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
+        """Return the parts for protocol options and their texts."""
+        return [self._part(prop, text) for prop, text in options]
+
+    def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
+        """Return where a record goes by its channel, for what the definition itself leaves open; values are templates.
+
+        Without an endpoint, or one that says it, the address is the name of the message. *connected* tells that the
+        record is sent to the endpoint's own addresses, whose paths count then.
+        """
+        options = endpoint.options if endpoint else {}
+        return {self.address: str(options.get(self.address) or definition.messageid)} if self.address else {}
+
+    def address_of(self, parts: Sequence[Part], endpoint: Endpoint, declared: bool, base: str, expand: Expand) -> str:
+        """Return where a message of these parts goes.
+
+        *declared* tells whether its definition has a path, *base* is a URL in place of the endpoint's own, *expand*
+        fills in a template of the endpoint.
+        """
+        return next((part.text or "" for part in parts if part.key == self.address), "")
+
+    def carries_bytes(self, key: str) -> bool:
+        """Tell whether the protocol has a place for bytes that are no text in this part."""
+        return key.startswith("headers.") or key in self.blobs or key == self.key
+
+    def header(self, name: str, part: Part) -> Part | None:
+        """Return what a header of another record becomes, under its name here; None for one without a form here."""
+        return Part(name, part.value)
+
+    def received(self, message: Outbound, *, binary: bool) -> Iterator[Part]:
+        """Give the parts that a receiver of the message reads; *binary* tells whether the version has headers."""
+        if self.address:
+            yield Part(self.address, message.address.encode())
+        for part in message.parts:
+            if part.key != self.address and (binary or part.key in self.bare):
+                yield part
+
+    def _part(self, prop: Property, text: str) -> Part:
+        """Return the part for one option; numbers and booleans keep their type where the protocol has types.
+
+        A text of type ``binary`` is the base64 of the bytes to be sent (section 10).
+        """
+        if prop.type == "binary" or prop.name in self.blobs:
+            return Part(prop.name, binary_value(text), BINARY_KIND)
+        typed = prop.type in ("integer", "number", "boolean") and is_valid(prop.type, text)
+        return Part(prop.name, text.encode(), JSON_KIND if typed and not prop.name.startswith(self.texts) else None)
+
+
+Expand = Callable[[str], str]
+
+
+def shown(address: str) -> str:
+    """Return an address without user, password, path and query."""
+    scheme, mark, rest = address.partition("://")
+    host = (rest if mark else scheme).partition("/")[0].rpartition("@")[2]
+    return f"{scheme}://{host}" if mark else host
+
+
+def headers_of(message: Outbound, prefix: str = "headers.") -> Iterator[tuple[str, Part]]:
+    """Give the headers of a message, in order and with repeats: names, and parts with their values."""
+    return ((part.key.removeprefix(prefix), part) for part in message.parts if part.key.startswith(prefix))
+
+
+def first_of(options: Mapping[str, Any], *names: str) -> str:
+    """Return the first of these options of an endpoint that says something, as text; empty when none does."""
+    return str(next((options[name] for name in names if options.get(name)), ""))

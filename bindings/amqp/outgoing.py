@@ -11,8 +11,13 @@ from typing import Any, Final
 import proton
 from proton import Data, Described, ProtonException, symbol, ulong
 
+from bindings.amqp.codec import SECTIONS
+from bindings.amqp.declared import FIELD_TYPES
+from bindings.amqp.forms import typed_of, types_of
 from bindings.amqp.sections import DESCRIPTORS, HEADER_FIELDS, PROPERTY_FIELDS, Fields
 from bindings.amqp.values import Typed
+from bindings.parts import Part
+from bindings.sending import Outbound
 
 _CONVERSIONS: Final[Mapping[str, Any]] = {
     "boolean": bool,
@@ -36,6 +41,7 @@ _CONVERSIONS: Final[Mapping[str, Any]] = {
     "decimal64": lambda value: proton.decimal64(int.from_bytes(value, "big")),
     "decimal128": proton.decimal128,
 }
+_TEXTS: Final = frozenset({None, "string", "symbol"})
 _SIGNED_BITS: Final = {"byte": 7, "short": 15, "int": 31, "long": 63, "timestamp": 63}
 _UNSIGNED_BITS: Final = {"ubyte": 8, "ushort": 16, "uint": 32, "ulong": 64}
 
@@ -68,6 +74,27 @@ class OutMessage:
     lane: str = ""
 
 
+def message_of(made: Outbound) -> OutMessage:
+    """Return the client's message, each value of the type that its part and the part ``types`` tell."""
+    types = types_of(made.parts)
+    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for part in made.parts:
+        section, _, name = part.key.partition(".")
+        if section in sections:
+            sections[section].setdefault(name, _value(part, types))
+    return OutMessage(
+        made.address,
+        made.body,
+        properties=sections["properties"],
+        application_properties=sections["application-properties"],
+        message_annotations=sections["message-annotations"],
+        header=sections["header"],
+        delivery_annotations=sections["delivery-annotations"],
+        footer=sections["footer"],
+        lane=made.lane,
+    )
+
+
 def encode(message: OutMessage) -> bytes:
     """Return the bytes of the message's sections.
 
@@ -88,6 +115,18 @@ def encode(message: OutMessage) -> bytes:
     # A message without any body section is no message to some brokers; null is what clients send for none.
     body = _section("amqp-value", None) if message.body is None else _section("data", message.body)
     return b"".join((*sections, body, *_annotations(message.footer, "footer")))
+
+
+def _value(part: Part, types: Mapping[str, str]) -> Any:
+    """Return a value as the encoder takes it; one that is not of its field's type is refused there."""
+    usual = FIELD_TYPES.get(part.key)
+    if part.kind is None and part.key not in types and usual in _TEXTS:
+        return part.text  # most values of most messages
+    if usual is None:
+        return typed_of(part, types)
+    if usual in _TEXTS and part.text is not None:
+        return Typed(usual, part.text)
+    return Typed(usual, typed_of(part, {part.key: usual}).value)
 
 
 def _annotations(values: Mapping[str, Any], section: str) -> list[bytes]:

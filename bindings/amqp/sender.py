@@ -17,32 +17,13 @@ from bindings.amqp.options import option_map
 from bindings.amqp.outgoing import EncodingError, OutMessage, encode
 from bindings.amqp.outlet import Job, LinkLost, Outlet
 from bindings.gateways import Connection
-from bindings.sending import Unsettled
+from bindings.sending import Refusal, Unsettled
 from bindings.suspects import Ended, Item, Suspects
-
-__all__ = ["AmqpSender", "OutMessage", "Refusal", "SendError"]
 
 ENCODING: Final = "amqp:encode-error"
 ENDED: Final = "amqp:connection:framing-error"
 """The condition of a message at which the broker ended the connection each time; the description has its own."""
 _JOIN_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A message that the broker will never take: the AMQP condition, and what the broker says about it."""
-
-    condition: str
-    description: str = ""
-
-    @property
-    def reason(self) -> str:
-        """Both in one line."""
-        return f"the broker refuses it: {self.condition} {self.description}".strip()
-
-
-class SendError(Unsettled):
-    """Nothing is known of some messages, or the broker wants them again later."""
 
 
 @dataclass(slots=True)
@@ -61,7 +42,7 @@ class AmqpSender:
     """Sends to any nodes of one broker. It connects when it is first needed, and anew after a connection was lost.
 
     ``timeout`` seconds bound one exchange with the broker, connecting included. At most ``max_in_flight`` messages are
-    without an answer at any time. Delivery is at least once: after a SendError messages may arrive twice.
+    without an answer at any time. Delivery is at least once: after a Unsettled messages may arrive twice.
 
     Raises:
         GatewayError: the connection has something that no waiting mends.
@@ -86,7 +67,7 @@ class AmqpSender:
         Those of other lanes go before one at which the broker ends the connection.
 
         Raises:
-            SendError: the broker cannot be reached, does not answer in time, or released a message.
+            Unsettled: the broker cannot be reached, does not answer in time, or released a message.
         """
         settled: dict[int, Refusal | None] = {}
         encoded: dict[int, tuple[int, str, bytes]] = {}
@@ -94,7 +75,7 @@ class AmqpSender:
             try:
                 encoded[place] = (place, message.address, encode(message))
             except EncodingError as error:
-                settled[place] = Refusal(ENCODING, str(error))
+                settled[place] = _refusal(ENCODING, str(error))
         items = [
             Item(message.lane, hash(encoded[place][1:]) if place in encoded else 0)
             for place, message in enumerate(messages)
@@ -104,12 +85,12 @@ class AmqpSender:
                 self._suspects.send(
                     items, lambda places: self._sent([encoded[place] for place in places], settled), settled
                 )
-            except (Ended, SendError) as error:
-                raise SendError(f"{error}; send again", settled) from error
+            except (Ended, Unsettled) as error:
+                raise Unsettled(f"{error}; send again", settled) from error
         return [settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
-        """Close the connection; what is being sent fails with SendError."""
+        """Close the connection; what is being sent fails with Unsettled."""
         self._closed = True
         run = self._run
         if run is not None:
@@ -118,7 +99,7 @@ class AmqpSender:
 
     def _sent(self, encoded: list[tuple[int, str, bytes]], settled: dict[int, Refusal | None]) -> None:
         if self._closed:
-            raise SendError("the sender is closed")
+            raise Unsettled("the sender is closed")
         if self._run is None or not self._run.outlet.usable:
             self._run = _Run(Outlet(self._dialer, self._container_id, self._max_in_flight, self._properties))
         outlet = self._run.outlet
@@ -129,13 +110,18 @@ class AmqpSender:
             done.result(self._timeout)
         except TimeoutError:
             outlet.close()
-            raise SendError(f"no answer from the broker within {self._timeout:g} s") from None
+            raise Unsettled(f"no answer from the broker within {self._timeout:g} s") from None
         except LinkLost as error:
-            raise (Ended(str(error), sure=error.sure) if error.ended else SendError(str(error))) from error
+            raise (Ended(str(error), sure=error.sure) if error.ended else Unsettled(str(error))) from error
         finally:
             settled.update(dict.fromkeys(job.accepted))
-            settled.update((place, Refusal(condition, told)) for place, condition, told in list(job.refused))
+            settled.update((place, _refusal(condition, told)) for place, condition, told in list(job.refused))
 
 
 def _given_up(reason: str) -> Refusal:
-    return Refusal(ENDED, reason)
+    return _refusal(ENDED, reason)
+
+
+def _refusal(condition: str, description: str) -> Refusal:
+    """Name the AMQP condition, and what the broker says about it."""
+    return Refusal(f"the broker refuses it: {condition} {description}".strip())

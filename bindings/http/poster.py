@@ -28,7 +28,7 @@ from bindings.gateways import Tls
 from bindings.http.client import Version, client
 from bindings.http.handshake import NotPermitted, Permissions
 from bindings.http.unanswered import ENDED, Unanswered
-from bindings.sending import Refusal, Unsettled
+from bindings.sending import Outbound, Refusal, Unsettled, headers_of
 from bindings.suspects import IN_A_ROW
 
 TRY_AGAIN: Final = frozenset({401, 407, 408, 425, 429})
@@ -56,15 +56,14 @@ class OutRequest:
     lane: str = ""
 
 
-Settled = Refusal | None
-"""What became of a message: None is taken."""
+def request_of(method: str, made: Outbound) -> OutRequest:
+    """Return the request for a message; *method* is for one that names none."""
+    headers = tuple((name, part.value or b"") for name, part in headers_of(made))
+    own = next((part.text for part in made.parts if part.key == "method"), None)
+    return OutRequest(made.address, headers, made.body, own or method, made.lane)
 
 
-class PostError(Unsettled):
-    """The target takes nothing now; try again."""
-
-
-class _Ended(PostError):
+class _Ended(Unsettled):
     """The target ended the connection, at each try of one message."""
 
 
@@ -96,13 +95,13 @@ class HttpPoster:
         self._permissions = Permissions(self._client, origin) if origin else None
         self._unanswered = Unanswered(self._client)
 
-    def send(self, messages: Sequence[OutRequest]) -> list[Settled]:
+    def send(self, messages: Sequence[OutRequest]) -> list[Refusal | None]:
         """Send messages and wait for all answers; the results are in their order.
 
         A request is sent up to three times, with growing pauses, so a target may get it more than once.
 
         Raises:
-            PostError: at least one was not settled. Of its lane nothing after it was sent; what was is in ``settled``.
+            Unsettled: at least one was not settled. Of its lane nothing after it was sent; what was is in ``settled``.
         """
         lanes: dict[str, list[int]] = {}
         for place, message in enumerate(messages):
@@ -113,7 +112,7 @@ class HttpPoster:
         for rest, trouble in run.unanswered:
             self._alone(run, rest, trouble)
         if run.trouble:
-            raise PostError(run.trouble, run.settled)
+            raise Unsettled(run.trouble, run.settled)
         return [run.settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
@@ -130,7 +129,7 @@ class HttpPoster:
             except _Ended as error:
                 run.ended(places[at:], str(error))
                 return
-            except PostError as error:
+            except Unsettled as error:
                 run.failed(str(error))
                 return
             run.done(place, settled)
@@ -142,7 +141,7 @@ class HttpPoster:
         if run.trouble or not self._unanswered.may_be_at_fault(message, others=others):
             run.failed(trouble)
             return
-        answers: list[Settled] = []
+        answers: list[Refusal | None] = []
 
         def attempt() -> bool:
             try:
@@ -153,7 +152,7 @@ class HttpPoster:
 
         try:
             given_up = self._unanswered.never_answered(message.url, attempt)
-        except PostError as error:
+        except Unsettled as error:
             run.failed(str(error))
             return
         if given_up is None:
@@ -164,7 +163,7 @@ class HttpPoster:
         run.done(places[0], Refusal(reason) if given_up else answers[0])
         self._lane(run, places[1:])
 
-    def _settle(self, run: _Run, message: OutRequest) -> Settled:
+    def _settle(self, run: _Run, message: OutRequest) -> Refusal | None:
         fault = fault_of(message)
         if fault:
             return Refusal(fault)
@@ -182,7 +181,7 @@ class HttpPoster:
             except httpx.InvalidURL as error:
                 return Refusal(f"cannot be sent: {error}")
             except NotPermitted as error:
-                raise PostError(str(error)) from error
+                raise Unsettled(str(error)) from error
             else:
                 if 200 <= status < 300:
                     return None
@@ -190,7 +189,7 @@ class HttpPoster:
                     return Refusal(f"{_target(message.url)} answers {status}{told}")
                 trouble, late, ended = f"{_target(message.url)} answers {status}{told}", False, False
                 if status in (401, 407) or status < 400:
-                    raise PostError(f"{trouble}; correct its address or our credentials")
+                    raise Unsettled(f"{trouble}; correct its address or our credentials")
             if after is not None and after > PATIENCE:
                 self._pauses.put(_target(message.url), after)
                 break
@@ -198,7 +197,7 @@ class HttpPoster:
                 break
             # Jitter is for other routers' sake and changes nothing that is sent.
             time.sleep(after if after is not None else FIRST_PAUSE * 2**attempt * random.uniform(0.5, 1.0))
-        raise _Ended(trouble) if ended and not run.trouble else PostError(trouble)
+        raise _Ended(trouble) if ended and not run.trouble else Unsettled(trouble)
 
     def _request(self, message: OutRequest) -> tuple[int, str, float | None]:
         """Return status, what the target says about it, and the seconds after which to try again if it tells."""
@@ -220,14 +219,14 @@ class _Run:
     """
 
     messages: Sequence[OutRequest]
-    settled: dict[int, Settled] = field(default_factory=dict)
+    settled: dict[int, Refusal | None] = field(default_factory=dict)
     trouble: str = ""
     answering: set[str] = field(default_factory=set)
     unanswered: list[tuple[list[int], str]] = field(default_factory=list)
     in_a_row: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def done(self, place: int, settled: Settled) -> None:
+    def done(self, place: int, settled: Refusal | None) -> None:
         with self._lock:
             self.settled[place] = settled
             self.answering.add(_origin(self.messages[place].url))
@@ -261,7 +260,7 @@ class _Pauses:
     def check(self, target: str) -> None:
         left = self._until.get(target, 0.0) - time.monotonic()
         if left > 0:
-            raise PostError(f"{target} asked to be left alone for {left:.0f} s more")
+            raise Unsettled(f"{target} asked to be left alone for {left:.0f} s more")
 
 
 def fault_of(message: OutRequest) -> str:

@@ -10,9 +10,13 @@ from paho.mqtt.properties import Properties
 
 from bindings.mqtt.client import BrokerLimits, packed_size, properties_for
 from bindings.mqtt.filters import topic_fault
+from bindings.parts import Part
+from bindings.sending import Outbound, headers_of
 
 MAX_TEXT: Final = 65_535
 MAX_PACKET: Final = 2**28 - 1
+_USER: Final = "user_properties."
+_MOST_QOS: Final = 1
 _HEADER_BYTES: Final = 9  # type and length, length of the topic, packet identifier
 
 
@@ -36,6 +40,27 @@ class OutMessage:
     message_expiry_interval: int | None = None
     payload_format: int | None = None
     lane: str = ""
+
+
+def message_of(made: Outbound) -> OutMessage:
+    """Return the client's message. QoS 2 becomes 1: the promise is at least once, and 2 would add none to it."""
+    scalars: dict[str, Part] = {}
+    for part in made.parts:
+        scalars.setdefault(part.key, part)
+    qos = _number(scalars.get("qos"))
+    return OutMessage(
+        made.address,
+        made.body or b"",
+        qos=_MOST_QOS if qos is None else min(qos, _MOST_QOS),
+        retain=_text(scalars.get("retain")) == "true",
+        content_type=_text(scalars.get("content_type")),
+        user_properties=tuple((name, part.text or "") for name, part in headers_of(made, _USER)),
+        response_topic=_text(scalars.get("response_topic")),
+        correlation_data=scalars["correlation_data"].value if "correlation_data" in scalars else None,
+        message_expiry_interval=_number(scalars.get("message_expiry_interval")),
+        payload_format=_number(scalars.get("payload_format")),
+        lane=made.lane,
+    )
 
 
 def properties_of(message: OutMessage) -> Properties | None:
@@ -81,3 +106,12 @@ def fault_of(message: OutMessage, properties: Properties | None, limits: BrokerL
     size = _HEADER_BYTES + len(message.topic.encode("utf-8")) + packed + len(message.payload)
     most = limits.packet or MAX_PACKET
     return f"its packet of {size} bytes is more than the broker takes ({most})" if size > most else ""
+
+
+def _text(part: Part | None) -> str | None:
+    return None if part is None else part.text
+
+
+def _number(part: Part | None) -> int | None:
+    text = _text(part)
+    return int(text) if text is not None and text.isdecimal() else None

@@ -38,10 +38,6 @@ _STALLED: Final = 1 / 3
 """The share of the time limit after which a connection without confirmations is given up for another one."""
 
 
-class PublishError(Unsettled):
-    """Not everything was confirmed in time, for a reason that may pass."""
-
-
 class MqttPublisher:
     """A client that sends; used by one thread at a time. It connects when there is something to send.
 
@@ -74,7 +70,7 @@ class MqttPublisher:
         """Send messages and return once each is confirmed (None) or refused for good, in their order.
 
         Raises:
-            PublishError: nothing was confirmed for ``timeout`` seconds. Some of the messages may have been sent.
+            Unsettled: nothing was confirmed for ``timeout`` seconds. Some of the messages may have been sent.
         """
         settled: dict[int, Refusal | None] = {}
         try:
@@ -83,9 +79,9 @@ class MqttPublisher:
                 lambda places: self._send(_Sending(messages, places, settled)),
                 settled,
             )
-        except (Ended, PublishError) as error:
+        except (Ended, Unsettled) as error:
             missing = len(messages) - len(settled)
-            raise PublishError(f"{missing} of {len(messages)} messages were not confirmed: {error}", settled) from error
+            raise Unsettled(f"{missing} of {len(messages)} messages were not confirmed: {error}", settled) from error
         return [settled[place] for place in range(len(messages))]
 
     def _send(self, sending: _Sending) -> None:
@@ -93,7 +89,7 @@ class MqttPublisher:
 
         Raises:
             Ended: the broker ended the connection, or refused a message for a reason that may be the message's own.
-            PublishError: nothing was confirmed for ``timeout`` seconds.
+            Unsettled: nothing was confirmed for ``timeout`` seconds.
         """
         self._sending = sending
         if self._link is not None:
@@ -104,7 +100,7 @@ class MqttPublisher:
             left = sending.progress + self._timeout - time.monotonic()
             if left <= 0:
                 self._drop()
-                raise PublishError(fault)
+                raise Unsettled(fault)
             try:
                 link = self._ready()
             except LinkError as error:

@@ -7,6 +7,7 @@ and given up (:mod:`bindings.suspects`); the others pass.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import json
 import threading
@@ -21,7 +22,7 @@ from bindings.nats.connection import CONNECT_SECONDS, ConnectFault, Dialling, Ra
 from bindings.nats.headers import block_of, status_of
 from bindings.nats.options import is_subject
 from bindings.nats.records import Arrival
-from bindings.sending import Refusal, Unsettled
+from bindings.sending import Outbound, Refusal, Unsettled, headers_of
 from bindings.suspects import Ended, Item, Suspects
 
 MESSAGE_ID: Final = "Nats-Msg-Id"
@@ -53,8 +54,13 @@ class OutMessage:
     lane: str = ""
 
 
-class PublishError(Unsettled):
-    """Messages that may not have been taken, for a reason that can pass."""
+def message_of(sink: str, made: Outbound) -> OutMessage:
+    """Return the client's message. Its id differs between sinks and subjects, which may share a stream."""
+    reply = next((part.text for part in made.parts if part.key == "reply-to"), None)
+    text = "\n".join((sink, made.address, made.id))
+    identity = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    headers = [(name, part.value or b"") for name, part in headers_of(made)]
+    return OutMessage(made.address, made.body or b"", headers, reply or "", identity, made.lane)
 
 
 class NatsPublisher:
@@ -85,7 +91,7 @@ class NatsPublisher:
         Those of other lanes go before one at which the server ends the connection.
 
         Raises:
-            PublishError: the server is away, no stream takes a subject, or a confirmation did not come in time. Some of
+            Unsettled: the server is away, no stream takes a subject, or a confirmation did not come in time. Some of
                 the messages may have been taken; sent again with the same ids, JetStream drops the repeats.
             GatewayError: an address, certificate or credentials file that no waiting mends.
         """
@@ -93,8 +99,8 @@ class NatsPublisher:
         items = [Item(message.lane, hash((message.subject, message.data, message.id))) for message in messages]
         try:
             self._suspects.send(items, lambda places: self._run(self._send(messages, places, settled)), settled)
-        except (Ended, PublishError) as error:
-            raise PublishError(str(error), settled) from error
+        except (Ended, Unsettled) as error:
+            raise Unsettled(str(error), settled) from error
         return [settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
@@ -123,7 +129,7 @@ class NatsPublisher:
         try:
             client = await self._connected()
         except ConnectFault as error:
-            raise PublishError(str(error)) from error
+            raise Unsettled(str(error)) from error
         try:
             for chunk in _chunks(messages, places):
                 async with asyncio.timeout(self._timeout):
@@ -132,7 +138,7 @@ class NatsPublisher:
             ended, fault = client.ended.is_set(), client.fault
             await self._disconnect()  # what is still under way must not be taken for an answer to the next attempt
             text = f"{self._name}: {fault or str(error) or 'no confirmation in time'}"
-            raise (Ended(text) if ended else PublishError(text)) from error
+            raise (Ended(text) if ended else Unsettled(text)) from error
 
     async def _chunk(
         self, client: RawClient, chunk: Mapping[int, OutMessage], settled: dict[int, Refusal | None]
@@ -152,7 +158,7 @@ class NatsPublisher:
             await client.command(b"".join(commands))
             await client.flush()  # after this, whatever the server forbids has been said
             if client.denied:
-                raise PublishError(f"{self._name}: {client.denied}; permit it on the server")
+                raise Unsettled(f"{self._name}: {client.denied}; permit it on the server")
             for place, answer in answers.items():
                 settled[place] = None if answer is None else await answer
         finally:
@@ -176,7 +182,7 @@ class NatsPublisher:
             return
         try:
             future.set_result(_verdict(arrival))
-        except PublishError as error:
+        except Unsettled as error:
             future.set_exception(error)
 
     async def _connected(self) -> RawClient:
@@ -263,21 +269,21 @@ def _verdict(arrival: Arrival) -> Refusal | None:
     """Return what JetStream says about a message.
 
     Raises:
-        PublishError: it was not stored, and may be later.
+        Unsettled: it was not stored, and may be later.
     """
     status = status_of(arrival.headers) if arrival.headers else None
     if status is not None and status.code == _NO_RESPONDERS:
-        raise PublishError("no stream takes the subject; create one, or correct the subject")
+        raise Unsettled("no stream takes the subject; create one, or correct the subject")
     try:
         answer = json.loads(arrival.data)
         error = answer.get("error")
         if error is None:
             if "stream" in answer and "seq" in answer:
                 return None
-            raise PublishError("something that is no stream answered on the subject; give it a stream")
+            raise Unsettled("something that is no stream answered on the subject; give it a stream")
         description, code = str(error.get("description"))[:300], error.get("err_code")
     except (ValueError, AttributeError) as fault:
-        raise PublishError("something that is no stream answered on the subject; give it a stream") from fault
+        raise Unsettled("something that is no stream answered on the subject; give it a stream") from fault
     if code in _NEVER:
         return Refusal(f"JetStream refuses it: {description}")
-    raise PublishError(f"JetStream did not store a message: {description}")
+    raise Unsettled(f"JetStream did not store a message: {description}")

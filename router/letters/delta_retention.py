@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,7 +14,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from router.errors import SinkError
-from router.letters.table_reading import FAILED
+from router.letters.folder_retention import OldFiles, old_files
+from router.letters.table_reading import FAILED, PARQUET
+from router.settings import TableSink
 from router.sinks.forms import INSTANT
 
 _ATTEMPTS: Final = 5
@@ -62,6 +65,13 @@ class OldRows:
                 raise _refused(self.sink, self.uri, error) from error
         assert last is not None
         raise _refused(self.sink, self.uri, last) from last
+
+
+def old_in_table(name: str, sink: TableSink, *, before: datetime | None, most: int) -> OldRows | OldFiles | None:
+    """Return what may go of the letters in the table of a sink; see :func:`old_rows` and :func:`old_files`."""
+    if sink.format == "parquet":
+        return old_files(name, Path(sink.path), PARQUET, before=before, most=most)
+    return old_rows(name, sink.path, sink.keep_replaced, before=before, most=most)
 
 
 def old_rows(sink: str, uri: str, keep: timedelta, *, before: datetime | None, most: int) -> OldRows | None:

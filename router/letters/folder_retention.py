@@ -20,6 +20,7 @@ from router.letters.jsonlines_reading import SUFFIX as JSON_LINES
 from router.letters.jsonlines_reading import first_failed as first_of_lines
 from router.letters.jsonlines_reading import letter_of_line
 from router.letters.table_reading import PARQUET, first_failed, ordered_files
+from router.settings import JsonLinesSink
 from router.sinks.forms import DEAD_LETTER
 from router.sinks.tables.files import refused, write_atomically
 
@@ -55,6 +56,11 @@ class OldFiles:
             sync_path(self.folder)
         except OSError as error:
             raise refused(self.sink, str(self.folder), error) from error
+
+
+def old_lines(name: str, sink: JsonLinesSink, *, before: datetime | None, most: int) -> OldFiles | None:
+    """Return what may go of the letters in the JSON lines of a sink; see :func:`old_files`."""
+    return old_files(name, Path(sink.path), JSON_LINES, before=before, most=most)
 
 
 def old_files(sink: str, folder: Path, suffix: str, *, before: datetime | None, most: int) -> OldFiles | None:

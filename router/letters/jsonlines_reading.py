@@ -15,6 +15,7 @@ from router.errors import SinkError
 from router.letters.letter import Letter, parse_native, parse_nearest
 from router.letters.table_reading import ordered_files
 from router.logs import get_logger
+from router.settings import JsonLinesSink
 from router.state.instants import parse_instant
 
 SUFFIX: Final = ".jsonl"
@@ -57,6 +58,11 @@ def read_lines(sink: str, folder: Path) -> Iterator[Letter]:
             yield from _file(sink, path)
     except OSError as error:
         raise SinkError(sink, f"{folder} cannot be read: {error.strerror}", hint=_HINT) from error
+
+
+def read_lines_of(name: str, sink: JsonLinesSink, spill: Path, *, bodies: bool = True) -> Iterator[Letter]:
+    """Yield the letters in the files of a sink; see :func:`read_lines`."""
+    return read_lines(name, Path(sink.path))
 
 
 def first_failed(path: Path) -> datetime | None:

@@ -29,7 +29,6 @@ from router.logs import get_logger
 from router.settings import KafkaSink
 from router.settings.names import DEAD_LETTER_VARIABLES, KAFKA_LIMIT, parse_name
 from router.sinks.messages.events import LINEAGE
-from router.sources.clusters import sink_client
 from router.state.instants import parse_instant
 
 FIRST: Final = f"{LINEAGE}letter"
@@ -39,13 +38,13 @@ Headers = Sequence[tuple[str, bytes | None]]
 _log = get_logger()
 
 
-def read_topics(sink: str, settings: KafkaSink, spill: Path) -> Iterator[Letter]:
+def read_topics(sink: str, settings: KafkaSink, spill: Path, *, bodies: bool = True) -> Iterator[Letter]:
     """Yield the letters in the topics of a sink, by the time they were written; *spill* is the folder of large ones.
 
     Raises:
         BrokerUnreachable: no broker answers, or what was to be read does not come.
     """
-    client = sink_client(settings)
+    client = settings.cluster()
     try:
         for message in merged(client, fitting(settings.topic)):
             try:

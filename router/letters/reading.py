@@ -10,14 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from pkgutil import resolve_name
+from typing import Final, cast
 
 from router.errors import ConfigError
-from router.letters.jsonlines_reading import read_lines
-from router.letters.kafka_reading import read_topics
 from router.letters.letter import Letter
-from router.letters.table_reading import read_delta, read_parquet
-from router.settings import JsonLinesSink, KafkaSink, Settings, Sink, TableSink, letter_sinks
+from router.settings import Settings, letter_sinks
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -41,7 +39,7 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
         ConfigError: one of *wanted* takes no dead letters or cannot be read back, or no sink at all can.
     """
     takers = letter_sinks(settings)
-    readable = tuple(name for name in takers if is_readable(settings.sinks[name]))
+    readable = tuple(name for name in takers if settings.sinks[name].readable)
     others = (
         f"read {', '.join(readable)} instead" if readable else "add a table, a folder or a topic to dead_letters.sinks"
     )
@@ -54,11 +52,6 @@ def readable_sinks(settings: Settings, wanted: Sequence[str] = ()) -> tuple[str,
         names = ", ".join(takers)
         raise ConfigError(f"dead letters in {names} cannot be read back", key="dead_letters.sinks", hint=others)
     return tuple(dict.fromkeys(wanted)) or readable
-
-
-def is_readable(sink: Sink) -> bool:
-    """Tell whether what a sink took can be read back."""
-    return isinstance(sink, TableSink | KafkaSink) or (isinstance(sink, JsonLinesSink) and sink.path != "-")
 
 
 def _once(settings: Settings, names: Iterable[str], bodies: bool) -> Iterator[Letter]:
@@ -74,14 +67,8 @@ def _once(settings: Settings, names: Iterable[str], bodies: bool) -> Iterator[Le
 
 def _read(name: str, settings: Settings, bodies: bool) -> Iterator[Letter]:
     sink = settings.sinks[name]
-    if isinstance(sink, KafkaSink):
-        return read_topics(name, sink, Path(settings.state) / "spill")
-    assert isinstance(sink, TableSink | JsonLinesSink)
-    if isinstance(sink, JsonLinesSink):
-        return read_lines(name, Path(sink.path))
-    if sink.format == "parquet":
-        return read_parquet(name, Path(sink.path), bodies=bodies)
-    return read_delta(name, sink.path, bodies=bodies)
+    read = resolve_name(sink.reader)
+    return cast(Iterator[Letter], read(name, sink, Path(settings.state) / "spill", bodies=bodies))
 
 
 def _compact(letter: str) -> int | str:

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Final
 
 from router.errors import StateError
-from router.letters.delta_retention import OldRows, old_rows
-from router.letters.folder_retention import OldFiles, old_files
-from router.letters.jsonlines_reading import SUFFIX as JSON_LINES
+from router.letters.delta_retention import OldRows
+from router.letters.folder_retention import OldFiles
 from router.letters.reading import read_letters, readable_sinks
-from router.letters.table_reading import PARQUET
-from router.settings import JsonLinesSink, KafkaSink, Settings, TableSink, letter_sinks
+from router.settings import Settings, letter_sinks
 from router.state.ledger import LetterLedger
 
 SPILL: Final = "spill"
@@ -79,14 +78,10 @@ def _doomed(settings: Settings, before: datetime | None, most: int) -> Iterator[
     """Yield what is beyond the limits, sink by sink."""
     for name in letter_sinks(settings):
         sink = settings.sinks[name]
-        found: OldRows | OldFiles | None = None
-        if isinstance(sink, TableSink) and sink.format == "delta":
-            found = old_rows(name, sink.path, sink.keep_replaced, before=before, most=most)
-        elif isinstance(sink, TableSink | JsonLinesSink) and sink.path != "-":
-            suffix = PARQUET if isinstance(sink, TableSink) else JSON_LINES
-            found = old_files(name, Path(sink.path), suffix, before=before, most=most)
-        if found is not None:
-            yield found
+        if sink.retention and sink.readable:
+            doomed: OldRows | OldFiles | None = resolve_name(sink.retention)(name, sink, before=before, most=most)
+            if doomed is not None:
+                yield doomed
 
 
 def _told(doomed: Iterable[OldRows | OldFiles]) -> list[Removed]:
@@ -122,7 +117,7 @@ def _free_keys(settings: Settings, ledger: LetterLedger) -> None:
 
 
 def _has_topics(settings: Settings) -> bool:
-    return any(isinstance(settings.sinks[name], KafkaSink) for name in letter_sinks(settings))
+    return any(settings.sinks[name].topics is not None for name in letter_sinks(settings))
 
 
 def _spilled(root: Path, before: datetime | None, *, remove: bool) -> list[Removed]:

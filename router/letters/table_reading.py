@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError
 from router.errors import SinkError
 from router.letters.letter import Letter, parse_native, parse_nearest
 from router.logs import get_logger
+from router.settings import TableSink
 from router.sinks.forms import DEAD_LETTER
 
 ROWS: Final = 256
@@ -30,6 +31,13 @@ BODY: Final = "body"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HINT: Final = "check the path and its permissions, and that the table was written by this router"
 _log = get_logger()
+
+
+def read_table(name: str, sink: TableSink, spill: Path, *, bodies: bool = True) -> Iterator[Letter]:
+    """Yield the letters in the table of a sink, which is no URL where it is one of Parquet files."""
+    if sink.format == "parquet":
+        return read_parquet(name, Path(sink.path), bodies=bodies)
+    return read_delta(name, sink.path, bodies=bodies)
 
 
 def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[Letter]:

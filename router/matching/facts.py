@@ -270,7 +270,7 @@ class RawFacts:
         identity = next((text for text in identities if text and not value_fault("id", (), text)), raw.identity)
         times = (_text(parts, binding.time_key), raw.time)
         time = next((text for text in times if text and is_timestamp(text)), None)
-        key = _text(parts, "key") if binding.protocol == "KAFKA" else None
+        key = _text(parts, binding.sending.key)
         return identity, time, reading.envelope.content_type, key
 
 
@@ -281,7 +281,7 @@ def _text(parts: Parts, key: str) -> str | None:
 
 def _texts(part: Part, binding: Binding) -> Iterable[tuple[str, str | None]]:
     """Yield the property keys and comparable texts of one part."""
-    if part.key == "key" and binding.protocol == "KAFKA":
+    if part.key == binding.sending.key:
         yield "p.key", part.text
         yield "p.key_base64", base64.b64encode(part.value or b"").decode("ascii")
     elif part.kind == BINARY_KIND and part.value is not None:

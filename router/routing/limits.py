@@ -16,7 +16,7 @@ from router.matching.facts import Facts
 from router.matching.index.columns import Int
 from router.matching.matcher import Outcomes
 from router.routing.routes import DEAD, letter_number
-from router.settings import KafkaSink, Settings, letter_routes
+from router.settings import Settings, letter_routes
 
 ROOM: Final = 32_768
 """Bytes left for headers, ours among them, below a sink's limit on whole records."""
@@ -70,5 +70,5 @@ def sizes_of(facts: Facts, sizes: Int) -> Int:
 
 def _least(settings: Settings, names: Iterable[str]) -> int:
     sinks = (settings.sinks[name] for name in names)
-    limits = [max(1, sink.max_message_bytes - ROOM) for sink in sinks if isinstance(sink, KafkaSink)]
+    limits = [max(1, limit - ROOM) for sink in sinks if (limit := sink.record_limit) is not None]
     return min(limits, default=int(NONE))

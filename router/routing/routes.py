@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from router.settings import (
-    KafkaSink,
     RouteSettings,
     Settings,
     Validate,
@@ -79,9 +78,8 @@ class Routes:
         self._known_letters: dict[tuple[str, str], int] = {}
         self.topics = _templates(settings, event_sinks(settings), EVENT_VARIABLES)
         self.letter_topics = _templates(settings, letter_sinks(settings), DEAD_LETTER_VARIABLES)
-        self.strict = frozenset(
-            name for name in self.topics if getattr(settings.sinks[name], "missing", "") == "reject"
-        )
+        kafka = ((name, settings.sinks[name].topics) for name in self.topics)
+        self.strict = frozenset(name for name, sink in kafka if sink is not None and sink.missing == "reject")
         """Kafka sinks that take no event whose topic misses a value."""
 
     @property
@@ -173,12 +171,8 @@ def _by_sink(routes: Iterable[tuple[int, Sequence[str]]]) -> dict[str, tuple[int
 
 
 def _templates(settings: Settings, names: Iterable[str], variables: tuple[str, ...]) -> dict[str, NameTemplate]:
-    kafka = ((name, settings.sinks[name]) for name in sorted(names))
-    return {
-        name: parse_name(sink.topic, variables)
-        for name, sink in kafka
-        if isinstance(sink, KafkaSink) and not sink.endpoint
-    }
+    topics = ((name, settings.sinks[name].topics) for name in sorted(names))
+    return {name: parse_name(sink.topic, variables) for name, sink in topics if sink is not None}
 
 
 def _any(globs: Sequence[str], value: str) -> bool:

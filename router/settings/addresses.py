@@ -10,37 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from catalog.values import percent_encode
+from bindings.sending import Sending
 from router.settings.names import NameTemplateError, Template, escape_value, split_template
 
-TargetKind = Literal["mqtt", "amqp", "nats", "http", "kafka"]
 _VARIABLE: Final = re.compile(r"\{([^{}]*)\}")
-_LITERAL: Final[Mapping[TargetKind, tuple[re.Pattern[str], str]]] = {
-    "mqtt": (re.compile(r"[^+#\x00{}]*"), "no '+', '#' or braces"),
-    "amqp": (re.compile(r"[^\x00-\x1f{}]*"), "no control characters or braces"),
-    "nats": (re.compile(r"[^\s*>\x00{}]*"), "no spaces, '*', '>' or braces"),
-    "http": (re.compile(r"[!-z|~]*"), "ASCII without spaces or braces"),
-    "kafka": (re.compile(r"[A-Za-z0-9._-]*"), "letters, digits, '.', '_' and '-'"),
-}
-_WHOLE: Final[Mapping[TargetKind, tuple[re.Pattern[str], str]]] = {
-    "mqtt": (re.compile(r"[^+#\x00]+", re.DOTALL), "a topic is not empty and has no '+', '#' or NUL"),
-    "amqp": (re.compile(r"[^\x00-\x1f]*"), "a node has no control characters"),
-    "nats": (
-        re.compile(r"[^\s.*>\x00-\x1f]+(?:\.[^\s.*>\x00-\x1f]+)*"),
-        "a subject has no empty token, space, '*' or '>'",
-    ),
-    "http": (
-        re.compile(r"https?://[^/?#@\s]+(?:[/?#][!-~]*)?", re.IGNORECASE),
-        "a URL begins with http:// or https://",
-    ),
-    "kafka": (re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}"), "a topic has 1 to 249 of A-Z a-z 0-9 . _ -"),
-}
-_AUTHORITY: Final = re.compile(r"https?://[^/?#@\s]+[/?#].*", re.IGNORECASE | re.DOTALL)
 _USER: Final = re.compile(r"//[^/?#]*@")
 """User and password in a URL, which no error shows."""
-_MOST_BYTES: Final[Mapping[TargetKind, int]] = {"mqtt": 65535, "amqp": 4096, "nats": 1024, "http": 8000, "kafka": 249}
 
 
 class AddressError(ValueError):
@@ -49,9 +26,9 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AddressTemplate(Template):
-    """The template of an address of one kind of target."""
+    """The template of an address of one protocol."""
 
-    target: TargetKind
+    sending: Sending
 
     def expand(self, values: Mapping[str, str]) -> str:
         """Make the address for the values of :func:`~router.settings.names.event_values`, missing ones as it says.
@@ -59,23 +36,23 @@ class AddressTemplate(Template):
         Raises:
             AddressError: it is longer than the protocol allows.
         """
-        return checked(self.filled(values, lambda value: escaped(value, self.target)), self.target)
+        return checked(self.filled(values, lambda value: escaped(value, self.sending)), self.sending)
 
 
-def parse_address(text: str, target: TargetKind) -> AddressTemplate:
+def parse_address(text: str, sending: Sending) -> AddressTemplate:
     """Parse a template.
 
     Raises:
-        NameTemplateError: an unknown variable, text that the target forbids, or a variable in the host of a URL.
+        NameTemplateError: an unknown variable, text that the protocol forbids, or a variable in the host of a URL.
     """
-    pattern, rule = _LITERAL[target]
+    pattern, rule = sending.literal
     for literal in _VARIABLE.split(text)[0::2]:
         if not pattern.fullmatch(literal):
             raise NameTemplateError(f"template {text!r} must have {rule} besides its {{variables}}")
     parts, defaults = split_template(text)
-    if target == "http" and len(parts) > 1 and not _AUTHORITY.fullmatch(parts[0]):
+    if sending.authority is not None and len(parts) > 1 and not sending.authority.fullmatch(parts[0]):
         raise NameTemplateError("a URL template must begin with scheme, host and '/' before any variable")
-    template = AddressTemplate(text, parts, defaults, target)
+    template = AddressTemplate(text, parts, defaults, sending)
     try:
         template.expand({})
     except AddressError as error:
@@ -83,27 +60,18 @@ def parse_address(text: str, target: TargetKind) -> AddressTemplate:
     return template
 
 
-def escaped(value: str, target: TargetKind) -> str:
+def escaped(value: str, sending: Sending) -> str:
     """Escape a value such that it stays one level of an address."""
-    if target == "kafka":
-        return escape_value(value, "_")
-    text = escape_value(value, "%")
-    return text.replace(".", "%2E") if target == "nats" else text
+    return sending.escaped(escape_value(value, sending.escape))
 
 
-def encoded(value: str, target: TargetKind) -> str:
-    """Percent-encode a value for an address of an endpoint, as RFC 6570 does, and in subjects the dot as well."""
-    text = percent_encode(value)
-    return text.replace(".", "%2E") if target == "nats" else text
-
-
-def checked(address: str, target: TargetKind) -> str:
+def checked(address: str, sending: Sending) -> str:
     """Return the address if messages can be sent to it.
 
     Raises:
         AddressError: they cannot.
     """
-    pattern, rule = _WHOLE[target]
+    pattern, rule = sending.whole
     open_text = _USER.sub("//…@", address)
     shown = repr(open_text if len(open_text) <= 80 else open_text[:80] + "…")
     try:
@@ -112,6 +80,6 @@ def checked(address: str, target: TargetKind) -> str:
         raise AddressError(f"address {shown} holds a lone surrogate") from error
     if not pattern.fullmatch(address):
         raise AddressError(f"address {shown} cannot be sent to: {rule}")
-    if size > _MOST_BYTES[target]:
-        raise AddressError(f"address {shown} has {size} bytes; {target} takes {_MOST_BYTES[target]}")
+    if size > sending.most_bytes:
+        raise AddressError(f"address {shown} has {size} bytes; {sending.family} takes {sending.most_bytes}")
     return address

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from pydantic import Field, SecretStr
@@ -102,6 +103,11 @@ class KafkaInboxSettings(Section):
     token_scope: str | None = Field(None, description=SCOPE_TEXT)
     token_ca: str | None = Field(None, description=TOKEN_CA_TEXT)
     options: Options = Field({}, description="More options of the Kafka client, by their own names.")
+
+    @property
+    def client_options(self) -> Mapping[str, SecretStr]:
+        """Options of the Kafka client."""
+        return self.options
 
 
 class InboxSettings(Section):

@@ -10,7 +10,7 @@ import os
 from collections.abc import Hashable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -23,11 +23,11 @@ from router.settings.model import Settings
 from router.settings.plaintext import plaintext_faults
 from router.settings.references import resolve
 from router.settings.schema import ROOT, Shape
+from router.settings.sinks.kinds import KINDS
 
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
 _LETTERS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/dead_letters"}
 _EVENTS_NAME: Final = "events"
-_SINK_TYPES: Final = "table, kafka, jsonl, mqtt, amqp, nats, http"
 _LETTERS_NAME: Final = "dead_letters"
 
 
@@ -150,11 +150,15 @@ def _problem(detail: ErrorDetails, values: Any) -> tuple[str, str]:
     if kind == "missing":
         return key, "is required; add it"
     if kind == "union_tag_not_found":
-        return key, f"needs a type: {_SINK_TYPES}"
+        return key, f"needs a type: {_sink_types()}"
     if kind == "union_tag_invalid":
-        return key, f"unknown type; known are {_SINK_TYPES}"
+        return key, f"unknown type; known are {_sink_types()}"
     message = detail["msg"].removeprefix("Value error, ")
     return key, message[:1].lower() + message[1:]
+
+
+def _sink_types() -> str:
+    return ", ".join(get_args(kind.model_fields["type"].annotation)[0] for kind in KINDS)
 
 
 def _walk(loc: tuple[int | str, ...], values: Any) -> tuple[list[str], Shape]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import Field
 
+from bindings.gateways import Tls
 from router.settings.section import Section
 
 Sasl = Literal["plain", "scram-sha-256", "scram-sha-512", "oauthbearer"]
@@ -23,3 +26,30 @@ class TlsSettings(Section):
     ca: str | None = Field(None, description="Certificates of the authorities to trust; unset trusts the system's.")
     cert: str | None = Field(None, description="Our own certificate, for brokers that ask for one.")
     key: str | None = Field(None, description="The private key of `cert`.")
+
+
+def tls_of(settings: TlsSettings | None) -> Tls | None:
+    """Return the certificates of a connection."""
+    if settings is None:
+        return None
+    return Tls(path_of(settings.ca), path_of(settings.cert), path_of(settings.key))
+
+
+def path_of(text: str | None) -> Path | None:
+    """Return a path of the settings, which are absolute by now."""
+    return None if text is None else Path(text)
+
+
+def login_faults(key: str, username: str | None, password: bool) -> Iterator[tuple[str, str]]:
+    """Yield what is missing of a user name and its password."""
+    if password and username is None:
+        yield f"{key}.username", "is missing beside password; add it"
+    if username is not None and not password:
+        yield f"{key}.password", "is missing beside username; add it as ${VAR} or file:/path"
+
+
+def clear_faults(key: str, uris: Sequence[str], tls: TlsSettings | None) -> Iterator[tuple[str, str]]:
+    """Yield AMQP addresses whose scheme says no TLS where certificates say TLS."""
+    for uri in uris:
+        if tls is not None and uri.lower().startswith("amqp:"):
+            yield key, "has an address without TLS, and tls is set; write amqps://, or leave out tls"

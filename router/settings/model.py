@@ -6,10 +6,11 @@ file and the environment become these models is in :mod:`router.settings.load`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr
+from pydantic import Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from bindings.private import Readers
@@ -20,13 +21,10 @@ from router.settings.inward import GatewaySettings, HttpSettings, InboxSettings
 from router.settings.logins import HTTP_URL, PLAIN_TEXT, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl
 from router.settings.logins import TlsSettings as TlsSettings
 from router.settings.memory import MemorySettings
-from router.settings.routes import MISSING_TEXT, Missing, RouteSettings
+from router.settings.routes import RouteSettings
 from router.settings.section import Section
-from router.settings.values import Duration, Options, Size, Text, Texts, as_text
-
-_ENDPOINT: Final = "A `producer` endpoint of the catalog; its address, options and definitions then shape what is sent."
-_MOST: Final = "Most distinct destinations since the router's start; past them `sink-rejected`."
-_ENDPOINT_XID: Final = r"^/endpoints/[^/]+$"
+from router.settings.sinks.kinds import Sink
+from router.settings.values import Duration, Options, Size, Text, Texts
 
 
 class CatalogSettings(Section):
@@ -90,155 +88,10 @@ class SourceSettings(Section):
     )
     users: Texts = Field((), description="HTTP: names of `http.auth` that may send here; none is all of them.")
 
-
-class TableSink(Section):
-    """A table on disk or in an object store, one append for each batch, exactly once."""
-
-    type: Literal["table"] = Field(description="`table`.")
-    format: Literal["delta", "parquet"] = Field(
-        "delta", description="Table format; parquet is one file for each batch."
-    )
-    path: str = Field(description="Folder of the table, or of all tables; for delta also a URL.", min_length=1)
-    layout: Literal["wide", "definition"] = Field(
-        "wide", description="One table for everything, or one for each definition, with the payload as typed columns."
-    )
-    table: str = Field(
-        "{messagegroup}/{messageid}", description="Layout definition: place of a table below `path`.", min_length=1
-    )
-    partition_by: Texts = Field(
-        (), description="Delta: columns to partition by: `day` or `hour` of `received`, or text columns of the table."
-    )
-    compact_after: int = Field(
-        100, ge=0, description="Delta: batches after which small files of a table are merged; 0 is never."
-    )
-    file_bytes: Size = Field(64 * 2**20, ge=2**20, description="Delta: size that merged files should have.")
-    keep_replaced: Duration = Field(
-        timedelta(days=7), ge=timedelta(hours=1), description="Delta: how long replaced files stay for readers."
-    )
-
-
-class KafkaSink(Section):
-    """Topics of a Kafka cluster, at least once."""
-
-    type: Literal["kafka"] = Field(description="`kafka`.")
-    endpoint: str | None = Field(None, description=_ENDPOINT, pattern=_ENDPOINT_XID)
-    bootstrap_servers: str = Field(
-        "", description="Kafka brokers, HOST:PORT with commas; required unless `endpoint` has them.", min_length=1
-    )
-    topic: str = Field(
-        "", description="Topic, or a template such as events.{messagegroup}; required without `endpoint`.", min_length=1
-    )
-    mode: Literal["binary", "structured"] = Field(
-        "binary", description="CloudEvents content mode; with `endpoint` its definitions tell."
-    )
-    missing: Missing = Field("placeholder", description=MISSING_TEXT)
-    key: str | None = Field(None, description="Template of the record key when neither event nor source gives one.")
-    lineage: bool = Field(True, description="Whether the `xrouter-*` headers are added.")
-    max_destinations: int = Field(10_000, ge=1, description=_MOST)
-    max_message_bytes: Size = Field(
-        1_000_000, ge=65_536, description="Largest record the brokers take; a larger one is `sink-rejected`."
-    )
-    username: str | None = Field(None, description="User name at the broker.")
-    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
-    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
-    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
-    sasl: Sasl | None = Field(None, description=SASL_TEXT)
-    token_endpoint: str | None = Field(None, description=TOKENS_TEXT, pattern=HTTP_URL)
-    token_scope: str | None = Field(None, description=SCOPE_TEXT)
-    token_ca: str | None = Field(None, description=TOKEN_CA_TEXT)
-    options: Options = Field({}, description="More options of the Kafka producer, by their own names.")
-
-
-class JsonLinesSink(Section):
-    """JSON lines, one file for each batch in a folder, or standard output (at least once)."""
-
-    type: Literal["jsonl"] = Field(description="`jsonl`.")
-    path: str = Field("-", description="Folder of the files; `-` is standard output.", min_length=1)
-
-
-class MessageSink(Section):
-    """What the sinks of all message protocols but Kafka have in common: at least once, each message confirmed."""
-
-    endpoint: str | None = Field(None, description=_ENDPOINT, pattern=_ENDPOINT_XID)
-    mode: Literal["binary", "structured"] | None = Field(
-        None, description="CloudEvents content mode; unset is what definition and endpoint ask for, else binary."
-    )
-    lineage: bool = Field(True, description="Whether `xrouter-*` properties are added where the mode has properties.")
-    pass_headers: bool = Field(
-        True,
-        description="Whether headers that were no attributes of the event are passed on, where the target has any.",
-    )
-    max_destinations: int = Field(10_000, ge=1, description=_MOST)
-    missing: Missing = Field("placeholder", description=MISSING_TEXT)
-    username: str | None = Field(None, description="User name at the target.")
-    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
-    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
-    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
-    timeout: Duration = Field(timedelta(seconds=30), gt=timedelta(0), description="Longest wait for a confirmation.")
-    max_body: Size | None = Field(
-        None,
-        ge=1,
-        description="Largest body sent, for targets that cannot say theirs; a larger one is `sink-rejected`.",
-    )
-
-
-class MqttSink(MessageSink):
-    """Topics of an MQTT broker, each message acknowledged by it."""
-
-    type: Literal["mqtt"] = Field(description="`mqtt`.")
-    uri: Texts = Field((), description="Address such as mqtt://host:1883 or mqtts://host, or several tried in turn.")
-    topic: str | None = Field(None, description="Topic, or a template such as events/{messagegroup}/{type}.")
-    qos: int = Field(1, ge=0, le=1, description="Least quality of service; 0 is not confirmed by the broker.")
-    retain: bool = Field(False, description="Whether the broker keeps the last message of each topic.")
-    version: Annotated[Literal["5.0", "3.1.1"], BeforeValidator(as_text)] | None = Field(
-        None, description="Protocol version; unset is the endpoint's, else 5.0. 3.1.1 has structured mode only."
-    )
-
-
-class AmqpSink(MessageSink):
-    """Nodes of an AMQP 1.0 broker, each message accepted by it."""
-
-    type: Literal["amqp"] = Field(description="`amqp`.")
-    uri: Texts = Field((), description="Address such as amqp://host:5672 or amqps://host, or several tried in turn.")
-    node: str | None = Field(None, description="Node (queue, topic), or a template such as events/{messagegroup}.")
-
-
-class NatsSink(MessageSink):
-    """Subjects of a NATS server; with JetStream each message is stored by a stream."""
-
-    type: Literal["nats"] = Field(description="`nats`.")
-    uri: Texts = Field((), description="Address such as nats://host:4222 or tls://host, or several tried in turn.")
-    subject: str | None = Field(None, description="Subject, or a template such as events.{messagegroup}.{type}.")
-    jetstream: bool = Field(
-        True, description="Whether a stream must confirm each message; false is core NATS, which may lose some."
-    )
-    token: SecretStr | None = Field(None, description="Token, by reference.")
-    credentials: str | None = Field(None, description="File with a user's JWT and seed (`.creds`).")
-    seed: str | None = Field(None, description="File with an nkey seed.")
-
-
-class HttpSink(MessageSink):
-    """HTTP targets, each message confirmed by a 2xx answer."""
-
-    type: Literal["http"] = Field(description="`http`.")
-    url: str | None = Field(None, description="URL, or a template such as https://host/events/{messagegroup}/{type}.")
-    method: str = Field("POST", description="Method, unless the endpoint or a definition has one.", pattern="^[A-Z]+$")
-    headers: Options = Field({}, description="More headers, by name; those that are secret only by reference.")
-    bearer: SecretStr | None = Field(None, description="Bearer token, by reference.")
-    api_key: SecretStr | None = Field(None, description="API key, by reference, sent in the header `api_key_header`.")
-    api_key_header: str = Field("X-API-Key", description="Header of `api_key`.", pattern="^[A-Za-z0-9-]+$")
-    version: Annotated[Literal["1.1", "2"], BeforeValidator(as_text)] | None = Field(
-        None, description="HTTP version; unset takes HTTP/2 where TLS offers it; 2 without TLS is prior knowledge."
-    )
-    in_flight: int = Field(8, ge=1, le=256, description="Most requests at a time; those of one partition keep order.")
-    webhook_origin: str | None = Field(
-        None, description="Our name in the validation handshake of webhooks; unset sends none."
-    )
-
-
-Sink = Annotated[
-    TableSink | KafkaSink | JsonLinesSink | MqttSink | AmqpSink | NatsSink | HttpSink, Field(discriminator="type")
-]
+    @property
+    def client_options(self) -> Mapping[str, SecretStr]:
+        """Options of the Kafka client."""
+        return self.kafka
 
 
 class MatchSettings(Section):

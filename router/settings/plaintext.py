@@ -5,25 +5,20 @@ No address is excepted, loopback neither: who means to do without TLS says so wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
-from bindings.kafka.addresses import brokers_of, protocol_of
+from bindings.protocols import sending_of
+from bindings.sending import shown
 from router.settings.inward import KafkaInboxSettings
-from router.settings.model import HttpSink, KafkaSink, MessageSink, Settings, SourceSettings
+from router.settings.model import Settings, SourceSettings
 from router.settings.places import names_secret
-from router.settings.values import Options, revealed
+from router.settings.sinks.contract import RemoteSink
+from router.settings.values import revealed
 
-Party = SourceSettings | KafkaSink | KafkaInboxSettings | MessageSink
+Party = SourceSettings | KafkaInboxSettings | RemoteSink
 """The settings of one client of somebody else's server."""
-_CLEAR: Final[Mapping[str, frozenset[str]]] = {
-    "mqtt": frozenset({"mqtt", "tcp", "ws", ""}),
-    "nats": frozenset({"nats", "ws", ""}),
-    "amqp": frozenset({"amqp"}),
-    "http": frozenset({"http"}),
-}
-"""Schemes without TLS, by kind; with ``tls`` those of MQTT and NATS have it all the same."""
 REMEDY: Final = "use an address with TLS, or set allow_plaintext_password if this connection may be read on its way"
 
 
@@ -31,8 +26,7 @@ def sends_secret(party: Party) -> bool:
     """Tell whether a secret crosses the connection; a client key, an nkey seed or a NATS user's seed never does."""
     if any(getattr(party, name, None) is not None for name in ("password", "token", "bearer", "api_key")):
         return True
-    named = party.headers if isinstance(party, HttpSink) else _options(party)
-    return any(names_secret(name) for name in named)
+    return any(names_secret(name) for name in party.client_options)
 
 
 def holds_secret(party: Party) -> bool:
@@ -45,13 +39,8 @@ def exposed(kind: str, addresses: Iterable[str], party: Party) -> str:
     """Return the first of *addresses* that would carry a secret of *party* in plain text; empty when none does."""
     if party.allow_plaintext_password or not sends_secret(party):
         return ""
-    if kind == "kafka":
-        return _exposed_brokers(addresses, party)
-    for address in addresses:
-        scheme = urlsplit(address).scheme.lower() if "://" in address else ""
-        if scheme in _CLEAR[kind] and (party.tls is None or kind in ("amqp", "http")):
-            return _shown(address)
-    return ""
+    tls, login = party.tls is not None, getattr(party, "username", None) is not None
+    return sending_of(kind).exposed(addresses, tls=tls, login=login, options=revealed(party.client_options))
 
 
 def plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -59,22 +48,14 @@ def plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     for source in settings.catalog.source:
         parts = urlsplit(source) if source.lower().startswith("http://") else None
         if parts is not None and parts.password is not None and not settings.catalog.allow_plaintext_password:
-            yield "catalog.allow_plaintext_password", f"{_shown(source)} would get its password in plain text; {REMEDY}"
+            yield "catalog.allow_plaintext_password", f"{shown(source)} would get its password in plain text; {REMEDY}"
     for name, sink in settings.sinks.items():
-        if isinstance(sink, KafkaSink | MessageSink):
-            yield from _faults(f"sinks.{name}", sink.type, _own(sink), sink)
+        if (remote := sink.remote) is not None:
+            yield from _faults(f"sinks.{name}", remote.family, remote.own_addresses, remote)
     for index, source_settings in enumerate(settings.sources):
         yield from _tokens(f"sources.{index}", source_settings)
     if settings.inbox.kafka is not None:
         yield from _faults("inbox.kafka", "kafka", [settings.inbox.kafka.bootstrap_servers], settings.inbox.kafka)
-
-
-def _own(sink: KafkaSink | MessageSink) -> list[str]:
-    if isinstance(sink, KafkaSink):
-        return [sink.bootstrap_servers] if sink.bootstrap_servers else []
-    if isinstance(sink, HttpSink):
-        return [sink.url] if sink.url is not None else []
-    return list(getattr(sink, "uri", ()))
 
 
 def _faults(key: str, kind: str, addresses: Iterable[str], party: Party) -> Iterator[tuple[str, str]]:
@@ -87,29 +68,4 @@ def _faults(key: str, kind: str, addresses: Iterable[str], party: Party) -> Iter
 def _tokens(key: str, party: Party) -> Iterator[tuple[str, str]]:
     endpoint = getattr(party, "token_endpoint", None) or ""
     if endpoint.lower().startswith("http://") and not party.allow_plaintext_password:
-        yield f"{key}.token_endpoint", f"{_shown(endpoint)} would get the client secret in plain text; {REMEDY}"
-
-
-def _exposed_brokers(addresses: Iterable[str], party: Party) -> str:
-    try:
-        brokers = brokers_of(addresses)
-    except ValueError:
-        return ""  # a fault of its own
-    login = getattr(party, "username", None) is not None
-    tls = party.tls is not None or brokers.tls
-    protocol = protocol_of(brokers.security, tls=tls, login=login, options=revealed(_options(party)))
-    return brokers.servers if brokers.servers and not protocol.endswith("SSL") else ""
-
-
-def _options(party: Party) -> Options:
-    if isinstance(party, SourceSettings):
-        return party.kafka
-    return party.options if isinstance(party, KafkaSink | KafkaInboxSettings) else {}
-
-
-def _shown(address: str) -> str:
-    """Return an address without user, password and query."""
-    scheme, mark, rest = address.partition("://")
-    place = rest if mark else scheme
-    host = place.partition("/")[0].rpartition("@")[2]
-    return f"{scheme}://{host}" if mark else host
+        yield f"{key}.token_endpoint", f"{shown(endpoint)} would get the client secret in plain text; {REMEDY}"

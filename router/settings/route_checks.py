@@ -8,8 +8,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Final
 
-from router.settings.model import KafkaSink, MessageSink, Settings, TableSink
-from router.settings.names import DEAD_LETTER_VARIABLES, NameTemplateError, parse_name
+from router.settings.model import Settings
 from router.settings.routes import REASONS, Numbered, When, event_routes, letter_routes
 from router.settings.takers import event_sinks
 
@@ -35,14 +34,6 @@ def route_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     if events and not events[-1][1].when.always:
         yield "routes", f"records that no line takes would have nowhere to go; {remedy}"
     yield from _letters(settings, letters)
-
-
-def letter_topic_faults(key: str, template: str) -> Iterator[tuple[str, str]]:
-    """Yield what keeps a template from naming the topics of dead letters."""
-    try:
-        parse_name(template, DEAD_LETTER_VARIABLES)
-    except NameTemplateError as error:
-        yield key, str(error)
 
 
 def _in_order(routes: list[Numbered], what: str) -> Iterator[tuple[str, str]]:
@@ -77,9 +68,9 @@ def _letters(settings: Settings, letters: list[Numbered]) -> Iterator[tuple[str,
     for key, names in {"dead_letters.sinks": settings.dead_letters.sinks, **lists}.items():
         for name in names:
             sink = settings.sinks.get(name)
-            if isinstance(sink, TableSink) and name in events:
+            if sink is not None and sink.tabular and name in events:
                 yield key, f"table {name} also takes events, whose columns differ; give dead letters their own"
-            if isinstance(sink, MessageSink) or (isinstance(sink, KafkaSink) and sink.endpoint):
+            if sink is not None and sink.sends_messages:
                 yield key, f"{name} sends events only; name a table, JSON lines or Kafka topic instead"
 
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from difflib import get_close_matches
-from typing import Final
 
-from bindings.kafka.addresses import brokers_of, contradiction
 from catalog.documents.reach import Reach
-from router.settings.inward import HttpAuthSettings, KafkaInboxSettings
-from router.settings.logins import TlsSettings
-from router.settings.model import AmqpSink, KafkaSink, Settings, SourceSettings
+from router.settings.clusters import broker_faults, kafka_login_faults
+from router.settings.inward import HttpAuthSettings
+from router.settings.logins import clear_faults, login_faults
+from router.settings.model import Settings, SourceSettings
 from router.settings.takers import letter_sinks
-from router.settings.values import Options, revealed
-
-KafkaLogin = SourceSettings | KafkaSink | KafkaInboxSettings
-_HOST_CHECK: Final = "ssl.endpoint.identification.algorithm"
-_MECHANISM: Final = ("sasl.mechanism", "sasl.mechanisms")
 
 
 def security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -27,21 +21,17 @@ def security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     except ValueError as error:
         yield "catalog.allow_addresses", f"names no network: {error}; write one such as 10.0.0.0/8"
     for index, source in enumerate(settings.sources):
-        yield from _kafka(f"sources.{index}", source, "kafka", source.kafka)
-        yield from _brokers(f"sources.{index}.bootstrap_servers", source.bootstrap_servers, source, source.kafka)
+        yield from kafka_login_faults(f"sources.{index}", source, "kafka", source.kafka)
+        yield from broker_faults(f"sources.{index}.bootstrap_servers", source.bootstrap_servers, source, source.kafka)
         yield from _users(f"sources.{index}.users", source, settings.http.auth)
-        yield from _clear(f"sources.{index}.uris", source.uris, source.tls)
+        yield from clear_faults(f"sources.{index}.uris", source.uris, source.tls)
     for name, sink in settings.sinks.items():
-        if isinstance(sink, KafkaSink):
-            yield from _kafka(f"sinks.{name}", sink, "options", sink.options)
-            yield from _brokers(f"sinks.{name}.bootstrap_servers", sink.bootstrap_servers, sink, sink.options)
-        if isinstance(sink, AmqpSink):
-            yield from _clear(f"sinks.{name}.uri", sink.uri, sink.tls)
+        yield from sink.login_faults(f"sinks.{name}")
     if settings.inbox.kafka is not None:
         inbox = settings.inbox.kafka
         yield from login_faults("inbox.kafka", inbox.username, inbox.password is not None)
-        yield from _kafka("inbox.kafka", inbox, "options", inbox.options)
-        yield from _brokers("inbox.kafka.bootstrap_servers", inbox.bootstrap_servers, inbox, inbox.options)
+        yield from kafka_login_faults("inbox.kafka", inbox, "options", inbox.options)
+        yield from broker_faults("inbox.kafka.bootstrap_servers", inbox.bootstrap_servers, inbox, inbox.options)
     if settings.http.auth is not None:
         yield from _auth("http.auth", settings.http.auth)
 
@@ -57,58 +47,12 @@ def cautions(settings: Settings) -> Iterator[tuple[str, str]]:
         )
 
 
-def login_faults(key: str, username: str | None, password: bool) -> Iterator[tuple[str, str]]:
-    """Yield what is missing of a user name and its password."""
-    if password and username is None:
-        yield f"{key}.username", "is missing beside password; add it"
-    if username is not None and not password:
-        yield f"{key}.password", "is missing beside username; add it as ${VAR} or file:/path"
-
-
 def is_loopback(host: str) -> bool:
     """Tell whether only this machine reaches an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-def _kafka(key: str, login: KafkaLogin, name: str, options: object) -> Iterator[tuple[str, str]]:
-    if login.sasl is not None and login.username is None:
-        yield f"{key}.sasl", "needs username and password; add them, or leave it out"
-    if login.sasl == "oauthbearer" and login.token_endpoint is None:
-        yield f"{key}.token_endpoint", "is missing beside sasl: oauthbearer; add the URL that gives tokens"
-    if login.sasl != "oauthbearer":
-        for field in ("token_endpoint", "token_scope", "token_ca"):
-            if getattr(login, field) is not None:
-                yield f"{key}.{field}", "is for sasl: oauthbearer only; leave it out"
-    if not isinstance(options, dict):
-        return
-    for option in _MECHANISM:
-        if option in options and login.username is not None:
-            yield f"{key}.{name}.{option}", "is only known to one of the two clients; set sasl instead"
-    if _HOST_CHECK in options:
-        yield f"{key}.{name}.{_HOST_CHECK}", "host names are always checked; leave it out, and mend the certificate"
-
-
-def _brokers(key: str, servers: str | None, login: KafkaLogin, options: Options) -> Iterator[tuple[str, str]]:
-    """Yield how the addresses of Kafka brokers contradict each other or what is set beside them."""
-    try:
-        security = brokers_of([servers or ""]).security
-    except ValueError as error:
-        yield key, str(error)
-        return
-    tls, named = login.tls is not None, login.username is not None
-    fault = contradiction(security, tls=tls, login=named, options=revealed(options))
-    if fault:
-        yield key, fault
-
-
-def _clear(key: str, uris: Sequence[str], tls: TlsSettings | None) -> Iterator[tuple[str, str]]:
-    """Yield AMQP addresses whose scheme says no TLS where certificates say TLS."""
-    for uri in uris:
-        if tls is not None and uri.lower().startswith("amqp:"):
-            yield key, "has an address without TLS, and tls is set; write amqps://, or leave out tls"
 
 
 def _users(key: str, source: SourceSettings, auth: HttpAuthSettings | None) -> Iterator[tuple[str, str]]:
@@ -138,7 +82,7 @@ def retention_cautions(settings: Settings) -> Iterator[tuple[str, str]]:
     if not settings.dead_letters.retention.on:
         return
     for name in letter_sinks(settings):
-        if settings.sinks[name].type == "kafka":
+        if settings.sinks[name].topics is not None:
             yield (
                 "dead_letters.retention",
                 f"letters in Kafka (sink {name}) go by the retention of their topics; set retention.ms there to match",

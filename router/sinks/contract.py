@@ -6,6 +6,7 @@ checkpoint generation, and differ between what a sink gets as events and as dead
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,6 +74,13 @@ class ArrowSink(Protocol):
             SinkError: the destination cannot take it now; nothing of the batch is visible.
         """
         ...
+
+    def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
+        """Yield those rows of its *share* of a batch that the sink lacks, as far as it can tell.
+
+        A row that it has for certain is left out, and no other; one that it refused comes with its own reason.
+        """
+        return iter(share)
 
     def already(self, commit: Commit) -> bool:
         """Tell whether the batch had been written before; never True for a sink that cannot know (standard output).

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 
 from bindings.private import sync_path
 from catalog.escaping import escaped_json
-from router.sinks.contract import Commit, WriteResult
-from router.sinks.forms import INSTANT, JsonForm
+from router.settings.sinks.jsonlines import JsonLinesSink as JsonLinesSettings
+from router.sinks.contract import ArrowSink, Commit, WriteResult
+from router.sinks.forms import INSTANT, JsonForm, dead_letter_to_json_line, wide_to_json_line
 from router.sinks.tables.files import batch_file, has_batch, refused, write_atomically
 
 _SLICE: Final = 1000
@@ -23,7 +24,15 @@ _LAST: Final = 253_402_300_799_999_999
 """Microseconds of the first and last instant that a ``datetime`` can be."""
 
 
-class JsonLinesSink:
+def open_lines(name: str, settings: JsonLinesSettings, kind: str, catalog: object, framings: object) -> ArrowSink:
+    """Make the sink of lines for events or dead letters."""
+    form = wide_to_json_line if kind == "events" else dead_letter_to_json_line
+    if settings.is_stdout:
+        return StandardOutputSink(name, form)
+    return JsonLinesSink(name, Path(settings.path), form)
+
+
+class JsonLinesSink(ArrowSink):
     """Writes each batch as ``APP-VERSION.jsonl``, with the crash guarantees of the Parquet sink.
 
     ``form`` makes the line of one row: :func:`~router.sinks.forms.wide_to_json_line` for events,
@@ -59,7 +68,7 @@ class JsonLinesSink:
         return found
 
 
-class StandardOutputSink:
+class StandardOutputSink(ArrowSink):
     """Writes lines to standard output: at least once, since nothing can tell what a reader took.
 
     A terminal may be there, so characters that it would act upon are JSON escapes. A crash in mid-batch leaves whole

@@ -4,55 +4,21 @@ from __future__ import annotations
 
 from bindings.kafka.addresses import Brokers, brokers_of
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
-from bindings.kafka.login import SaslLogin
 from router.errors import BrokerUnreachable
-from router.settings import KafkaSink, Settings, revealed
+from router.settings import Settings
+from router.settings.clusters import kafka_client
 from router.settings.inward import KafkaInboxSettings
-from router.settings.security import KafkaLogin
-from router.settings.values import Options
 from router.sources.sources import Source
 
 
 def source_client(source: Source) -> KafkaClient:
     """Return how to reach the cluster of a Kafka source."""
-    return _client(Brokers(source.servers, source.security), source.settings, source.settings.kafka)
-
-
-def sink_client(sink: KafkaSink) -> KafkaClient:
-    """Return how to reach the cluster of a Kafka sink."""
-    return _client(brokers_of([sink.bootstrap_servers]), sink, sink.options)
+    return kafka_client(Brokers(source.servers, source.security), source.settings, source.settings.kafka)
 
 
 def inbox_client(inbox: KafkaInboxSettings) -> KafkaClient:
     """Return how to reach the cluster of an inbox topic."""
-    return _client(brokers_of([inbox.bootstrap_servers]), inbox, inbox.options)
-
-
-def _client(brokers: Brokers, settings: KafkaLogin, options: Options) -> KafkaClient:
-    tls = settings.tls
-    return KafkaClient(
-        brokers.servers,
-        _login(settings),
-        tls=tls is not None or brokers.tls,
-        security=brokers.security,
-        ca=tls.ca if tls else None,
-        cert=tls.cert if tls else None,
-        key=tls.key if tls else None,
-        options=revealed(options),
-    )
-
-
-def _login(settings: KafkaLogin) -> SaslLogin | None:
-    if settings.username is None:
-        return None
-    return SaslLogin(
-        settings.username,
-        settings.password.get_secret_value() if settings.password else "",
-        settings.sasl or "plain",
-        settings.token_endpoint or "",
-        settings.token_scope,
-        settings.token_ca,
-    )
+    return kafka_client(brokers_of([inbox.bootstrap_servers]), inbox, inbox.options)
 
 
 def check_reachable(sources: tuple[Source, ...], settings: Settings) -> None:
@@ -63,9 +29,9 @@ def check_reachable(sources: tuple[Source, ...], settings: Settings) -> None:
     """
     clients = [(f"source {source.endpoint}", source_client(source)) for source in sources if source.kind == "kafka"]
     clients += [
-        (f"sink {name}", sink_client(sink))
+        (f"sink {name}", client)
         for name, sink in settings.sinks.items()
-        if isinstance(sink, KafkaSink) and sink.bootstrap_servers
+        if sink.remote is not None and (client := sink.remote.own_cluster()) is not None
     ]
     if settings.inbox.kafka is not None:
         clients.append(("inbox", inbox_client(settings.inbox.kafka)))

@@ -7,11 +7,11 @@ Endpoints of one broker whose subscriptions overlap share a channel too, named b
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
-from urllib.parse import urlsplit
 
+from bindings.http.sending import path_of
 from bindings.kafka.addresses import Brokers, brokers_for
 from bindings.kafka.options import start_of, topic_of
 from catalog.errors import TemplateError
@@ -243,8 +243,3 @@ def _meet(one: Source, other: Source) -> bool:
         and (one.protocol == other.protocol)
         and any(overlap(here, there, one.protocol) for here in one.addresses for there in other.addresses)
     )
-
-
-def path_of(uris: Sequence[str]) -> str:
-    """Return the path of the first address that has one."""
-    return next((path for path in (urlsplit(uri).path for uri in uris) if path not in ("", "/")), "")

@@ -18,7 +18,7 @@ from router.errors import StateError
 from router.judging.worker_memory import ENVIRONMENT as WORKER_ENVIRONMENT
 from router.logs import jvm_log_conf
 from router.machine.memory import HEAP_OPTION, MIB, divided
-from router.settings import KafkaSink, Settings, revealed
+from router.settings import Settings, revealed
 from router.sources.sources import Source
 from router.spark.connectors import kafka_jars
 from router.spark.jvm import end_jvm, launch_jvm
@@ -73,7 +73,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     needs_kafka = (
         settings.inbox.kafka is not None
         or any(source.kind == "kafka" for source in sources)
-        or any(isinstance(sink, KafkaSink) for sink in settings.sinks.values())
+        or any(sink.needs_connector for sink in settings.sinks.values())
     )
     jars = kafka_jars() if needs_kafka else []
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

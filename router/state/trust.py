@@ -20,10 +20,8 @@ from bindings.locks import waiting_lock
 from catalog.model import Catalog, Finding
 from router.errors import ConfigError, StateError
 from router.logs import get_logger
-from router.settings import KafkaSink, Settings
-from router.settings.model import HttpSink, MessageSink
+from router.settings import Settings
 from router.settings.plaintext import REMEDY, Party, exposed, holds_secret
-from router.settings.targets import kind_of
 from router.sources.sources import Source
 from router.state.durable import write_durably
 
@@ -209,14 +207,13 @@ def _of_sources(settings: Settings, sources: Iterable[Source]) -> Iterator[Clien
 
 def _of_sinks(settings: Settings, catalog: Catalog) -> Iterator[Client]:
     for name, sink in settings.sinks.items():
-        if not isinstance(sink, KafkaSink | MessageSink) or sink.endpoint is None:
+        remote = sink.remote
+        if remote is None or remote.endpoint is None:
             continue
-        field = "bootstrap_servers" if isinstance(sink, KafkaSink) else "url" if isinstance(sink, HttpSink) else "uri"
-        kind = "kafka" if isinstance(sink, KafkaSink) else kind_of(sink)
-        endpoint = catalog.endpoints.get(sink.endpoint)
-        own = getattr(sink, field)
-        addresses = (own,) if isinstance(own, str) and own else own or (endpoint.uris if endpoint else ())
-        yield Client(f"sink {name}", f"sinks.{name}", field, kind, tuple(addresses), sink, bool(own))
+        endpoint, own = catalog.endpoints.get(remote.endpoint), remote.own_addresses
+        addresses = own or tuple(endpoint.uris if endpoint else ())
+        place = f"sinks.{name}"
+        yield Client(f"sink {name}", place, remote.address_field, remote.family, addresses, remote, bool(own))
 
 
 def _pointer(place: str, field: str) -> str:

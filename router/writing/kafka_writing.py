@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from router.errors import SinkError
 from router.faults import fault_of, is_unreadable
 from router.settings import KafkaSink
-from router.sources.clusters import sink_client
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +32,7 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    options = sink_client(sink).jvm()
+    options = sink.cluster().jvm()
     try:
         rows.write.format("kafka").options(**options).save()
     except (PySparkException, Py4JJavaError) as error:

@@ -20,8 +20,8 @@ from catalog.values import text_of
 from router.settings import KafkaSink, Settings
 from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, Template, value_name
 from router.sinks.contract import Rejected
+from router.sinks.messages.opening import spread_key
 from router.sinks.messages.spread import Spread, kept_spread
-from router.sinks.opening import spread_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -34,8 +34,8 @@ def capped_topics(settings: Settings, topics: Mapping[str, Template], catalog: C
     """Return, by sink, the topics that Kafka sinks have had, for those whose templates may make more than their cap."""
     found: dict[str, Spread] = {}
     for name, template in topics.items():
-        sink = settings.sinks[name]
-        if isinstance(sink, KafkaSink) and is_counted(sink, template, catalog):
+        sink = settings.sinks[name].topics
+        if sink is not None and is_counted(sink, template, catalog):
             found[name] = kept_spread(spread_key(name, sink), sink.max_destinations)
     return found
 

@@ -18,11 +18,10 @@ from router.errors import SinkError
 from router.judging.plan import Plan
 from router.judging.stages import came_from
 from router.routing.limits import LetterLimits
-from router.settings import KafkaSink, MessageSink, TableSink, event_sinks, letter_sinks, revealed
+from router.settings import KafkaSink, event_sinks, letter_sinks, revealed
 from router.sinks import ArrowSink, Rejected, open_sink
 from router.sinks.forms import AMBIGUOUS, DEAD_LETTER, DECIDED, TIME_TEXT, WIDE
 from router.sinks.messages.events import MESSAGE
-from router.sinks.missed import missed
 from router.watching.batches import writing
 from router.writing.commits import Batch, commit_of
 from router.writing.kafka_columns import letter_headers, letter_value, sent_headers, sent_key
@@ -54,7 +53,7 @@ class BatchWriter:
         """Whether a batch needs a single write: one cluster, binary mode, and one destination for each record."""
         sinks = self._plan.settings.sinks
         used = {*event_sinks(self._plan.settings), *self._letters}
-        kafka = [sink for sink in (sinks[name] for name in used) if isinstance(sink, KafkaSink)]
+        kafka = [sink for name in used if (sink := sinks[name].topics) is not None]
         clusters = {repr((s.bootstrap_servers, s.username, s.tls, sorted(revealed(s.options).items()))) for s in kafka}
         lists = [self._plan.settings.dead_letters.sinks, *(route.to for route in self._plan.settings.routes)]
         single = all(len(names) == 1 for names in lists)
@@ -68,13 +67,12 @@ class BatchWriter:
         if self._plan.settings.dead_letters.order == "park":
             return True
         sinks = (self._plan.settings.sinks[name] for route in self._plan.settings.routes for name in route.to)
-        shaped = (isinstance(sink, MessageSink) or (isinstance(sink, KafkaSink) and sink.endpoint) for sink in sinks)
-        return bool(self._capped) or any(shaped)
+        return bool(self._capped) or any(sink.sends_messages for sink in sinks)
 
     @property
     def may_spill(self) -> bool:
         """Whether dead letters go to Kafka, which takes no record of any size."""
-        return any(isinstance(self._plan.settings.sinks[name], KafkaSink) for name in self._letters)
+        return any(self._plan.settings.sinks[name].topics is not None for name in self._letters)
 
     def write(self, rows: DataFrame, batch: Batch, held: HeldBack = NOTHING) -> Refused:
         """Write all outcomes of a batch, and return what single sinks refused of it; see the module for guarantees.
@@ -114,15 +112,14 @@ class BatchWriter:
         Raises:
             SinkError: a sink cannot be read.
         """
-        tables = (name for name in self._letters if not isinstance(self._plan.settings.sinks[name], KafkaSink))
+        tables = (name for name in self._letters if self._plan.settings.sinks[name].topics is None)
         return any(self._sink(name, letters=True).already(commit_of(name, batch, letters=True)) for name in tables)
 
     def taken(self, batch: Batch) -> frozenset[str]:
         """Return the sinks known to have their events of the batch: by its commit, or since they took it just now."""
         known = set(self._noted(batch))
         for name in self._routed_to():
-            sink = self._plan.settings.sinks[name]
-            if name in known or (isinstance(sink, KafkaSink) and not sink.endpoint):
+            if name in known or self._plan.settings.sinks[name].topics is not None:
                 continue
             try:
                 if self._sink(name).already(commit_of(name, batch)):
@@ -153,9 +150,8 @@ class BatchWriter:
                     Rejected(row["position"], reasons[name], row["endpoint"] or "", row["message"])
                     for row in share.to_pylist()
                 )
-                settings = self._plan.settings.sinks[name]
-                asked = None if isinstance(settings, KafkaSink) and not settings.endpoint else self._sink(name)
-                refused.add(name, missed(asked, commit_of(name, batch), told))
+                by_spark = self._plan.settings.sinks[name].topics is not None
+                refused.add(name, told if by_spark else self._sink(name).lacking(commit_of(name, batch), told))
         self._refuse(held, refused, batch)
         return self._write_dead(rows, batch, refused)
 
@@ -204,8 +200,8 @@ class BatchWriter:
         key: Column = F.col("key")
         headers = letter_headers(batch.kind, self._plan.epoch, batch.failed)
         for name, numbers in self._routed_to().items():
-            sink = sinks[name]
-            assert isinstance(sink, KafkaSink)
+            sink = sinks[name].topics
+            assert sink is not None
             mine = _route_in(numbers)
             topic = F.when(mine, F.col(f"m.topic_{name}")).otherwise(topic)
             key = F.when(mine, sent_key(sink)).otherwise(key)
@@ -213,16 +209,16 @@ class BatchWriter:
         out = rows.select(
             topic.alias("topic"), key.alias("key"), letter_value().alias("value"), headers.alias("headers")
         )
-        sink = sinks[self._letters[0]]
-        assert isinstance(sink, KafkaSink)
+        sink = sinks[self._letters[0]].topics
+        assert sink is not None
         names = [*self._routed_to(), *self._letters]
         self._save(out, sink, ",".join(dict.fromkeys(names)), names)
 
     def _write_events(self, name: str, rows: DataFrame, batch: Batch) -> tuple[Rejected, ...]:
         from pyspark.sql import functions as F
 
-        sink = self._plan.settings.sinks[name]
-        if isinstance(sink, KafkaSink) and not sink.endpoint:
+        settings = self._plan.settings.sinks[name]
+        if (sink := settings.topics) is not None:
             rejected: tuple[Rejected, ...] = ()
             if name in self._capped:
                 rows, rejected = within(rows, f"topic_{name}", self._capped[name])
@@ -251,15 +247,15 @@ class BatchWriter:
         }
         # All but tables also need the time as it was written, which a table's instant cannot give back.
         tables = DECIDED if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
-        schema = tables if isinstance(sink, TableSink) else MESSAGE
+        schema = tables if settings.tabular else MESSAGE
         made = rendered.select(*(columns[field].alias(field) for field in schema.names))
         return self._commit(name, made, schema, batch, letters=False)
 
     def _write_letters(self, name: str, rows: DataFrame, batch: Batch) -> None:
         from pyspark.sql import functions as F
 
-        sink = self._plan.settings.sinks[name]
-        if isinstance(sink, KafkaSink):
+        sink = self._plan.settings.sinks[name].topics
+        if sink is not None:
             out = rows.select(
                 F.col(f"m.letters_{name}").alias("topic"),
                 F.col("key"),

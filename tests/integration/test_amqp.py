@@ -13,10 +13,12 @@ import pytest
 from proton import symbol, timestamp, ulong
 
 from bindings.amqp import codec
-from bindings.amqp.sender import AmqpSender, OutMessage, SendError
+from bindings.amqp.outgoing import OutMessage
+from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, Subscription
 from bindings.inbox import Inbox, InboxRow
 from bindings.protocols import BINDINGS
+from bindings.sending import Unsettled
 from tests.support.amqp_client import (
     create_queue,
     delete_queue,
@@ -332,7 +334,7 @@ def test_a_broker_that_is_away_is_waited_for(host: str, says: str, inbox: Inbox)
         assert gateway.alive and not gateway.connected
     assert not gateway.alive
     sender = AmqpSender(Connection((uri,)), container_id="s", timeout=SECONDS)
-    with pytest.raises(SendError, match=says):
+    with pytest.raises(Unsettled, match=says):
         sender.send([OutMessage("q.x", b"x")])
     sender.close()
 

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bindings.amqp.sender import AmqpSender, OutMessage, SendError
+from bindings.amqp.outgoing import OutMessage
+from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, Login, Tls
 from bindings.inbox import Inbox
+from bindings.sending import Unsettled
 from tests.support.amqp_client import queue_name
 from tests.support.amqp_gateway import ENDPOINT, SECONDS, running
 from tests.support.qpid import Certificates, QpidBroker, make_certificates
@@ -72,6 +74,6 @@ def test_who_is_not_let_in_is_told(
         assert gateway.alive and not gateway.connected
     assert ("certificate" in told.lower()) == (fault in ("authority", "system", "host")), told
     assert ("unauthorized" in told) == (fault in ("password", "anonymous")), told
-    with pytest.raises(SendError) as caught:
+    with pytest.raises(Unsettled) as caught:
         AmqpSender(wrong, container_id="s", timeout=SECONDS).send([OutMessage("q.x", b"x")])
     assert PASSWORD not in f"{told}{caught.value}{caplog.text}"

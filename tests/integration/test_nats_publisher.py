@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bindings.gateways import Connection, Login, Subscription
-from bindings.nats.publisher import NatsPublisher, OutMessage, PublishError
+from bindings.nats.publisher import NatsPublisher, OutMessage
+from bindings.sending import Unsettled
 from tests.support.natsgateway import SECONDS, STREAM, Kept, make_stream, natives, running, stream, with_client
 from tests.support.natsserver import NatsServer
 from tests.support.waiting import wait_until
@@ -66,17 +67,17 @@ def test_a_message_at_which_the_server_ends_the_connection_is_refused(tmp_path: 
 def test_publisher_asks_to_try_again_what_can_pass(tmp_path: Path) -> None:
     server = NatsServer(tmp_path / "nats")
     publisher = NatsPublisher(Connection((server.uri,)), name="test", timeout=5, stream=True)
-    with pytest.raises(PublishError, match=str(server.port)):
+    with pytest.raises(Unsettled, match=str(server.port)):
         publisher.send([OutMessage("js.a")])
     with server:
-        with pytest.raises(PublishError, match="no stream"):
+        with pytest.raises(Unsettled, match="no stream"):
             publisher.send([OutMessage("js.a")])
         make_stream(server, max_msgs=1, discard="new")
         assert publisher.send([OutMessage("js.a")]) == [None]
-        with pytest.raises(PublishError, match="maximum messages"):
+        with pytest.raises(Unsettled, match="maximum messages"):
             publisher.send([OutMessage("js.a")])
         server.kill()
-        with pytest.raises(PublishError):
+        with pytest.raises(Unsettled):
             publisher.send([OutMessage("js.a")])
         server.start()
         with_client(server, lambda client: client.jetstream().purge_stream(STREAM))
@@ -91,7 +92,7 @@ def test_core_publisher_is_told_of_a_forbidden_subject_and_keeps_replies(tmp_pat
         publisher = NatsPublisher(connection, name="test", timeout=10, stream=False)
         store = Kept()
         with running(connection, store, Subscription("/endpoints/core", "open")):
-            with pytest.raises(PublishError, match="shut"):
+            with pytest.raises(Unsettled, match="shut"):
                 publisher.send([OutMessage("open", b"1"), OutMessage("shut", b"2")])
             assert publisher.send([OutMessage("open", b"3", reply="answers")]) == [None]
             arrived(store, 2)

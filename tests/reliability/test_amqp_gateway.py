@@ -17,9 +17,11 @@ import pytest
 
 from bindings.amqp.gateway import AmqpGateway
 from bindings.amqp.holding import GROUP
-from bindings.amqp.sender import AmqpSender, OutMessage, SendError
+from bindings.amqp.outgoing import OutMessage
+from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, Limits, Subscription
 from bindings.inbox import Inbox, InboxRow
+from bindings.sending import Unsettled
 from tests.support.amqp_client import depth, queue_name
 from tests.support.amqp_gateway import ENDPOINT, Counts, HeldStore, running, stored
 from tests.support.qpid import QpidBroker
@@ -70,7 +72,7 @@ def send(uri: str, queue: str, first: int, last: int) -> None:
 def _sent(sender: AmqpSender, messages: list[OutMessage]) -> bool:
     try:
         return sender.send(messages) == [None] * len(messages)
-    except SendError:
+    except Unsettled:
         return False
 
 

@@ -18,8 +18,10 @@ from nats.aio.client import Client as NatsClient
 from nats.js.errors import Error as StreamError
 from paho.mqtt.client import MQTTMessageInfo
 
-from bindings.amqp.sender import AmqpSender, OutMessage, SendError
+from bindings.amqp.outgoing import OutMessage
+from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection
+from bindings.sending import Unsettled
 from tests.support.mqtt_sender import Client as MqttClient
 
 CHUNK: Final = 500
@@ -162,7 +164,7 @@ class AmqpEventSender(Sender):
     def send(self, numbers: list[int]) -> AbstractSet[int]:
         try:
             answers = self._sender.send([self._message(number) for number in numbers])
-        except SendError:
+        except Unsettled:
             return set()
         return {number for number, refusal in zip(numbers, answers, strict=True) if refusal is None}
 

@@ -110,10 +110,8 @@ def _share(name: str, batch: OpenBatch, plan: Plan, *, noted: bool) -> Share:
     if noted:
         return Share(name, True, "as the router noted")
     settings = plan.settings.sinks[name]
-    if settings.type not in ("table", "jsonl"):
-        return Share(name, None, "a message target cannot be asked")
-    if settings.type == "table" and settings.layout == "definition":
-        return Share(name, None, "each of its tables knows for itself")
+    if settings.unasked:
+        return Share(name, None, settings.unasked)
     try:
         sink = open_sink(name, settings, "events", plan.catalog, plan.settings.framings)
         has = sink.already(Commit(commit_app(batch.generation, name), batch.batch))

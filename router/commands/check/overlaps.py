@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bindings.envelope import attribute_part
 from bindings.events import encode_event
 from bindings.protocols import BINDINGS, Binding
 from catalog.declared import Declarations
@@ -16,7 +17,6 @@ from catalog.findings import Findings
 from catalog.linting.overlaps import Overlap
 from catalog.model import Catalog, Definition, Endpoint, Finding, Property, PropertyType
 from router.matching.records import RecordMatcher
-from router.sinks.messages.parts import attribute_part, option_parts
 
 _ANY_PROTOCOL: Final = "HTTP"
 """What a witness travels over where neither definition says."""
@@ -60,7 +60,7 @@ def witness_record(overlap: Overlap) -> dict[str, Any]:
     binding = BINDINGS[overlap.protocol or _ANY_PROTOCOL]
     attributes = {key[2:]: text for key, text in overlap.values.items() if key.startswith("e.")}
     options = [(_property(key[2:], overlap), text) for key, text in overlap.values.items() if key.startswith("p.")]
-    parts = option_parts(binding.protocol, options)
+    parts = binding.sending.option_parts(options)
     record: dict[str, Any] = {"protocol": binding.protocol}
     if overlap.event:
         event = {**_REQUIRED, **attributes}

@@ -18,8 +18,8 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.errors import ConfigError, StateError
 from router.machine.descriptors import ENOUGH, descriptor_limit
-from router.settings import KafkaSink, Settings, load_settings
-from router.sources.clusters import sink_client, source_client
+from router.settings import Settings, load_settings
+from router.sources.clusters import source_client
 from router.sources.sources import missing_sources, sources_of
 from router.spark.connectors import KAFKA
 from router.spark.ivy import MANIFEST, JavaMissing, cache_root, find_java
@@ -174,8 +174,8 @@ def _brokers(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
         if source.kind == "kafka":
             yield _broker(f"source {source.endpoint}", source_client(source), source.topic)
     for name, sink in settings.sinks.items():
-        if isinstance(sink, KafkaSink) and sink.bootstrap_servers:
-            yield _broker(f"sink {name}", sink_client(sink))
+        if sink.remote is not None and (cluster := sink.remote.own_cluster()) is not None:
+            yield _broker(f"sink {name}", cluster)
 
 
 def _broker(name: str, client: KafkaClient, topic: str | None = None) -> Diagnosis:

@@ -18,7 +18,7 @@ from typing import Final, Literal, TypeVar, cast, get_args
 import msgspec
 
 from bindings.codings import coding_of
-from bindings.envelope import BATCH, REQUIRED, STRUCTURED
+from bindings.envelope import BATCH, REQUIRED, STRUCTURED, attribute_part
 from bindings.events import encode_event
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
@@ -34,7 +34,6 @@ from router.commands.emit.valid_values import content_type_of, event_id, value_o
 from router.errors import RouterError
 from router.matching.channels import source_of
 from router.matching.records import RecordMatcher, to_line
-from router.sinks.messages.parts import address_parts, attribute_part, option_parts
 
 T = TypeVar("T")
 Mode = Literal["binary", "structured", "native"]
@@ -108,7 +107,7 @@ class Producer:
             for prop in self.definition.protocoloptions
             if prop.value is not None or prop.required
         )
-        parts = option_parts(self._binding.protocol, options)
+        parts = self._binding.sending.option_parts(options)
         content_type = content_type_of(self.definition, self._payloads.family)
         data, self.payload_doubt = self._payloads.make(content_type, number, self._random, now)
         if self.mode == "native":
@@ -132,7 +131,7 @@ class Producer:
         keys = {part.key for part in parts}
         if content and self._binding.binary and self._binding.rule.content_type not in keys:
             parts.append(Part(self._binding.rule.content_type, content.encode()))
-        for key, text in address_parts(self._binding.protocol, self.definition, self.endpoint).items():
+        for key, text in self._binding.sending.channel(self.definition, self.endpoint).items():
             if key not in keys:
                 parts.append(Part(key, template_of(text, False).expand(context, encode=False).encode()))
         return parts
@@ -204,7 +203,7 @@ class Producer:
             template = _template(prop)
             wanted.update(dict.fromkeys(template.names if template else ()))
         keys = {prop.name for prop in self.definition.protocoloptions}
-        for key, text in address_parts(self._binding.protocol, self.definition, self.endpoint).items():
+        for key, text in self._binding.sending.channel(self.definition, self.endpoint).items():
             if key not in keys:
                 wanted.update(dict.fromkeys(template_of(text, False).names))
         missing = [name for name in wanted if name not in self._context]

@@ -14,20 +14,13 @@ from catalog.model import Finding
 from router.judging.plan import Plan
 from router.routing.routes import DEAD, Known, Rule, letter_number
 from router.routing.settled import Settled
-from router.settings import REASONS, JsonLinesSink, KafkaSink, Settings, TableSink, event_routes
-from router.settings.addresses import escaped, parse_address
+from router.settings import REASONS, Settings, event_routes
 from router.settings.names import (
-    DEAD_LETTER_VARIABLES,
-    EVENT_VARIABLES,
-    TABLE_VARIABLES,
     NameTemplate,
     Template,
-    escape_value,
     event_values,
-    parse_name,
     value_name,
 )
-from router.settings.targets import address_of, kind_of
 
 Records = Literal["all", "events", "native"]
 """Which records of a definition: all, those that arrive as CloudEvents, or those that become one by mapping."""
@@ -175,25 +168,13 @@ def _known(message: str, endpoint: str, settled: Settled) -> Known:
 def _destination(settings: Settings, name: str, known: Known, *, letters: bool = False) -> str:
     """Return the destination at a sink, as far as it is known; what the settings refer to is not looked up."""
     sink = settings.sinks[name]
-    if isinstance(sink, JsonLinesSink):
-        return "standard output" if sink.path == "-" else sink.path
-    if isinstance(sink, TableSink):
-        if letters or sink.layout == "wide":
-            return sink.path
-        parts = [_filled(parse_name(part, TABLE_VARIABLES), known, escape_value) for part in sink.table.split("/")]
-        return "/".join((sink.path.rstrip("/"), *parts))
-    if sink.endpoint is not None:
-        return sink.endpoint
-    key, text = ("topic", sink.topic) if isinstance(sink, KafkaSink) else address_of(sink)
-    written = str(settings.unresolved.get("sinks", {}).get(name, {}).get(key, ""))
-    if any(sign in written for sign in _REFERENCES):
-        return written
-    if isinstance(sink, KafkaSink):
-        return _filled(
-            parse_name(text or "", DEAD_LETTER_VARIABLES if letters else EVENT_VARIABLES), known, escape_value
-        )
-    kind = kind_of(sink)
-    return _filled(parse_address(text or "", kind), known, lambda value: escaped(value, kind))
+    if sink.remote is not None:
+        if sink.remote.endpoint is not None:
+            return sink.remote.endpoint
+        written = str(settings.unresolved.get("sinks", {}).get(name, {}).get(sink.remote.template_field, ""))
+        if any(sign in written for sign in _REFERENCES):
+            return written
+    return sink.destination(lambda template, escape: _filled(template, known, escape), letters=letters)
 
 
 def _filled(template: Template, known: Known, escape: Callable[[str], str]) -> str:

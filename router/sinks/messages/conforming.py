@@ -9,26 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import urlsplit
 
-from bindings.http.request import query_parts
+from bindings.envelope import EVENT_MEDIA
 from bindings.parts import Part
 from bindings.protocols import Binding
+from bindings.sending import Outbound
 from catalog.definitions.constraints import BASE64_KEY, Constraint
 from catalog.model import Catalog, Definition, Endpoint
 from catalog.values import media_type_of
 from router.matching.channels import ChannelBuilder
 from router.matching.facts import RawFacts, RawRow
 from router.matching.matcher import Matcher
-from router.sinks.messages.events import Event, Mode, Outbound
+from router.sinks.messages.events import Event, Mode
 
 _REMEMBERED: Final = 20_000
 _REMEMBERED_BYTES: Final = 4096
 """Messages with longer properties are matched each time, so that senders cannot fill the memory with them."""
-_ADDRESS: Final = {"KAFKA": "topic", "MQTT/5.0": "topic_name", "MQTT/3.1.1": "topic_name", "NATS": "subject"}
-_OF_MQTT_3: Final = frozenset({"topic_name", "qos", "retain"})
-_NEVER_SENT: Final = frozenset({"path", "status"})
-_EVENT_MEDIA: Final = "application/cloudevents"
 _MISMATCHES: Final = 4
 
 
@@ -97,7 +93,7 @@ class Conformance:
         return answers
 
     def _received(self, message: Outbound) -> Iterator[Part]:
-        found = received_parts(message, self._binding)
+        found = self._binding.sending.received(message, binary=self._binding.binary)
         return (part for part in found if part.key not in self._uncarried) if self._uncarried else found
 
     def _key(self, made: Made, parts: Sequence[Part]) -> Any:
@@ -107,7 +103,7 @@ class Conformance:
             return None
         attributes, content = made.event.attributes, made.event.attributes.get("datacontenttype")
         native = made.mode == "native"
-        if native and (self._sniffs[made.definition] or media_type_of(content).startswith(_EVENT_MEDIA)):
+        if native and (self._sniffs[made.definition] or media_type_of(content).startswith(EVENT_MEDIA)):
             return None
         options = self._options[made.definition]
         return (
@@ -136,21 +132,6 @@ class Conformance:
                 if winners[row] < 0:
                     told[source] = _fault(outcomes.nearest.get(row, []), outcomes.details[row])
         return told
-
-
-def received_parts(message: Outbound, binding: Binding) -> Iterator[Part]:
-    """Give the parts that a receiver of the message reads."""
-    address = _ADDRESS.get(binding.protocol)
-    if address is not None:
-        yield Part(address, message.address.encode())
-    if binding.protocol == "HTTP":
-        url = urlsplit(message.address)
-        yield Part("path", (url.path or "/").encode())
-        yield from query_parts(url.query.encode())
-    for part in message.parts:
-        lost = binding.protocol == "HTTP" and part.key in _NEVER_SENT
-        if part.key != address and not lost and (binding.binary or part.key in _OF_MQTT_3):
-            yield part
 
 
 def _keyed(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
-from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
 
-from bindings.amqp.options import node_of
 from bindings.envelope import STRUCTURED
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
-from bindings.protocols import Binding
+from bindings.protocols import BINDINGS, Binding
+from bindings.sending import Outbound
 from catalog.definitions.constraints import literal_equal, template_of
 from catalog.definitions.targets import target_of
 from catalog.errors import RecordError, TemplateError
@@ -27,18 +26,13 @@ from catalog.model import Catalog, Definition, Endpoint, Property
 from catalog.record import bytes_of
 from catalog.templates import TEMPLATE_TYPES, Template
 from catalog.values import is_any_timestamp, percent_decode, text_of
-from router.settings.addresses import AddressError, TargetKind, checked, encoded
+from router.settings.addresses import AddressError, checked
 from router.sinks.messages.conforming import Conformance, Made
-from router.sinks.messages.events import Event, Mode, NotTaken, Outbound, outbound
-from router.sinks.messages.parts import address_parts, option_parts
+from router.sinks.messages.events import Event, Mode, NotTaken, outbound
 from router.sinks.messages.passing import HeaderPassing
 
-_ADDRESS: Final[Mapping[TargetKind, str]] = {"mqtt": "topic_name", "nats": "subject", "kafka": "topic"}
-_BY_CHANNEL: Final = frozenset({"topic_name", "subject", "topic", "path", "method", "key", "status"})
-"""Options that the channel settles when a definition requires them without a value."""
 _OF_EVENT: Final[Mapping[str, str]] = {"message-id": "id", "creation-time": "time", "message_id": "id"}
 _QUERY: Final = "query."
-_CHANNEL_SCALARS: Final[Mapping[TargetKind, tuple[str, ...]]] = {"mqtt": ("qos", "retain"), "kafka": ("partition",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +59,9 @@ class _Try:
 class EndpointShape:
     """Makes messages for one endpoint. ``mode`` overrides what its definitions ask for; ``base`` is a URL for HTTP.
 
-    MQTT messages have at least the QoS ``least_qos``, whatever endpoint and definition say: what is to be confirmed
-    cannot be sent with 0. ``passing`` adds the headers that records came with; None leaves them out. ``uncarried`` are
-    parts that the target has no place for.
+    ``least`` has numbers that parts have at least, whatever endpoint and definition say, in place of those of the
+    protocol: what is to be confirmed cannot be sent with QoS 0. ``passing`` adds the headers that records came with;
+    None leaves them out. ``uncarried`` are parts that the target has no place for.
     """
 
     def __init__(
@@ -75,21 +69,21 @@ class EndpointShape:
         catalog: Catalog,
         endpoint: Endpoint,
         binding: Binding,
-        target: TargetKind,
         *,
         mode: Mode | None = None,
         lineage: bool = True,
         base: str = "",
-        least_qos: int = 1,
+        least: Mapping[str, int] | None = None,
         passing: HeaderPassing | None = None,
         uncarried: frozenset[str] = frozenset(),
     ) -> None:
         self._endpoint = endpoint
         self._binding = binding
-        self._target = target
+        self._sending = binding.sending
         self._lineage = lineage
         self._base = base
-        self._least_qos = least_qos
+        self._least = {**binding.sending.least, **(least or {})}
+        self._by_channel = frozenset().union(*(each.sending.by_channel for each in BINDINGS.values()))
         self._passing = passing
         known = (catalog.definitions[xid] for xid in endpoint.candidates if xid in catalog.definitions)
         self._candidates = tuple(self._usable(known, mode))
@@ -155,42 +149,31 @@ class EndpointShape:
     def _made(self, candidate: _Candidate, event: Event) -> Outbound:
         definition = candidate.definition
         values = {**event.attributes, **captured(definition, event), **event.context}
-        parts = option_parts(self._binding.protocol, self._options(definition, values))
+        parts = self._sending.option_parts(self._options(definition, values))
         for part in parts:
-            if part.text is None and not self._carries_bytes(part.key):
+            if part.text is None and not self._sending.carries_bytes(part.key):
                 raise NotTaken(f"{part.key} has to be text, and its bytes are no UTF-8")
         keys = {part.key for part in parts}
-        for name in _CHANNEL_SCALARS.get(self._target, ()):
+        for name in self._sending.scalars:
             if name in self._endpoint.options and name not in keys:
                 parts.append(Part(name, msgspec.json.encode(self._endpoint.options[name]), JSON_KIND))
-        if self._target == "mqtt":
-            parts = [self._confirmable(part) for part in parts]
+        parts = [self._raised(part) for part in parts]
         parts += [part for part in self._listed(values) if part.key not in keys]
-        for name, text in self._channel(definition).items():
+        for name, text in self._sending.channel(definition, self._endpoint, connected=True).items():
             if name not in keys:
                 parts.append(Part(name, self._address_text(text, values).encode()))
-        if self._target == "kafka" and "key" not in keys:
+        if self._sending.key and self._sending.key not in keys:
             parts += self._key(event, values)
-        address = checked(self._address(definition, parts, values), self._target)
+        address = checked(self._address(definition, parts, values), self._sending)
         kept = [part for part in parts if not part.key.startswith(_QUERY)]
         return outbound(
             event, self._binding, candidate.mode, address, kept, lineage=self._lineage, passing=self._passing
         )
 
-    def _confirmable(self, part: Part) -> Part:
-        if part.key == "qos" and (part.text or "").isdecimal():
-            return part._replace(value=b"%d" % max(self._least_qos, int(part.text or "")))
+    def _raised(self, part: Part) -> Part:
+        if part.key in self._least and (part.text or "").isdecimal():
+            return part._replace(value=b"%d" % max(self._least[part.key], int(part.text or "")))
         return part
-
-    def _channel(self, definition: Definition) -> Mapping[str, str]:
-        """Return what the endpoint says where messages go; a topic may stand in the path of its address."""
-        found = address_parts(self._binding.protocol, definition, self._endpoint)
-        options = self._endpoint.options
-        if self._target != "mqtt" or options.get("topic") or options.get("topic_name"):
-            return found
-        uris = (urlsplit(uri) for uri in self._endpoint.uris)
-        topic = next((uri.path.lstrip("/") for uri in uris if uri.scheme.startswith("mqtt") and uri.path[1:]), "")
-        return {**found, "topic_name": topic} if topic else found
 
     def _options(self, definition: Definition, values: Mapping[str, str]) -> Iterator[tuple[Property, str]]:
         """Give the protocol options that are to be sent, with their texts."""
@@ -198,16 +181,11 @@ class EndpointShape:
             name = prop.name.rpartition(".")[2]
             if prop.value is not None:
                 yield prop, self._text(prop, values)
-            elif prop.required and prop.name not in _BY_CHANNEL and prop.name != self._binding.rule.content_type:
+            elif prop.required and prop.name not in self._by_channel and prop.name != self._binding.rule.content_type:
                 text = values.get(name, values.get(_OF_EVENT.get(name, "")))
                 if text is None:
                     raise NotTaken(f"requires {prop.name}, for which there is no value")
                 yield prop, text
-
-    def _carries_bytes(self, key: str) -> bool:
-        """Tell whether the protocol has a place for bytes there; AMQP's types are minded when it is encoded."""
-        listed = self._target != "mqtt" and key.startswith(("headers.", _QUERY))
-        return listed or self._target == "amqp" or key in ("key", "correlation_data")
 
     def _text(self, prop: Property, values: Mapping[str, str]) -> str:
         text = text_of(cast(Any, prop.value))
@@ -215,7 +193,7 @@ class EndpointShape:
             if "time" not in values:
                 raise NotTaken(f"{prop.name} is a time, and the event has none")
             return values["time"]
-        template = _template(prop, self._dots(prop.name))
+        template = _template(prop, self._sending.dotted and prop.name == self._sending.address)
         if template is None:
             return text
         made = template.expand(values, encode=prop.type == "uritemplate")
@@ -223,12 +201,9 @@ class EndpointShape:
             raise NotTaken(f"a value does not fit {prop.name} {prop.value!r}")
         return made
 
-    def _dots(self, name: str) -> bool:
-        return self._target == "nats" and name == "subject"
-
     def _listed(self, values: Mapping[str, str]) -> Iterator[Part]:
-        """Give headers and query values that the options of an HTTP endpoint list."""
-        for member in ("headers", "query") if self._target == "http" else ():
+        """Give headers and query values that the options of the endpoint list."""
+        for member in self._sending.listed:
             listed = self._endpoint.options.get(member)
             pairs = listed.items() if isinstance(listed, dict) else _pairs(listed)
             for name, value in pairs:
@@ -238,42 +213,24 @@ class EndpointShape:
     def _address_text(self, text: str, values: Mapping[str, str]) -> str:
         """Expand a template of the channel; values are encoded so that none adds a level or a wildcard."""
         template = template_of(text, False)
-        known = {name: encoded(values[name], self._target) for name in template.names if name in values}
+        known = {name: self._sending.encoded(values[name]) for name in template.names if name in values}
         return template.expand(known, encode=False)
 
     def _address(self, definition: Definition, parts: list[Part], values: Mapping[str, str]) -> str:
-        if self._target == "http":
-            return self._url(definition, parts)
-        if self._target == "amqp":
-            to = next((part.text for part in parts if part.key == "properties.to"), None)
-            path = next((urlsplit(uri).path.lstrip("/") for uri in self._endpoint.uris if urlsplit(uri).path), "")
-            node = node_of(self._endpoint.options) or path
-            return self._address_text(node, values) if node else to or ""
-        key = _ADDRESS[self._target]
-        return next((part.text or "" for part in parts if part.key == key), "")
-
-    def _url(self, definition: Definition, parts: list[Part]) -> str:
-        base = urlsplit(self._base or next(iter(self._endpoint.uris), ""))
         declared = any(prop.name == "path" and prop.value is not None for prop in definition.protocoloptions)
-        path = base.path
-        if declared or self._endpoint.options.get("path") or path.strip("/"):
-            path = next((part.text or "" for part in parts if part.key == "path"), path)
-        query = "&".join(
-            f"{quote(part.key.removeprefix(_QUERY), safe='')}={quote(part.value or b'', safe='')}"
-            for part in parts
-            if part.key.startswith(_QUERY)
+        return self._sending.address_of(
+            parts, self._endpoint, declared, self._base, lambda text: self._address_text(text, values)
         )
-        return urlunsplit((base.scheme, base.netloc, path, "&".join(filter(None, (base.query, query))), ""))
 
     def _key(self, event: Event, values: Mapping[str, str]) -> list[Part]:
-        """Return the key of a Kafka record: the endpoint's, else ``partitionkey``, else what a Kafka source had."""
+        """Return the key of the record: the endpoint's, else ``partitionkey``, else the one that the source had."""
         fixed = self._endpoint.options.get("key")
         own = event.attributes.get("partitionkey")
         if fixed:
             data: bytes | None = template_of(str(fixed), False).expand(values, encode=False).encode()
         else:
             data = own.encode() if own else source_key(event)
-        return [] if data is None else [Part("key", data, BINARY_KIND)]
+        return [] if data is None else [Part(self._sending.key, data, BINARY_KIND)]
 
 
 def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding) -> bool:
@@ -312,11 +269,12 @@ def captured(definition: Definition, event: Event) -> dict[str, str]:
 
 
 def source_key(event: Event) -> bytes | None:
-    """Return the key that a record from Kafka came with."""
-    if event.protocol != "KAFKA":
+    """Return the key that a record came with, where its protocol has keys."""
+    binding = BINDINGS.get(event.protocol)
+    if binding is None or not binding.sending.key:
         return None
     try:
-        return bytes_of(msgspec.json.decode(event.native), "key")
+        return bytes_of(msgspec.json.decode(event.native), binding.sending.key)
     except (msgspec.DecodeError, RecordError):
         return None  # the native record is shown, not relied on: an odd one has no key
 

@@ -16,13 +16,13 @@ import msgspec
 import pyarrow as pa
 
 from bindings.amqp.forms import TYPES, types_of
-from bindings.envelope import STRUCTURED
+from bindings.envelope import EVENT_MEDIA, STRUCTURED, UNESCAPED, attribute_part
 from bindings.events import encode_event
 from bindings.parts import JSON_KIND, Part
 from bindings.protocols import Binding
+from bindings.sending import Outbound
 from catalog.values import media_type_of
 from router.sinks.forms import AMBIGUOUS, TIME_TEXT, WIDE, instant_text, pairs_of
-from router.sinks.messages.parts import attribute_part
 from router.sinks.messages.passing import LINEAGE as LINEAGE
 from router.sinks.messages.passing import HeaderPassing
 
@@ -30,8 +30,6 @@ Mode = Literal["binary", "structured", "native"]
 MESSAGE: Final = pa.schema([*WIDE, (TIME_TEXT, pa.string()), (AMBIGUOUS, pa.string())])
 """The columns that message sinks get: an instant cannot give back ``time`` as the event wrote it."""
 _NAMES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
-_EVENT_MEDIA: Final = "application/cloudevents"
-_VISIBLE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) not in '"%')
 
 
 class NotTaken(Exception):
@@ -52,20 +50,6 @@ class Event:
     protocol: str = ""
     native: str = "{}"
     ambiguous: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Outbound:
-    """One message for one protocol. ``address`` is the topic, node, subject or URL.
-
-    ``lane`` names what it keeps its order with: the partition its record came from. ``id`` is the same for every retry.
-    """
-
-    address: str
-    parts: tuple[Part, ...]
-    body: bytes | None
-    lane: str
-    id: str
 
 
 def event_of(row: Mapping[str, Any]) -> Event:
@@ -108,7 +92,7 @@ def outbound(
     """
     content_type = event.attributes.get("datacontenttype")
     body = event.data
-    if mode == "binary" and (not binding.binary or media_type_of(content_type).startswith(_EVENT_MEDIA)):
+    if mode == "binary" and (not binding.binary or media_type_of(content_type).startswith(EVENT_MEDIA)):
         mode = "structured"
     made: list[Part] = []
     if mode == "binary":
@@ -141,7 +125,6 @@ def with_types(parts: tuple[Part, ...], more: list[Part]) -> tuple[Part, ...]:
 
 def lineage_parts(event: Event, binding: Binding) -> list[Part]:
     """Return the ``xrouter-*`` properties (architecture.md section 9), percent-encoded where attributes are."""
-    prefix = binding.rule.prefixes[0].partition(".")[0]
     told = {
         "message": event.message,
         "endpoint": event.endpoint,
@@ -151,6 +134,9 @@ def lineage_parts(event: Event, binding: Binding) -> list[Part]:
         **({"ambiguous": event.ambiguous} if event.ambiguous else {}),
     }
     return [
-        Part(f"{prefix}.{LINEAGE}{name}", (quote(text, safe=_VISIBLE) if binding.rule.encoded else text).encode())
+        Part(
+            f"{binding.headers}.{LINEAGE}{name}",
+            (quote(text, safe=UNESCAPED) if binding.rule.encoded else text).encode(),
+        )
         for name, text in told.items()
     ]

@@ -7,19 +7,20 @@ settled of a batch is remembered until the next batch, so that an outage in mid-
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
 import pyarrow as pa
 
+from bindings.gateways import GatewayError
 from bindings.parts import Part
 from bindings.protocols import Binding
-from bindings.sending import Refused, Unsettled
+from bindings.sending import Outbound, Publisher, Refusal, Unsettled
 from router.errors import SinkError
 from router.settings.addresses import AddressError, AddressTemplate
 from router.settings.names import event_values, missing_value
-from router.sinks.contract import Commit, Rejected, WriteResult
-from router.sinks.messages.events import Event, Mode, NotTaken, Outbound, event_of, outbound
+from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
+from router.sinks.messages.events import Event, Mode, NotTaken, event_of, outbound
 from router.sinks.messages.passing import HeaderPassing
 from router.sinks.messages.spread import Spread
 from router.watching.batches import progressed
@@ -33,44 +34,6 @@ REASON_CAP: Final = 500
 
 Settled = dict[str, Rejected | None]
 """What became of the records of a batch, by position; None is taken."""
-
-
-class TargetDown(Exception):
-    """The target takes nothing now. ``settled`` has what became of messages of this call that it did answer, by place.
-
-    The message says what is wrong, in one line without secrets.
-    """
-
-    def __init__(self, message: str, settled: Mapping[int, str | None] | None = None) -> None:
-        super().__init__(message)
-        self.settled = dict(settled or {})
-
-    @classmethod
-    def by(cls, error: Exception) -> TargetDown:
-        """Return what the error of a client comes to."""
-        settled = error.settled if isinstance(error, Unsettled) else {}
-        return cls(str(error), {at: reason_of(refused) for at, refused in settled.items()})
-
-
-def reason_of(refused: Refused | None) -> str | None:
-    """Return why a client's message will never be taken; None for one that is."""
-    return None if refused is None else refused.reason
-
-
-class Target(Protocol):
-    """A connected client of one protocol. It reconnects by itself."""
-
-    def send(self, messages: Sequence[Outbound]) -> list[str | None]:
-        """Send messages and wait until each is confirmed; a text is why the target will never take that one.
-
-        Raises:
-            TargetDown: it takes nothing now; to be tried again.
-        """
-        ...
-
-    def close(self) -> None:
-        """Disconnect."""
-        ...
 
 
 class Shape(Protocol):
@@ -131,7 +94,7 @@ class TemplateShape:
         )
 
 
-class ConfirmedSink:
+class ConfirmedSink(ArrowSink):
     """Keeps :class:`~router.sinks.contract.ArrowSink` for rows of :data:`router.sinks.messages.events.MESSAGE`.
 
     Safe for use by several queries; their batches go one after the other. ``max_body`` is in bytes, ``spread`` counts
@@ -139,13 +102,13 @@ class ConfirmedSink:
     """
 
     def __init__(
-        self, name: str, shape: Shape, target: Target, max_body: int | None = None, spread: Spread | None = None
+        self, name: str, shape: Shape, publisher: Publisher, max_body: int | None = None, spread: Spread | None = None
     ) -> None:
         self._name = name
         self._spread = spread
         self._max_body = max_body
         self._shape = shape
-        self._target = target
+        self._publisher = publisher
         self._lock = threading.Lock()
         self._settled: dict[str, tuple[int, Settled]] = {}
 
@@ -171,6 +134,11 @@ class ConfirmedSink:
         """Always False: no target remembers batches."""
         return False
 
+    def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
+        """Yield what the target has not taken while this process lives; a row that it refused, with its own reason."""
+        settled = self.settled(commit)
+        return (left for row in share if (left := settled.get(row.position, row)) is not None)
+
     def settled(self, commit: Commit) -> Settled:
         """Return what the target has settled of a batch while this process lives, by position; None is taken."""
         version, settled = self._settled.get(commit.whole, (-1, {}))
@@ -194,15 +162,17 @@ class ConfirmedSink:
                 messages.append(self._within(made))
                 sent.append(event)
             except NotTaken as error:
-                settled[event.position] = _rejected(event, str(error))
+                settled[event.position] = _rejected(event, Refusal(str(error)))
         if not messages:
             return
+        answers: Mapping[int, Refusal | None] = {}
         try:
-            answers: Mapping[int, str | None] = dict(enumerate(self._target.send(messages)))
-        except TargetDown as error:
-            settled.update((sent[at].position, _rejected(sent[at], told)) for at, told in error.settled.items())
+            answers = dict(enumerate(self._publisher.send(messages)))
+        except (Unsettled, GatewayError) as error:
+            answers = error.settled if isinstance(error, Unsettled) else {}
             raise SinkError(self._name, str(error)) from error
-        settled.update((sent[at].position, _rejected(sent[at], told)) for at, told in answers.items())
+        finally:
+            settled.update((sent[at].position, _rejected(sent[at], answer)) for at, answer in answers.items())
 
     def _within(self, message: Outbound) -> Outbound:
         size = len(message.body or b"")
@@ -214,7 +184,7 @@ class ConfirmedSink:
         return message
 
 
-def _rejected(event: Event, reason: str | None) -> Rejected | None:
-    if reason is None:
+def _rejected(event: Event, refusal: Refusal | None) -> Rejected | None:
+    if refusal is None:
         return None
-    return Rejected(event.position, reason[:REASON_CAP], event.endpoint, event.message)
+    return Rejected(event.position, refusal.reason[:REASON_CAP], event.endpoint, event.message)

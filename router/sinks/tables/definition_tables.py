@@ -6,7 +6,7 @@ knows the batches it has, so a batch that was cut off between two tables is comp
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from catalog.model import Catalog
 from catalog.schemas.columns_of import PayloadColumn, payload_column
+from router.errors import SinkError
 from router.logs import get_logger
 from router.settings.names import TABLE_VARIABLES, event_values, parse_name
-from router.sinks.contract import ArrowSink, Commit, WriteResult
+from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
 from router.sinks.tables.evolving import conformed, evolved
 from router.sinks.tables.unwrapping import Framings, typed
 
@@ -31,7 +32,7 @@ OpenTable = Callable[[str], ArrowSink]
 """Makes the sink of one table from its place below the path, such as ``Contoso.Sensors/Reading``."""
 
 
-class DefinitionTablesSink:
+class DefinitionTablesSink(ArrowSink):
     """Writes each row to the table of its definition; exactly once, as its tables are.
 
     *name* is that of the sink, *template* names the tables, its parts separated by ``/``. Several definitions may share
@@ -69,13 +70,20 @@ class DefinitionTablesSink:
         """Never True: which tables a batch concerns is known from its rows alone."""
         return False
 
-    def holds(self, message: str, commit: Commit) -> bool:
-        """Tell whether the table of a definition has its rows of a batch; see :meth:`already` for why it alone can.
+    def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
+        """Yield the rows whose table has no commit of the batch; one that cannot be read may be what is in the way."""
+        has: dict[str, bool] = {}
+        for row in share:
+            if row.message not in has:
+                has[row.message] = self._has(row.message, commit)
+            if not has[row.message]:
+                yield row
 
-        Raises:
-            SinkError: the table cannot be read.
-        """
-        return self._table(self.place_of(message)).already(commit)
+    def _has(self, message: str, commit: Commit) -> bool:
+        try:
+            return self._table(self.place_of(message)).already(commit)
+        except SinkError:
+            return False
 
     def parted(self, rows: pa.Table) -> dict[str, pa.Table]:
         """Return the rows by the place of their table, with typed payloads, each in the order they came."""

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from router.errors import SinkError
-from router.sinks.contract import Commit, WriteResult
+from router.sinks.contract import ArrowSink, Commit, WriteResult
 from router.sinks.tables.evolving import conformed, evolved
 from router.sinks.tables.files import make_durable, refused
 from router.sinks.tables.partitions import partitioned, with_partitions
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _ATTEMPTS: Final = 5
 
 
-class DeltaSink:
+class DeltaSink(ArrowSink):
     """Appends each batch in one commit of the table's log, which also records the batch's app and version.
 
     Both become visible together, by one atomic log entry, so that a process killed before it has written nothing

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bindings.private import sync_path
-from router.sinks.contract import Commit, WriteResult
+from router.sinks.contract import ArrowSink, Commit, WriteResult
 from router.sinks.tables.files import batch_file, has_batch, refused, write_atomically
 
 
-class ParquetSink:
+class ParquetSink(ArrowSink):
     """Writes each batch as ``APP-VERSION.parquet``.
 
     The file appears by a rename after its bytes are on disk, so that a batch survives power loss once ``write``

@@ -11,8 +11,8 @@ from email.utils import format_datetime
 
 import pytest
 
-from bindings.http.poster import HttpPoster, OutRequest, PostError, fault_of, retry_after
-from bindings.sending import Refusal
+from bindings.http.poster import HttpPoster, OutRequest, fault_of, retry_after
+from bindings.sending import Refusal, Unsettled
 from bindings.suspects import LONELY
 from tests.support.ports import free_ports
 from tests.support.webhook import Answer, Taken, Webhook
@@ -61,7 +61,7 @@ def test_what_may_pass_is_tried_again(status: int) -> None:
 def test_what_speaks_of_our_settings_refuses_no_message(status: int) -> None:
     with (
         Webhook(lambda request: Answer(status, {"Location": "/elsewhere"})) as hook,
-        pytest.raises(PostError, match=f"answers {status} .*; correct its address or our credentials"),
+        pytest.raises(Unsettled, match=f"answers {status} .*; correct its address or our credentials"),
     ):
         HttpPoster().send(requests(hook, 1))
     assert len(hook.seen) == 1
@@ -71,7 +71,7 @@ def test_an_error_tells_what_was_settled() -> None:
     def answer(request: Taken) -> Answer:
         return [Answer(), Answer(400), Answer(503), Answer()][number(request)]
 
-    with Webhook(answer) as hook, pytest.raises(PostError) as caught:
+    with Webhook(answer) as hook, pytest.raises(Unsettled) as caught:
         HttpPoster().send(requests(hook, 4))
     assert caught.value.settled[0] is None
     assert isinstance(caught.value.settled[1], Refusal)
@@ -95,7 +95,7 @@ def test_a_lane_keeps_its_order_and_lanes_go_side_by_side() -> None:
 
 def test_nobody_there() -> None:
     port = free_ports(1)[0]
-    with pytest.raises(PostError, match=f"http://127.0.0.1:{port}/in does not answer: ConnectError"):
+    with pytest.raises(Unsettled, match=f"http://127.0.0.1:{port}/in does not answer: ConnectError"):
         HttpPoster(timeout=2).send([OutRequest(f"http://user:hush@127.0.0.1:{port}/in?secret=x")])
 
 
@@ -107,7 +107,7 @@ def test_a_target_that_never_answers_is_not_waited_for_again() -> None:
         return Answer()
 
     with Webhook(answer) as hook:
-        with pytest.raises(PostError, match="does not answer: ReadTimeout"):
+        with pytest.raises(Unsettled, match="does not answer: ReadTimeout"):
             HttpPoster(timeout=1).send(requests(hook, 2))
         gone.set()
     assert {number(request) for request in hook.seen} <= {0}
@@ -116,9 +116,9 @@ def test_a_target_that_never_answers_is_not_waited_for_again() -> None:
 def test_a_target_that_wants_to_be_left_alone_is() -> None:
     with Webhook(lambda request: Answer(429, {"Retry-After": "60"})) as hook:
         poster = HttpPoster()
-        with pytest.raises(PostError, match="answers 429"):
+        with pytest.raises(Unsettled, match="answers 429"):
             poster.send(requests(hook, 1))
-        with pytest.raises(PostError, match=r"left alone for [56][0-9] s more"):
+        with pytest.raises(Unsettled, match=r"left alone for [56][0-9] s more"):
             poster.send(requests(hook, 1))
     assert len(hook.seen) == 1
 
@@ -131,7 +131,7 @@ def test_the_handshake_of_webhooks() -> None:
 
     with Webhook(answer) as hook:
         poster = HttpPoster(origin="router.example")
-        with pytest.raises(PostError, match=r"does not allow router.example; allow it there"):
+        with pytest.raises(Unsettled, match=r"does not allow router.example; allow it there"):
             poster.send(requests(hook, 1))
         allowed.append("router.example")
         assert poster.send(requests(hook, 3)) == [None] * 3
@@ -185,7 +185,7 @@ def test_a_target_that_ends_every_connection_is_down(monkeypatch: pytest.MonkeyP
     with Webhook(answer) as hook:
         poster = HttpPoster()
         for _ in range(LONELY + 1):
-            with pytest.raises(PostError, match="does not answer") as error:
+            with pytest.raises(Unsettled, match="does not answer") as error:
                 poster.send([replace(each, lane=str(n)) for n, each in enumerate(requests(hook, 3))])
             assert error.value.settled == {}
 
@@ -195,7 +195,7 @@ def test_one_message_with_no_other_to_compare_with_is_given_up_late(monkeypatch:
     with Webhook(_ends_at(0)) as hook:
         poster = HttpPoster()
         for _ in range(LONELY - 1):
-            with pytest.raises(PostError):
+            with pytest.raises(Unsettled):
                 poster.send(requests(hook, 1))
         assert isinstance(poster.send(requests(hook, 1))[0], Refusal)
 

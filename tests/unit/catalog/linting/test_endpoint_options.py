@@ -10,9 +10,11 @@ import proton
 import pytest
 from proton.reactor import Container
 
+from bindings.amqp import outgoing as amqp
 from bindings.amqp.dialing import Dialer
 from bindings.amqp.inlet import Inlet
 from bindings.amqp.sender import AmqpSender
+from bindings.mqtt import outgoing as mqtt
 from bindings.mqtt.connecting import connector_of
 from bindings.mqtt.subscribing import Table
 from bindings.nats.options import plans_of
@@ -21,16 +23,12 @@ from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint,
 from catalog.protocols.channel_options import ROLES, ChannelOption, Role, channel_options, option_key
 from router.errors import ConfigError
 from router.intake.gateways import Link, links_of
-from router.settings import settings_from_dict
-from router.settings.addresses import TargetKind
-from router.settings.model import AmqpSink, MqttSink
-from router.sinks import amqp, mqtt
-from router.sinks.messages.connecting import connection_of
+from router.settings import AmqpSink, MqttSink, settings_from_dict
 from router.sinks.messages.definitions import EndpointShape
 from router.sinks.messages.events import Event
 from router.sources.sources import Source, sources_of
 
-KINDS: Final[Mapping[str, TargetKind]] = {
+KINDS: Final[Mapping[str, str]] = {
     "MQTT/5.0": "mqtt",
     "MQTT/3.1.1": "mqtt",
     "AMQP/1.0": "amqp",
@@ -126,13 +124,13 @@ def sent(protocol: str, options: Mapping[str, Any]) -> object:
     catalog, endpoint = endpoint_of(protocol, "producer", options)
     attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "T"}
     event = Event(attributes, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {})
-    made = EndpointShape(catalog, endpoint, BINDINGS[protocol], kind).shape(event)
+    made = EndpointShape(catalog, endpoint, BINDINGS[protocol]).shape(event)
     if kind == "mqtt":
-        connection = connection_of("s", MqttSink(type="mqtt", endpoint=endpoint.xid), endpoint)
+        connection = MqttSink(type="mqtt", endpoint=endpoint.xid).connection("s", endpoint)
         terms = connector_of(connection, protocol, "c", clean=True).terms
         return mqtt.message_of(made), terms.options.keepalive, terms.clean
     if kind == "amqp":
-        connection = connection_of("s", AmqpSink(type="amqp", endpoint=endpoint.xid), endpoint)
+        connection = AmqpSink(type="amqp", endpoint=endpoint.xid).connection("s", endpoint)
         sender = AmqpSender(connection, container_id="c")
         return amqp.message_of(made), sender._properties, Dialer(connection, "c")._properties
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from catalog.model import Catalog, Definition, Endpoint, Property
-from router.settings.model import KafkaSink
+from router.settings import KafkaSink
 from router.settings.names import parse_name
 from router.writing.topic_cap import is_counted
 

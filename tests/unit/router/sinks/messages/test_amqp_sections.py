@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from bindings.amqp.outgoing import EncodingError, encode
+from bindings.amqp.outgoing import EncodingError, encode, message_of
 from bindings.amqp.sections import decode
 from bindings.protocols import BINDINGS
 from catalog.load import load
 from router.commands.emit.producer import Producer, check_matches
-from router.sinks.amqp import message_of
 from router.sinks.messages.definitions import EndpointShape
 from router.sinks.messages.events import Event
 
@@ -104,7 +103,7 @@ def catalog(tmp_path: Path, options: dict[str, Any]) -> Any:
 
 def sent(tmp_path: Path, options: dict[str, Any]) -> dict[str, Any]:
     found = catalog(tmp_path, options)
-    shaping = EndpointShape(found, found.endpoints["/endpoints/out"], BINDINGS["AMQP/1.0"], "amqp", lineage=False)
+    shaping = EndpointShape(found, found.endpoints["/endpoints/out"], BINDINGS["AMQP/1.0"], lineage=False)
     return BINDINGS["AMQP/1.0"].native(decode(encode(message_of(shaping.shape(EVENT)))).parts)
 
 

@@ -9,18 +9,17 @@ from typing import Any
 import pytest
 
 from bindings.protocols import BINDINGS
+from bindings.sending import Outbound
 from catalog.load import load
 from catalog.model import Catalog
 from router.errors import SinkError
-from router.settings import load_settings
-from router.settings.addresses import TargetKind
-from router.settings.model import NatsSink
+from router.settings import NatsSink, load_settings
 from router.sinks.messages.definitions import EndpointShape
-from router.sinks.messages.events import Event, NotTaken, Outbound
+from router.sinks.messages.events import Event, NotTaken
+from router.sinks.messages.opening import shape_of
 from router.sinks.messages.passing import HeaderPassing
-from router.sinks.opening import check_endpoints, shape_of
+from router.sinks.opening import check_endpoints
 
-KINDS: dict[str, TargetKind] = {"MQTT": "mqtt", "AMQP": "amqp", "NATS": "nats", "HTTP": "http", "KAFKA": "kafka"}
 NAMED = {"specversion": "1.0", "id": "1", "source": "/plants/p1", "type": "T"}
 
 
@@ -38,7 +37,7 @@ def catalog(tmp_path: Path, endpoint: dict[str, Any], **messages: Any) -> Catalo
 def shape(found: Catalog, **options: Any) -> EndpointShape:
     endpoint = found.endpoints["/endpoints/out"]
     protocol = endpoint.protocol or ""
-    return EndpointShape(found, endpoint, BINDINGS[protocol], KINDS[protocol.partition("/")[0]], **options)
+    return EndpointShape(found, endpoint, BINDINGS[protocol], **options)
 
 
 def event(context: dict[str, str] | None = None, message: str = "/m", **attributes: str) -> Event:
@@ -138,9 +137,9 @@ def test_a_stream_carries_no_subject_to_reply_to(tmp_path: Path) -> None:
     asks = {"protocol": "NATS", "protocoloptions": {"reply-to": {"value": "answers"}}}
     found = catalog(tmp_path, {"protocol": "NATS"}, T=asks)
     endpoint = found.endpoints["/endpoints/out"]
-    made = shape_of("s", NatsSink(type="nats", endpoint=endpoint.xid, jetstream=False), endpoint, found)
+    made = shape_of(NatsSink(type="nats", endpoint=endpoint.xid, jetstream=False), endpoint, found)
     assert not isinstance(made.shapes([event()])[0], NotTaken)
-    stored = shape_of("s", NatsSink(type="nats", endpoint=endpoint.xid), endpoint, found)
+    stored = shape_of(NatsSink(type="nats", endpoint=endpoint.xid), endpoint, found)
     (refused,) = stored.shapes([event()])
     assert "reply-to should be 'answers' and is None" in str(refused)
 
@@ -200,10 +199,10 @@ def test_templates_in_the_address_of_an_endpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("least", "declared", "sent"), [(1, 0, "1"), (1, 2, "2"), (0, 0, "0")])
 def test_what_is_to_be_confirmed_is_not_sent_with_qos_0(tmp_path: Path, least: int, declared: int, sent: str) -> None:
     by_endpoint = {"protocol": "MQTT/5.0", "protocoloptions": {"options": {"topic": "a", "qos": declared}}}
-    assert parts(shape(catalog(tmp_path, by_endpoint, T={}), least_qos=least).shape(event()))["qos"] == sent
+    assert parts(shape(catalog(tmp_path, by_endpoint, T={}), least={"qos": least}).shape(event()))["qos"] == sent
     message = {"protocol": "MQTT/5.0", "protocoloptions": {"qos": declared}}
     by_definition = catalog(tmp_path, {"protocol": "MQTT/5.0"}, T=message)
-    assert parts(shape(by_definition, least_qos=least).shape(event()))["qos"] == sent
+    assert parts(shape(by_definition, least={"qos": least}).shape(event()))["qos"] == sent
 
 
 def test_an_endpoint_may_ask_for_structured_events_by_its_options(tmp_path: Path) -> None:

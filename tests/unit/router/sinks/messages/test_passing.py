@@ -9,18 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bindings.amqp import outgoing as amqp
 from bindings.amqp.outgoing import encode
 from bindings.amqp.sections import decode
 from bindings.amqp.values import Typed
 from bindings.http.poster import _NAME, _VALUE
+from bindings.mqtt import outgoing as mqtt
 from bindings.mqtt.outgoing import properties_of
 from bindings.nats.headers import block_of
 from bindings.protocols import BINDINGS
-from router.settings.model import HttpSink, KafkaSink, MqttSink
-from router.sinks import amqp, mqtt
-from router.sinks.messages.events import Event, Mode, Outbound, outbound
+from bindings.sending import Outbound
+from router.settings import HttpSink, KafkaSink, MqttSink
+from router.sinks.messages.events import Event, Mode, outbound
+from router.sinks.messages.opening import passing_of
 from router.sinks.messages.passing import HeaderPassing
-from router.sinks.opening import passing_of
 
 NAMED = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 PLACES = {"HTTP": "headers", "NATS": "headers", "KAFKA": "headers", "MQTT/5.0": "user_properties"}

@@ -8,14 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bindings.protocols import BINDINGS
+from bindings.protocols import BINDINGS, sending_of
+from bindings.sending import Outbound, Refusal
+from router.settings import KafkaSink, MqttSink
 from router.settings.addresses import parse_address
-from router.settings.model import KafkaSink, MqttSink
 from router.sinks.contract import Commit
-from router.sinks.messages.events import MESSAGE, Outbound
+from router.sinks.messages.events import MESSAGE
+from router.sinks.messages.opening import spread_key
 from router.sinks.messages.sink import ConfirmedSink, TemplateShape
 from router.sinks.messages.spread import Spread, kept_spread
-from router.sinks.opening import spread_key
 
 
 class Taking:
@@ -24,7 +25,7 @@ class Taking:
     def __init__(self) -> None:
         self.addresses: list[str] = []
 
-    def send(self, messages: Sequence[Outbound]) -> list[str | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
         self.addresses += [each.address for each in messages]
         return [None] * len(messages)
 
@@ -48,7 +49,7 @@ def rows(*places: str) -> pa.Table:
 
 def test_past_the_cap_a_record_is_refused_and_the_known_destinations_go_on() -> None:
     target, spread = Taking(), Spread(2)
-    shape = TemplateShape(parse_address("a/{context.x}", "mqtt"), BINDINGS["MQTT/5.0"], "binary")
+    shape = TemplateShape(parse_address("a/{context.x}", sending_of("mqtt")), BINDINGS["MQTT/5.0"], "binary")
     sink = ConfirmedSink("out", shape, target, spread=spread)
     result = sink.write(rows("p", "q", "r", "p", "s"), Commit("g", 1))
     assert target.addresses == ["a/p", "a/q", "a/p"]
@@ -64,7 +65,7 @@ def test_past_the_cap_a_record_is_refused_and_the_known_destinations_go_on() -> 
 
 def test_a_message_that_is_refused_for_its_size_takes_no_place() -> None:
     target = Taking()
-    shape = TemplateShape(parse_address("a/{context.x}", "mqtt"), BINDINGS["MQTT/3.1.1"], "structured")
+    shape = TemplateShape(parse_address("a/{context.x}", sending_of("mqtt")), BINDINGS["MQTT/3.1.1"], "structured")
     sink = ConfirmedSink("out", shape, target, max_body=1, spread=Spread(1))
     result = sink.write(rows("p", "q"), Commit("g", 1))
     assert all("max_body" in record.reason for record in result.refused)

@@ -1,4 +1,4 @@
-"""Messages to Kafka where a producer endpoint shapes them; topics of templates are written by Spark instead."""
+"""Sending to Kafka from this process; what Spark writes to topics does not come by here."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bindings.kafka.client import KafkaClient
-from router.sinks.messages.events import Outbound
-from router.sinks.messages.sink import TargetDown
+from bindings.sending import Outbound, Refusal, Unsettled, headers_of
 
-_HEADERS: Final = "headers."
 _NEVER: Final = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -24,8 +22,8 @@ _NEVER: Final = frozenset(
 _SERVED: Final = 0.1
 
 
-class KafkaTarget:
-    """Keeps :class:`~router.sinks.messages.sink.Target`: all replicas in sync confirm; order holds per partition."""
+class KafkaPublisher:
+    """Keeps :data:`~bindings.sending.Publisher`: all replicas in sync confirm; order holds per partition."""
 
     def __init__(self, client: KafkaClient, *, max_message_bytes: int, timeout: float) -> None:
         self._servers = client.servers
@@ -41,13 +39,13 @@ class KafkaTarget:
         }
         self._producer: Producer | None = None
 
-    def send(self, messages: Sequence[Outbound]) -> list[str | None]:
+    def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
         """Send messages and wait until each is confirmed.
 
         Raises:
-            TargetDown: some are not, in time.
+            Unsettled: some are not, in time.
         """
-        settled: dict[int, str | None] = {}
+        settled: dict[int, Refusal | None] = {}
         troubles: list[str] = []
         producer = self._producer = self._producer or Producer(self._config)
         for place, message in enumerate(messages):
@@ -58,7 +56,7 @@ class KafkaTarget:
             producer.purge()
             self._producer = None
             reason = troubles[0] if troubles else f"no answer in {self._timeout:g} s"
-            raise TargetDown(f"Kafka at {self._servers} did not take {len(messages) - len(settled)}: {reason}", settled)
+            raise Unsettled(f"Kafka at {self._servers} did not take {len(messages) - len(settled)}: {reason}", settled)
         return [settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
@@ -66,34 +64,32 @@ class KafkaTarget:
         self._producer = None
 
     def _produce(
-        self, producer: Producer, place: int, message: Outbound, settled: dict[int, str | None], troubles: list[str]
+        self, producer: Producer, place: int, message: Outbound, settled: dict[int, Refusal | None], troubles: list[str]
     ) -> None:
-        def told(error: KafkaError | None, _: object) -> None:
+        def delivered(error: KafkaError | None, _: object) -> None:
             if error is None or error.code() in _NEVER:
-                settled[place] = None if error is None else error.str()
+                settled[place] = None if error is None else Refusal(error.str())
             else:
                 troubles.append(error.str())
 
         while not troubles:
             try:
-                producer.produce(message.address, message.body, on_delivery=told, **record_of(message))
+                producer.produce(message.address, message.body, on_delivery=delivered, **record_of(message))
                 producer.poll(0)
                 return
             except BufferError:
                 producer.poll(_SERVED)
             except KafkaException as error:
-                told(error.args[0], None)
+                delivered(error.args[0], None)
                 return
 
 
 def record_of(message: Outbound) -> dict[str, Any]:
     """Return key, headers and partition of the record for a message."""
-    made: dict[str, Any] = {"headers": []}
+    record: dict[str, Any] = {"headers": [(name, part.value) for name, part in headers_of(message)]}
     for part in message.parts:
-        if part.key.startswith(_HEADERS):
-            made["headers"].append((part.key.removeprefix(_HEADERS), part.value))
-        elif part.key == "key":
-            made["key"] = part.value
+        if part.key == "key":
+            record["key"] = part.value
         elif part.key == "partition" and part.text is not None:
-            made["partition"] = int(part.text)
-    return made
+            record["partition"] = int(part.text)
+    return record

@@ -1,0 +1,42 @@
+"""How messages for Kafka are addressed and made; they go by :mod:`bindings.kafka.publisher`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from bindings.kafka.addresses import brokers_of, protocol_of
+from bindings.parts import BINARY_KIND, Part
+from bindings.sending import Sending
+from catalog.definitions.constraints import BASE64_KEY
+from catalog.model import Property
+
+
+class KafkaSending(Sending):
+    """See :class:`~bindings.sending.Sending`; an address is a topic."""
+
+    family = "kafka"
+    literal = (re.compile(r"[A-Za-z0-9._-]*"), "letters, digits, '.', '_' and '-'")
+    whole = (re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}"), "a topic has 1 to 249 of A-Z a-z 0-9 . _ -")
+    most_bytes = 249
+    escape = "_"
+    address = "topic"
+    key = "key"
+    by_channel = frozenset({"topic", "key"})
+    scalars = ("partition",)
+    blobs = frozenset({BASE64_KEY})
+
+    def exposed(self, addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
+        """Return the brokers if they would be spoken to without TLS; those that contradict each other are none."""
+        try:
+            brokers = brokers_of(addresses)
+        except ValueError:
+            return ""  # a fault of its own
+        protocol = protocol_of(brokers.security, tls=tls or brokers.tls, login=login, options=options)
+        return brokers.servers if brokers.servers and not protocol.endswith("SSL") else ""
+
+    def _part(self, prop: Property, text: str) -> Part:
+        if prop.name == self.key and prop.type != "binary":
+            return Part(prop.name, text.encode(), BINARY_KIND)
+        part = super()._part(prop, text)
+        return part._replace(key=self.key) if prop.name == BASE64_KEY else part

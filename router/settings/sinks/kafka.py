@@ -1,0 +1,155 @@
+"""Sinks of type ``kafka``: topics of a template, which Spark writes, or messages that a producer endpoint shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Literal
+
+from pydantic import Field, SecretStr
+
+from bindings.kafka.addresses import Brokers, brokers_for, brokers_of
+from bindings.protocols import Binding
+from bindings.sending import Publisher
+from catalog.model import Endpoint
+from router.errors import SinkError
+from router.settings.clusters import broker_faults, kafka_client, kafka_login_faults, option_faults
+from router.settings.logins import (
+    HTTP_URL,
+    PLAIN_TEXT,
+    SASL_TEXT,
+    SCOPE_TEXT,
+    TOKEN_CA_TEXT,
+    TOKENS_TEXT,
+    Sasl,
+    TlsSettings,
+)
+from router.settings.names import DEAD_LETTER_VARIABLES, EVENT_VARIABLES, NameTemplateError, escape_value, parse_name
+from router.settings.routes import MISSING_TEXT, Missing
+from router.settings.sinks.contract import Fault, Filled, RemoteSink
+from router.settings.sinks.messages import EITHER, ENDPOINT_TEXT, ENDPOINT_XID, MOST_TEXT
+from router.settings.values import Options, Size, revealed
+
+if TYPE_CHECKING:
+    from bindings.kafka.client import KafkaClient
+
+_SECONDS: Final = 30.0
+
+
+class KafkaSink(RemoteSink):
+    """Topics of a Kafka cluster, at least once."""
+
+    reader = "router.letters.kafka_reading:read_topics"
+    needs_connector = True
+    family = "kafka"
+    address_field = "bootstrap_servers"
+    template_field = "topic"
+
+    type: Literal["kafka"] = Field(description="`kafka`.")
+    endpoint: str | None = Field(None, description=ENDPOINT_TEXT, pattern=ENDPOINT_XID)
+    bootstrap_servers: str = Field(
+        "", description="Kafka brokers, HOST:PORT with commas; required unless `endpoint` has them.", min_length=1
+    )
+    topic: str = Field(
+        "", description="Topic, or a template such as events.{messagegroup}; required without `endpoint`.", min_length=1
+    )
+    mode: Literal["binary", "structured"] = Field(
+        "binary", description="CloudEvents content mode; with `endpoint` its definitions tell."
+    )
+    missing: Missing = Field("placeholder", description=MISSING_TEXT)
+    key: str | None = Field(None, description="Template of the record key when neither event nor source gives one.")
+    lineage: bool = Field(True, description="Whether the `xrouter-*` headers are added.")
+    max_destinations: int = Field(10_000, ge=1, description=MOST_TEXT)
+    max_message_bytes: Size = Field(
+        1_000_000, ge=65_536, description="Largest record the brokers take; a larger one is `sink-rejected`."
+    )
+    username: str | None = Field(None, description="User name at the broker.")
+    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
+    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
+    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
+    sasl: Sasl | None = Field(None, description=SASL_TEXT)
+    token_endpoint: str | None = Field(None, description=TOKENS_TEXT, pattern=HTTP_URL)
+    token_scope: str | None = Field(None, description=SCOPE_TEXT)
+    token_ca: str | None = Field(None, description=TOKEN_CA_TEXT)
+    options: Options = Field({}, description="More options of the Kafka producer, by their own names.")
+
+    @property
+    def topics(self) -> KafkaSink | None:
+        """The sink itself, unless an endpoint shapes its messages."""
+        return None if self.endpoint else self
+
+    @property
+    def record_limit(self) -> int:
+        """What the brokers take."""
+        return self.max_message_bytes
+
+    @property
+    def client_options(self) -> Mapping[str, SecretStr]:
+        """Options of the producer."""
+        return self.options
+
+    def faults(self, key: str, *, events: bool, letters: bool) -> Iterator[Fault]:
+        """Yield what is missing or too much, templates that name no topics, and options that are the router's."""
+        missing = () if self.endpoint is not None else ("bootstrap_servers", "topic")
+        yield from ((f"{key}.{name}", "is required; add it") for name in missing if not getattr(self, name))
+        surplus = () if self.endpoint is None else ("topic", "key")
+        yield from ((f"{key}.{name}", EITHER) for name in surplus if getattr(self, name))
+        if self.topic and (events or not letters):
+            yield from _name_faults(f"{key}.topic", self.topic)
+        if not self.endpoint and letters:
+            yield from _name_faults(f"{key}.topic", self.topic, DEAD_LETTER_VARIABLES)
+        if self.key:
+            yield from _name_faults(f"{key}.key", self.key)
+        yield from option_faults(f"{key}.options", self.options)
+
+    def login_faults(self, key: str) -> Iterator[Fault]:
+        """Yield what contradicts itself in login and brokers."""
+        yield from kafka_login_faults(key, self, "options", self.options)
+        yield from broker_faults(f"{key}.bootstrap_servers", self.bootstrap_servers, self, self.options)
+
+    def check(self, name: str, endpoint: Endpoint | None) -> None:
+        """Make sure that there are brokers."""
+        self._brokers(name, endpoint)
+
+    def publisher(self, name: str, binding: Binding, endpoint: Endpoint | None) -> Publisher:
+        """Return a producer."""
+        from bindings.kafka.publisher import KafkaPublisher
+
+        client = kafka_client(self._brokers(name, endpoint), self, self.options)
+        return KafkaPublisher(client, max_message_bytes=self.max_message_bytes, timeout=_SECONDS)
+
+    def destination(self, filled: Filled, *, letters: bool) -> str:
+        """Return the topic, as far as it is known."""
+        return filled(parse_name(self.topic, DEAD_LETTER_VARIABLES if letters else EVENT_VARIABLES), escape_value)
+
+    def own_cluster(self) -> KafkaClient | None:
+        """Return how to reach the brokers of the settings."""
+        return self.cluster() if self.bootstrap_servers else None
+
+    def cluster(self) -> KafkaClient:
+        """Return how to reach the brokers of the settings, which it has."""
+        return kafka_client(brokers_of([self.bootstrap_servers]), self, self.options)
+
+    def _brokers(self, name: str, endpoint: Endpoint | None) -> Brokers:
+        """Return the brokers of the settings, else those of the endpoint.
+
+        Raises:
+            SinkError: there are none, or their addresses contradict each other or the settings.
+        """
+        brokers, fault = brokers_for(
+            self.own_addresses or (() if endpoint is None else endpoint.uris),
+            tls=self.tls is not None,
+            login=self.username is not None,
+            options=revealed(self.options),
+        )
+        if not brokers.servers and not fault:
+            fault = "no Kafka brokers are known"
+        if fault:
+            raise SinkError(name, fault, hint="set or correct bootstrap_servers of the sink")
+        return brokers
+
+
+def _name_faults(key: str, template: str, variables: tuple[str, ...] = EVENT_VARIABLES) -> Iterator[Fault]:
+    try:
+        parse_name(template, variables)
+    except NameTemplateError as error:
+        yield key, str(error)
