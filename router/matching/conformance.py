@@ -17,12 +17,13 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
+from bindings.kafka.codec import PROTOCOL as KAFKA
 from catalog.definitions.targets import Target
 from catalog.schemas.codings import Framing, decoded
 from catalog.schemas.contract import MAX_FAULTS, SchemaFault
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
-from router.matching.facts import PROTOCOL_NUMBERS, Facts, Payload
+from router.matching.facts import Facts, Payload, protocol_number
 from router.matching.index.coincidence import Coincidence
 from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
@@ -34,7 +35,7 @@ NAMED: Final = 5
 """Violations that the detail of a dead letter names."""
 MAX_NAMED: Final = 20_000
 """Violations of one batch that are found beyond the first of each record and schema."""
-_KAFKA: Final = PROTOCOL_NUMBERS["KAFKA"]
+_KAFKA: Final = protocol_number(KAFKA)
 Rejections = Mapping[str, Sequence[SchemaFault]]
 """Why the schemas of definitions reject a body, by xid."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -25,7 +26,6 @@ from router.matching.attributes import value_fault
 from router.matching.index.columns import Columns, Int, SplitColumn
 from router.matching.mapping import Defaults
 
-PROTOCOL_NUMBERS: Final = {protocol: number for number, protocol in enumerate(BINDINGS)}
 NO_SOURCE: Final = -1
 """The source of a fact row that stands for nothing, because the exact codec reads its record."""
 OVERSIZED: Final = "oversized"
@@ -40,6 +40,12 @@ MAX_COPIED_BYTES: Final = 64 * 1024 * 1024
 
 A record of a megabyte may hold thousands of events and thousands of headers, which would be gigabytes together.
 """
+
+
+@cache
+def protocol_number(protocol: str) -> int:
+    """Return the place of a protocol among the bindings, by which facts name it."""
+    return list(BINDINGS).index(protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +221,7 @@ class RawFacts:
     def _add(self, raw: RawRow, reading: Reading) -> None:
         row = len(self._lines)
         envelope = reading.envelope
-        number = PROTOCOL_NUMBERS[raw.binding.protocol]
+        number = protocol_number(raw.binding.protocol)
         self._lines.append((raw.channel, number, int(envelope.is_event), raw.source))
         self._readings[row] = reading
         self._defaults.append(self._default(raw, reading))

@@ -18,7 +18,7 @@ from bindings.kafka.selectors import Expression, Field, FirstBytes, Layout, Rows
 from bindings.protocols import BINDINGS
 from catalog.definitions.constraints import CONTENT
 from catalog.values import YEAR_10000
-from router.matching.facts import NO_SOURCE, PROTOCOL_NUMBERS, Facts, RawFacts, RawRow, join
+from router.matching.facts import NO_SOURCE, Facts, RawFacts, RawRow, join, protocol_number
 from router.matching.index.columns import Columns, Int, SplitColumn
 from router.matching.mapping import Defaults
 from router.matching.matcher import Matcher
@@ -165,7 +165,7 @@ def _plain(selected: pa.RecordBatch, channels: Int, odd_rows: Int, time: pa.Stri
     return Facts(
         Columns(rows, {name: SplitColumn(selected.column(name)) for name in names}),
         own,
-        np.full(rows, PROTOCOL_NUMBERS[PROTOCOL], np.int64),
+        np.full(rows, protocol_number(PROTOCOL), np.int64),
         events,
         sources,
         Defaults(identity, time, selected.column(CONTENT), selected.column(TEXT_KEY)),
