@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bindings.inbox.frames import InboxRow
-from catalog.values import over_websockets
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +129,3 @@ class Gateway(Protocol):
 
 class GatewayError(Exception):
     """A gateway that can never work as it is told; the message names the thing and the remedy."""
-
-
-def without_websockets(uris: Sequence[str], protocol: str, example: str) -> tuple[str, ...]:
-    """Return the addresses that can be spoken to: all but those over WebSockets.
-
-    Raises:
-        GatewayError: there are addresses, and no other ones.
-    """
-    spoken = tuple(uri for uri in uris if not over_websockets(uri))
-    if uris and not spoken:
-        raise GatewayError(f"{protocol} over WebSockets (ws, wss) is not spoken; give an address such as {example}")
-    return spoken

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
-from urllib.parse import urlsplit
 
+from bindings.addresses import FORMS
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from catalog.model import Definition, Endpoint, Property
 from catalog.values import binary_value, is_valid, percent_encode
@@ -127,10 +127,6 @@ class Sending:
     """Prefixes of options whose values are texts, whatever type is declared."""
     bare: ClassVar[frozenset[str]] = frozenset()
     """Parts that a version of the protocol without headers carries."""
-    clear: ClassVar[frozenset[str]] = frozenset()
-    """Schemes of addresses without TLS."""
-    upgraded: ClassVar[bool] = False
-    """Whether certificates in the settings mean TLS whatever an address says."""
 
     def escaped(self, value: str) -> str:
         """Escape what :func:`~router.settings.names.escape_value` left, such that it stays one level of an address."""
@@ -145,11 +141,8 @@ class Sending:
 
         *tls* and *login* tell whether the settings have certificates and a user, *options* are those of the client.
         """
-        for address in addresses:
-            scheme = urlsplit(address).scheme.lower() if "://" in address else ""
-            if scheme in self.clear and not (tls and self.upgraded):
-                return shown(address)
-        return ""
+        plain = (each for each in addresses if FORMS[self.family].is_plain(each, tls=tls))
+        return next((shown(address) for address in plain), "")
 
     def option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
         """Return the parts for protocol options and their texts."""

@@ -3,41 +3,22 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 import proton
 from proton import SSLDomain, SSLException, symbol
 from proton.reactor import Container
 
+from bindings.addresses import addresses_of, with_login
 from bindings.amqp.options import option_map
 from bindings.backoff import Backoff
-from bindings.gateways import Connection, GatewayError, Tls, without_websockets
+from bindings.gateways import Connection, GatewayError, Tls
 
-PORTS: Final = {"amqp": 5672, "amqps": 5671}
 HEARTBEAT_SECONDS: Final = 30.0
 """A peer that is silent for so long is gone; both sides send empty frames in between."""
 FIRST_WAIT_SECONDS: Final = 0.2
 LONGEST_WAIT_SECONDS: Final = 15.0
 MAX_REASON: Final = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """One broker address, and who we are there."""
-
-    scheme: str
-    host: str
-    port: int
-    username: str | None = None
-    password: str | None = field(default=None, repr=False)
-
-    @property
-    def url(self) -> str:
-        """The address without credentials."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.scheme}://{host}:{self.port}"
 
 
 def reconnecting() -> Backoff:
@@ -59,16 +40,14 @@ class Dialer:
     def __init__(self, connection: Connection, container_id: str) -> None:
         if not connection.uris:
             raise GatewayError("an AMQP connection needs a URI, such as amqps://host; name one in the endpoint")
-        login = connection.login
-        uris = without_websockets(connection.uris, "AMQP", "amqps://host:5671")
-        self.addresses = tuple(_address(uri, login.username, login.password) for uri in uris)
+        self.addresses = tuple(with_login(each, connection.login) for each in addresses_of("amqp", connection))
         self._container_id = container_id
         self._properties = option_map(connection.options, "connectionproperties")
         self._certified = connection.tls is not None and connection.tls.certificate is not None
-        plain = next((address for address in self.addresses if address.scheme == "amqp"), None)
+        plain = next((address for address in self.addresses if not address.tls), None)
         if connection.tls is not None and plain is not None:
             raise GatewayError(f"tls is set, and {plain.url} is spoken without TLS; write amqps, or leave out tls")
-        secure = any(address.scheme == "amqps" for address in self.addresses)
+        secure = any(address.tls for address in self.addresses)
         self._domain = _domain(connection.tls or Tls()) if secure else None
         self._attempts = 0
         self.last = ""
@@ -86,7 +65,7 @@ class Dialer:
         # proton resolves it again, and would die of a failure
         socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         mechanism = "PLAIN" if address.username else "ANONYMOUS"
-        if not address.username and self._certified and address.scheme == "amqps":
+        if not address.username and self._certified and address.tls:
             mechanism = "EXTERNAL"
         return container.connect(
             url=address.url,
@@ -94,10 +73,10 @@ class Dialer:
             heartbeat=HEARTBEAT_SECONDS,
             ssl_domain=self._domain,
             container_id=self._container_id,
-            user=address.username,
+            user=address.username or None,
             password=address.password,
             allowed_mechs=mechanism,
-            allow_insecure_mechs=address.scheme == "amqp",
+            allow_insecure_mechs=not address.tls,
             properties={symbol(name): value for name, value in self._properties.items()} or None,
         )
 
@@ -118,21 +97,6 @@ def reason_of(*conditions: proton.Condition | None) -> str:
             text = ": ".join(filter(None, (condition.name, condition.description)))
             return " ".join(text.split())[:MAX_REASON]
     return ""
-
-
-def _address(uri: str, username: str | None, password: str | None) -> Address:
-    try:
-        split = urlsplit(uri)
-        host, port, scheme = split.hostname, split.port, split.scheme.lower()
-    except ValueError:
-        host, port, scheme = None, None, ""
-    if not host or scheme not in PORTS:
-        # not quoted: a URI that cannot be read may have a password anywhere
-        raise GatewayError("a URI of an AMQP broker has no form of one; write amqp://host:5672 or amqps://host:5671")
-    if username is None and split.username:
-        username = unquote(split.username)
-        password = password if password is not None else unquote(split.password or "")
-    return Address(scheme, host, port or PORTS[scheme], username or None, password)
 
 
 def _domain(tls: Tls) -> SSLDomain:

@@ -10,14 +10,15 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import proton
 from proton import Delivery, Handler, ProtonException
 from proton.reactor import Container
 
-from bindings.amqp.dialing import Dialer, hang_up, reason_of, reconnecting
-from bindings.amqp.holding import Arrival, Holding, Stored
+from bindings.amqp.dialing import Dialer, hang_up, reason_of
+from bindings.amqp.holding import Arrival, Holding
 from bindings.amqp.inlet import Inlet
 from bindings.amqp.mailbox import Mailbox
 from bindings.amqp.sections import row_of
@@ -63,6 +64,11 @@ class Stop:
     grace: float
 
 
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The store has answered; :class:`bindings.handover.Handover` knows what."""
+
+
 # Events are Any below: proton types all that an event may have as optional, whatever its kind.
 
 
@@ -84,11 +90,11 @@ class Intake(Handler):
         self._shared = shared
         self._inlets = [Inlet(each, shared.container_id) for each in subscriptions]
         self._by_name: dict[str, Inlet] = {}
-        self._holding = Holding(shared.store, shared.counters, self.mailbox.post, shared.kept)
-        self._patience = reconnecting()
+        wake = partial(self.mailbox.post, Answered())
+        self._holding = Holding(shared.store, shared.counters, wake, shared.kept)
+        self._handover = self._holding.handover
         self._reason = ""
-        self._refusal = ""
-        self._probing = False
+        self._refusing = self._probing = False
         self._open = self._stopping = self._ended = False
         self._container: Container | None = None
         self._connection: proton.Connection | None = None
@@ -125,6 +131,7 @@ class Intake(Handler):
         self._open = True
         self._attach(self._inlets)
         self._holding.retry()
+        self._store()
         self._tell()
 
     def on_connection_remote_close(self, event: Any) -> None:
@@ -182,7 +189,7 @@ class Intake(Handler):
         endpoint = inlet.subscription.endpoint
         self._shared.counters.received(endpoint)
         settled = delivery.settled
-        if not settled and (self._stopping or self._refusal or inlet.leaving):
+        if not settled and (self._stopping or self._refusing or inlet.leaving):
             delivery.update(Delivery.RELEASED)
         else:
             row = row_of(data, endpoint, received, self._shared.limits.max_body_bytes)
@@ -193,44 +200,45 @@ class Intake(Handler):
 
     def on_reactor_quiesced(self, event: Any) -> None:
         """Store together what one reading of the socket brought."""
-        self._holding.flush()
+        self._store()
 
     def on_mail(self, event: Any) -> None:
         for item in self.mailbox.take():
-            if isinstance(item, Stored):
-                self._answered(item)
-            elif isinstance(item, Replace):
+            if isinstance(item, Replace):
                 self._replace(item.subscriptions)
             elif isinstance(item, Stop):
                 self._stop(item.grace)
+        self._store()
         for inlet in self._inlets:
             self._grant(inlet)
         self._depart()
 
-    def _answered(self, stored: Stored) -> None:
-        error = self._holding.answered(stored)
-        if error is None:
-            if self._probing and not self._refusal:
-                self._probing = False
-                self._patience.reset()
-                self._tell()
-        elif not self._refusal:
-            self._refusal = f"the inbox takes nothing: {error}"
-            _logger.warning("%s; messages stay with the broker", self._refusal)
+    def _store(self) -> None:
+        """Settle what the store has answered, and send it what waits; ask for no more while it takes none."""
+        self._handover.advance()
+        pause = self._handover.pause
+        if pause and not self._refusing:
+            self._refusing = True
             for inlet in self._inlets:
                 inlet.shut()
-            self._later(self._patience.pause(), self._probe)
+            self._later(pause, self._probe)
+            self._tell()
+        elif self._probing and not self._handover.trouble:
+            self._probing = False
             self._tell()
 
     def _probe(self) -> None:
         """See with one message a link whether the store takes some again."""
-        self._refusal, self._probing = "", True
-        self._holding.retry()
+        if pause := self._handover.pause:
+            self._later(pause, self._probe)
+            return
+        self._refusing, self._probing = False, True
+        self._store()
         for inlet in self._inlets:
             self._grant(inlet)
 
     def _grant(self, inlet: Inlet) -> None:
-        if not self._stopping and not self._refusal:
+        if not self._stopping and not self._refusing:
             inlet.grant(1 if self._probing else inlet.window)
 
     # --- changes
@@ -283,7 +291,7 @@ class Intake(Handler):
         if gone:
             self._share()
             self._tell()
-        if self._stopping and not self._inlets and self._holding.idle and not self._ended:
+        if self._stopping and not self._inlets and not self._handover.held and not self._ended:
             self._ended = True
             if self._connection is not None:
                 self._connection.close()
@@ -291,9 +299,9 @@ class Intake(Handler):
 
     def _tell(self) -> None:
         shared = self._shared
-        problems = [inlet.problem for inlet in self._inlets if inlet.problem]
+        problems = [inlet.problem for inlet in self._inlets]
         shared.connected = self._open and all(inlet.attached for inlet in self._inlets if not inlet.leaving)
-        shared.trouble = "; ".join([*problems, self._refusal] if self._refusal else problems)
+        shared.trouble = "; ".join(filter(None, [*problems, self._handover.trouble]))
 
     # --- time
 

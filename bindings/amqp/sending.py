@@ -27,7 +27,6 @@ class AmqpSending(Sending):
     literal = (re.compile(r"[^\x00-\x1f{}]*"), "no control characters or braces")
     whole = (re.compile(r"[^\x00-\x1f]*"), "a node has no control characters")
     most_bytes = 4096
-    clear = frozenset({"amqp"})
 
     def option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
         """Return the parts for options and their texts, with the AMQP types that parts do not tell."""

@@ -12,8 +12,9 @@ import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
+from bindings.gateways import GatewayCounters, RowStore
 from bindings.http.access import Guard
 from bindings.http.codec import PROTOCOL
 from bindings.http.connection import Answer, Taking, too_large
@@ -29,23 +30,6 @@ _TAKEN: Final = Reply(HTTPStatus.ACCEPTED)
 _COMPLAIN_SECONDS: Final = 10.0
 
 _logger = logging.getLogger(__name__)
-
-
-class RowStore(Protocol):
-    """Where rows go: the inbox, or anything else that makes them durable."""
-
-    def append(self, row: InboxRow) -> Future[None]:
-        """Store a row; see :meth:`bindings.inbox.Inbox.append`."""
-
-
-class GatewayCounters(Protocol):
-    """What the gateway counts, by endpoint; called on the gateway's thread."""
-
-    def received(self, endpoint: str) -> None:
-        """Count a request that a route takes."""
-
-    def acknowledged(self, endpoint: str) -> None:
-        """Count a request that was stored and is being answered 202."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +78,7 @@ class GatewayApplication:
             return
         received = time.time_ns() // 1000
         parts = parts_of_request(head, self._guard.secret_headers)
-        stored = self._store.append(InboxRow(endpoint, PROTOCOL, received, parts, body or None))
+        stored = self._store.append_many((InboxRow(endpoint, PROTOCOL, received, parts, body or None),))
         self._in_flight += 1
         stored.add_done_callback(lambda done: answer(lambda: self._settled(endpoint, done)))
 

@@ -8,15 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bindings.gateways import GatewayCounters, GatewayError, RowStore
 from bindings.http.access import Access, Guard
-from bindings.http.application import GatewayApplication, GatewayCounters, MessageLimits, RowStore
+from bindings.http.application import GatewayApplication, MessageLimits
 from bindings.http.limits import ServerLimits
 from bindings.http.routing import HttpRoute, Routes
 from bindings.http.server import HttpServer
-
-
-class GatewayError(Exception):
-    """The gateway cannot start: the address is taken, or a certificate cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,6 @@ class HttpSending(Sending):
     by_channel = frozenset({"path", "method", "status"})
     listed = ("headers", "query")
     texts = ("headers.", _QUERY)
-    clear = frozenset({"http"})
 
     def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
         """Return method and path; a response, which a definition with a ``status`` describes, has neither."""

@@ -13,8 +13,9 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersi
 from paho.mqtt.exception import MQTTException
 from paho.mqtt.properties import Properties
 
-from bindings.mqtt.addresses import Address, SessionOptions
+from bindings.addresses import Address
 from bindings.mqtt.messages import Delivery, MalformedPublish, Version, read_publish
+from bindings.mqtt.options import SessionOptions
 
 MAX_RECEIVE: Final = 65_535
 """The largest receive maximum, and the one that holds where none is told."""
@@ -25,7 +26,8 @@ VERSIONS: Final = {"MQTT/5.0": MQTTProtocolVersion.MQTTv5, "MQTT/3.1.1": MQTTPro
 @dataclass(frozen=True, slots=True)
 class Terms:
     """On what terms we connect. ``clean``: the session begins and ends with the connection; else it lasts for
-    ``options.expiry`` seconds after it. ``receive`` is the receive maximum, which only MQTT 5 can tell a broker.
+    ``options.expiry`` seconds after it. ``receive`` is the receive maximum, which only MQTT 5 can tell a broker;
+    ``tls`` is for addresses with TLS.
     """
 
     version: Version
@@ -33,6 +35,7 @@ class Terms:
     options: SessionOptions
     clean: bool
     receive: int = MAX_RECEIVE
+    tls: ssl.SSLContext | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +122,8 @@ def client_for(terms: Terms, address: Address, take: Callable[[Delivery], None])
     # With a taker of this event paho queues what it sends, and all writing is done when the owner says so.
     client.on_socket_register_write = _leave_to_owner
     client.max_inflight_messages = 0  # the owner counts; paho would go through all of them at each answer
-    if address.tls is not None:
-        client.tls_set_context(address.tls)
+    if address.tls:
+        client.tls_set_context(terms.tls)
     if address.username is not None:
         client.username_pw_set(address.username, address.password)
     return client

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bindings.gateways import Connection, GatewayError
-from bindings.mqtt.addresses import Address, addresses_of, session_options
+from bindings.addresses import Address, addresses_of, tls_context, with_login
+from bindings.gateways import Connection, GatewayError, Tls
 from bindings.mqtt.client import MAX_RECEIVE, VERSIONS, Terms
 from bindings.mqtt.link import Link, LinkOwner
 from bindings.mqtt.messages import Version
+from bindings.mqtt.options import session_options
 
 
 class LinkError(Exception):
@@ -56,5 +57,14 @@ def connector_of(
         raise GatewayError("an MQTT connection needs a client id, by which the broker knows its session again")
     known: Version = "MQTT/5.0" if version == "MQTT/5.0" else "MQTT/3.1.1"
     receive = max(1, min(receive, MAX_RECEIVE))
-    terms = Terms(known, client_id, session_options(connection.options), clean, receive)
-    return Connector(addresses_of(connection), terms)
+    addresses = tuple(_named(with_login(each, connection.login)) for each in addresses_of("mqtt", connection))
+    if not addresses:
+        raise GatewayError("an MQTT connection has no address; give the endpoint one, such as mqtts://host:8883")
+    tls = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
+    terms = Terms(known, client_id, session_options(connection.options), clean, receive, tls)
+    return Connector(addresses, terms)
+
+
+def _named(address: Address) -> Address:
+    """Give a login a user name: MQTT 3.1.1 allows no password without one."""
+    return replace(address, username="") if address.password is not None and address.username is None else address

@@ -13,13 +13,15 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from bindings.backoff import Backoff
 from bindings.gateways import Connection, GatewayCounters, Limits, RowStore, Subscription
+from bindings.handover import Handover
+from bindings.inbox import InboxRow
 from bindings.mqtt.alarm import Alarm
 from bindings.mqtt.connecting import Connector, LinkError, connector_of
-from bindings.mqtt.intake import Held, Intake
 from bindings.mqtt.link import Link
 from bindings.mqtt.messages import Delivery, Version, row_of
 from bindings.mqtt.subscribing import Copies, Subscriber, Table, Tables
@@ -32,6 +34,33 @@ _CLOSE_SECONDS: Final = 10.0
 _NAMED_STRAYS: Final = 100
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One message that is not stored yet. ``mid`` is 0 when it wants no acknowledgement."""
+
+    row: InboxRow
+    link: Link
+    mid: int
+
+
+class Acknowledging:
+    """Acknowledges messages of any link to their brokers; see :class:`bindings.handover.Owner`."""
+
+    def __init__(self, counters: GatewayCounters) -> None:
+        self._counters = counters
+
+    def stored(self, messages: Sequence[Held]) -> None:
+        for held in messages:
+            if held.mid == 0 or held.link.acknowledge(held.mid):
+                self._counters.acknowledged(held.row.endpoint)
+
+    def refused(self, message: Held) -> None:
+        """Leave it with the broker: MQTT has no refusal that would stop it from coming again."""
+
+    def held_back(self, messages: Sequence[Held]) -> Sequence[Held]:
+        return [held for held in messages if not _comes_again(held)]
 
 
 class MqttGateway:
@@ -64,7 +93,7 @@ class MqttGateway:
         self._replacement: Table | None = None
         self._lock = threading.Lock()
         self._alarm = Alarm()
-        self._intake = Intake(store, counters, self._alarm.ring)
+        self._handover = Handover(store, Acknowledging(counters), self._alarm.ring, Backoff(0.1, 10.0))
         self._subscriber = Subscriber(self._tables.current.filters)
         self._copies = Copies()
         self._backoff = Backoff()
@@ -89,7 +118,7 @@ class MqttGateway:
     @property
     def trouble(self) -> str:
         """What keeps it from being connected, or from storing what it gets; empty when nothing does."""
-        return self._fault or self._subscriber.trouble or self._intake.trouble
+        return self._fault or self._subscriber.trouble or self._handover.trouble
 
     def start(self) -> None:
         """Begin to connect; see :meth:`bindings.gateways.Gateway.start`."""
@@ -138,7 +167,7 @@ class MqttGateway:
             self._counters.received(taking.endpoint)
             received = time.time_ns() // 1000
             row = row_of(delivery, taking.endpoint, self._version, received, self._limits.max_body_bytes)
-            self._intake.add(Held(row, link, delivery.mid))
+            self._handover.add(Held(row, link, delivery.mid))
 
     def subscribed(self, _link: Link, mid: int, fault: str) -> None:
         """Hear the answer to a SUBSCRIBE."""
@@ -178,7 +207,7 @@ class MqttGateway:
             finally:
                 link.close("the gateway ended")
             self._connected = False
-            self._intake.forget_unacknowledged()
+            self._handover.drop(_comes_again)
             if self._stop_at is not None:
                 return
             self._say(link.fault)
@@ -190,14 +219,14 @@ class MqttGateway:
     def _serve(self, link: Link) -> None:
         begun = False
         while link.alive and self._stop_at is None:
-            link.serve(self._intake.patience(_ROUND_SECONDS), self._may_read, self._alarm.ear)
+            link.serve(self._handover.patience(_ROUND_SECONDS), self._may_read, self._alarm.ear)
             self._alarm.quiet()
             if link.accepted and not begun:
                 begun = True
                 self._fault = ""
                 self._subscriber.begin(link.session_present)
             self._take_replacement()
-            self._intake.advance()
+            self._handover.advance()
             if begun and link.alive:
                 self._subscriber.advance(link)
                 self._connected = self._subscriber.complete
@@ -208,18 +237,18 @@ class MqttGateway:
             return
         self._drained = True
         deadline = self._stop_at or 0.0
-        while self._intake.held and time.monotonic() < deadline:
-            self._intake.advance()
-            most = min(self._intake.patience(_ROUND_SECONDS), max(0.0, deadline - time.monotonic()))
+        while self._handover.held and time.monotonic() < deadline:
+            self._handover.advance()
+            most = min(self._handover.patience(_ROUND_SECONDS), max(0.0, deadline - time.monotonic()))
             if link is not None and link.alive:
                 # Reading goes on, to nowhere: unread data would make the system reset the connection as it closes.
                 link.serve(most, lambda: True, self._alarm.ear)
             else:
                 self._alarm.wait(most)
             self._alarm.quiet()
-            self._intake.advance()
-        if self._intake.held:
-            _logger.warning("%d messages were not stored in time; their broker keeps them", self._intake.held)
+            self._handover.advance()
+        if self._handover.held:
+            _logger.warning("%d messages were not stored in time; their broker keeps them", self._handover.held)
         if link is not None and link.alive:
             link.finish()
 
@@ -227,10 +256,10 @@ class MqttGateway:
         """Wait before the next attempt, and go on storing meanwhile."""
         until = time.monotonic() + seconds
         while self._stop_at is None and (left := until - time.monotonic()) > 0:
-            self._alarm.wait(self._intake.patience(left))
+            self._alarm.wait(self._handover.patience(left))
             self._alarm.quiet()
             self._take_replacement()
-            self._intake.advance()
+            self._handover.advance()
 
     def _may_read(self) -> bool:
         """Tell whether more may be held.
@@ -238,7 +267,7 @@ class MqttGateway:
         A receive maximum that the broker keeps to is never passed, so that reading, pings included, goes on. Messages
         of QoS 0, 3.1.1, and brokers that do not keep to it, are bounded by not reading.
         """
-        return self._intake.held <= self._limits.max_in_flight
+        return self._handover.held <= self._limits.max_in_flight
 
     def _take_replacement(self) -> None:
         with self._lock:
@@ -262,6 +291,11 @@ class MqttGateway:
         if fault != self._fault:
             _logger.warning("not connected: %s", fault)
         self._fault = fault
+
+
+def _comes_again(held: Held) -> bool:
+    """Tell whether a message's link has ended, so that the broker delivers it again."""
+    return held.mid != 0 and not held.link.alive
 
 
 def _let_go(link: Link, delivery: Delivery) -> None:

@@ -21,7 +21,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from bindings.mqtt.addresses import Address
+from bindings.addresses import Address
 from bindings.mqtt.client import BrokerLimits, LinkClient, Terms, client_for, limits_of, properties_for
 from bindings.mqtt.messages import Delivery
 

@@ -28,8 +28,6 @@ class MqttSending(Sending):
     blobs = frozenset({"correlation_data"})
     texts = ("user_properties.",)
     bare = frozenset({"topic_name", "qos", "retain"})
-    clear = frozenset({"mqtt", "tcp", "ws", ""})
-    upgraded = True
 
     def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
         """Return the topic: that of the options, of an address's path, else the name of the message."""

@@ -11,24 +11,23 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import nkeys  # type: ignore[import-untyped]
 from nats import errors
 from nats.aio.client import Client, RawCredentials
 from nats.aio.subscription import Subscription as ClientSubscription
 
-from bindings.gateways import Connection, GatewayError, Login, Tls, without_websockets
+from bindings.addresses import Address, addresses_of, tls_context
+from bindings.gateways import Connection, GatewayError, Login, Tls
 from bindings.nats.records import Arrival
 
 CONNECT_SECONDS: Final = 5
 CLOSE_SECONDS: Final = 5.0
 _GIVE_UP_SECONDS: Final = 0.5
 _PING_SECONDS: Final = 10
-_DEFAULT_PORT: Final = 4222
 _CREDENTIALS_MARKS: Final = ("BEGIN NATS USER JWT", "BEGIN USER NKEY SEED")
 
 Sink = Callable[[Arrival], None]
@@ -36,32 +35,12 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One server, without secrets in its text. ``secure``: nothing is sent before the connection is encrypted."""
-
-    host: str
-    port: int
-    secure: bool
-    username: str | None = field(default=None, repr=False)
-    password: str | None = field(default=None, repr=False)
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    @property
-    def uri(self) -> str:
-        """The address for the client, without credentials."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'tls' if self.secure else 'nats'}://{host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
 class Dialling:
     """How to connect to any of a connection's servers; made and checked once, by :func:`dialling_of`."""
 
-    places: tuple[Place, ...]
+    addresses: tuple[Address, ...]
     login: Login
-    context: ssl.SSLContext | None
+    context: ssl.SSLContext
     name: str
 
 
@@ -73,11 +52,9 @@ def dialling_of(connection: Connection, name: str) -> Dialling:
     """
     if not connection.uris:
         raise GatewayError(f"{name}: there is no server to connect to; give an address such as nats://host:4222")
-    uris = without_websockets(connection.uris, "NATS", "tls://host:4222")
-    places = tuple(_place(uri, connection.tls is not None) for uri in uris)
+    addresses = addresses_of("nats", connection)
     _credentials(connection.login)
-    context = _context(connection.tls)
-    return Dialling(places, connection.login, context, name)
+    return Dialling(addresses, connection.login, tls_context(connection.tls or Tls()), name)
 
 
 class RawClient(Client):
@@ -87,9 +64,9 @@ class RawClient(Client):
     ends its reading. The methods overridden here are not public; ``test_nats_connection.py`` fails when they change.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, address: Address) -> None:
         super().__init__()
-        self._place = place
+        self._address = address
         self._sinks: dict[int, Sink] = {}
         self._taken: dict[int, ClientSubscription] = {}
         self.ended = asyncio.Event()
@@ -171,7 +148,7 @@ class RawClient(Client):
             await super()._process_msg(sid, subject, reply, data, headers)  # type: ignore[arg-type]
         except ValueError:
             # Text that is no UTF-8 in what should be an answer of the server; raised on, it would end the reading.
-            _logger.warning("%s: an answer that is no text was ignored", self._place)
+            _logger.warning("%s: an answer that is no text was ignored", self._address)
 
     async def _read_loop(self) -> None:
         # However reading ends, no message comes any more; nats-py does not always say so.
@@ -193,7 +170,7 @@ class RawClient(Client):
 
     def _connect_command(self) -> bytes:
         # nats-py encrypts when the server says so, and would send credentials in the clear to one that does not.
-        if self._place.secure and not self._server_info.get("tls_required"):
+        if self._address.tls and not self._server_info.get("tls_required"):
             raise errors.Error(
                 "the server offers no TLS; enable it there, or use a nats:// address without tls settings"
             )
@@ -204,16 +181,16 @@ class ConnectFault(Exception):
     """A connection that was not made; the message names the server and the reason, without secrets."""
 
 
-async def connect(dialling: Dialling, place: Place) -> RawClient:
+async def connect(dialling: Dialling, address: Address) -> RawClient:
     """Connect to one server.
 
     Raises:
         ConnectFault: it did not work; trying again later may.
     """
-    client = RawClient(place)
+    client = RawClient(address)
     try:
         await client.connect(
-            place.uri,
+            address.url,
             name=dialling.name,
             allow_reconnect=False,
             max_reconnect_attempts=1,
@@ -224,13 +201,13 @@ async def connect(dialling: Dialling, place: Place) -> RawClient:
             tls=dialling.context,
             error_cb=client.noticed,
             closed_cb=client.closed,
-            **_credentials(dialling.login, place),
+            **_credentials(dialling.login, address),
         )
     except (errors.Error, OSError, ValueError, TimeoutError, GatewayError) as error:
         # After a handshake that failed, nats-py waits for a close that nobody reports.
         await client.end(_GIVE_UP_SECONDS)
         reason = client.fault if isinstance(error, errors.NoServersError) and client.fault else _reason(error)
-        raise ConnectFault(f"{place}: {reason}") from error
+        raise ConnectFault(f"{address}: {reason}") from error
     return client
 
 
@@ -247,40 +224,7 @@ def _reason(error: BaseException) -> str:
     return " ".join(text.removeprefix("nats: ").split())[:300]
 
 
-def _place(uri: str, tls: bool) -> Place:
-    try:
-        parts = urlsplit(uri if "://" in uri else f"nats://{uri}")
-        host, port = parts.hostname, parts.port or _DEFAULT_PORT
-    except ValueError as error:
-        raise GatewayError("a NATS address has no form; write nats://host:4222 or tls://host:4222") from error
-    if not host:
-        raise GatewayError("a NATS address names no host; write nats://host:4222 or tls://host:4222")
-    if parts.scheme not in ("nats", "tls"):
-        raise GatewayError(f"{host}: NATS over {parts.scheme}:// is not supported; use nats:// or tls://")
-    username = unquote(parts.username) if parts.username else None
-    password = unquote(parts.password) if parts.password else None
-    return Place(host, port, tls or parts.scheme == "tls", username, password)
-
-
-def _context(tls: Tls | None) -> ssl.SSLContext:
-    tls = tls or Tls()
-    if (tls.certificate is None) != (tls.key is None):
-        raise GatewayError("a client certificate for NATS needs its key; give both, or neither")
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-    except OSError as error:
-        raise GatewayError(f"{tls.ca} cannot be used as CA: {error.strerror or error}; give a PEM file") from error
-    if tls.certificate is not None:
-        try:
-            # A key with a passphrase would otherwise ask for it on the terminal.
-            context.load_cert_chain(tls.certificate, tls.key, password=lambda: b"")
-        except OSError as error:
-            text = f"certificate {tls.certificate} with key {tls.key} cannot be used: {error.strerror or error}"
-            raise GatewayError(f"{text}; give PEM files that belong together, the key without a passphrase") from error
-    return context
-
-
-def _credentials(login: Login, place: Place | None = None) -> dict[str, Any]:
+def _credentials(login: Login, address: Address | None = None) -> dict[str, Any]:
     """Return the client's arguments for logging in; files are read anew, so that a renewed one counts.
 
     Raises:
@@ -302,10 +246,10 @@ def _credentials(login: Login, place: Place | None = None) -> dict[str, Any]:
         return {"token": login.token}
     if login.username is not None:
         return {"user": login.username, "password": login.password or ""}
-    if place is not None and place.username is not None:
-        if place.password is None:
-            return {"token": place.username}
-        return {"user": place.username, "password": place.password}
+    if address is not None and address.username is not None:
+        if not address.password:
+            return {"token": address.username}
+        return {"user": address.username, "password": address.password}
     return {}
 
 

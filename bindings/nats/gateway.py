@@ -24,9 +24,10 @@ from typing import Final
 
 from nats import errors
 
+from bindings.addresses import Address
 from bindings.backoff import Backoff
 from bindings.gateways import Connection, GatewayCounters, GatewayError, Limits, RowStore, Subscription
-from bindings.nats.connection import ConnectFault, Dialling, Place, RawClient, connect, dialling_of
+from bindings.nats.connection import ConnectFault, Dialling, RawClient, connect, dialling_of
 from bindings.nats.options import Plan, plans_of
 from bindings.nats.session import CoreIntake, Session
 from bindings.nats.storing import Storing
@@ -157,24 +158,24 @@ class NatsGateway:
         self._core = CoreIntake(storing, self._limits, self._counters)
         self._ready.set()
         backoff = Backoff(_LOWEST_SECONDS, _HIGHEST_SECONDS)
-        for place in itertools.cycle(dialling.places):
+        for address in itertools.cycle(dialling.addresses):
             try:
-                client = await self._connected(dialling, place)
+                client = await self._connected(dialling, address)
             except ConnectFault as error:
                 self._tell_fault(str(error))
             else:
                 if client is None:
                     break
                 session = Session(client, self._core, storing, self._limits, self._counters)
-                if await self._serve(session, str(place)):
+                if await self._serve(session, str(address)):
                     backoff.reset()
             if await within(self._stop, backoff.pause()):
                 break
         await self._drained(storing.settled())
 
-    async def _connected(self, dialling: Dialling, place: Place) -> RawClient | None:
+    async def _connected(self, dialling: Dialling, address: Address) -> RawClient | None:
         """Connect to one server; None when it is time to stop."""
-        connecting = asyncio.create_task(connect(dialling, place))
+        connecting = asyncio.create_task(connect(dialling, address))
         stopping = asyncio.create_task(self._stop.wait())
         await asyncio.wait((connecting, stopping), return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()

@@ -190,14 +190,14 @@ class NatsPublisher:
             return self._client
         if self._dialling is None:
             self._dialling = dialling_of(self._connection, self._name)
-        for last, place in enumerate(self._dialling.places, 1 - len(self._dialling.places)):
+        for last, address in enumerate(self._dialling.addresses, 1 - len(self._dialling.addresses)):
             try:
                 async with asyncio.timeout(max(self._timeout, CONNECT_SECONDS)):
-                    client = await connect(self._dialling, place)
+                    client = await connect(self._dialling, address)
                 break
             except (ConnectFault, TimeoutError) as error:
                 if last == 0:
-                    raise ConnectFault(str(error) or f"{place}: no answer in time") from error
+                    raise ConnectFault(str(error) or f"{address}: no answer in time") from error
         self._client = client
         self._inbox = client.new_inbox()
         if self._stream:

@@ -24,8 +24,6 @@ class NatsSending(Sending):
     dotted = True
     address = "subject"
     by_channel = frozenset({"subject"})
-    clear = frozenset({"nats", "ws", ""})
-    upgraded = True
 
     def header(self, name: str, part: Part) -> Part | None:
         """Return a header as it is; None where servers have no form for it, or would act upon it."""

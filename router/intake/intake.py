@@ -6,21 +6,21 @@ import hashlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from bindings.background import count_fault
 from bindings.backoff import Retries
+from bindings.gateways import GatewayError, RowStore
 from bindings.http.access import Access
-from bindings.http.gateway import GatewayError, HttpGateway
+from bindings.http.gateway import HttpGateway
 from bindings.http.gateway import HttpSettings as ServerSettings
 from bindings.http.limits import ServerLimits
 from bindings.http.routing import HttpRoute
 from bindings.http.shadowing import shadows
-from bindings.inbox import Inbox, InboxError, InboxLimits, InboxRow
+from bindings.inbox import Inbox, InboxError, InboxLimits
 from bindings.kafka.store import KafkaStore
 from router.errors import ConfigError, StateError
 from router.intake.gateways import BrokerGateways
@@ -44,23 +44,11 @@ SHADOW_REMEDY: Final = "list the restricted source first, or give the other the 
 _log = get_logger()
 
 
-class Rows(Protocol):
-    """What gateways of every kind append to."""
-
-    def append(self, row: InboxRow) -> Future[None]:
-        """Store one row."""
-        ...
-
-    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
-        """Store rows."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Store:
     """Where rows go. ``identity`` tells this store's gateways from others, in names that brokers remember."""
 
-    rows: Rows
+    rows: RowStore
     identity: str
     size: Callable[[], int]
     close: Callable[[], None]
@@ -203,7 +191,7 @@ class Intake:
             # It could be opened once, so that its port or certificate may be there at the next try.
             self._status.gateway("http", False, error.message)
 
-    def _listen(self, inbox: Rows, routes: list[HttpRoute], *, port: int | None = None) -> HttpGateway:
+    def _listen(self, inbox: RowStore, routes: list[HttpRoute], *, port: int | None = None) -> HttpGateway:
         chosen = self._settings.http
         if port is not None:
             chosen = chosen.model_copy(update={"port": port})

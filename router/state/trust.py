@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from bindings.addresses import FORMS
 from bindings.kafka.addresses import Brokers, brokers_of
 from bindings.locks import waiting_lock
 from catalog.model import Catalog, Finding
@@ -28,19 +29,6 @@ from router.state.durable import write_durably
 FORMAT: Final = 1
 FILE: Final = "addresses.json"
 """The pins, in the state folder; replaced as a whole and durable before an address is used."""
-_PORTS: Final = {
-    "mqtt": 1883,
-    "tcp": 1883,
-    "mqtts": 8883,
-    "ssl": 8883,
-    "ws": 80,
-    "wss": 443,
-    "amqp": 5672,
-    "amqps": 5671,
-    "nats": 4222,
-    "http": 80,
-    "https": 443,
-}
 _log = get_logger()
 
 
@@ -72,9 +60,9 @@ class Client:
             scheme = brokers.security.lower() or "kafka"
             found = {_origin(f"{scheme}://{server}", {}, 9092) for server in brokers.servers.split(",")}
         else:
-            port = 4222 if self.kind == "nats" else 8883
+            form = FORMS[self.kind]
             full = (each if "://" in each else f"{self.kind}://{each}" for each in self.addresses)
-            found = {_origin(each, _PORTS, port) for each in full}
+            found = {_origin(each, form.ports, form.secure_port) for each in full}
         return tuple(sorted(found))
 
 

@@ -263,10 +263,6 @@ class Nats:
 class _Nowhere:
     """A store that keeps nothing."""
 
-    def append(self, row: InboxRow) -> Future[None]:
-        """Say that it is done."""
-        return self.append_many((row,))
-
     def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
         """Say that it is done."""
         done: Future[None] = Future()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import httpx
 import pytest
 
 from bindings.background import faults
-from bindings.http.gateway import GatewayError, HttpGateway, HttpSettings
+from bindings.gateways import GatewayError
+from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.limits import ServerLimits
 from bindings.http.routing import HttpRoute, Routes
 from bindings.inbox import Inbox, InboxLimits, InboxRow
@@ -62,7 +63,7 @@ class Held:
     def __init__(self) -> None:
         self.futures: list[Future[None]] = []
 
-    def append(self, row: InboxRow) -> Future[None]:
+    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
         self.futures.append(Future())
         return self.futures[-1]
 

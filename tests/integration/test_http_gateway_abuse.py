@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,8 @@ class Rows:
         self.held: list[Future[None]] = []
         self.hold = False
 
-    def append(self, row: InboxRow) -> Future[None]:
-        self.rows.append(row)
+    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
+        self.rows += rows
         done: Future[None] = Future()
         if self.hold:
             self.held.append(done)

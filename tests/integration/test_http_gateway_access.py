@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+from bindings.gateways import GatewayError
 from bindings.http.access import Access
-from bindings.http.gateway import GatewayError, HttpGateway, HttpSettings
+from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.routing import HttpRoute
 from bindings.inbox import InboxRow
 from router.errors import ConfigError
@@ -39,8 +40,8 @@ class Rows:
     def __init__(self) -> None:
         self.rows: list[InboxRow] = []
 
-    def append(self, row: InboxRow) -> Future[None]:
-        self.rows.append(row)
+    def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
+        self.rows += rows
         done: Future[None] = Future()
         done.set_result(None)
         return done

@@ -19,7 +19,6 @@ from confluent_kafka import Consumer, TopicPartition
 from bindings.amqp.forms import types_of
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.routing import HttpRoute
-from bindings.inbox import InboxRow
 from bindings.parts import BINARY_KIND, Part
 from bindings.sending import Outbound
 from catalog.errors import DocumentError
@@ -192,15 +191,9 @@ def test_amqp(tmp_path: Path, paths: list[Path]) -> None:
 
 @contextmanager
 def listening(rows: Rows) -> Iterator[str]:
-    class One:
-        """What the HTTP gateway stores in."""
-
-        def append(self, row: InboxRow) -> Any:
-            """Store one row."""
-            return rows.append_many([row])
 
     route = HttpRoute("/endpoints/in", "{any}", ("POST", "PUT", "PATCH", "GET", "DELETE"))
-    gateway = HttpGateway([route], One(), HttpSettings(port=0))
+    gateway = HttpGateway([route], rows, HttpSettings(port=0))
     gateway.start()
     try:
         yield f"http://127.0.0.1:{gateway.port}/in"

@@ -225,15 +225,8 @@ def test_http_with_tls(tmp_path: Path, mode: str, version: str | None) -> None:
     pair = authority.sign("server", alternatives="DNS:localhost,IP:127.0.0.1")
     rows = Rows()
 
-    class One:
-        """What the HTTP gateway stores in."""
-
-        def append(self, row: InboxRow) -> Any:
-            """Store one row."""
-            return rows.append_many([row])
-
     settings = HttpSettings(port=0, tls_certificate=pair.certificate, tls_key=pair.key)
-    gateway = HttpGateway([HttpRoute(E, "/in/{type}")], One(), settings)
+    gateway = HttpGateway([HttpRoute(E, "/in/{type}")], rows, settings)
     gateway.start()
     try:
         told = {"type": "http", "url": f"https://localhost:{gateway.port}/in/{{type}}", "mode": mode, "timeout": "10s"}

@@ -49,15 +49,17 @@ def test_nats_py_still_sends_commands_as_they_are_and_credentials_with_the_conne
 
 def test_credentials_are_taken_out_of_addresses_and_shown_nowhere() -> None:
     dialling = dialling_of(Connection(("nats://us%40er:se%2Fcret@host:4333", "tls://[::1]", "plain")), "n")
-    first, second, third = dialling.places
-    assert (first.username, first.password, first.uri) == ("us@er", "se/cret", "nats://host:4333")
-    assert (second.uri, second.secure) == ("tls://[::1]:4222", True)
-    assert (third.uri, third.secure) == ("nats://plain:4222", False)
+    first, second, third = dialling.addresses
+    assert (first.username, first.password, first.url) == ("us@er", "se/cret", "nats://host:4333")
+    assert (second.url, second.tls) == ("tls://[::1]:4222", True)
+    assert (third.url, third.tls) == ("nats://plain:4222", False)
     assert "cret" not in f"{dialling!r} {first} {Login(password='cret', token='cret')!r}"
 
 
 def test_tls_settings_forbid_a_connection_in_the_clear() -> None:
-    assert all(place.secure for place in dialling_of(Connection(("nats://host",), tls=Tls()), "n").places)
+    assert [address.url for address in dialling_of(Connection(("nats://host",), tls=Tls()), "n").addresses] == [
+        "tls://host:4222"
+    ]
 
 
 @pytest.mark.parametrize("uris", [(), ("nats://",), ("nats://host:port",), ("ws://u:secret@host",), ("mqtt://host",)])

@@ -1,4 +1,4 @@
-"""Where to connect: URIs, logins and options, and what is said of wrong ones."""
+"""Where to connect and on what terms, and what is said of wrong ones."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from bindings.addresses import Address
 from bindings.backoff import Backoff
 from bindings.gateways import Connection, GatewayError, Login, Tls
-from bindings.mqtt.addresses import addresses_of, session_options
 from bindings.mqtt.connecting import connector_of
+from bindings.mqtt.options import session_options
+
+
+def addresses_of(connection: Connection) -> tuple[Address, ...]:
+    return connector_of(connection, "MQTT/5.0", "c", clean=False).addresses
 
 
 @pytest.mark.parametrize(
@@ -25,16 +30,17 @@ from bindings.mqtt.connecting import connector_of
 )
 def test_uris(uri: str, host: str, port: int, secure: bool) -> None:
     (address,) = addresses_of(Connection((uri,)))
-    assert (address.host, address.port, address.tls is not None) == (host, port, secure)
+    assert (address.host, address.port, address.tls) == (host, port, secure)
 
 
 def test_the_login_goes_before_the_uri_and_settings_for_tls_before_its_scheme() -> None:
     (first,) = addresses_of(Connection(("mqtt://a:b%40c@host",)))
     assert (first.username, first.password, str(first)) == ("a", "b@c", "host:1883")
-    (second,) = addresses_of(Connection(("mqtt://a:b@host",), Login("x", "y"), Tls()))
-    assert (second.username, second.password, second.port) == ("x", "y", 8883)
-    assert second.tls is not None
-    assert (second.tls.check_hostname, second.tls.verify_mode) == (True, ssl.CERT_REQUIRED)
+    connector = connector_of(Connection(("mqtt://a:b@host",), Login("x", "y"), Tls()), "MQTT/5.0", "c", clean=False)
+    (second,), context = connector.addresses, connector.terms.tls
+    assert (second.username, second.password, second.port, second.tls) == ("x", "y", 8883, True)
+    assert context is not None
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
     assert "b@c" not in repr(first)
 
 

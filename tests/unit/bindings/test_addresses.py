@@ -1,0 +1,91 @@
+"""Addresses of every protocol: servers, TLS and logins, and what is said of those that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bindings.addresses import FORMS, addresses_of, tls_context, with_login
+from bindings.gateways import Connection, GatewayError, Login, Tls
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "nats", "amqp"])
+def test_addresses_over_websockets_are_passed_over(kind: str) -> None:
+    (address,) = addresses_of(kind, Connection(("wss://a.example/x", f"{kind}://b.example:99", "WS://c.example")))
+    assert str(address) == "b.example:99"
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "nats", "amqp"])
+def test_nothing_but_websockets_is_an_error(kind: str) -> None:
+    with pytest.raises(GatewayError, match=rf"{kind.upper()} over WebSockets .* is not spoken; give an address such"):
+        addresses_of(kind, Connection(("wss://a.example",)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri", "tls", "url"),
+    [
+        ("mqtt", "broker", False, "mqtt://broker:1883"),
+        ("mqtt", "TCP://[::1]:7", False, "mqtt://[::1]:7"),
+        ("mqtt", "mqtt://broker", True, "mqtts://broker:8883"),
+        ("mqtt", "ssl://broker/path", False, "mqtts://broker:8883"),
+        ("amqp", "amqp://broker/queue", True, "amqp://broker:5672"),
+        ("amqp", "AMQPS://broker", False, "amqps://broker:5671"),
+        ("nats", "broker:99", False, "nats://broker:99"),
+        ("nats", "nats://[::1]", True, "tls://[::1]:4222"),
+    ],
+)
+def test_an_address_is_split_as_its_protocol_writes_it(kind: str, uri: str, tls: bool, url: str) -> None:
+    (address,) = addresses_of(kind, Connection((uri,), tls=Tls() if tls else None))
+    assert (address.url, address.tls) == (url, url.startswith(("mqtts", "amqps", "tls")))
+    assert FORMS[kind].is_plain(uri, tls=tls) is not address.tls
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri", "says"),
+    [
+        ("mqtt", "http://u:secret@h", "http://h is no MQTT address; write mqtt://host:1883 or mqtts://host:8883"),
+        ("mqtt", "mqtt://u:secret@h:port", "mqtt://h:port is no MQTT address: its host or port is none"),
+        ("mqtt", "u:secret@:1", ":1 is no MQTT address: it lacks a host or a port; write mqtt://host:1883"),
+        ("amqp", "h:5672", "a URI of an AMQP broker has no form of one; write amqp://host:5672 or amqps://host:5671"),
+        ("nats", "mqtt://u:secret@h", "h: NATS over mqtt:// is not supported; use nats:// or tls://"),
+        ("nats", "nats://u:secret@h:port", "a NATS address has no form; write nats://host:4222 or tls://host:4222"),
+        ("nats", "nats://", "a NATS address names no host; write nats://host:4222 or tls://host:4222"),
+    ],
+)
+def test_an_address_of_no_form_is_refused_without_its_secrets(kind: str, uri: str, says: str) -> None:
+    with pytest.raises(GatewayError) as refused:
+        addresses_of(kind, Connection((uri,)))
+    assert str(refused.value) == says
+
+
+@pytest.mark.parametrize(
+    ("login", "expected"),
+    [
+        (Login(), ("us@er", "se/cret")),
+        (Login("me", "hidden"), ("me", "hidden")),
+        (Login("me"), ("me", None)),
+        (Login(password="hidden"), ("us@er", "hidden")),
+    ],
+)
+def test_the_login_of_the_settings_goes_before_that_of_the_address(
+    login: Login, expected: tuple[str, str | None]
+) -> None:
+    (address,) = addresses_of("mqtt", Connection(("mqtt://us%40er:se%2Fcret@h",)))
+    chosen = with_login(address, login)
+    assert (chosen.username, chosen.password) == expected
+    assert "cret" not in f"{address!r} {address} {address.url}" and "hidden" not in repr(chosen)
+
+
+def test_files_for_tls_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    odd, away = tmp_path / "odd.pem", tmp_path / "away.pem"
+    odd.write_text("nothing of use")
+    for tls, says in (
+        (Tls(ca=odd), rf"certificate authority {odd} cannot be read: .+"),
+        (Tls(ca=away), rf"certificate authority {away} cannot be read: .+"),
+        (Tls(key=odd), rf"key {odd} has no certificate; give both, or neither"),
+        (Tls(certificate=odd), rf"certificate {odd} with key {odd} cannot be used: .+; it must be PEM, .+"),
+        (Tls(certificate=odd, key=away), rf"certificate {odd} with key {away} cannot be used: .+"),
+    ):
+        with pytest.raises(GatewayError, match=says):
+            tls_context(tls)
