@@ -52,7 +52,7 @@ class Unsettled(Exception):
         self.settled = dict(settled or {})
 
 
-class Client(Protocol[M_contra]):
+class SendingClient(Protocol[M_contra]):
     """A client of one server that sends. It connects when it is first needed, and again after a connection broke."""
 
     def send(self, messages: Sequence[M_contra]) -> list[Refusal | None]:
@@ -69,7 +69,7 @@ class Client(Protocol[M_contra]):
         ...
 
 
-Publisher = Client[Outbound]
+Publisher = SendingClient[Outbound]
 """What a binding gives to sinks."""
 
 
@@ -77,11 +77,11 @@ Publisher = Client[Outbound]
 class Translating(Generic[M]):
     """Keeps :data:`Publisher` over a *client* whose messages have a form of their own."""
 
-    client: Client[M]
+    client: SendingClient[M]
     message_of: Callable[[Outbound], M]
 
     def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
-        """Send messages; see :class:`Client`."""
+        """Send messages; see :class:`SendingClient`."""
         return self.client.send([self.message_of(each) for each in messages])
 
     def close(self) -> None:
@@ -202,9 +202,9 @@ def shown(address: str) -> str:
     return f"{scheme}://{host}" if mark else host
 
 
-def headers_of(message: Outbound, prefix: str = "headers.") -> Iterator[tuple[str, Part]]:
-    """Give the headers of a message, in order and with repeats: names, and parts with their values."""
-    return ((part.key.removeprefix(prefix), part) for part in message.parts if part.key.startswith(prefix))
+def headers_of(parts: Iterable[Part], prefix: str = "headers.") -> Iterator[tuple[str, Part]]:
+    """Give the headers among these parts, in order and with repeats: names, and parts with their values."""
+    return ((part.key.removeprefix(prefix), part) for part in parts if part.key.startswith(prefix))
 
 
 def first_of(options: Mapping[str, Any], *names: str) -> str:

@@ -211,6 +211,15 @@ def test_rooms_stand_on_one_another_without_a_circle() -> None:
     assert floors["router"] <= MOST_FLOORS, f"rooms of router/ stand on {floors['router']} floors"
 
 
+@every_source
+def test_nobody_asks_what_kind_a_sink_is(path: Path) -> None:
+    """What a sink may be asked stands in ``router/settings/sinks/contract.py``; kinds are named in ``KINDS`` alone."""
+    calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call) and len(node.args) == 2]
+    asked = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "isinstance"]
+    wrong = [node.lineno for node in asked if re.search(r"Sink\b", ast.unparse(node.args[1]))]
+    assert not wrong, f"{name_of(path)} asks for kinds of sinks on lines {wrong}"
+
+
 def test_few_modules_of_the_router_lie_loose() -> None:
     loose = {path.stem for path in SOURCES if path.parent == ROOT / "router"} - {"__init__"}
     assert loose <= LOOSE, f"{sorted(loose - LOOSE)} want a room"

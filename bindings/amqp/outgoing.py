@@ -74,24 +74,24 @@ class OutMessage:
     lane: str = ""
 
 
-def message_of(made: Outbound) -> OutMessage:
+def message_of(message: Outbound) -> OutMessage:
     """Return the client's message, each value of the type that its part and the part ``types`` tell."""
-    types = types_of(made.parts)
+    types = types_of(message.parts)
     sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
-    for part in made.parts:
+    for part in message.parts:
         section, _, name = part.key.partition(".")
         if section in sections:
             sections[section].setdefault(name, _value(part, types))
     return OutMessage(
-        made.address,
-        made.body,
+        message.address,
+        message.body,
         properties=sections["properties"],
         application_properties=sections["application-properties"],
         message_annotations=sections["message-annotations"],
         header=sections["header"],
         delivery_annotations=sections["delivery-annotations"],
         footer=sections["footer"],
-        lane=made.lane,
+        lane=message.lane,
     )
 
 

@@ -11,7 +11,6 @@ done, and given up when the target answers everything else (:mod:`bindings.http.
 from __future__ import annotations
 
 import random
-import re
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -27,6 +26,7 @@ import httpx
 from bindings.gateways import Tls
 from bindings.http.client import Version, client
 from bindings.http.handshake import NotPermitted, Permissions
+from bindings.http.sending import FIELD_NAME, FIELD_VALUE
 from bindings.http.unanswered import ENDED, Unanswered
 from bindings.sending import Outbound, Refusal, Unsettled, headers_of
 from bindings.suspects import IN_A_ROW
@@ -39,8 +39,6 @@ PATIENCE: Final = 2.0
 """Longest pause in seconds inside :meth:`HttpPoster.send`; a target that asks for more ends the call."""
 LONGEST_PAUSE: Final = 300.0
 """Seconds of ``Retry-After`` that are believed."""
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[!-~\x80-\xff \t]*[!-~\x80-\xff])?)?")
 _SHOWN: Final = 200
 _SHOWN_BYTES: Final = 1024
 
@@ -56,11 +54,11 @@ class OutRequest:
     lane: str = ""
 
 
-def request_of(method: str, made: Outbound) -> OutRequest:
+def request_of(method: str, message: Outbound) -> OutRequest:
     """Return the request for a message; *method* is for one that names none."""
-    headers = tuple((name, part.value or b"") for name, part in headers_of(made))
-    own = next((part.text for part in made.parts if part.key == "method"), None)
-    return OutRequest(made.address, headers, made.body, own or method, made.lane)
+    headers = tuple((name, part.value or b"") for name, part in headers_of(message.parts))
+    own = next((part.text for part in message.parts if part.key == "method"), None)
+    return OutRequest(message.address, headers, message.body, own or method, message.lane)
 
 
 class _Ended(Unsettled):
@@ -266,9 +264,9 @@ class _Pauses:
 def fault_of(message: OutRequest) -> str:
     """Return what makes a message one that HTTP cannot carry (RFC 9110 section 5); empty when nothing does."""
     for name, value in message.headers:
-        if not _NAME.fullmatch(name):
+        if not FIELD_NAME.fullmatch(name):
             return f"{name[:40]!r} is no name of an HTTP header"
-        if not _VALUE.fullmatch(value):
+        if not FIELD_VALUE.fullmatch(value):
             return f"the value of header {name} has characters that no HTTP header can"
     return ""
 

@@ -20,8 +20,8 @@ CONNECTION: Final = frozenset(
 _CREDENTIALS: Final = frozenset({"authorization", "proxy-authenticate", "proxy-authorization", "cookie", "set-cookie"})
 _CLIENT: Final = frozenset({"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"})
 """What an HTTP client says of itself."""
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
-_VALUE: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[!-~\x80-\xff \t]*[!-~\x80-\xff])?)?")
+FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+FIELD_VALUE: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[!-~\x80-\xff \t]*[!-~\x80-\xff])?)?")
 _QUERY: Final = "query."
 _NEVER_SENT: Final = frozenset({"path", "status"})
 _DEFAULT_METHOD: Final = "POST"
@@ -72,7 +72,7 @@ class HttpSending(Sending):
         """Return a header in lower case; None for one of a connection or client, credentials, or without a form."""
         name = name.lower()
         ours = name in _CREDENTIALS or name in _CLIENT or name in CONNECTION
-        if ours or not _NAME.fullmatch(name) or not _VALUE.fullmatch(part.value or b""):
+        if ours or not FIELD_NAME.fullmatch(name) or not FIELD_VALUE.fullmatch(part.value or b""):
             return None
         return Part(name, part.value)
 

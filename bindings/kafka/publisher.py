@@ -8,6 +8,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bindings.kafka.client import KafkaClient
+from bindings.parts import Part
 from bindings.sending import Outbound, Refusal, Unsettled, headers_of
 
 _NEVER: Final = frozenset(
@@ -74,7 +75,7 @@ class KafkaPublisher:
 
         while not troubles:
             try:
-                producer.produce(message.address, message.body, on_delivery=delivered, **record_of(message))
+                producer.produce(message.address, message.body, on_delivery=delivered, **record_of(message.parts))
                 producer.poll(0)
                 return
             except BufferError:
@@ -84,10 +85,10 @@ class KafkaPublisher:
                 return
 
 
-def record_of(message: Outbound) -> dict[str, Any]:
-    """Return key, headers and partition of the record for a message."""
-    record: dict[str, Any] = {"headers": [(name, part.value) for name, part in headers_of(message)]}
-    for part in message.parts:
+def record_of(parts: Sequence[Part]) -> dict[str, Any]:
+    """Return key, headers and partition of the record for a message of these parts."""
+    record: dict[str, Any] = {"headers": [(name, part.value) for name, part in headers_of(parts)]}
+    for part in parts:
         if part.key == "key":
             record["key"] = part.value
         elif part.key == "partition" and part.text is not None:

@@ -42,24 +42,24 @@ class OutMessage:
     lane: str = ""
 
 
-def message_of(made: Outbound) -> OutMessage:
+def message_of(message: Outbound) -> OutMessage:
     """Return the client's message. QoS 2 becomes 1: the promise is at least once, and 2 would add none to it."""
     scalars: dict[str, Part] = {}
-    for part in made.parts:
+    for part in message.parts:
         scalars.setdefault(part.key, part)
     qos = _number(scalars.get("qos"))
     return OutMessage(
-        made.address,
-        made.body or b"",
+        message.address,
+        message.body or b"",
         qos=_MOST_QOS if qos is None else min(qos, _MOST_QOS),
         retain=_text(scalars.get("retain")) == "true",
         content_type=_text(scalars.get("content_type")),
-        user_properties=tuple((name, part.text or "") for name, part in headers_of(made, _USER)),
+        user_properties=tuple((name, part.text or "") for name, part in headers_of(message.parts, _USER)),
         response_topic=_text(scalars.get("response_topic")),
         correlation_data=scalars["correlation_data"].value if "correlation_data" in scalars else None,
         message_expiry_interval=_number(scalars.get("message_expiry_interval")),
         payload_format=_number(scalars.get("payload_format")),
-        lane=made.lane,
+        lane=message.lane,
     )
 
 

@@ -54,13 +54,13 @@ class OutMessage:
     lane: str = ""
 
 
-def message_of(sink: str, made: Outbound) -> OutMessage:
+def message_of(sink: str, message: Outbound) -> OutMessage:
     """Return the client's message. Its id differs between sinks and subjects, which may share a stream."""
-    reply = next((part.text for part in made.parts if part.key == "reply-to"), None)
-    text = "\n".join((sink, made.address, made.id))
+    reply = next((part.text for part in message.parts if part.key == "reply-to"), None)
+    text = "\n".join((sink, message.address, message.id))
     identity = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    headers = [(name, part.value or b"") for name, part in headers_of(made)]
-    return OutMessage(made.address, made.body or b"", headers, reply or "", identity, made.lane)
+    headers = [(name, part.value or b"") for name, part in headers_of(message.parts)]
+    return OutMessage(message.address, message.body or b"", headers, reply or "", identity, message.lane)
 
 
 class NatsPublisher:

@@ -96,7 +96,7 @@ class PipeSink(MessageSink):
 
 
 def _form(message: Outbound) -> Mapping[str, Any]:
-    headers = [{"name": name, "value": part.text} for name, part in headers_of(message)]
+    headers = [{"name": name, "value": part.text} for name, part in headers_of(message.parts)]
     body = base64.b64encode(message.body or b"").decode()
     return {"pipe": message.address, "headers": headers, "body": body}
 

@@ -15,8 +15,10 @@ from urllib.parse import quote, urlencode, urlsplit
 import httpx
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from bindings.kafka.publisher import record_of
 from bindings.parts import Part, first
 from bindings.protocols import BINDINGS
+from bindings.sending import headers_of
 from catalog.escaping import escaped_json
 from catalog.record import Record
 from catalog.values import whole_number
@@ -89,18 +91,14 @@ class _Http:
     def send(self, record: Record) -> None:
         _require(record, "HTTP")
         parts = BINDINGS["HTTP"].parts(record.native)
-        headers = [
-            (part.key.removeprefix("headers.").encode(), part.value or b"")
-            for part in parts
-            if part.key.startswith("headers.")
-        ]
+        headers = [(name.encode(), part.value or b"") for name, part in headers_of(parts)]
         method = _text(first(parts, "method")) or "POST"
         request = self._client.build_request(method, self._url(parts), headers=headers, content=record.body or b"")
         self._delivered(request)
 
     def _url(self, parts: list[Part]) -> str:
         path = self._base.path if self._base.path not in ("", "/") else _text(first(parts, "path")) or "/"
-        own = [(part.key.removeprefix("query."), part.value or b"") for part in parts if part.key.startswith("query.")]
+        own = [(name, part.value or b"") for name, part in headers_of(parts, "query.")]
         query = "&".join(text for text in (self._base.query, urlencode(own)) if text)
         path = quote(path, safe=_PATH_CHARACTERS)
         return f"{self._base.scheme}://{self._base.netloc}{path}" + (f"?{query}" if query else "")
@@ -138,21 +136,10 @@ class _Kafka:
     def send(self, record: Record) -> None:
         _require(record, "KAFKA")
         parts = BINDINGS["KAFKA"].parts(record.native)
-        key, partition = first(parts, "key"), _text(first(parts, "partition"))
         topic = self._topic or _text(first(parts, "topic")) or ""
-        headers: list[tuple[str, str | bytes | None]] = [
-            (part.key.removeprefix("headers."), part.value) for part in parts if part.key.startswith("headers.")
-        ]
         while True:
             try:
-                self._producer.produce(
-                    topic,
-                    record.body,
-                    key.value if key else None,
-                    int(partition) if partition else -1,
-                    headers=headers,
-                    on_delivery=self._told,
-                )
+                self._producer.produce(topic, record.body, on_delivery=self._told, **record_of(parts))
                 break
             except BufferError:
                 self._producer.poll(1)  # the queue is full: wait for acknowledgements

@@ -157,7 +157,8 @@ class EndpointShape:
         for name in self._sending.scalars:
             if name in self._endpoint.options and name not in keys:
                 parts.append(Part(name, msgspec.json.encode(self._endpoint.options[name]), JSON_KIND))
-        parts = [self._raised(part) for part in parts]
+        if self._least:
+            parts = [self._raised(part) for part in parts]
         parts += [part for part in self._listed(values) if part.key not in keys]
         for name, text in self._sending.channel(definition, self._endpoint, connected=True).items():
             if name not in keys:

@@ -125,7 +125,7 @@ def with_types(parts: tuple[Part, ...], more: list[Part]) -> tuple[Part, ...]:
 
 def lineage_parts(event: Event, binding: Binding) -> list[Part]:
     """Return the ``xrouter-*`` properties (architecture.md section 9), percent-encoded where attributes are."""
-    told = {
+    lineage = {
         "message": event.message,
         "endpoint": event.endpoint,
         "epoch": event.epoch,
@@ -138,5 +138,5 @@ def lineage_parts(event: Event, binding: Binding) -> list[Part]:
             f"{binding.headers}.{LINEAGE}{name}",
             (quote(text, safe=UNESCAPED) if binding.rule.encoded else text).encode(),
         )
-        for name, text in told.items()
+        for name, text in lineage.items()
     ]

@@ -44,18 +44,19 @@ class HeaderPassing:
         source = binding_of(protocol)
         if source is None or not self.binding.binary or not any(member in native for member in _MEMBERS):
             return
+        place = self.binding.headers
         types: dict[str, str] = {}
-        for name, part, told in _came(source, native):
+        for name, part, wire_type in _came(source, native):
             if structured and name.lower().startswith("content-"):
                 continue  # of the body as it was, which is now within another one
-            made = self.binding.sending.header(name, part)
-            if made is None or made.key.lower() in self.taken:
+            header = self.binding.sending.header(name, part)
+            if header is None or header.key.lower() in self.taken:
                 continue
-            key = f"{self.binding.headers}.{made.key}"
+            key = f"{place}.{header.key}"
             if not _reads_as_attribute(key, self.binding.rule, binary=binary):
-                yield made._replace(key=key)
-                if told and source.protocol == self.binding.protocol:
-                    types[key] = told
+                yield header._replace(key=key)
+                if wire_type and source.protocol == self.binding.protocol:
+                    types[key] = wire_type
         if types:
             yield Part(TYPES, msgspec.json.encode(types), JSON_KIND)
 

@@ -131,7 +131,7 @@ def test_an_amqp_message_keeps_types() -> None:
 
 def test_a_kafka_record() -> None:
     given = (Part("key", b"\xff"), Part("partition", b"3", JSON_KIND), Part("headers.other", b"x"))
-    record = kafka.record_of(made("KAFKA", given=given))
+    record = kafka.record_of(made("KAFKA", given=given).parts)
     assert (record["key"], record["partition"]) == (b"\xff", 3)
     assert record["headers"][:2] == [("other", b"x"), ("ce_specversion", b"1.0")]
 

@@ -13,7 +13,7 @@ from bindings.amqp import outgoing as amqp
 from bindings.amqp.outgoing import encode
 from bindings.amqp.sections import decode
 from bindings.amqp.values import Typed
-from bindings.http.poster import _NAME, _VALUE
+from bindings.http.sending import FIELD_NAME, FIELD_VALUE
 from bindings.mqtt import outgoing as mqtt
 from bindings.mqtt.outgoing import properties_of
 from bindings.nats.headers import block_of
@@ -138,8 +138,8 @@ def test_no_header_makes_a_message_that_cannot_be_sent(
     ]
     native = native_of("KAFKA", parts)
     for key, value in ((part.key, part.value) for part in sent("HTTP", "KAFKA", native, mode).parts):
-        assert _NAME.fullmatch(key.removeprefix("headers."))
-        assert _VALUE.fullmatch(value or b"")
+        assert FIELD_NAME.fullmatch(key.removeprefix("headers."))
+        assert FIELD_VALUE.fullmatch(value or b"")
     block_of(
         (part.key.removeprefix("headers."), part.value or b"") for part in sent("NATS", "KAFKA", native, mode).parts
     )
