@@ -8,7 +8,6 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from bindings.gateways import Connection, GatewayError, Login, Tls
@@ -96,43 +95,12 @@ class AddressForm:
         return Address(spoken, host, port or usual, secure, username, password)
 
 
-_NO_MQTT: Final = "{address} is no MQTT address"
-_NO_AMQP: Final = "a URI of an AMQP broker has no form of one; write amqp://host:5672 or amqps://host:5671"
-FORMS: Final[Mapping[str, AddressForm]] = {
-    "mqtt": AddressForm(
-        "MQTT",
-        {"mqtt": 1883, "tcp": 1883, "ws": 80},
-        {"mqtts": 8883, "ssl": 8883, "tls": 8883, "wss": 443},
-        f"{_NO_MQTT}; write mqtt://host:1883 or mqtts://host:8883",
-        f"{_NO_MQTT}: its host or port is none",
-        f"{_NO_MQTT}: it lacks a host or a port; write mqtt://host:1883",
-        bare="mqtt",
-        raised=True,
-    ),
-    # Not quoted in its texts: a URI that cannot be read may have a password anywhere.
-    "amqp": AddressForm("AMQP", {"amqp": 5672}, {"amqps": 5671}, _NO_AMQP, _NO_AMQP, _NO_AMQP),
-    "nats": AddressForm(
-        "NATS",
-        {"nats": 4222, "ws": 80},
-        {"tls": 4222, "wss": 443},
-        "{host}: NATS over {scheme}:// is not supported; use nats:// or tls://",
-        "a NATS address has no form; write nats://host:4222 or tls://host:4222",
-        "a NATS address names no host; write nats://host:4222 or tls://host:4222",
-        bare="nats",
-        raised=True,
-    ),
-    "http": AddressForm("HTTP", {"http": 80}, {"https": 443}),
-}
-"""By kind, as settings name it."""
-
-
-def addresses_of(kind: str, connection: Connection) -> tuple[Address, ...]:
+def addresses_of(form: AddressForm, connection: Connection) -> tuple[Address, ...]:
     """Return the addresses of a connection, in the order in which they are tried; all but those over WebSockets.
 
     Raises:
         GatewayError: one is none of this protocol's, or all are over WebSockets.
     """
-    form = FORMS[kind]
     uris = [uri for uri in connection.uris if not over_websockets(uri)]
     if connection.uris and not uris:
         example = f"{next(iter(form.secure))}://host:{form.secure_port}"

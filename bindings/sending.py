@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from bindings.addresses import FORMS
+from bindings.addresses import AddressForm
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from catalog.model import Definition, Endpoint, Property
 from catalog.values import binary_value, is_valid, percent_encode
@@ -97,6 +97,8 @@ class Sending:
 
     family: ClassVar[str]
     """The protocol without its versions, which sinks and sources of it are called by: ``mqtt``."""
+    form: ClassVar[AddressForm]
+    """How addresses of its servers are written; Kafka's have a form of their own."""
     literal: ClassVar[tuple[re.Pattern[str], str]]
     """What a template of addresses may have between its variables, and this rule in words."""
     whole: ClassVar[tuple[re.Pattern[str], str]]
@@ -141,7 +143,7 @@ class Sending:
 
         *tls* and *login* tell whether the settings have certificates and a user, *options* are those of the client.
         """
-        plain = (each for each in addresses if FORMS[self.family].is_plain(each, tls=tls))
+        plain = (each for each in addresses if self.form.is_plain(each, tls=tls))
         return next((shown(address) for address in plain), "")
 
     def option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:

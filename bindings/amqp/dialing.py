@@ -11,6 +11,7 @@ from proton.reactor import Container
 
 from bindings.addresses import addresses_of, with_login
 from bindings.amqp.options import option_map
+from bindings.amqp.sending import AmqpSending
 from bindings.backoff import Backoff
 from bindings.gateways import Connection, GatewayError, Tls
 
@@ -40,7 +41,9 @@ class Dialer:
     def __init__(self, connection: Connection, container_id: str) -> None:
         if not connection.uris:
             raise GatewayError("an AMQP connection needs a URI, such as amqps://host; name one in the endpoint")
-        self.addresses = tuple(with_login(each, connection.login) for each in addresses_of("amqp", connection))
+        self.addresses = tuple(
+            with_login(each, connection.login) for each in addresses_of(AmqpSending.form, connection)
+        )
         self._container_id = container_id
         self._properties = option_map(connection.options, "connectionproperties")
         self._certified = connection.tls is not None and connection.tls.certificate is not None

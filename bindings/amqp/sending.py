@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from bindings.addresses import AddressForm
 from bindings.amqp.declared import FIELD_TYPES, typed_value
 from bindings.amqp.forms import TYPES
 from bindings.amqp.forms import part as part_of
@@ -17,6 +18,7 @@ from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from bindings.sending import Expand, Sending
 from catalog.model import Endpoint, Property
 
+_NO_ADDRESS: Final = "a URI of an AMQP broker has no form of one; write amqp://host:5672 or amqps://host:5671"
 _LONG: Final = 2**63
 
 
@@ -24,6 +26,8 @@ class AmqpSending(Sending):
     """See :class:`~bindings.sending.Sending`; an address is a node."""
 
     family = "amqp"
+    # Not quoted in its texts: a URI that cannot be read may have a password anywhere.
+    form = AddressForm("AMQP", {"amqp": 5672}, {"amqps": 5671}, _NO_ADDRESS, _NO_ADDRESS, _NO_ADDRESS)
     literal = (re.compile(r"[^\x00-\x1f{}]*"), "no control characters or braces")
     whole = (re.compile(r"[^\x00-\x1f]*"), "a node has no control characters")
     most_bytes = 4096

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from bindings.addresses import AddressForm
 from bindings.http.request import query_parts
 from bindings.parts import Part
 from bindings.sending import Expand, Outbound, Sending
@@ -31,6 +32,7 @@ class HttpSending(Sending):
     """See :class:`~bindings.sending.Sending`; an address is a URL, of which a record has path and query."""
 
     family = "http"
+    form = AddressForm("HTTP", {"http": 80}, {"https": 443})
     literal = (re.compile(r"[!-z|~]*"), "ASCII without spaces or braces")
     whole = (
         re.compile(r"https?://[^/?#@\s]+(?:[/?#][!-~]*)?", re.IGNORECASE),

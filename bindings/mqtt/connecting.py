@@ -10,6 +10,7 @@ from bindings.mqtt.client import MAX_RECEIVE, VERSIONS, Terms
 from bindings.mqtt.link import Link, LinkOwner
 from bindings.mqtt.messages import Version
 from bindings.mqtt.options import session_options
+from bindings.mqtt.sending import MqttSending
 
 
 class LinkError(Exception):
@@ -57,7 +58,7 @@ def connector_of(
         raise GatewayError("an MQTT connection needs a client id, by which the broker knows its session again")
     known: Version = "MQTT/5.0" if version == "MQTT/5.0" else "MQTT/3.1.1"
     receive = max(1, min(receive, MAX_RECEIVE))
-    addresses = tuple(_named(with_login(each, connection.login)) for each in addresses_of("mqtt", connection))
+    addresses = tuple(_named(with_login(each, connection.login)) for each in addresses_of(MqttSending.form, connection))
     if not addresses:
         raise GatewayError("an MQTT connection has no address; give the endpoint one, such as mqtts://host:8883")
     tls = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None

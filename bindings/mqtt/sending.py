@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
+from bindings.addresses import AddressForm
 from bindings.parts import Part
 from bindings.sending import Sending, first_of
 from catalog.model import Definition, Endpoint
 
+_NO_ADDRESS: Final = "{address} is no MQTT address"
 _MOST_BYTES: Final = 65_535
 
 
@@ -18,6 +20,16 @@ class MqttSending(Sending):
     """See :class:`~bindings.sending.Sending`; an address is a topic."""
 
     family = "mqtt"
+    form = AddressForm(
+        "MQTT",
+        {"mqtt": 1883, "tcp": 1883, "ws": 80},
+        {"mqtts": 8883, "ssl": 8883, "tls": 8883, "wss": 443},
+        f"{_NO_ADDRESS}; write mqtt://host:1883 or mqtts://host:8883",
+        f"{_NO_ADDRESS}: its host or port is none",
+        f"{_NO_ADDRESS}: it lacks a host or a port; write mqtt://host:1883",
+        bare="mqtt",
+        raised=True,
+    )
     literal = (re.compile(r"[^+#\x00{}]*"), "no '+', '#' or braces")
     whole = (re.compile(r"[^+#\x00]+", re.DOTALL), "a topic is not empty and has no '+', '#' or NUL")
     most_bytes = _MOST_BYTES

@@ -23,6 +23,7 @@ from nats.aio.subscription import Subscription as ClientSubscription
 from bindings.addresses import Address, addresses_of, tls_context
 from bindings.gateways import Connection, GatewayError, Login, Tls
 from bindings.nats.records import Arrival
+from bindings.nats.sending import NatsSending
 
 CONNECT_SECONDS: Final = 5
 CLOSE_SECONDS: Final = 5.0
@@ -52,7 +53,7 @@ def dialling_of(connection: Connection, name: str) -> Dialling:
     """
     if not connection.uris:
         raise GatewayError(f"{name}: there is no server to connect to; give an address such as nats://host:4222")
-    addresses = addresses_of("nats", connection)
+    addresses = addresses_of(NatsSending.form, connection)
     _credentials(connection.login)
     return Dialling(addresses, connection.login, tls_context(connection.tls or Tls()), name)
 

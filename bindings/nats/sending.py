@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from bindings.addresses import AddressForm
 from bindings.parts import Part
 from bindings.sending import Sending
 
@@ -15,6 +16,16 @@ class NatsSending(Sending):
     """See :class:`~bindings.sending.Sending`; an address is a subject."""
 
     family = "nats"
+    form = AddressForm(
+        "NATS",
+        {"nats": 4222, "ws": 80},
+        {"tls": 4222, "wss": 443},
+        "{host}: NATS over {scheme}:// is not supported; use nats:// or tls://",
+        "a NATS address has no form; write nats://host:4222 or tls://host:4222",
+        "a NATS address names no host; write nats://host:4222 or tls://host:4222",
+        bare="nats",
+        raised=True,
+    )
     literal = (re.compile(r"[^\s*>\x00{}]*"), "no spaces, '*', '>' or braces")
     whole = (
         re.compile(r"[^\s.*>\x00-\x1f]+(?:\.[^\s.*>\x00-\x1f]+)*"),

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from bindings.addresses import FORMS
 from bindings.kafka.addresses import Brokers, brokers_of
 from bindings.locks import waiting_lock
+from bindings.protocols import sending_of
 from catalog.model import Catalog, Finding
 from router.errors import ConfigError, StateError
 from router.logs import get_logger
@@ -60,7 +60,7 @@ class Client:
             scheme = brokers.security.lower() or "kafka"
             found = {_origin(f"{scheme}://{server}", {}, 9092) for server in brokers.servers.split(",")}
         else:
-            form = FORMS[self.kind]
+            form = sending_of(self.kind).form
             full = (each if "://" in each else f"{self.kind}://{each}" for each in self.addresses)
             found = {_origin(each, form.ports, form.secure_port) for each in full}
         return tuple(sorted(found))

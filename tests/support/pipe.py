@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic import Field
 
+from bindings.addresses import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.parts import Shape, native_of, parts_of
 from bindings.protocols import BINDINGS, Binding
@@ -45,7 +46,7 @@ class PipeSending(Sending):
     most_bytes = 100
     address = "pipe"
     by_channel = frozenset({"pipe"})
-    clear = frozenset({"pipe"})
+    form = AddressForm("PIPE", {"pipe": 1}, {})
 
 
 class PipePublisher:
