@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bindings.amqp import codec as amqp
+from bindings.amqp.receiving import AMQP
 from bindings.amqp.sending import AmqpSending
 from bindings.envelope import AttributeRule, Envelope, envelope_of
 from bindings.http import codec as http
@@ -14,10 +15,13 @@ from bindings.http.sending import HttpSending
 from bindings.kafka import codec as kafka
 from bindings.kafka.sending import KafkaSending
 from bindings.mqtt import codec as mqtt
+from bindings.mqtt.receiving import MQTT_3, MQTT_5
 from bindings.mqtt.sending import MqttSending
 from bindings.nats import codec as nats
+from bindings.nats.receiving import NATS
 from bindings.nats.sending import NatsSending
 from bindings.parts import Part, Parts, first
+from bindings.receiving import Receiving
 from bindings.sending import Sending
 
 
@@ -26,7 +30,8 @@ class Binding:
     """How one protocol's records are taken apart and put together, and where CloudEvents attributes lie.
 
     ``id_key`` and ``time_key`` name the parts that give a mapped event its ``id`` and ``time``; ``binary`` is
-    False where the protocol has no headers to carry attributes. ``sending`` is the sending side, which versions share.
+    False where the protocol has no headers to carry attributes. ``sending`` is the sending side, which versions share;
+    ``receiving`` how a gateway takes messages from brokers, None where there are none (HTTP) or Spark reads (Kafka).
     A record may call the protocol by ``aliases``, and where it is ``versioned`` with any version behind a slash.
     """
 
@@ -35,6 +40,7 @@ class Binding:
     native: Callable[[list[Part]], dict[str, Any]]
     rule: AttributeRule
     sending: Sending
+    receiving: Receiving | None = None
     id_key: str = ""
     time_key: str = ""
     binary: bool = True
@@ -67,13 +73,14 @@ BINDINGS: Final[dict[str, Binding]] = {
             amqp.native,
             amqp.RULE,
             AmqpSending(),
+            AMQP,
             id_key="properties.message-id",
             time_key="properties.creation-time",
             aliases=("amqp",),
         ),
-        Binding("MQTT/5.0", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), aliases=("mqtt",)),
-        Binding("MQTT/3.1.1", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), binary=False),
-        Binding("NATS", nats.parts, nats.native, nats.RULE, NatsSending(), versioned=True),
+        Binding("MQTT/5.0", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), MQTT_5, aliases=("mqtt",)),
+        Binding("MQTT/3.1.1", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), MQTT_3, binary=False),
+        Binding("NATS", nats.parts, nats.native, nats.RULE, NatsSending(), NATS, versioned=True),
     )
 }
 

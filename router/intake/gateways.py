@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from bindings.background import count_fault
 from bindings.backoff import Retries
@@ -22,6 +22,7 @@ from bindings.gateways import (
     Subscription,
     Tls,
 )
+from bindings.protocols import BINDINGS
 from catalog.protocols.properties import squash
 from router.errors import ConfigError
 from router.logs import get_logger
@@ -38,7 +39,6 @@ class Link:
 
     key: str
     name: str
-    kind: str
     protocol: str
     connection: Connection
     subscriptions: tuple[Subscription, ...]
@@ -77,7 +77,6 @@ def _link(key: str, members: Sequence[Source], identity: str) -> Link:
     return Link(
         key,
         ", ".join(source.endpoint for source in members),
-        first.kind,
         first.protocol,
         Connection(first.uris, _login(chosen), _tls(chosen), _of_connection(first.options)),
         tuple(
@@ -109,34 +108,10 @@ Opener = Callable[[Link, RowStore, Limits, GatewayCounters], Gateway]
 
 def open_gateway(link: Link, store: RowStore, limits: Limits, counters: GatewayCounters) -> Gateway:
     """Make the gateway of a connection; it does not connect before its start."""
-    if link.kind == "mqtt":
-        from bindings.mqtt.gateway import MqttGateway
-
-        protocol: Literal["MQTT/5.0", "MQTT/3.1.1"] = "MQTT/5.0" if link.protocol == "MQTT/5.0" else "MQTT/3.1.1"
-        return MqttGateway(
-            link.connection,
-            link.subscriptions,
-            store,
-            protocol=protocol,
-            client_id=link.client_id,
-            limits=limits,
-            counters=counters,
-        )
-    if link.kind == "amqp":
-        from bindings.amqp.gateway import AmqpGateway
-
-        return AmqpGateway(
-            link.connection,
-            link.subscriptions,
-            store,
-            container_id=link.client_id,
-            limits=limits,
-            counters=counters,
-        )
-    from bindings.nats.gateway import NatsGateway
-
-    return NatsGateway(
-        link.connection, link.subscriptions, store, name=link.client_id, limits=limits, counters=counters
+    receiving = BINDINGS[link.protocol].receiving
+    assert receiving is not None
+    return receiving.gateway(
+        link.connection, link.subscriptions, store, client_id=link.client_id, limits=limits, counters=counters
     )
 
 

@@ -255,7 +255,7 @@ def http_routes(plan: Plan) -> list[HttpRoute]:
     """
     routes: dict[str, HttpRoute] = {}
     for source in plan.sources:
-        if source.kind == "http":
+        if source.served:
             known = routes.get(source.path, HttpRoute(source.endpoint, source.path, ()))
             methods = dict.fromkeys((*known.methods, *source.methods))
             users = known.users

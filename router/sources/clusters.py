@@ -27,7 +27,7 @@ def check_reachable(sources: tuple[Source, ...], settings: Settings) -> None:
     Raises:
         BrokerUnreachable: one does not; names the source or sink and its servers.
     """
-    clients = [(f"source {source.endpoint}", source_client(source)) for source in sources if source.kind == "kafka"]
+    clients = [(f"source {source.endpoint}", source_client(source)) for source in sources if not source.pushed]
     clients += [
         (f"sink {name}", client)
         for name, sink in settings.sinks.items()

@@ -7,30 +7,22 @@ Endpoints of one broker whose subscriptions overlap share a channel too, named b
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from bindings.http.sending import path_of
 from bindings.kafka.addresses import Brokers, brokers_for
 from bindings.kafka.options import start_of, topic_of
+from bindings.protocols import BINDINGS
+from bindings.receiving import Receiving
 from catalog.errors import TemplateError
 from catalog.model import Catalog, Endpoint
 from catalog.templates import parse
 from router.errors import ConfigError
 from router.settings import Settings, SourceSettings, revealed
-from router.sources.subscriptions import addresses_of, overlap
 
-Kind = Literal["kafka", "http", "mqtt", "amqp", "nats"]
 Start = Literal["earliest", "latest"]
-SUPPORTED: Final[Mapping[str, Kind]] = {
-    "KAFKA": "kafka",
-    "HTTP": "http",
-    "MQTT/5.0": "mqtt",
-    "MQTT/3.1.1": "mqtt",
-    "AMQP/1.0": "amqp",
-    "NATS": "nats",
-}
 INBOX: Final = "inbox"
 
 
@@ -40,12 +32,12 @@ class Source:
 
     ``topic``, ``servers`` and the ``security`` protocol that their addresses ask for are given for Kafka, ``path`` and
     ``methods`` for HTTP; for other brokers ``uris``, ``addresses`` (topic filters, nodes, subjects) and the endpoint's
-    ``options``. ``query`` names the streaming query that reads it: one per Kafka cluster and lane, and one for the
-    inbox.
+    ``options``. ``kind`` is the family of the protocol: ``mqtt`` for both versions. ``query`` names the streaming query
+    that reads it: one per Kafka cluster and lane, and one for the inbox.
     """
 
     endpoint: str
-    kind: Kind
+    kind: str
     channel: str
     query: str
     settings: SourceSettings
@@ -63,12 +55,17 @@ class Source:
     @property
     def pushed(self) -> bool:
         """Whether records come by way of the inbox."""
-        return self.kind != "kafka"
+        return self.query == INBOX
 
     @property
     def brokered(self) -> bool:
         """Whether a gateway connects to a broker for it."""
-        return self.kind in ("mqtt", "amqp", "nats")
+        return bool(self.uris)
+
+    @property
+    def served(self) -> bool:
+        """Whether the HTTP gateway takes requests for it."""
+        return bool(self.path)
 
 
 def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
@@ -82,7 +79,7 @@ def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
     chosen = settings.sources or tuple(
         SourceSettings(endpoint=endpoint.xid)
         for endpoint in catalog.endpoints.values()
-        if {"consumer", "subscriber"} & set(endpoint.usage) and endpoint.protocol in SUPPORTED
+        if {"consumer", "subscriber"} & set(endpoint.usage) and endpoint.protocol in BINDINGS
     )
     # What the operator says of where to begin goes before what the catalog says, for all sources or for one.
     told = settings.start if "start" in settings.model_fields_set else None
@@ -100,19 +97,20 @@ def missing_sources(catalog: Catalog, settings: Settings) -> list[str]:
 
 
 def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, start: Start | None) -> Source:
-    kind = SUPPORTED.get(endpoint.protocol or "")
-    if kind is None:
+    binding = BINDINGS.get(endpoint.protocol or "")
+    if binding is None:
         raise ConfigError(
             f"source {endpoint.xid}: protocol {endpoint.protocol or 'none'} cannot be a source in this version",
             key="sources",
-            hint=f"sources are {', '.join(SUPPORTED)}; remove the source",
+            hint=f"sources are {', '.join(BINDINGS)}; remove the source",
         )
-    if kind == "kafka":
-        return _kafka(endpoint, settings.model_copy(update={"start": settings.start or start}))
-    return _http(endpoint, settings) if kind == "http" else _broker(endpoint, kind, settings, catalog)
+    kind = binding.sending.family
+    if binding.receiving is not None:
+        return _broker(endpoint, kind, binding.receiving, settings, catalog)
+    return _WITHOUT_GATEWAY[kind](endpoint, settings, start)
 
 
-def _kafka(endpoint: Endpoint, settings: SourceSettings) -> Source:
+def _kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) -> Source:
     topic = topic_of(endpoint.options)
     if not topic:
         raise ConfigError(
@@ -155,7 +153,7 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings) -> Source:
         "kafka",
         f"kafka:{topic}",
         query,
-        settings.model_copy(update={"start": settings.start or start_of(endpoint.options)}),
+        settings.model_copy(update={"start": settings.start or start or start_of(endpoint.options)}),
         topic=topic,
         servers=brokers.servers,
         security=brokers.security,
@@ -181,7 +179,7 @@ def _brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
     return brokers
 
 
-def _http(endpoint: Endpoint, settings: SourceSettings) -> Source:
+def _http(endpoint: Endpoint, settings: SourceSettings, _start: Start | None) -> Source:
     path = settings.path or endpoint.options.get("path") or path_of(endpoint.uris) or f"/{endpoint.xid.split('/')[-1]}"
     method = str(endpoint.options.get("method") or "POST").upper()
     return Source(
@@ -189,7 +187,7 @@ def _http(endpoint: Endpoint, settings: SourceSettings) -> Source:
     )
 
 
-def _broker(endpoint: Endpoint, kind: Kind, settings: SourceSettings, catalog: Catalog) -> Source:
+def _broker(endpoint: Endpoint, kind: str, receiving: Receiving, settings: SourceSettings, catalog: Catalog) -> Source:
     uris = settings.uris or endpoint.uris
     if not uris:
         raise ConfigError(
@@ -198,7 +196,7 @@ def _broker(endpoint: Endpoint, kind: Kind, settings: SourceSettings, catalog: C
             hint=f"set uris of the source ({kind}://host:port), or protocoloptions.endpoints in the catalog",
         )
     try:
-        addresses = settings.addresses or addresses_of(endpoint, catalog)
+        addresses = settings.addresses or receiving.addresses(endpoint, catalog)
     except ValueError as error:
         raise ConfigError(
             f"source {endpoint.xid}: it cannot be subscribed to as the catalog says: {error}",
@@ -225,6 +223,11 @@ def _broker(endpoint: Endpoint, kind: Kind, settings: SourceSettings, catalog: C
     )
 
 
+_Resolver = Callable[[Endpoint, SourceSettings, Start | None], Source]
+_WITHOUT_GATEWAY: Final[Mapping[str, _Resolver]] = {"kafka": _kafka, "http": _http}
+"""What no gateway of brokers takes: Spark reads the one, and our server takes the other."""
+
+
 def _merged(sources: list[Source]) -> list[Source]:
     """Give sources of one broker whose subscriptions overlap the channel of the first of them."""
     channels = {source.channel: source.channel for source in sources}
@@ -238,8 +241,9 @@ def _merged(sources: list[Source]) -> list[Source]:
 
 def _meet(one: Source, other: Source) -> bool:
     """Tell whether a message may be taken for both."""
+    receiving = BINDINGS[one.protocol].receiving
     return (
-        (one.kind, set(one.uris)) == (other.kind, set(other.uris))
-        and (one.protocol == other.protocol)
-        and any(overlap(here, there, one.protocol) for here in one.addresses for there in other.addresses)
+        receiving is not None
+        and (one.protocol, set(one.uris)) == (other.protocol, set(other.uris))
+        and any(receiving.overlap(here, there) for here in one.addresses for there in other.addresses)
     )

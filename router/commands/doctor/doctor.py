@@ -171,7 +171,7 @@ def _brokers(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
     for name, addresses in known.items():
         yield Diagnosis("addresses", "ok", f"{name}: credentials are for {', '.join(addresses)}")
     for source in sources:
-        if source.kind == "kafka":
+        if not source.pushed:
             yield _broker(f"source {source.endpoint}", source_client(source), source.topic)
     for name, sink in settings.sinks.items():
         if sink.remote is not None and (cluster := sink.remote.own_cluster()) is not None:

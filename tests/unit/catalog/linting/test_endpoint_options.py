@@ -94,7 +94,7 @@ def received(protocol: str, options: Mapping[str, Any]) -> object:
     if not source.brokered:
         return source.topic, source.settings.start, source.path, source.methods
     (link,) = links_of([source], "i")
-    return {"mqtt": mqtt_asks, "amqp": amqp_asks, "nats": nats_asks}[link.kind](link)
+    return {"mqtt": mqtt_asks, "amqp": amqp_asks, "nats": nats_asks}[KINDS[link.protocol]](link)
 
 
 def mqtt_asks(link: Link) -> object:

@@ -1,0 +1,34 @@
+"""The receiving side of AMQP 1.0: the nodes of an endpoint, and the gateway; see :mod:`bindings.receiving`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Final
+
+from bindings.amqp.options import node_of
+from bindings.gateways import Connection, Gateway, GatewayCounters, Limits, RowStore, Subscription
+from bindings.receiving import Receiving, paths_of
+from catalog.model import Catalog, Endpoint
+
+
+def _addresses(endpoint: Endpoint, _catalog: Catalog) -> tuple[str, ...]:
+    node = node_of(endpoint.options)
+    return (node,) if node is not None else tuple(dict.fromkeys(paths_of(endpoint)))
+
+
+def _gateway(
+    connection: Connection,
+    subscriptions: Sequence[Subscription],
+    store: RowStore,
+    *,
+    client_id: str,
+    limits: Limits,
+    counters: GatewayCounters,
+) -> Gateway:
+    from bindings.amqp.gateway import AmqpGateway
+
+    return AmqpGateway(connection, subscriptions, store, container_id=client_id, limits=limits, counters=counters)
+
+
+AMQP: Final = Receiving(_addresses, operator.eq, _gateway)

@@ -1,0 +1,71 @@
+"""The receiving side of protocols with brokers: what to subscribe to for an endpoint, and the gateway that does.
+
+Each says it in its folder, and :data:`bindings.protocols.BINDINGS` names it. How gateways of brokers behave is in
+:mod:`bindings.gateways`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from bindings.gateways import Connection, Gateway, GatewayCounters, Limits, RowStore, Subscription
+from catalog.model import Catalog, Endpoint
+from catalog.values import text_of
+
+
+class Opener(Protocol):
+    """Makes a gateway, which does not connect before its start."""
+
+    def __call__(
+        self,
+        connection: Connection,
+        subscriptions: Sequence[Subscription],
+        store: RowStore,
+        *,
+        client_id: str,
+        limits: Limits,
+        counters: GatewayCounters,
+    ) -> Gateway:
+        """Return the gateway; ``client_id`` is its name at the broker, the same at every start.
+
+        Raises:
+            GatewayError: a subscription can never work.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Receiving:
+    """How messages of one protocol are taken from brokers.
+
+    ``addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the widest ones only,
+    and nothing where nothing says: what the endpoint's options name, else the path of its address, else a filter for
+    each definition expected there (architecture.md section 2). It raises ValueError, with what is wrong, for an option
+    or path that is no such thing. ``overlap`` tells whether one message may come by both of two addresses.
+    """
+
+    addresses: Callable[[Endpoint, Catalog], tuple[str, ...]]
+    overlap: Callable[[str, str], bool]
+    gateway: Opener
+
+
+def paths_of(endpoint: Endpoint) -> Iterator[str]:
+    """Give the addresses that stand in the path of a URI."""
+    for uri in endpoint.uris:
+        path = unquote(urlsplit(uri).path).strip("/")
+        if path:
+            yield path
+
+
+def templates_of(endpoint: Endpoint, catalog: Catalog, name: str) -> Iterator[str]:
+    """Give the values of the option *name*, such as a topic, that the endpoint's definitions of its protocol have."""
+    for xid in endpoint.candidates:
+        definition = catalog.definitions.get(xid)
+        if definition is None or definition.protocol not in (None, endpoint.protocol):
+            continue
+        for prop in definition.protocoloptions:
+            if prop.name == name and prop.value is not None:
+                yield text_of(prop.value)
