@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from bindings.addresses import AddressForm
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
@@ -131,7 +131,7 @@ class Sending:
     """Parts that a version of the protocol without headers carries."""
 
     def escaped(self, value: str) -> str:
-        """Escape what :func:`~router.settings.names.escape_value` left, such that it stays one level of an address."""
+        """Return a value, escaped to ``[A-Za-z0-9._-]`` by now, such that it stays one level of an address."""
         return value.replace(".", "%2E") if self.dotted else value
 
     def encoded(self, value: str) -> str:
@@ -207,8 +207,3 @@ def shown(address: str) -> str:
 def headers_of(parts: Iterable[Part], prefix: str = "headers.") -> Iterator[tuple[str, Part]]:
     """Give the headers among these parts, in order and with repeats: names, and parts with their values."""
     return ((part.key.removeprefix(prefix), part) for part in parts if part.key.startswith(prefix))
-
-
-def first_of(options: Mapping[str, Any], *names: str) -> str:
-    """Return the first of these options of an endpoint that says something, as text; empty when none does."""
-    return str(next((options[name] for name in names if options.get(name)), ""))

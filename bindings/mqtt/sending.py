@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from bindings.addresses import AddressForm
 from bindings.parts import Part
-from bindings.sending import Sending, first_of
+from bindings.sending import Sending
 from catalog.model import Definition, Endpoint
 
 _NO_ADDRESS: Final = "{address} is no MQTT address"
@@ -43,7 +43,8 @@ class MqttSending(Sending):
 
     def channel(self, definition: Definition, endpoint: Endpoint | None, *, connected: bool = False) -> dict[str, str]:
         """Return the topic: that of the options, of an address's path, else the name of the message."""
-        topic = first_of(endpoint.options, "topic", "topic_name") if endpoint else ""
+        options = endpoint.options if endpoint else {}
+        topic = str(options.get("topic") or options.get("topic_name") or "")
         if not topic and connected and endpoint is not None:
             uris = (urlsplit(uri) for uri in endpoint.uris)
             topic = next((uri.path.lstrip("/") for uri in uris if uri.scheme.startswith("mqtt") and uri.path[1:]), "")
