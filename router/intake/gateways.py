@@ -6,7 +6,6 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from bindings.background import count_fault
@@ -20,13 +19,13 @@ from bindings.gateways import (
     Login,
     RowStore,
     Subscription,
-    Tls,
 )
 from bindings.protocols import BINDINGS
 from catalog.protocols.properties import squash
 from router.errors import ConfigError
 from router.logs import get_logger
 from router.settings import Settings, SourceSettings
+from router.settings.logins import path_of, tls_of
 from router.sources.sources import Source
 from router.watching.status import Status
 
@@ -78,7 +77,7 @@ def _link(key: str, members: Sequence[Source], identity: str) -> Link:
         key,
         ", ".join(source.endpoint for source in members),
         first.protocol,
-        Connection(first.uris, _login(chosen), _tls(chosen), _of_connection(first.options)),
+        Connection(first.uris, _login(chosen), tls_of(chosen.tls), _of_connection(first.options)),
         tuple(
             Subscription(source.endpoint, address, source.options) for source in members for address in source.addresses
         ),
@@ -91,16 +90,9 @@ def _login(chosen: SourceSettings) -> Login:
         chosen.username,
         chosen.password.get_secret_value() if chosen.password else None,
         chosen.token.get_secret_value() if chosen.token else None,
-        Path(chosen.credentials) if chosen.credentials else None,
-        Path(chosen.seed) if chosen.seed else None,
+        path_of(chosen.credentials),
+        path_of(chosen.seed),
     )
-
-
-def _tls(chosen: SourceSettings) -> Tls | None:
-    if chosen.tls is None:
-        return None
-    files = (Path(file) if file else None for file in (chosen.tls.ca, chosen.tls.cert, chosen.tls.key))
-    return Tls(*files)
 
 
 Opener = Callable[[Link, RowStore, Limits, GatewayCounters], Gateway]

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import eq
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -23,10 +24,13 @@ from pydantic import Field
 
 from bindings.addresses import AddressForm
 from bindings.envelope import AttributeRule
+from bindings.gateways import Connection, GatewayCounters, Limits, RowStore, Subscription
+from bindings.inbox import InboxRow
 from bindings.parts import Shape, native_of, parts_of
 from bindings.protocols import BINDINGS, Binding
+from bindings.receiving import Receiving, templates_of
 from bindings.sending import Outbound, Publisher, Refusal, Sending, Unsettled, headers_of
-from catalog.model import Endpoint
+from catalog.model import Catalog, Endpoint
 from catalog.protocols import properties
 from router.settings.sinks.messages import MessageSink
 from router.settings.values import Texts
@@ -79,6 +83,66 @@ class PipePublisher:
         """Nothing is kept open between two calls."""
 
 
+class PipeGateway:
+    """Keeps :class:`~bindings.gateways.Gateway`: names its pipes, and answers each message once it is stored."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        subscriptions: Sequence[Subscription],
+        store: RowStore,
+        *,
+        client_id: str,
+        limits: Limits,
+        counters: GatewayCounters,
+    ) -> None:
+        self._uri = urlsplit(connection.uris[0])
+        self._pipes = {each.address: each.endpoint for each in subscriptions}
+        self._store = store
+        self._counters = counters
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self.trouble = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the far end is still there."""
+        return self._thread.is_alive()
+
+    connected = alive
+
+    def start(self) -> None:
+        """Connect."""
+        self._thread.start()
+
+    def replace(self, subscriptions: Sequence[Subscription]) -> None:
+        """Take other pipes."""
+        self._pipes = {each.address: each.endpoint for each in subscriptions}
+
+    def stop(self, grace: float) -> None:
+        """Wait for the far end to have said all."""
+        self._thread.join(grace)
+
+    def _serve(self) -> None:
+        place = (self._uri.hostname or "", self._uri.port or 0)
+        with socket.create_connection(place) as peer, peer.makefile("rwb") as lines:
+            lines.write(json.dumps({"pipe": ",".join(self._pipes)}).encode() + b"\n")
+            lines.flush()
+            for line in lines:
+                message = json.loads(line)
+                endpoint = self._pipes[message["pipe"]]
+                self._counters.received(endpoint)
+                parts = parts_of({"pipe": message["pipe"], "headers": message["headers"]}, SHAPE)
+                row = InboxRow(endpoint, PROTOCOL, 0, parts, base64.b64decode(message["body"]))
+                self._store.append_many([row]).result()
+                lines.write(b"ok\n")
+                lines.flush()
+                self._counters.acknowledged(endpoint)
+
+
+def _pipes(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
+    return tuple(text for text in templates_of(endpoint, catalog, "pipe") if "{" not in text)
+
+
 class PipeSink(MessageSink):
     """Pipes at one address."""
 
@@ -106,7 +170,13 @@ def _form(message: Outbound) -> Mapping[str, Any]:
 def spoken() -> Iterator[None]:
     """Add the protocol for the time of the block: a line in each of three lists."""
     binding = Binding(
-        PROTOCOL, partial(parts_of, shape=SHAPE), partial(native_of, shape=SHAPE), RULE, PipeSending(), versioned=True
+        PROTOCOL,
+        partial(parts_of, shape=SHAPE),
+        partial(native_of, shape=SHAPE),
+        RULE,
+        PipeSending(),
+        Receiving(_pipes, eq, PipeGateway),
+        versioned=True,
     )
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(BINDINGS, PROTOCOL, binding)
@@ -118,14 +188,24 @@ def spoken() -> Iterator[None]:
 
 
 @contextmanager
-def far_end(answers: Mapping[str, str]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
-    """Serve a far end; gives its address and what it got. *answers* are those of single pipes, ``ok`` of others."""
+def far_end(
+    answers: Mapping[str, str], gives: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """Serve a far end; yields its address and what it got.
+
+    *answers* are those of single pipes, ``ok`` of others. With *gives* it sends these to whoever takes pipes.
+    """
     got: list[Mapping[str, Any]] = []
 
     class Handler(socketserver.StreamRequestHandler):
         def handle(self) -> None:
             for line in self.rfile:
                 got.append(json.loads(line))
+                for message in gives:
+                    self.wfile.write(json.dumps(message).encode() + b"\n")
+                    got.append({"answer": self.rfile.readline().decode().strip()})
+                if gives:
+                    return
                 self.wfile.write(answers.get(got[-1]["pipe"], "ok").encode() + b"\n")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:

@@ -10,13 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from bindings.gateways import Limits
+from bindings.protocols import BINDINGS
 from catalog.load import load
 from catalog.model import Catalog
 from router.errors import ConfigError, SinkError
+from router.intake.gateways import links_of, open_gateway
 from router.matching.records import RecordMatcher
 from router.settings import Settings, load_settings
 from router.sinks import Commit, check_endpoints, open_sink
 from router.sinks.messages.events import MESSAGE
+from router.sources.sources import sources_of
+from tests.support.mqtt_gateways import Counts, Rows
 from tests.support.pipe import PROTOCOL, far_end, record_of, spoken
 
 
@@ -70,6 +75,24 @@ def test_records_are_matched_and_mapped(tmp_path: Path) -> None:
     assert as_native["cloudevent"]["type"] == "note"
     assert strange["reason"] == "no-match"
     assert any(each["property"] == "protocoloptions.pipe" for near in strange["nearest"] for each in near["mismatches"])
+
+
+def test_a_gateway_takes_and_acknowledges_after_the_store(tmp_path: Path) -> None:
+    message = {"pipe": "notes", "headers": [{"name": "a", "value": "1"}], "body": "eA=="}
+    rows, counts = Rows(), Counts()
+    with far_end({}, [message, message]) as (uri, got):
+        catalog = catalog_of(tmp_path, uri)
+        (source,) = sources_of(catalog, settings_of(tmp_path, {"type": "pipe", "uri": uri, "pipe": "a"}))
+        (link,) = links_of([source], "tests")
+        gateway = open_gateway(link, rows, Limits(), counts)
+        gateway.start()
+        gateway.stop(30)
+    assert (source.kind, source.addresses, source.brokered) == ("pipe", ("notes",), True)
+    assert [each.get("answer") for each in got] == [None, "ok", "ok"]
+    assert counts.stored == {"/endpoints/line": 2}
+    native = BINDINGS[PROTOCOL].native(list(rows.stored[0].properties))
+    (outcome,) = RecordMatcher(catalog).outcomes([json.dumps({"protocol": PROTOCOL, "native": native}).encode()])
+    assert outcome["message"] == "/messagegroups/G/messages/note"
 
 
 def test_a_template_sends_and_what_is_refused_is_told_from_what_is_down(tmp_path: Path) -> None:
