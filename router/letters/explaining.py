@@ -69,13 +69,13 @@ def _candidate(candidate: Candidate, redaction: Redaction) -> Candidate:
 
 
 def _outcome(outcome: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
-    made = dict(outcome)
+    shown = dict(outcome)
     for member in _BY_NAME:
-        if member in made:
-            made[member] = {name: redaction.value(name, text) for name, text in made[member].items()}
-    if "detail" in made:
-        hidden = redaction.whole and made.get("reason") == "schema-violation"
-        made["detail"] = HIDDEN if hidden else redaction.text(made["detail"])
-    if "nearest" in made:
-        made["nearest"] = [redaction.near(each) for each in made["nearest"]]
-    return made
+        if member in shown:
+            shown[member] = {name: redaction.value(name, text) for name, text in shown[member].items()}
+    if "detail" in shown:
+        hidden = redaction.whole and shown.get("reason") == "schema-violation"
+        shown["detail"] = HIDDEN if hidden else redaction.text(shown["detail"])
+    if "nearest" in shown:
+        shown["nearest"] = [redaction.near(each) for each in shown["nearest"]]
+    return shown

@@ -73,15 +73,15 @@ def old_files(sink: str, folder: Path, suffix: str, *, before: datetime | None, 
     """
     written = first_failed if suffix == PARQUET else first_of_lines
     try:
-        found = ordered_files(folder, suffix, written)
-        sizes = {path: path.stat().st_size for path in found}
+        files = ordered_files(folder, suffix, written)
+        sizes = {path: path.stat().st_size for path in files}
         total = sum(sizes.values())
         chosen: list[Path] = []
-        for path in found:
+        for path in files:
             if (before is not None and _age(path, written) < before) or (most and total > most):
                 total -= sizes[path]
                 chosen.append(path)
-        last = frozenset(_last_of_each_app(found))
+        last = frozenset(_last_of_each_app(files))
         counts = {path: _count(path) for path in chosen}
     except OSError as error:
         raise SinkError(

@@ -50,15 +50,15 @@ def merged(client: KafkaClient, topics: re.Pattern[str]) -> Iterator[Message]:
 
 def _ranges(consumer: Consumer, topics: re.Pattern[str]) -> dict[Place, tuple[int, int]]:
     """Return first and end offset of each partition that has records."""
-    found: dict[Place, tuple[int, int]] = {}
+    ranges: dict[Place, tuple[int, int]] = {}
     for name, topic in consumer.list_topics(timeout=TIMEOUT_SECONDS).topics.items():
         if name.startswith("__") or not topics.fullmatch(name):
             continue
         for partition in topic.partitions:
             low, high = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=TIMEOUT_SECONDS)
             if low < high:
-                found[(name, partition)] = (low, high)
-    return found
+                ranges[(name, partition)] = (low, high)
+    return ranges
 
 
 class _Merge:

@@ -79,40 +79,40 @@ def letter_of(message: Message, sink: str, spill: Path) -> Letter | None:
     at = next((place for place in reversed(range(len(headers))) if headers[place][0] == FIRST), None)
     if at is None:
         return None
-    told = {name: value.decode("utf-8", "replace") for name, value in headers[at:] if value is not None}
-    body, form = message.value(), _native(told, message.key(), headers[:at])
-    if f"{LINEAGE}spill" in told:
-        form, body = _spilled(spill / f"{told[FIRST]}.json")
+    lineage = {name: value.decode("utf-8", "replace") for name, value in headers[at:] if value is not None}
+    body, form = message.value(), _native(lineage, message.key(), headers[:at])
+    if f"{LINEAGE}spill" in lineage:
+        form, body = _spilled(spill / f"{lineage[FIRST]}.json")
     return Letter(
-        id=told[FIRST],
-        reason=told.get(f"{LINEAGE}reason", ""),
-        detail=told.get(f"{LINEAGE}detail", ""),
-        nearest=parse_nearest(told.get(f"{LINEAGE}nearest")),
-        endpoint=told.get(f"{LINEAGE}endpoint"),
-        protocol=told.get(f"{LINEAGE}protocol", ""),
+        id=lineage[FIRST],
+        reason=lineage.get(f"{LINEAGE}reason", ""),
+        detail=lineage.get(f"{LINEAGE}detail", ""),
+        nearest=parse_nearest(lineage.get(f"{LINEAGE}nearest")),
+        endpoint=lineage.get(f"{LINEAGE}endpoint"),
+        protocol=lineage.get(f"{LINEAGE}protocol", ""),
         native=form,
         body=body,
-        epoch=told.get(f"{LINEAGE}epoch", ""),
-        position=told.get(f"{LINEAGE}position", ""),
-        received=parse_instant(told.get(f"{LINEAGE}received")),
-        failed=parse_instant(told.get(f"{LINEAGE}failed")),
-        attempts=int(told.get(f"{LINEAGE}attempts", "1")),
+        epoch=lineage.get(f"{LINEAGE}epoch", ""),
+        position=lineage.get(f"{LINEAGE}position", ""),
+        received=parse_instant(lineage.get(f"{LINEAGE}received")),
+        failed=parse_instant(lineage.get(f"{LINEAGE}failed")),
+        attempts=int(lineage.get(f"{LINEAGE}attempts", "1")),
         sink=sink,
     )
 
 
-def _native(told: dict[str, str], key: bytes | None, headers: Headers) -> dict[str, object]:
-    given = told.get(f"{LINEAGE}native")
+def _native(lineage: dict[str, str], key: bytes | None, headers: Headers) -> dict[str, object]:
+    given = lineage.get(f"{LINEAGE}native")
     if given is not None:
         return parse_native(given)
-    if told.get(f"{LINEAGE}protocol") != KAFKA:
+    if lineage.get(f"{LINEAGE}protocol") != KAFKA:
         raise ValueError("it has no native record")
-    place = told.get(f"{LINEAGE}position", "").partition("#")[0]
+    place = lineage.get(f"{LINEAGE}position", "").partition("#")[0]
     topic, partition, offset = [*place.rsplit("-", 2), "", ""][:3]
     numbers = whole_number(partition), whole_number(offset)
     if None in numbers:
         raise ValueError(f"its position {place!r} is no place in a topic")
-    received = parse_instant(told.get(f"{LINEAGE}received"))
+    received = parse_instant(lineage.get(f"{LINEAGE}received"))
     row = {
         "topic": topic,
         "partition": numbers[0],

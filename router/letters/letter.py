@@ -70,7 +70,7 @@ def parse_native(text: str | None) -> dict[str, Any]:
 
 def parse_nearest(text: str | None) -> tuple[dict[str, Any], ...]:
     """Read the list of nearest definitions; of one that a header's cap cut off, as many as are whole."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     rest = (text or "").strip().removeprefix("[")
     while rest and not rest.startswith("]"):
         try:
@@ -78,6 +78,6 @@ def parse_nearest(text: str | None) -> tuple[dict[str, Any], ...]:
         except (ValueError, RecursionError):
             break  # Cut off here: headers of Kafka are capped, the outcome itself is not.
         if isinstance(entry, dict):
-            found.append(entry)
+            entries.append(entry)
         rest = rest[end:].lstrip().removeprefix(",").lstrip()
-    return tuple(found)
+    return tuple(entries)

@@ -67,22 +67,22 @@ def listing(
     letters: Iterable[Letter], ledger: LetterLedger, wanted: Filter, redactor: Redactor, by: Sequence[By], limit: int
 ) -> Listing:
     """Count the letters that the filter takes, and keep the *limit* newest by when they were written."""
-    found = Listing(counts={each: Counter() for each in by})
+    result = Listing(counts={each: Counter() for each in by})
     heap: list[tuple[datetime, int, Listed]] = []
     for letter, entry in with_entries(letters, ledger):
         standing = standing_of(entry)
         if not wanted.takes(letter, standing):
             continue
-        found.total += 1
+        result.total += 1
         for each in by:
-            found.counts[each][_group(letter, each)] += 1
+            result.counts[each][_group(letter, each)] += 1
         age = letter.failed or _BEGINNING
         if limit and (len(heap) < limit or age >= heap[0][0]):
             # Of letters that were written together, the later counts as newer.
             keep = heapq.heappush if len(heap) < limit else heapq.heappushpop
-            keep(heap, (age, found.total, _listed(letter, entry, redactor)))
-    found.newest = [listed for _, _, listed in sorted(heap, key=lambda each: each[:2], reverse=True)]
-    return found
+            keep(heap, (age, result.total, _listed(letter, entry, redactor)))
+    result.newest = [listed for _, _, listed in sorted(heap, key=lambda each: each[:2], reverse=True)]
+    return result
 
 
 def with_entries(letters: Iterable[Letter], ledger: LetterLedger) -> Iterator[tuple[Letter, Entry | None]]:
@@ -106,21 +106,21 @@ def find_letter(letters: Iterable[Letter], prefix: str) -> Letter:
         RouterError: there is none, or there are several.
     """
     wanted = prefix.strip().lower()
-    found: list[Letter] = []
+    matches: list[Letter] = []
     for letter in letters:
         if not wanted or not letter.id.startswith(wanted):
             continue
         if letter.id == wanted and len(wanted) == _WHOLE_ID:
             return letter
-        found.append(letter)
-        if len(found) > _NAMED:
+        matches.append(letter)
+        if len(matches) > _NAMED:
             break
-    if not found:
+    if not matches:
         raise RouterError(f"there is no dead letter {prefix!r}", hint="`xrouter dead-letters list` shows their ids")
-    if len(found) > 1:
-        names = ", ".join(letter.id for letter in found[:_NAMED]) + (", …" if len(found) > _NAMED else "")
+    if len(matches) > 1:
+        names = ", ".join(letter.id for letter in matches[:_NAMED]) + (", …" if len(matches) > _NAMED else "")
         raise RouterError(f"several dead letters begin with {prefix!r}: {names}", hint="give more of the id")
-    return found[0]
+    return matches[0]
 
 
 def _listed(letter: Letter, entry: Entry | None, redactor: Redactor) -> Listed:

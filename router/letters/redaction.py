@@ -92,10 +92,10 @@ class Redactor:
         """Return the letter as it may be shown, with what was hidden to hide it elsewhere."""
         if not self.looks_at_bodies:
             return Redaction(self, letter, (), False)
-        found: list[str] = []
-        native = {member: self._member(member, value, found) for member, value in letter.native.items()}
-        body, whole = self._body(letter.body, found)
-        values = tuple(sorted({form for text in found for form in _forms(text)}, key=lambda each: (-len(each), each)))
+        secrets: list[str] = []
+        native = {member: self._member(member, value, secrets) for member, value in letter.native.items()}
+        body, whole = self._body(letter.body, secrets)
+        values = tuple(sorted({form for text in secrets for form in _forms(text)}, key=lambda each: (-len(each), each)))
         redaction = Redaction(self, letter, values, whole)
         detail = HIDDEN if letter.detail and redaction.hides_details else redaction.text(letter.detail)
         nearest = tuple(redaction.near(each) for each in letter.nearest)
@@ -110,26 +110,26 @@ class Redactor:
         known += [known[0].removeprefix(prefix) for prefix in _PREFIXES if known[0].startswith(prefix)]
         return any(fnmatchcase(each, glob) for each in known if each for glob in self._marks.names)
 
-    def _member(self, member: str, value: Any, found: list[str]) -> Any:
+    def _member(self, member: str, value: Any, secrets: list[str]) -> Any:
         if self.hides(member.removesuffix("_base64")):
-            return _hidden(value, found)
+            return _hidden(value, secrets)
         if isinstance(value, list):
-            return [self._entry(member, entry, found) for entry in value]
+            return [self._entry(member, entry, secrets) for entry in value]
         if isinstance(value, Mapping):
             return {
-                name: _hidden(inner, found) if self.hides(name, f"{member}.{name}") else inner
+                name: _hidden(inner, secrets) if self.hides(name, f"{member}.{name}") else inner
                 for name, inner in value.items()
             }
         return value
 
-    def _entry(self, member: str, entry: Any, found: list[str]) -> Any:
+    def _entry(self, member: str, entry: Any, secrets: list[str]) -> Any:
         name = entry.get("name") if isinstance(entry, Mapping) else None
         if not isinstance(name, str) or not self.hides(name, f"{member}.{name}"):
             return entry
-        _hidden({key: value for key, value in entry.items() if key != "name"}, found)
+        _hidden({key: value for key, value in entry.items() if key != "name"}, secrets)
         return {"name": name, "value": HIDDEN}
 
-    def _body(self, body: bytes | None, found: list[str]) -> tuple[bytes | None, bool]:
+    def _body(self, body: bytes | None, secrets: list[str]) -> tuple[bytes | None, bool]:
         """Return the body as it may be shown, and whether it is hidden whole."""
         marks = self._marks
         if body is None or not self.looks_at_bodies:
@@ -142,40 +142,40 @@ class Redactor:
             return (HIDDEN.encode(), True) if whole else (body, False)
         if marks.everything:
             return HIDDEN.encode(), True
-        before = len(found)
-        tree = self._events(tree, found)
-        if len(found) == before and not (marks.pointers or marks.members):
+        before = len(secrets)
+        tree = self._events(tree, secrets)
+        if len(secrets) == before and not (marks.pointers or marks.members):
             return body, False
-        # Written anew even when nothing was found: of repeated members the parser sees only the last.
+        # Written anew even when nothing was hidden: of repeated members the parser saw only the last.
         return json.dumps(tree, ensure_ascii=False).encode("utf-8", "backslashreplace"), False
 
-    def _events(self, tree: Any, found: list[str]) -> Any:
+    def _events(self, tree: Any, secrets: list[str]) -> Any:
         """Hide in a body that may be an event, whose attributes have names and whose data has pointers of its own."""
-        tree = self._tree(tree, (), found)
+        tree = self._tree(tree, (), secrets)
         if isinstance(tree, list):
-            return [self._events(each, found) if _is_event(each) else each for each in tree]
+            return [self._events(each, secrets) if _is_event(each) else each for each in tree]
         if not _is_event(tree):
             return tree
         shown = dict(tree)
         for name, value in tree.items():
             if name == "data":
-                shown[name] = self._tree(value, (), found)
+                shown[name] = self._tree(value, (), secrets)
             elif name != "data_base64" and self.hides(name):
-                shown[name] = _hidden(value, found)
+                shown[name] = _hidden(value, secrets)
         if "data_base64" in tree and (self._marks.pointers or self._marks.members):
-            shown["data_base64"] = _hidden(tree["data_base64"], found)
+            shown["data_base64"] = _hidden(tree["data_base64"], secrets)
         return shown
 
-    def _tree(self, node: Any, at: tuple[str, ...], found: list[str]) -> Any:
+    def _tree(self, node: Any, at: tuple[str, ...], secrets: list[str]) -> Any:
         if node != HIDDEN and any(_leads(path, at) for path in self._paths):
-            return _hidden(node, found)
+            return _hidden(node, secrets)
         if isinstance(node, dict):
             return {
-                key: _hidden(value, found) if key in self._marks.members else self._tree(value, (*at, key), found)
+                key: _hidden(value, secrets) if key in self._marks.members else self._tree(value, (*at, key), secrets)
                 for key, value in node.items()
             }
         if isinstance(node, list):
-            return [self._tree(value, (*at, str(index)), found) for index, value in enumerate(node)]
+            return [self._tree(value, (*at, str(index)), secrets) for index, value in enumerate(node)]
         return node
 
 
@@ -235,9 +235,9 @@ def _leads(path: Sequence[str], at: Sequence[str]) -> bool:
     return len(path) == len(at) and all(wanted in ("*", step) for wanted, step in zip(path, at, strict=True))
 
 
-def _hidden(value: Any, found: list[str]) -> Any:
+def _hidden(value: Any, secrets: list[str]) -> Any:
     """Note the texts in a value that is hidden, and return what stands in its place."""
-    found.extend(text for text in _leaves(value) if text)
+    secrets.extend(text for text in _leaves(value) if text)
     return None if value is None else HIDDEN
 
 

@@ -55,7 +55,7 @@ def purge(settings: Settings, limits: Limits, *, now: datetime | None = None, dr
     before = None if not limits.age else (now or datetime.now(UTC)) - limits.age
     root = Path(settings.state)
     if dry_run:
-        return [*_told(_doomed(settings, before, limits.size)), *_spilled(root, before, remove=False)]
+        return [*_removals(_doomed(settings, before, limits.size)), *_spilled(root, before, remove=False)]
     with LetterLedger.open(root) as ledger, ledger.exclusive():
         if ledger.pending() is not None:
             raise StateError(
@@ -67,7 +67,7 @@ def purge(settings: Settings, limits: Limits, *, now: datetime | None = None, dr
         for doomed in _doomed(settings, before, limits.size):
             known.update(_known(doomed.ids(), ledger))
             doomed.remove()
-            removed += _told([doomed])
+            removed += _removals([doomed])
         _forget(settings, ledger, known)
         if removed or _has_topics(settings):
             _free_keys(settings, ledger)
@@ -79,12 +79,12 @@ def _doomed(settings: Settings, before: datetime | None, most: int) -> Iterator[
     for name in letter_sinks(settings):
         sink = settings.sinks[name]
         if sink.retention and sink.readable:
-            doomed: OldRows | OldFiles | None = resolve_name(sink.retention)(name, sink, before=before, most=most)
-            if doomed is not None:
-                yield doomed
+            excess: OldRows | OldFiles | None = resolve_name(sink.retention)(name, sink, before=before, most=most)
+            if excess is not None:
+                yield excess
 
 
-def _told(doomed: Iterable[OldRows | OldFiles]) -> list[Removed]:
+def _removals(doomed: Iterable[OldRows | OldFiles]) -> list[Removed]:
     return [Removed(each.sink, each.letters, each.size) for each in doomed]
 
 

@@ -156,13 +156,13 @@ def _plain(batch: pa.RecordBatch) -> pa.Table:
 def _least(metadata: pq.FileMetaData) -> datetime | None:
     """Return the least time of the column ``failed`` by the statistics of its row groups."""
     at = metadata.schema.to_arrow_schema().get_field_index(FAILED)
-    found: list[datetime] = []
+    minima: list[datetime] = []
     for group in range(metadata.num_row_groups if at >= 0 else 0):
         for column in range(metadata.num_columns):
             chunk = metadata.row_group(group).column(column)
             if chunk.path_in_schema == FAILED and chunk.statistics is not None and chunk.statistics.has_min_max:
-                found.append(chunk.statistics.min)
-    return min((each if each.tzinfo else each.replace(tzinfo=UTC) for each in found), default=None)
+                minima.append(chunk.statistics.min)
+    return min((each if each.tzinfo else each.replace(tzinfo=UTC) for each in minima), default=None)
 
 
 def _check_columns(sink: str, place: str, schema: pa.Schema) -> None:

@@ -49,7 +49,7 @@ class Division:
     batch: int
 
     @property
-    def told(self) -> dict[str, str]:
+    def log_fields(self) -> dict[str, str]:
         """The shares for a line of the log, by the keys of the settings that change them."""
         shares = {"machine": self.machine, "memory.heap": self.heap, "memory.worker": self.worker}
         return {name: _text(size) for name, size in (shares | {"max_bytes_per_batch": self.batch}).items()}
@@ -112,16 +112,16 @@ def _within(size: int, least: int, most: int) -> int:
 
 
 def _jvm_size(text: str) -> int:
-    found = _JVM_SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _JVM_SIZE.fullmatch(text.strip())
+    if match is None:
         raise ConfigError(
             f"spark.conf: {HEAP_OPTION} is {text!r}, which is no size of a JVM",
             key=f"spark.conf.{HEAP_OPTION}",
             hint="write a number with k, m or g behind it, such as 2g; or set memory.heap instead",
         )
     # A number alone is mebibytes, as Spark reads it.
-    exponent = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}.get(found[2].lower(), 2)
-    return int(found[1]) << 10 * exponent
+    exponent = {"b": 0, "k": 1, "m": 2, "g": 3, "t": 4}.get(match[2].lower(), 2)
+    return int(match[1]) << 10 * exponent
 
 
 def _group_limits(root: Path) -> Iterator[int]:

@@ -39,9 +39,9 @@ class Range:
         return [self.channel, *self.first, *self.last]
 
     @classmethod
-    def from_json(cls, told: Sequence[Any]) -> Range:
+    def from_json(cls, written: Sequence[Any]) -> Range:
         """Return the range that :meth:`to_json` wrote."""
-        channel, a, b, c, d = told
+        channel, a, b, c, d = written
         return cls(str(channel), (int(a), int(b)), (int(c), int(d)))
 
 

@@ -62,8 +62,8 @@ class Generation:
         if self.begun:
             text = (self.path / "sources" / "0" / "0").read_text(encoding="utf-8", errors="replace")
         line = next((line for line in reversed(text.split("\n")) if line.startswith("{")), self.starting or "{}")
-        found: Offsets = json.loads(line)
-        return found
+        offsets: Offsets = json.loads(line)
+        return offsets
 
     def positions(self) -> Offsets:
         """Where each of its topics is to be read on: behind what it committed, else where it began."""
@@ -72,10 +72,10 @@ class Generation:
         if committed is None:
             return begun
         lines = (self.path / "offsets" / str(committed)).read_text().split("\n")
-        found: Offsets = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
+        reached: Offsets = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
         # A partition that Spark read at first and no more is gone; another one of its name begins anew.
         kept = {topic: dict.fromkeys(numbers, EARLIEST) for topic, numbers in begun.items()} if self.begun else begun
-        return {topic: {**kept.get(topic, {}), **found.get(topic, {})} for topic in {**kept, **found}}
+        return {topic: {**kept.get(topic, {}), **reached.get(topic, {})} for topic in {**kept, **reached}}
 
 
 def current(state: State, query: str) -> Generation | None:
@@ -115,12 +115,12 @@ def begin(state: State, query: str, topics: Sequence[str], starting: str = "") -
     """
     folder = state.checkpoints / query
     path = folder / str(max(numbers_in(folder), default=0) + 1)
-    made = Generation(path, uuid.uuid4().hex, tuple(topics), starting)
+    generation = Generation(path, uuid.uuid4().hex, tuple(topics), starting)
     state.unpin_all(query)
-    told = {"id": made.id, "topics": list(made.topics), "starting": starting}
-    write_durably(path / _DESCRIPTION, json.dumps(told).encode())
-    state.inventory.note_generation(query, made.number, made.id)
-    return made
+    description = {"id": generation.id, "topics": list(generation.topics), "starting": starting}
+    write_durably(path / _DESCRIPTION, json.dumps(description).encode())
+    state.inventory.note_generation(query, generation.number, generation.id)
+    return generation
 
 
 def _latest(folder: Path) -> int | None:

@@ -20,9 +20,9 @@ Spans: TypeAlias = dict[str, dict[int, tuple[int, int]]]
 
 def planned(generation: Generation, batch: int) -> Spans | None:
     """Return the offsets of a batch; None where they are not all known, or it is not one of topics."""
-    found = _spans(generation, batch)
-    firsts = [first for spans in found.values() for first, _ in spans.values()]
-    return found if firsts and all(first >= 0 for first in firsts) else None
+    offsets = _spans(generation, batch)
+    firsts = [first for spans in offsets.values() for first, _ in spans.values()]
+    return offsets if firsts and all(first >= 0 for first in firsts) else None
 
 
 def ranges_of(generation: Generation, batch: int) -> tuple[KafkaRange, ...]:
@@ -45,24 +45,24 @@ def bounds(generation: Generation, batch: int) -> tuple[Mapping[str, Any], Mappi
 def _spans(generation: Generation, batch: int) -> Spans:
     """Return the offsets of a batch, -2 for where a partition that was added begins; empty for one of the inbox."""
     starts, ends = bounds(generation, batch)
-    found: Spans = {}
+    spans: Spans = {}
     try:
         for topic, partitions in ends.items():
             begun = starts.get(topic, {})
-            found[topic] = {int(n): (int(begun.get(n, EARLIEST)), int(end)) for n, end in partitions.items()}
+            spans[topic] = {int(n): (int(begun.get(n, EARLIEST)), int(end)) for n, end in partitions.items()}
     except (TypeError, ValueError, AttributeError):
         return {}  # The places of an inbox.
-    return found
+    return spans
 
 
 def turned_back(generation: Generation, batch: int) -> Spans:
     """Return the partitions that a batch ends before where it begins: their topic was deleted and made again."""
-    found: Spans = {}
+    reversed_spans: Spans = {}
     for topic, partitions in _spans(generation, batch).items():
         for number, (first, end) in partitions.items():
             if end < first:
-                found.setdefault(topic, {})[number] = (first, end)
-    return found
+                reversed_spans.setdefault(topic, {})[number] = (first, end)
+    return reversed_spans
 
 
 def records_in(spans: Spans) -> int:
@@ -72,15 +72,15 @@ def records_in(spans: Spans) -> int:
 
 def spans_of(ranges: Ranges, whole: Spans) -> Spans:
     """Return the offsets of the parts of a batch that *ranges* name, within those of the *whole* batch."""
-    found: Spans = {}
+    spans: Spans = {}
     for each in ranges:
         (low, first), (high, last) = each.first, each.last
         for number, (begin, end) in whole.get(each.channel, {}).items():
             if low <= number <= high:
                 span = (first if number == low else begin, last + 1 if number == high else end)
-                before = found.setdefault(each.channel, {}).get(number, span)
-                found[each.channel][number] = (min(before[0], span[0]), max(before[1], span[1]))
-    return found
+                before = spans.setdefault(each.channel, {}).get(number, span)
+                spans[each.channel][number] = (min(before[0], span[0]), max(before[1], span[1]))
+    return spans
 
 
 def _offsets(path: Path) -> Mapping[str, Any]:
@@ -88,5 +88,5 @@ def _offsets(path: Path) -> Mapping[str, Any]:
         lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         return {}
-    found: Any = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
-    return found if isinstance(found, dict) else {}
+    offsets: Any = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
+    return offsets if isinstance(offsets, dict) else {}

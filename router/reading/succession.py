@@ -97,16 +97,16 @@ class Succession:
 
     def _generations(self, cluster: str) -> list[Generation]:
         names = sorted(path.name for path in self._state.checkpoints.glob(f"kafka-{cluster}*"))
-        found = (generations.current(self._state, name) for name in names)
-        return [generation for generation in found if generation is not None]
+        current = (generations.current(self._state, name) for name in names)
+        return [generation for generation in current if generation is not None]
 
 
 def by_query(sources: Sequence[Source]) -> dict[str, tuple[Source, ...]]:
     """Group sources by the query that reads them, in their order."""
-    found: dict[str, tuple[Source, ...]] = {}
+    grouped: dict[str, tuple[Source, ...]] = {}
     for source in sources:
-        found[source.query] = (*found.get(source.query, ()), source)
-    return found
+        grouped[source.query] = (*grouped.get(source.query, ()), source)
+    return grouped
 
 
 def topics_of(sources: Sequence[Source]) -> tuple[str, ...]:

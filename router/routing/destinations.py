@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from router.matching.conformance import mismatches, told
+from router.matching.conformance import mismatches, rejection_detail
 from router.matching.index.columns import Int
 from router.matching.matcher import Matcher, Outcomes
 from router.routing.limits import SizeLimits
@@ -151,18 +151,18 @@ class Destinations:
         """Decide for records of a pair with these values, by ``context.NAME`` and ``attributes.NAME``."""
         route = next(rule.route for rule in pair.rules if rule.takes(values))
         sinks = self._sinks[route]
-        found = dict(pair.known or {})
+        known = dict(pair.known or {})
         for name in self._variables(route):
-            found.setdefault(name, values.get(value_name(name), ""))
+            known.setdefault(name, values.get(value_name(name), ""))
         faults: list[str] = []
         topics: dict[str, str] = {}
         for name, template in self._routes.topics.items():
             if name not in sinks:
                 continue
-            missing = template.missing(found) if name in self._routes.strict else ()
+            missing = template.missing(known) if name in self._routes.strict else ()
             if missing:
                 faults.append(missing_value(missing, f"the topic of sink {name}"))
-            topics[f"topic_{name}"] = template.expand(found, escape="_")
+            topics[f"topic_{name}"] = template.expand(known, escape="_")
         return Decision(route, tuple(map(topics.get, self._fields)), "; ".join(faults))
 
     def _decide(self, outcomes: Outcomes, codes: Int, inverse: Int, pairs: list[Pair]) -> tuple[list[Decision], Int]:
@@ -172,10 +172,10 @@ class Destinations:
         rows = np.flatnonzero(undecided)
         if not len(rows):
             return decisions, inverse
-        found = combinations(outcomes, rows, inverse[rows], [pair.wanted for pair in pairs])
+        combined = combinations(outcomes, rows, inverse[rows], [pair.wanted for pair in pairs])
         numbers = inverse.copy()
-        numbers[rows] = len(decisions) + found.inverse
-        for row, values in zip(rows[found.first].tolist(), found.values, strict=True):
+        numbers[rows] = len(decisions) + combined.inverse
+        for row, values in zip(rows[combined.first].tolist(), combined.values, strict=True):
             number = int(inverse[row])
             decisions.append(self._remembered(int(codes[number]), pairs[number], values))
         return decisions, numbers
@@ -196,7 +196,7 @@ class Destinations:
         rows = np.flatnonzero(np.where(routes >= 0, self._always[routes], False))
         for row, faults in self._matcher.checks.violations(outcomes.facts, rows, outcomes.winners).items():
             outcomes.nearest[row] = mismatches(faults, self._matcher.targets)
-            _bury(outcomes, routes, row, "schema-violation", told(faults))
+            _bury(outcomes, routes, row, "schema-violation", rejection_detail(faults))
 
     def _miss(self, outcomes: Outcomes, routes: Places, decisions: list[Decision], numbers: Int) -> None:
         """Make dead letters of rows for which a sink of the route has no destination."""
@@ -211,15 +211,15 @@ class Destinations:
     ) -> None:
         """Say where dead letters go."""
         rows = list(outcomes.reasons)
-        told = [(endpoints[row].as_py() or "", outcomes.reasons[row]) for row in rows]
-        taking = {each: self._routes.letters(*each) for each in dict.fromkeys(told)}
-        routes[rows] = [taking[each] for each in told]
+        keys = [(endpoints[row].as_py() or "", outcomes.reasons[row]) for row in rows]
+        taking = {each: self._routes.letters(*each) for each in dict.fromkeys(keys)}
+        routes[rows] = [taking[each] for each in keys]
         for name, numbers in self._routes.letter_sinks.items():
             template = self._routes.letter_topics.get(name)
             if template is not None:
-                made = (each for each, route in taking.items() if route in numbers)
-                names = {each: template.expand(dead_letter_values(*each), escape="_") for each in made}
-                topics[f"letters_{name}"] = _placed(topics[f"letters_{name}"], rows, [*map(names.get, told)])
+                its_keys = (each for each, route in taking.items() if route in numbers)
+                names = {each: template.expand(dead_letter_values(*each), escape="_") for each in its_keys}
+                topics[f"letters_{name}"] = _placed(topics[f"letters_{name}"], rows, [*map(names.get, keys)])
 
 
 def _bury(outcomes: Outcomes, routes: Places, row: int, reason: str, detail: str) -> None:

@@ -90,10 +90,10 @@ class Routes:
     @property
     def attributes(self) -> tuple[str, ...]:
         """The CloudEvents attributes that conditions and topics may look at, each once."""
-        asked = [each.name for _, _, conditions in self._events for each in conditions]
-        asked += [value_name(name) for template in self.topics.values() for name in template.variables]
-        found = (name.removeprefix(ATTRIBUTE_PREFIX) for name in asked if name.startswith(ATTRIBUTE_PREFIX))
-        return tuple(dict.fromkeys(found))
+        names = [each.name for _, _, conditions in self._events for each in conditions]
+        names += [value_name(name) for template in self.topics.values() for name in template.variables]
+        attributes = (name.removeprefix(ATTRIBUTE_PREFIX) for name in names if name.startswith(ATTRIBUTE_PREFIX))
+        return tuple(dict.fromkeys(attributes))
 
     @property
     def event_sinks(self) -> dict[str, tuple[int, ...]]:
@@ -157,17 +157,17 @@ def letter_number(route: int) -> int:
 
 
 def _conditions(when: When) -> tuple[Condition, ...]:
-    asked = [(CONTEXT_PREFIX + name, globs) for name, globs in when.context.items()]
-    asked += [(ATTRIBUTE_PREFIX + name, globs) for name, globs in when.attributes.items()]
-    return tuple(Condition(name, globs, _pattern(globs)) for name, globs in asked if globs)
+    conditions = [(CONTEXT_PREFIX + name, globs) for name, globs in when.context.items()]
+    conditions += [(ATTRIBUTE_PREFIX + name, globs) for name, globs in when.attributes.items()]
+    return tuple(Condition(name, globs, _pattern(globs)) for name, globs in conditions if globs)
 
 
 def _by_sink(routes: Iterable[tuple[int, Sequence[str]]]) -> dict[str, tuple[int, ...]]:
-    found: dict[str, list[int]] = {}
+    routes_of: dict[str, list[int]] = {}
     for number, names in routes:
         for name in dict.fromkeys(names):
-            found.setdefault(name, []).append(number)
-    return {name: tuple(numbers) for name, numbers in found.items()}
+            routes_of.setdefault(name, []).append(number)
+    return {name: tuple(numbers) for name, numbers in routes_of.items()}
 
 
 def _templates(settings: Settings, names: Iterable[str], variables: tuple[str, ...]) -> dict[str, NameTemplate]:

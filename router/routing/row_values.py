@@ -84,6 +84,6 @@ def _mapped(outcomes: Outcomes, name: str) -> tuple[Int, pa.StringArray]:
     attributes = outcomes.attributes
     if not len(attributes):
         return np.zeros(0, np.int64), pa.array([], pa.string())
-    found = np.flatnonzero(pc.equal(attributes.values.field("key"), name).to_numpy(zero_copy_only=False))
-    owners = np.searchsorted(attributes.offsets.to_numpy(), found, "right") - 1
-    return outcomes.mapped[owners], attributes.values.field("value").take(pa.array(found)).cast(pa.string())
+    places = np.flatnonzero(pc.equal(attributes.values.field("key"), name).to_numpy(zero_copy_only=False))
+    owners = np.searchsorted(attributes.offsets.to_numpy(), places, "right") - 1
+    return outcomes.mapped[owners], attributes.values.field("value").take(pa.array(places)).cast(pa.string())

@@ -44,11 +44,11 @@ class Settled:
 
 def _of_events(constraints: tuple[tuple[str, Constraint], ...]) -> dict[str, str | None]:
     """Return the attributes that are literals, compared as texts; numbers and instants may be written otherwise."""
-    found: dict[str, str | None] = {VERSION: "1.0"}
+    values: dict[str, str | None] = {VERSION: "1.0"}
     for key, constraint in constraints:
         if key.startswith("e.") and constraint.kind == "literal" and constraint.type not in TYPED_LITERALS:
-            found[key.removeprefix("e.")] = constraint.value or ""
-    return found
+            values[key.removeprefix("e.")] = constraint.value or ""
+    return values
 
 
 def _of_native(program: Program) -> dict[str, str | None]:

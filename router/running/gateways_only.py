@@ -39,20 +39,20 @@ def serve(settings_path: Path) -> None:
         hint = "set inbox.kafka, or use `xrouter run`, which has its gateways and inbox in one process"
         raise ConfigError("gateways of their own need a Kafka topic as their inbox", key="inbox.kafka", hint=hint)
     stop = threading.Event()
-    with signals(stop), monitored(settings, Status(routes=False)) as told_by:
-        catalog = whole_catalog(settings, stop, told_by)
+    with signals(stop), monitored(settings, Status(routes=False)) as monitoring:
+        catalog = whole_catalog(settings, stop, monitoring)
         if catalog is not None:
-            _run(settings, Plan(catalog, settings), stop, told_by)
+            _run(settings, Plan(catalog, settings), stop, monitoring)
 
 
-def _run(settings: Settings, plan: Plan, stop: threading.Event, told_by: Monitored) -> None:
+def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Monitored) -> None:
     chosen = settings.inbox.kafka
     assert chosen is not None
     pushed = [source.endpoint for source in plan.sources if source.pushed]
     if not pushed:
         raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
     admit(clients_of(settings, plan.catalog, plan.sources), Pins(Path(settings.state)))
-    metrics, status = told_by.metrics, told_by.status
+    metrics, status = monitoring.metrics, monitoring.status
     metrics.expect(endpoints=pushed)
     with ExitStack() as stack:
         intake = Intake(settings, metrics, status, lambda: topic_store(chosen))

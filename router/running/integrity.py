@@ -44,11 +44,11 @@ def check_state(state: State, queries: Iterable[str], *, inbox: bool) -> None:
     Positions(state).check()
     LetterLedger.check(state.root)
     for query in queries:
-        found = check_query(state, query)
+        begun = check_query(state, query)
         if query == INBOX and inbox:
-            _check_inbox(state, found[1] if found is not None else Progress())
-        if found is not None:
-            state.inventory.note_generation(query, found[0].number, found[0].id)
+            _check_inbox(state, begun[1] if begun is not None else Progress())
+        if begun is not None:
+            state.inventory.note_generation(query, begun[0].number, begun[0].id)
 
 
 def check_query(state: State, query: str) -> tuple[Generation, Progress] | None:

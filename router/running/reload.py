@@ -63,24 +63,26 @@ class Reloader:
         """Return the plan for a new, accepted catalog; None when there is nothing new to act on."""
         if not self.due:
             return None
-        found = self._watcher.poll()
+        polled = self._watcher.poll()
         self._status.awaiting(self._watcher.awaited)
         self._metrics.awaited(len(self._watcher.awaited))
         self._status.doubting(self._watcher.doubts)
         self._metrics.doubted(len(self._watcher.doubts))
-        if found is None:
+        if polled is None:
             return None
-        if isinstance(found, Refusal):
-            self._refuse(found.errors)
+        if isinstance(polled, Refusal):
+            self._refuse(polled.errors)
             return None
-        if isinstance(found, Doubtful):
+        if isinstance(polled, Doubtful):
             hint = "nothing to do if it is meant: the next look takes it"
-            _log.warning("catalog waits for a second look", reasons=list(found.reasons), hint=hint)
+            _log.warning("catalog waits for a second look", reasons=list(polled.reasons), hint=hint)
             return None
-        if isinstance(found, Waiting):
-            _log.warning("catalog waits for what it refers to; the last good one goes on", unreachable=list(found.uris))
+        if isinstance(polled, Waiting):
+            _log.warning(
+                "catalog waits for what it refers to; the last good one goes on", unreachable=list(polled.uris)
+            )
             return None
-        return self._consider(found)
+        return self._consider(polled)
 
     def _consider(self, catalog: Catalog) -> Plan | None:
         if not catalog.definitions:

@@ -110,7 +110,7 @@ def monitored(settings: Settings, status: Status) -> Iterator[Monitored]:
         server.stop()
 
 
-def whole_catalog(settings: Settings, stop: threading.Event, told_by: Monitored) -> Catalog | None:
+def whole_catalog(settings: Settings, stop: threading.Event, monitoring: Monitored) -> Catalog | None:
     """Load the catalog, and hold until all that it refers to is loaded or known to be unloadable (section 7).
 
     None when *stop* came first, however long somebody takes to answer.
@@ -118,18 +118,18 @@ def whole_catalog(settings: Settings, stop: threading.Event, told_by: Monitored)
     Raises:
         CatalogUnavailable: as :func:`read_catalog`.
     """
-    told: tuple[str, ...] = ()
+    reported: tuple[str, ...] = ()
     while not stop.is_set():
         catalog = unless_stopped(lambda: read_catalog(settings), stop)
         if catalog is None:
             return None
-        told_by.status.awaiting(catalog.pending)
-        told_by.metrics.awaited(len(catalog.pending))
+        monitoring.status.awaiting(catalog.pending)
+        monitoring.metrics.awaited(len(catalog.pending))
         if not catalog.pending:
             return catalog
-        if catalog.pending != told:
-            told = catalog.pending
-            _log.warning("not started yet: the catalog refers to what cannot be reached", unreachable=list(told))
+        if catalog.pending != reported:
+            reported = catalog.pending
+            _log.warning("not started yet: the catalog refers to what cannot be reached", unreachable=list(reported))
         stop.wait(settings.catalog.poll.total_seconds() or HOLD_SECONDS)
     return None
 
@@ -160,15 +160,15 @@ def _report(plan: Plan) -> None:
 class Service:
     """One started router."""
 
-    def __init__(self, plan: Plan, state: State, base: Path, stop: threading.Event, told_by: Monitored) -> None:
+    def __init__(self, plan: Plan, state: State, base: Path, stop: threading.Event, monitoring: Monitored) -> None:
         self._first = plan
         self._settings = plan.settings
         self._state = state
         self._base = base
         self._stop = stop
         self._in_order = True
-        self._port = told_by.port
-        self._metrics, self._status = told_by.metrics, told_by.status
+        self._port = monitoring.port
+        self._metrics, self._status = monitoring.metrics, monitoring.status
         self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
 
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
@@ -186,7 +186,7 @@ class Service:
             intake = Intake(self._settings, self._metrics, self._status, store, once=once)
             stack.callback(intake.close)
             intake.open_inbox(self._first)
-            _log.info("memory divided", **divided(self._settings).told)
+            _log.info("memory divided", **divided(self._settings).log_fields)
             spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)

@@ -144,8 +144,8 @@ def find_java() -> Path:
         command = Path(home) / "bin" / "java"
         if command.is_file():
             return command
-    if found := shutil.which("java"):
-        return Path(found)
+    if on_path := shutil.which("java"):
+        return Path(on_path)
     raise JavaMissing("there is no java command", hint="install Java 17 or 21, or set JAVA_HOME to it")
 
 
@@ -205,8 +205,8 @@ def _fault(output: str) -> str:
     """Return the lines of Ivy's report that say what went wrong, else its end; credentials in URLs are masked."""
     telling = ("not found", "server access error", "unresolved dependency", "unknownhost", "exception", "failed")
     lines = [line.strip(" :\t") for line in output.split("\n") if line.strip(" :\t")]
-    found = [line for line in lines if any(word in line.lower() for word in telling)] or lines[-3:]
-    text = "; ".join(dict.fromkeys(found[:4])) or "Ivy said nothing"
+    causes = [line for line in lines if any(word in line.lower() for word in telling)] or lines[-3:]
+    text = "; ".join(dict.fromkeys(causes[:4])) or "Ivy said nothing"
     return re.sub(r"//[^/@\s]+@", "//***@", text)
 
 

@@ -84,10 +84,10 @@ def _write_properties(conf: Mapping[str, str], folder: Path) -> Path:
         raise ConfigError(f"the Java options cannot be read: {error}", key="spark.conf", hint=hint) from error
     with private_file(java, "w") as file:
         file.writelines(f"{_quoted(option)}\n" for option in each)
-    told = {name: value for name, value in conf.items() if name != _DEFAULT_OPTIONS}
-    told[_OPTIONS] = _quoted(f"@{java}")
+    entries = {name: value for name, value in conf.items() if name != _DEFAULT_OPTIONS}
+    entries[_OPTIONS] = _quoted(f"@{java}")
     with private_file(properties, "w") as file:
-        file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in told.items())
+        file.writelines(f"{_escaped(name)}={_escaped(value)}\n" for name, value in entries.items())
     return properties
 
 

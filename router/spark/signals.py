@@ -18,7 +18,7 @@ _log = get_logger()
 def signals(stop: threading.Event) -> Iterator[None]:
     """Let SIGTERM and SIGINT ask for a drain; a second one ends the process at once."""
 
-    def asked(number: int, _: object) -> None:
+    def on_signal(number: int, _: object) -> None:
         if stop.is_set():
             _log.warning("ended at once by a second signal; a batch in hand is repeated", signal=_name(number))
             kill_jvm()
@@ -29,7 +29,7 @@ def signals(stop: threading.Event) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, asked) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

@@ -41,7 +41,7 @@ class _Write:
     by_spark: bool
     moved: float
     far: Any = None
-    told: bool = False
+    reported: bool = False
 
 
 @contextmanager
@@ -109,15 +109,15 @@ class Watch:
             if write is None:
                 return
             write.moved = time.monotonic()
-            told, write.told = write.told, False
-        if told:
+            reported, write.reported = write.reported, False
+        if reported:
             self._released()
 
     def end(self, *, well: bool) -> None:
         """Note that the write has ended; what is held for another reason is told by whoever holds it."""
         with self._lock:
             write, self._write = self._write, None
-        if write is not None and write.told and well:
+        if write is not None and write.reported and well:
             self._released()
 
     def _released(self) -> None:
@@ -146,9 +146,9 @@ class Watch:
                 self.progressed()
                 return
         with self._lock:
-            if write is not self._write or write.told or now - write.moved < WAITS_SECONDS:
+            if write is not self._write or write.reported or now - write.moved < WAITS_SECONDS:
                 return
-            write.told = True
+            write.reported = True
         reason = f"sink {write.sink}: a write waits, and has made no progress for {now - write.moved:.0f} s"
         self._status.query(self._query, "held", batch=self._number, reason=reason)
         self._metrics.held(self._query, write.sink)
@@ -189,6 +189,12 @@ class _Jobs:
     @staticmethod
     def _stage(store: Any, stage: int) -> tuple[int, ...]:
         with suppress(Exception):  # One that has not begun.
-            told = store.lastStageAttempt(stage)
-            return stage, told.numCompleteTasks(), told.inputRecords(), told.outputRecords(), told.shuffleWriteRecords()
+            attempt = store.lastStageAttempt(stage)
+            return (
+                stage,
+                attempt.numCompleteTasks(),
+                attempt.inputRecords(),
+                attempt.outputRecords(),
+                attempt.shuffleWriteRecords(),
+            )
         return (stage,)

@@ -94,8 +94,8 @@ class MonitorServer:
         }
         body = b"".join(self._metrics_app(environ, lambda status, headers: started.append((status, headers))))
         status, headers = started[0]
-        told = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
-        return Reply(int(status.split()[0]), tuple(each for each in told if each[0] != b"content-length"), body)
+        encoded = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
+        return Reply(int(status.split()[0]), tuple(each for each in encoded if each[0] != b"content-length"), body)
 
 
 def _listen(host: str, port: int) -> socket.socket:

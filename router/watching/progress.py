@@ -54,6 +54,6 @@ class InboxBacklog:
         return sum(view.count(number, place, max(place, view.end(number))) for number, place in places.items())
 
 
-def _offsets(told: Any) -> dict[str, dict[str, int]]:
-    found = json.loads(told) if isinstance(told, str) else told
-    return found if isinstance(found, dict) else {}
+def _offsets(reported: Any) -> dict[str, dict[str, int]]:
+    offsets = json.loads(reported) if isinstance(reported, str) else reported
+    return offsets if isinstance(offsets, dict) else {}

@@ -161,15 +161,15 @@ class Status:
         reasons = ["the router is draining"] if self._draining else []
         if self._catalog is None:
             waits = f"it refers to what cannot be reached: {', '.join(self._awaited[:FINDINGS])}"
-            reasons.append(_told("no catalog is active", waits if self._awaited else ""))
+            reasons.append(_with_reason("no catalog is active", waits if self._awaited else ""))
         if not self._queries and self._routes:
             reasons.append("no query has been started")
         for name, query in sorted(self._queries.items()):
             if query.state != "running":
-                reasons.append(_told(f"query {name} is {query.state}", query.reason))
+                reasons.append(_with_reason(f"query {name} is {query.state}", query.reason))
         for name, gateway in sorted(self._gateways.items()):
             if not gateway.up:
-                reasons.append(_told(f"gateway {name} is down", gateway.reason))
+                reasons.append(_with_reason(f"gateway {name} is down", gateway.reason))
         return reasons
 
     def _catalog_answer(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class Status:
         return answer
 
 
-def _told(fact: str, reason: str) -> str:
+def _with_reason(fact: str, reason: str) -> str:
     return f"{fact}: {reason}" if reason else fact
 
 
