@@ -77,12 +77,12 @@ class ChannelBuilder:
 
     def definitions(self, name: str, xids: Iterable[str], framing: Framing = "auto") -> Channel:
         """Add a channel whose candidates are these definitions, seen through no endpoint."""
-        found = (
+        targets = (
             target_of(self._catalog.definitions[xid], None, hop_by_hop=self._hop_by_hop)
             for xid in xids
             if xid in self._catalog.definitions
         )
-        numbers = [self._number(target) for target in found if target is not None]
+        numbers = [self._number(target) for target in targets if target is not None]
         for number in numbers:
             self._bases_of(number, None)
         return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=Origin(name), framing=framing))
@@ -98,8 +98,10 @@ class ChannelBuilder:
             return ()
         if number not in self._bases:
             definitions = (self._catalog.definitions.get(xid) for xid in self.targets[number].definition.base)
-            found = (target_of(each, endpoint, hop_by_hop=self._hop_by_hop) for each in definitions if each is not None)
-            self._bases[number] = tuple(self._number(target) for target in found if target is not None)
+            targets = (
+                target_of(each, endpoint, hop_by_hop=self._hop_by_hop) for each in definitions if each is not None
+            )
+            self._bases[number] = tuple(self._number(target) for target in targets if target is not None)
         return self._bases[number]
 
     def _add(self, channel: Channel) -> Channel:

@@ -109,29 +109,29 @@ class PayloadChecks:
         By target, empty for a schema that takes it.
         """
         look = self._look(number)
-        found = self._faults(facts, (*look.deciding, *look.others), [row]) if look is not None else {}
-        xids = {target: self._index.targets[target].xid for target in found}
-        first = {xids[target]: (told[0],) for target, told in found.items() if told[0] is not None}
-        told = self._elaborated(facts, {row: first})[row]
-        return {target: told.get(xids[target], ()) for target in found}
+        first = self._faults(facts, (*look.deciding, *look.others), [row]) if look is not None else {}
+        xids = {target: self._index.targets[target].xid for target in first}
+        rejections = {xids[target]: (fault,) for target, (fault,) in first.items() if fault is not None}
+        faults = self._elaborated(facts, {row: rejections})[row]
+        return {target: faults.get(xids[target], ()) for target in first}
 
     def violations(self, facts: Facts, rows: Int, winners: Int) -> dict[int, Rejections]:
         """Return, of these rows, those whose body the schema of their winner rejects, with what is wrong by xid.
 
         For routes that ask for conforming bodies, where :meth:`check` has not looked at all of them.
         """
-        found: dict[int, Rejections] = {}
+        rejected: dict[int, Rejections] = {}
         ordered = rows[np.argsort(winners[rows], kind="stable")]
         starts = np.flatnonzero(np.diff(winners[ordered], prepend=-1))
         for mine in np.split(ordered, starts[1:]) if len(ordered) else ():
             number = int(winners[mine[0]])
             target = self._index.targets[number]
             if self.has_schema(target):
-                told = self._faults(facts, (number,), mine.tolist())[number]
-                found.update(
-                    (row, {target.xid: (fault,)}) for row, fault in zip(mine.tolist(), told, strict=True) if fault
+                faults = self._faults(facts, (number,), mine.tolist())[number]
+                rejected.update(
+                    (row, {target.xid: (fault,)}) for row, fault in zip(mine.tolist(), faults, strict=True) if fault
                 )
-        return self._elaborated(facts, found)
+        return self._elaborated(facts, rejected)
 
     def _needed(self, candidates: Sequence[int]) -> bool:
         targets = [self._index.targets[number] for number in candidates]
@@ -153,9 +153,9 @@ class PayloadChecks:
 
     def _drop(self, facts: Facts, checked: Checked, number: int, look: _Look, rows: list[int]) -> None:
         matched = self._index.sets[number]
-        found = self._faults(facts, (*look.deciding, *look.others), rows)
+        by_target = self._faults(facts, (*look.deciding, *look.others), rows)
         for at, row in enumerate(rows):
-            faults = {target: told[at] for target, told in found.items() if told[at] is not None}
+            faults = {target: each[at] for target, each in by_target.items() if each[at] is not None}
             if not faults:
                 continue
             left = matched.bits & ~sum(1 << target for target in faults if target in look.deciding)
@@ -175,20 +175,20 @@ class PayloadChecks:
         Which schemas reject a body is known by its first fault, and for most bodies that is all anybody asks.
         """
         left, payloads = MAX_NAMED, self._payloads
-        made = dict(rejected)
+        elaborated = dict(rejected)
         if payloads is None:
-            return made
+            return elaborated
         for row, given in zip(rejected, facts.payloads(list(rejected)), strict=True):
             payload = _opened(given) if left > 0 else None
             if not isinstance(payload, Payload):
                 continue
             framing = self._framing(facts, row, payload)
-            made[row] = {
+            elaborated[row] = {
                 xid: payloads.all_faults(xid, payload.body, payload.content_type, framing, known[0])
                 for xid, known in rejected[row].items()
             }
-            left -= sum(len(each) - 1 for each in made[row].values())
-        return made
+            left -= sum(len(each) - 1 for each in elaborated[row].values())
+        return elaborated
 
     def _framing(self, facts: Facts, row: int, payload: Payload) -> Framing:
         """Return how a body begins: only whole bodies of Kafka have frames."""
@@ -217,8 +217,8 @@ class PayloadChecks:
             if xid not in by_xid:
                 # A body that is not coded as it says is refused by each schema; one without a verdict by none.
                 by_xid[xid] = [each if isinstance(each, SchemaFault) else None for each in known]
-                told = payloads.faults(xid, bodies, types, framings)
-                for at, fault in zip(looked, told, strict=True):
+                verdicts = payloads.faults(xid, bodies, types, framings)
+                for at, fault in zip(looked, verdicts, strict=True):
                     by_xid[xid][at] = fault
         return {target: by_xid[self._index.targets[target].xid] for target in targets}
 
@@ -236,7 +236,7 @@ def decides(target: Target) -> bool:
     return not target.envelope and target.protocol is None
 
 
-def told(rejected: Rejections) -> str:
+def rejection_detail(rejected: Rejections) -> str:
     """Return the detail of a dead letter that schemas rejected: the first violations, shared among the schemas."""
     shown = sorted(rejected)[:TOLD]
     listed = [f"{xid}: {listing(rejected[xid], max(1, NAMED // len(shown)))}" for xid in shown]

@@ -147,17 +147,17 @@ class SlotTable:
         spots = tables.spots[slots]
         wanted = np.zeros(len(tables.locations), bool)
         wanted[spots] = True
-        found = _Pool(tables, columns, wanted)
-        indices = found.origins[found.bases[tables.locations][spots] + rows]
-        if found.parted:
+        gathered = _Pool(tables, columns, wanted)
+        indices = gathered.origins[gathered.bases[tables.locations][spots] + rows]
+        if gathered.parted:
             indices += tables.shifts[spots]
         extra: list[str | None] = []
-        self._one_by_one(columns, rows, slots, indices, extra, found.size)
-        if extra or not found.pools:
-            found.pools.append(pa.array(extra, pa.string()))
-        pool = found.pools[0] if len(found.pools) == 1 else pa.concat_arrays(found.pools)
+        self._one_by_one(columns, rows, slots, indices, extra, gathered.size)
+        if extra or not gathered.pools:
+            gathered.pools.append(pa.array(extra, pa.string()))
+        pool = gathered.pools[0] if len(gathered.pools) == 1 else pa.concat_arrays(gathered.pools)
         values = pool.take(pa.array(indices))
-        return _decoded(values, tables.decodes[slots]) if found.percent or extra else values
+        return _decoded(values, tables.decodes[slots]) if gathered.percent or extra else values
 
     def equal(self, columns: Columns, rows: Int, ones: Int, others: Int) -> Bool:
         """Tell whether slots ``ones[i]`` and ``others[i]`` have the same value in ``rows[i]``; null equals nothing."""
@@ -198,8 +198,8 @@ class SlotTable:
             alone = alone | np.isin(rows, np.fromiter(repeated, np.int64, len(repeated)))
         for at in np.flatnonzero(alone).tolist():
             slot, row = self.slots[int(slots[at])], int(rows[at])
-            found = columns.repeats.get((row, slot.key))
-            texts = found if found is not None else [columns.by_key[slot.key].values[row].as_py()]
+            repeats = columns.repeats.get((row, slot.key))
+            texts = repeats if repeats is not None else [columns.by_key[slot.key].values[row].as_py()]
             indices[at] = start + len(extra)
             extra.append(raw_value(slot, texts))
 

@@ -100,12 +100,12 @@ class Explainer:
 
     def explain(self, number: int, line: bytes | str) -> RecordExplained:
         """Explain one line; *number* is how it is called."""
-        told, together = self._records.judge([line])
+        failed, together = self._records.judge([line])
         if not together:
-            return RecordExplained(number, error=str(told[0]["detail"]))
+            return RecordExplained(number, error=str(failed[0]["detail"]))
         (decided,) = together
         entry = decided.entries[0]
-        ((_, outcome),) = self._records.told(decided)
+        ((_, outcome),) = self._records.numbered_outcomes(decided)
         outcomes = outcome["events"] if outcome["outcome"] == "batch" else [outcome]
         judged = self._judged(decided)
         rows = [row for row, source in enumerate(decided.outcomes.facts.sources.tolist()) if source >= 0]
@@ -135,43 +135,45 @@ class Explainer:
         faults = envelope.faults or ((envelope.detail,) if envelope.detail else ())
         if row in facts.faults or facts.channels[row] < 0:
             return EventExplained(place, envelope.mode, faults, (), 0, None, "", outcome)
-        told = self._matcher.row(facts, row, judged.classes)
-        candidates, best, chosen = self._candidates(judged, row, told)
+        row_facts = self._matcher.row(facts, row, judged.classes)
+        candidates, best, chosen = self._candidates(judged, row, row_facts)
         winner = None if chosen is None else self._matcher.targets[chosen].xid
-        total = self._matcher.index.channel_size(told.channel)
+        total = self._matcher.index.channel_size(row_facts.channel)
         shown = candidates[: self._most]
         why = self._why(candidates, best, winner)
         return EventExplained(place, envelope.mode, faults, shown, total - len(shown), winner, why, outcome)
 
-    def _candidates(self, judged: _Judged, row: int, told: Row) -> tuple[tuple[Candidate, ...], list[int], int | None]:
+    def _candidates(
+        self, judged: _Judged, row: int, row_facts: Row
+    ) -> tuple[tuple[Candidate, ...], list[int], int | None]:
         """Return the candidates in order, all that match and the nearest others, those that specificity leaves, and
         the target that takes the record, which may be a base that is no candidate.
         """
-        ranked = self._matcher.nearest.ranked(told)
-        found = dict(islice(ranked, self._most))
+        ranked = self._matcher.nearest.ranked(row_facts)
+        checked = dict(islice(ranked, self._most))
         # Those that match come first. There may be more of them than are shown, and the winner may be any.
-        if found and all(check.holds for check in list(found.values())[-1]):
-            found.update(_matching(ranked))
-        matching = [number for number, checks in found.items() if all(check.holds for check in checks)]
+        if checked and all(check.holds for check in list(checked.values())[-1]):
+            checked.update(_matching(ranked))
+        matching = [number for number, checks in checked.items() if all(check.holds for check in checks)]
         verdicts = self._verdicts(judged.decided.outcomes.facts, judged, row)
         dropped = set(members(self._bits(judged.matched, row) & ~self._bits(judged.left, row)))
         left = [number for number in matching if number not in dropped]
-        matched = MatchSet(sum(1 << n for n in left), told.event, tuple(left))
+        matched = MatchSet(sum(1 << n for n in left), row_facts.event, tuple(left))
         best = self._matcher.resolver.most_specific(matched)
         chosen = self._matcher.resolver.decided(matched, best) if len(best) > 1 else next(iter(best), None)
-        made = {
-            number: self._candidate(number, checks, told.event, verdicts.get(number, ()), dropped, best, chosen)
-            for number, checks in found.items()
+        candidates = {
+            number: self._candidate(number, checks, row_facts.event, verdicts.get(number, ()), dropped, best, chosen)
+            for number, checks in checked.items()
         }
-        order = sorted(made, key=lambda n: self._promise(n, made[n], n in dropped, best))
-        return tuple(made[number] for number in order), best, chosen
+        order = sorted(candidates, key=lambda n: self._promise(n, candidates[n], n in dropped, best))
+        return tuple(candidates[number] for number in order), best, chosen
 
     def _bits(self, sets: Int, row: int) -> int:
         return self._matcher.index.sets[int(sets[row])].bits
 
     def _verdicts(self, facts: Facts, judged: _Judged, row: int) -> dict[int, tuple[str, ...]]:
-        found = self._matcher.checks.verdicts(facts, int(judged.matched[row]), row)
-        return {number: tuple(map(str, faults)) or FITS for number, faults in found.items()}
+        by_target = self._matcher.checks.verdicts(facts, int(judged.matched[row]), row)
+        return {number: tuple(map(str, faults)) or FITS for number, faults in by_target.items()}
 
     @staticmethod
     def _promise(number: int, candidate: Candidate, dropped: bool, best: Sequence[int]) -> tuple[Any, ...]:
@@ -229,19 +231,19 @@ class Explainer:
 
 def _matching(ranked: Iterator[tuple[int, list[Check]]]) -> dict[int, list[Check]]:
     """Return those that match of what is still to come."""
-    found: dict[int, list[Check]] = {}
+    matching: dict[int, list[Check]] = {}
     for number, checks in ranked:
         if not all(check.holds for check in checks):
             break
-        found[number] = checks
-    return found
+        matching[number] = checks
+    return matching
 
 
 def _main(parts: Sequence[Part]) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
+    shown: list[tuple[str, str]] = []
     for key in MAIN:
         part = first(parts, key)
         if part is not None and part.value is not None:
             text = part.text
-            found.append((key, text if text is not None else f"({len(part.value)} bytes)"))
-    return found
+            shown.append((key, text if text is not None else f"({len(part.value)} bytes)"))
+    return shown

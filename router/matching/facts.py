@@ -138,9 +138,9 @@ class Facts:
 
     def values(self, row: int, key: str) -> list[str | None]:
         """Return the values of a property in one row, as an explanation shows them; empty when absent."""
-        found = self.columns.repeats.get((row, key))
-        if found is not None:
-            return list(found)
+        repeats = self.columns.repeats.get((row, key))
+        if repeats is not None:
+            return list(repeats)
         column = self.columns.by_key.get(key)
         text = column.values[row].as_py() if column is not None else None
         return [] if text is None else [text]
@@ -158,12 +158,12 @@ class _Sparse:
         self._texts.setdefault(key, []).append(text)
 
     def columns(self, rows: int) -> dict[str, pa.StringArray]:
-        made: dict[str, pa.StringArray] = {}
+        columns: dict[str, pa.StringArray] = {}
         for key, places in self._rows.items():
             indices = np.full(rows, -1, np.int64)
             indices[places] = np.arange(len(places))
-            made[key] = pa.array(self._texts[key], pa.string()).take(pa.array(indices, mask=indices < 0))
-        return made
+            columns[key] = pa.array(self._texts[key], pa.string()).take(pa.array(indices, mask=indices < 0))
+        return columns
 
 
 class RawFacts:
@@ -252,16 +252,16 @@ class RawFacts:
             self._sparse.put(row, "d", content)
 
     def _options(self, row: int, binding: Binding, parts: Parts) -> None:
-        found: dict[str, list[str | None]] = {}
+        by_key: dict[str, list[str | None]] = {}
         for part in parts:
             if part.value is None:
                 continue  # A header without a value counts as absent (section 10).
             for key, text in _texts(part, binding):
                 if key in self._keys:
-                    found.setdefault(key, []).append(text)
+                    by_key.setdefault(key, []).append(text)
             if part.key in self._bytes:
-                found.setdefault(self._bytes[part.key], []).append(base64.b64encode(part.value).decode("ascii"))
-        for key, texts in found.items():
+                by_key.setdefault(self._bytes[part.key], []).append(base64.b64encode(part.value).decode("ascii"))
+        for key, texts in by_key.items():
             if len(texts) == 1 and texts[0] is not None:
                 self._sparse.put(row, key, texts[0])
             else:

@@ -54,8 +54,10 @@ class KafkaSelection:
         known: frozenset[str] = frozenset(),
         bodies: Collection[str] | None = (),
     ) -> None:
-        found = ((key, selector(key)) for key in dict.fromkeys((*ALWAYS, *keys)))
-        self.selectors: dict[str, Expression] = {key: made for key, made in found if made is not None}
+        selected = ((key, selector(key)) for key in dict.fromkeys((*ALWAYS, *keys)))
+        self.selectors: dict[str, Expression] = {
+            key: expression for key, expression in selected if expression is not None
+        }
         self.keys = [key for key in self.selectors if key in (VERSION, CONTENT, *keys)]
         self.odd = odd(keys, sniffs=sniffs, known=known)
         self.unknown = Not(OneOf(Selected(LAYOUT), known))
@@ -70,42 +72,42 @@ class KafkaSelection:
 
     def first(self) -> list[Column]:
         """Return the Spark columns of the first step, for a row of ``SOURCE_SCHEMA``."""
-        made = [expression.column().alias(key) for key, expression in self.selectors.items()]
-        return [*made, Layout(ENTRIES).column().alias(LAYOUT)]
+        columns = [expression.column().alias(key) for key, expression in self.selectors.items()]
+        return [*columns, Layout(ENTRIES).column().alias(LAYOUT)]
 
     def columns(self) -> list[Column]:
         """Return the Spark columns of ``names``, for a row with those of the first step."""
         from pyspark.sql import functions as F
 
-        made = [F.col(f"`{name}`") for name in (*PLAIN, *self.keys)]
-        made.append(F.when(F.col(f"`{VERSION}`").isNull(), self.text_key.column()))
-        made.append(F.when(self.unknown.column(), F.col(LAYOUT)))
-        made.append(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
-        made.append(F.when(self.odd.column(), F.struct(*RAW_FIELDS)))
+        columns = [F.col(f"`{name}`") for name in (*PLAIN, *self.keys)]
+        columns.append(F.when(F.col(f"`{VERSION}`").isNull(), self.text_key.column()))
+        columns.append(F.when(self.unknown.column(), F.col(LAYOUT)))
+        columns.append(F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0)))
+        columns.append(F.when(self.odd.column(), F.struct(*RAW_FIELDS)))
         wanted = (F.col("value"), _CODING.column())
         if self.bodies is None:
-            made += wanted
+            columns += wanted
         elif self.bodies:
-            made += (F.when(F.col("topic").isin(self.bodies), each) for each in wanted)
-        return made
+            columns += (F.when(F.col("topic").isin(self.bodies), each) for each in wanted)
+        return columns
 
     def arrow(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the same columns by Arrow, for rows of ``SOURCE_SCHEMA``."""
         source = Rows(batch, ENTRIES)
-        made = {name: batch.column(name) for name in batch.schema.names}
-        made |= {key: expression.arrow(source) for key, expression in self.selectors.items()}
-        made[LAYOUT] = Layout(ENTRIES).arrow(source)
-        rows = Rows(pa.RecordBatch.from_pydict(made), ENTRIES)
+        columns = {name: batch.column(name) for name in batch.schema.names}
+        columns |= {key: expression.arrow(source) for key, expression in self.selectors.items()}
+        columns[LAYOUT] = Layout(ENTRIES).arrow(source)
+        rows = Rows(pa.RecordBatch.from_pydict(columns), ENTRIES)
         none = pa.nulls(len(batch), pa.string())
-        made[TEXT_KEY] = pc.if_else(pc.is_null(made[VERSION]), self.text_key.arrow(rows), none)
+        columns[TEXT_KEY] = pc.if_else(pc.is_null(columns[VERSION]), self.text_key.arrow(rows), none)
         raw = pa.StructArray.from_arrays([batch.column(name) for name in RAW_FIELDS], names=list(RAW_FIELDS))
         mask = self.odd.arrow(rows)
-        made[RAW] = raw.take(pa.array(np.arange(len(batch)), mask=~mask.to_numpy(zero_copy_only=False)))
+        columns[RAW] = raw.take(pa.array(np.arange(len(batch)), mask=~mask.to_numpy(zero_copy_only=False)))
         lengths = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
-        made[SIZE] = pc.add(*lengths)
-        made[LAYOUT] = pc.if_else(self.unknown.arrow(rows), made[LAYOUT], none)
-        made[BODY], made[CODING] = batch.column("value"), _CODING.arrow(source)
-        return pa.RecordBatch.from_pydict({name: made[name] for name in self.names})
+        columns[SIZE] = pc.add(*lengths)
+        columns[LAYOUT] = pc.if_else(self.unknown.arrow(rows), columns[LAYOUT], none)
+        columns[BODY], columns[CODING] = batch.column("value"), _CODING.arrow(source)
+        return pa.RecordBatch.from_pydict({name: columns[name] for name in self.names})
 
 
 def plain_layouts(selected: pa.RecordBatch, keys: Sequence[str]) -> list[str]:
@@ -177,7 +179,7 @@ def _plain(selected: pa.RecordBatch, channels: Int, odd_rows: Int, time: pa.Stri
 def _times(selected: pa.RecordBatch, times: pa.StringArray | None) -> pa.StringArray:
     milliseconds = selected.column("timestamp")
     # Negative ones are Kafka's way of saying that there is no time; RFC 3339 has no text for years past 9999.
-    told = pc.and_(pc.greater_equal(milliseconds, 0), pc.less(milliseconds, YEAR_10000))
-    stamps = pc.if_else(told, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms"))
+    dated = pc.and_(pc.greater_equal(milliseconds, 0), pc.less(milliseconds, YEAR_10000))
+    stamps = pc.if_else(dated, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms"))
     text = pc.strftime(stamps, format="%Y-%m-%dT%H:%M:%SZ")
     return text if times is None else pc.coalesce(text, times)

@@ -105,23 +105,23 @@ def program_of(definition: Definition, supplied: frozenset[str], origin: Origin,
 
     ``envelope`` tells whether it declares the CloudEvents envelope on this channel, by itself or by default.
     """
-    made = {"specversion": Attribute("specversion", (Piece("1.0"),))}
+    mapped = {"specversion": Attribute("specversion", (Piece("1.0"),))}
     declared = {prop.name: _absolute(prop, definition) for prop in definition.envelopemetadata} if envelope else {}
     for name, prop in declared.items():
         pieces, missing = _declared(prop, supplied, origin)
         if missing and name not in FALLBACKS:
             return Program(unmappable=f"{name}: nothing supplies {{{missing}}}")
         if pieces and not missing:
-            made[name] = Attribute(name, pieces, types_of(name, prop.type))
+            mapped[name] = Attribute(name, pieces, types_of(name, prop.type))
     content = definition.datacontenttype or inferred_content_type(definition.dataschemaformat)
     for name, pieces in _left(definition, origin).items():
         # Arrival has a time in every source, so that only what `match` reads may lack one.
         needed = name in declared and declared[name].required and name != "time"
-        made.setdefault(name, Attribute(name, pieces, needed=needed))
+        mapped.setdefault(name, Attribute(name, pieces, needed=needed))
     for name, prop in declared.items():
-        if (prop.required or name in REQUIRED) and name not in made:
+        if (prop.required or name in REQUIRED) and name not in mapped:
             return Program(unmappable=f"{name}: required, and has neither a value nor a default")
-    attributes = [_checked(each) for each in made.values()]
+    attributes = [_checked(each) for each in mapped.values()]
     fault = next((each for each in attributes if isinstance(each, str)), "")
     kept = tuple(each for each in attributes if isinstance(each, Attribute))
     return Program(unmappable=fault) if fault else Program(kept, content_type=content)
@@ -197,9 +197,9 @@ class Mapper:
             slots = {slot.name: slot for slot in self._resolver.slots(target, event=False)}
             seen = self._targets[target]
             origin = self._origins[channel]
-            made = program_of(seen.definition, frozenset(slots), origin, envelope=seen.envelope)
+            compiled = program_of(seen.definition, frozenset(slots), origin, envelope=seen.envelope)
             known = self._programs[(target, channel)] = len(self.programs)
-            self.programs.append(made)
+            self.programs.append(compiled)
             self._slots.append(slots)
             self._laid = None
         return known
@@ -279,23 +279,23 @@ class _Laid:
 
     def __init__(self, programs: Sequence[Program], slots: Sequence[Mapping[str, Slot]], resolver: Resolver) -> None:
         lists: list[list[int]] = []
-        made: list[Attribute] = []
+        attributes: list[Attribute] = []
         piece_lists: list[list[int]] = []
         texts: dict[str, int] = {}
         flat: list[tuple[int, int, bool]] = []
         for program, named in zip(programs, slots, strict=True):
-            lists.append(list(range(len(made), len(made) + len(program.attributes))))
+            lists.append(list(range(len(attributes), len(attributes) + len(program.attributes))))
             for attribute in program.attributes:
-                made.append(attribute)
+                attributes.append(attribute)
                 piece_lists.append(list(range(len(flat), len(flat) + len(attribute.pieces))))
                 flat.extend(_flat(piece, named, texts, resolver) for piece in attribute.pieces)
         self.attributes = Ragged(lists)
         self.pieces = Ragged(piece_lists)
-        self._made = made
-        self.names = pa.array([attribute.name for attribute in made], pa.string())
-        self._types = list(dict.fromkeys(attribute.types for attribute in made))
-        self._type_numbers = np.array([self._types.index(attribute.types) for attribute in made], np.int64)
-        self._needed = np.array([attribute.needed for attribute in made], bool)
+        self._mapped = attributes
+        self.names = pa.array([attribute.name for attribute in attributes], pa.string())
+        self._types = list(dict.fromkeys(attribute.types for attribute in attributes))
+        self._type_numbers = np.array([self._types.index(attribute.types) for attribute in attributes], np.int64)
+        self._needed = np.array([attribute.needed for attribute in attributes], bool)
         self.texts = pa.array(list(texts), pa.string())
         self.content_types = pa.array([program.content_type for program in programs], pa.string())
         self.kinds = np.array([kind for kind, _, _ in flat], np.int64)
@@ -311,13 +311,13 @@ class _Laid:
             if len(places):
                 held = pc.fill_null(of_types(values.take(pa.array(places)), types), True)
                 bad[places] |= ~held.to_numpy(zero_copy_only=False)
-        found: dict[int, str] = {}
+        faults: dict[int, str] = {}
         for place in np.flatnonzero(bad).tolist():
-            attribute, text = self._made[int(attributes[place])], values[place].as_py()
+            attribute, text = self._mapped[int(attributes[place])], values[place].as_py()
             absent = "required, and has neither a value nor a default"
             fault = absent if text is None else value_fault(attribute.name, attribute.types, text)
-            found.setdefault(int(owners[place]), f"{attribute.name}: {fault}")
-        return found
+            faults.setdefault(int(owners[place]), f"{attribute.name}: {fault}")
+        return faults
 
 
 def _flat(piece: Piece, named: Mapping[str, Slot], texts: dict[str, int], resolver: Resolver) -> tuple[int, int, bool]:

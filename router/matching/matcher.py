@@ -19,7 +19,7 @@ from bindings.protocols import BINDINGS
 from catalog.definitions.targets import Target
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
-from router.matching.conformance import Checked, PayloadChecks, Validation, mismatches, told
+from router.matching.conformance import Checked, PayloadChecks, Validation, mismatches, rejection_detail
 from router.matching.facts import NO_SOURCE, Facts
 from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
@@ -119,15 +119,15 @@ class Matcher:
 
     def _tell_ties(self, outcomes: Outcomes, verdicts: Verdicts) -> None:
         """Say of each routed row that several definitions match equally well how that was decided."""
-        told: dict[int, str] = {}
+        texts: dict[int, str] = {}
         for row in verdicts.ties.tolist():
             if outcomes.winners[row] < 0:
                 continue
             number = int(verdicts.sets[row])
-            if number not in told:
+            if number not in texts:
                 best = self.resolver.most_specific(self.index.sets[number])
-                told[number] = self.resolver.ties.told(self.targets, best)
-            outcomes.ties[row] = told[number]
+                texts[number] = self.resolver.ties.explanation(self.targets, best)
+            outcomes.ties[row] = texts[number]
 
     def _map(self, outcomes: Outcomes) -> None:
         facts, winners = outcomes.facts, outcomes.winners
@@ -136,9 +136,9 @@ class Matcher:
         pairs, inverse = np.unique(winners[rows] * width + facts.channels[rows], return_inverse=True)
         numbers = np.array([self.mapper.program(*divmod(pair, width)) for pair in pairs.tolist()], np.int64)
         programs = numbers[inverse] if len(rows) else rows
-        made = [program.unmappable for program in self.mapper.programs]
-        never = np.flatnonzero(np.array([bool(fault) for fault in made], bool)[programs])
-        self._unmappable(outcomes, rows, {at: made[int(programs[at])] for at in never.tolist()})
+        unmappable = [program.unmappable for program in self.mapper.programs]
+        never = np.flatnonzero(np.array([bool(fault) for fault in unmappable], bool)[programs])
+        self._unmappable(outcomes, rows, {at: unmappable[int(programs[at])] for at in never.tolist()})
         kept = winners[rows] >= 0
         rows = rows[kept]
         attributes, faults = self.mapper.map(facts.columns, rows, programs[kept], facts.defaults)
@@ -160,18 +160,18 @@ class Matcher:
         """Explain the rows whose candidates were all dropped by their schemas."""
         for row, rejected in checked.rejected.items():
             outcomes.reasons[row] = "schema-violation" if row in checked.violations else "no-match"
-            outcomes.details[row] = told(rejected)
+            outcomes.details[row] = rejection_detail(rejected)
             outcomes.nearest[row] = mismatches(rejected, self.targets)
 
     def row(self, facts: Facts, row: int, classes: Sequence[Int]) -> Row:
         """Return what explanations need to know of one row; ``classes`` are those of the whole batch."""
-        found = {key: facts.values(row, key) for key in self.index.keys}
+        values = {key: facts.values(row, key) for key in self.index.keys}
         return Row(
             int(facts.channels[row]),
             int(facts.protocols[row]),
             bool(facts.events[row]),
             tuple(int(line[row]) for line in classes),
-            lambda key: found.get(key, ()),
+            lambda key: values.get(key, ()),
         )
 
     def _explain(self, outcomes: Outcomes, chosen: Int, sets: Int) -> None:
@@ -202,13 +202,13 @@ class Matcher:
             outcomes.details[row] = "no candidate matches"
             if number >= LOOKED_AT:
                 continue
-            told = self.row(facts, row, classes)
-            values = [told.values(key) for key in self.index.keys]
-            alike = json.dumps([told.channel, told.protocol, told.event, values])
+            row_facts = self.row(facts, row, classes)
+            values = [row_facts.values(key) for key in self.index.keys]
+            alike = json.dumps([row_facts.channel, row_facts.protocol, row_facts.event, values])
             if alike not in explained:
                 if len(explained) >= EXPLANATIONS:
                     continue
-                explained[alike] = self.nearest.explain(told)
+                explained[alike] = self.nearest.explain(row_facts)
             outcomes.nearest[row] = explained[alike]
             outcomes.details[row] = summary(explained[alike]) or outcomes.details[row]
 
@@ -218,8 +218,8 @@ def summary(nearest: Sequence[dict[str, Any]]) -> str:
     if not nearest:
         return ""
     first = nearest[0]
-    told = [
+    causes = [
         f"{entry['property']}: expected {entry['expected']!r}, found {entry['found']!r}"
         for entry in first["mismatches"]
     ]
-    return f"nearest {first['message']}: " + "; ".join(told[:4])
+    return f"nearest {first['message']}: " + "; ".join(causes[:4])

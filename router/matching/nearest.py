@@ -102,14 +102,14 @@ class Nearest:
 
     def explain(self, row: Row) -> list[dict[str, Any]]:
         """Return up to three nearest candidates, as the JSON form of architecture.md section 4."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        mismatches: dict[str, list[dict[str, Any]]] = {}
         for number, checks in self.ranked(row, looks=LOOKS):
             # Endpoints that share a channel may each see the same definition; the nearer counts.
             failed = [check.to_json() for check in checks if not check.holds]
-            found.setdefault(self._index.targets[number].xid, failed)
-            if len(found) == MOST:
+            mismatches.setdefault(self._index.targets[number].xid, failed)
+            if len(mismatches) == MOST:
                 break
-        return [{"message": xid, "mismatches": failed} for xid, failed in found.items()]
+        return [{"message": xid, "mismatches": failed} for xid, failed in mismatches.items()]
 
     def ranked(self, row: Row, looks: int | None = None) -> Iterator[tuple[int, list[Check]]]:
         """Yield candidates with their checks, nearest first: fewest failed, then most literals matched, then xid.
@@ -133,7 +133,7 @@ class Nearest:
     def checks(self, number: int, row: Row) -> list[Check]:
         """Return all that one candidate asks of a record, in its own order; it matches when everything holds."""
         target = self._index.targets[number]
-        found = self._kind_checks(target, row)
+        checks = self._kind_checks(target, row)
         holding: list[Keyed] = []
         for key, constraint in tested(target, event=row.event):
             texts = row.values(key)
@@ -142,19 +142,19 @@ class Nearest:
                 holds = constraint.satisfied(None, present=False)
             if holds:
                 holding.append((key, constraint))
-            found.append(Check(property_name(key), constraint.expected, _shown(texts), holds, constraint))
-        return found + _unequal(holding, row.values)
+            checks.append(Check(property_name(key), constraint.expected, _shown(texts), holds, constraint))
+        return checks + _unequal(holding, row.values)
 
     def _kind_checks(self, target: Target, row: Row) -> list[Check]:
-        found: list[Check] = []
+        checks: list[Check] = []
         name = self._protocols[row.protocol] if row.protocol >= 0 else None
         if target.protocol is not None:
-            found.append(Check("protocol", target.protocol, name, target.protocol == name))
+            checks.append(Check("protocol", target.protocol, name, target.protocol == name))
         if target.constraints(event=row.event) is None:
-            found.append(Check("envelope", CLOUDEVENTS, None, False))
+            checks.append(Check("envelope", CLOUDEVENTS, None, False))
         elif target.envelope and row.event:
-            found.append(Check("envelope", CLOUDEVENTS, CLOUDEVENTS, True))
-        return found
+            checks.append(Check("envelope", CLOUDEVENTS, CLOUDEVENTS, True))
+        return checks
 
     def _in_order(self, row: Row) -> Iterator[tuple[int, int]]:
         """Yield (bound, target) of all candidates, ascending; a bound has failures, literals and order in it."""
@@ -197,7 +197,7 @@ class Nearest:
             for key, constraint in tested(candidate, event=event):
                 literal = int(constraint.kind in ("literal", "media") and constraint.counts)
                 rows.setdefault(key, []).append((target, numbers[key][constraint], literal))
-        return {key: _Table(*np.array(found, np.int64).T.copy()) for key, found in rows.items()}
+        return {key: _Table(*np.array(entries, np.int64).T.copy()) for key, entries in rows.items()}
 
     def _of_absent(self, *, event: bool) -> tuple[Int, Int]:
         """Return how many properties fail and literals match, per target, when every property is absent."""
@@ -262,7 +262,7 @@ def property_name(key: str) -> str:
 
 def _unequal(holding: Sequence[Keyed], values: Values) -> list[Check]:
     """Return one failed check for each property that holds alone and takes other values than those before it."""
-    found: dict[tuple[str, Constraint], Check] = {}
+    failed: dict[tuple[str, Constraint], Check] = {}
     for one, other in slots_of(holding)[1]:
         texts = []
         for slot in (one, other):
@@ -270,9 +270,9 @@ def _unequal(holding: Sequence[Keyed], values: Values) -> list[Check]:
             texts.append(percent_decode(text) if text is not None and slot.constraint.decodes else text)
         if texts[0] != texts[1]:
             place = f"{property_name(other.key)} {{{other.name}}}"
-            told = Check(place, f"{texts[0]} as in {property_name(one.key)}", texts[1], False)
-            found.setdefault((other.key, other.constraint), told)
-    return list(found.values())
+            check = Check(place, f"{texts[0]} as in {property_name(one.key)}", texts[1], False)
+            failed.setdefault((other.key, other.constraint), check)
+    return list(failed.values())
 
 
 def _shown(texts: Sequence[str | None]) -> str | None:

@@ -98,34 +98,34 @@ class RecordMatcher:
 
     def decide(self, lines: list[bytes | str]) -> list[dict[str, Any]]:
         """Return the outcomes of these lines."""
-        told, together = self.judge(lines)
+        outcomes, together = self.judge(lines)
         for decided in together:
-            told.update(self.told(decided))
-        return [told[number] for number in range(len(lines))]
+            outcomes.update(self.numbered_outcomes(decided))
+        return [outcomes[number] for number in range(len(lines))]
 
     def judge(self, lines: list[bytes | str]) -> tuple[dict[int, dict[str, Any]], list[Decided]]:
         """Match these lines; returns the outcomes of those that are no records by number, and what became of others."""
-        told: dict[int, dict[str, Any]] = {}
+        failed: dict[int, dict[str, Any]] = {}
         kafka: list[Entry] = []
         raw = RawFacts(self.matcher.index.keys)
-        taken: list[Entry] = []
+        others: list[Entry] = []
         for number, line in enumerate(lines):
             try:
                 record = parse_record(line)
                 binding = _binding(record)
                 entry = Entry(number, record, binding.parts(record.native))
             except RecordError as error:
-                told[number] = _dead("undecodable", str(error))
+                failed[number] = _dead("undecodable", str(error))
                 continue
             if binding.protocol == KAFKA:
                 kafka.append(entry)
             else:
-                raw.add(self._raw(len(taken), binding, entry))
-                taken.append(entry)
+                raw.add(self._raw(len(others), binding, entry))
+                others.append(entry)
         together = [(self._kafka(kafka), kafka)] if kafka else []
-        if taken:
-            together.append((raw.build(), taken))
-        return told, [Decided(self.matcher.match(facts), entries) for facts, entries in together]
+        if others:
+            together.append((raw.build(), others))
+        return failed, [Decided(self.matcher.match(facts), entries) for facts, entries in together]
 
     def _channel(self, record: Record) -> int:
         if self._fixed is not None:
@@ -152,18 +152,18 @@ class RecordMatcher:
         times = pa.array([_timestamp(entry.record.time) for entry in entries], pa.string())
         return facts_of_selected(self._selection.arrow(batch), self.matcher, channels, times)
 
-    def told(self, decided: Decided) -> Iterator[tuple[int, dict[str, Any]]]:
+    def numbered_outcomes(self, decided: Decided) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield what :meth:`outcomes` gives for each entry, with its number."""
         facts = decided.outcomes.facts
         batches: dict[int, list[dict[str, Any]]] = {source: [] for source in facts.batches}
         for row, source in enumerate(facts.sources.tolist()):
             if source < 0:
                 continue
-            told = self._outcome(decided.outcomes, row, decided.entries[source])
+            outcome = self._outcome(decided.outcomes, row, decided.entries[source])
             if source in batches:
-                batches[source].append(told)
+                batches[source].append(outcome)
             else:
-                yield decided.entries[source].number, told
+                yield decided.entries[source].number, outcome
         for source, events in batches.items():
             yield decided.entries[source].number, {"outcome": "batch", "events": events}
 

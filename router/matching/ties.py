@@ -40,6 +40,6 @@ class Ties:
                     return base
         return None
 
-    def told(self, targets: Sequence[Target], best: Sequence[int]) -> str:
+    def explanation(self, targets: Sequence[Target], best: Sequence[int]) -> str:
         """Return how it was decided, for lineage."""
         return f"{self.mode} of " + ", ".join(targets[number].xid for number in best)

@@ -77,7 +77,7 @@ def bytes_of(form: Mapping[str, Any], member: str) -> bytes | None:
 def test_in(case: dict[str, Any]) -> None:
     matcher = RecordMatcher(any_event(case["protocol"]))
     _, (decided,) = matcher.judge([record_line(record_of(case))])
-    ((_, outcome),) = matcher.told(decided)
+    ((_, outcome),) = matcher.numbered_outcomes(decided)
     if "reason" in case:
         assert outcome["reason"] == case["reason"]
         assert all(word in outcome["detail"] for word in case["words"]), outcome["detail"]

@@ -154,7 +154,7 @@ def expected_data(mode: str, record: Record, event: BaseCloudEvent) -> bytes | N
 def read_by_us(record: Record) -> tuple[dict[str, str], bytes | None]:
     matcher = MATCHERS[record.protocol]
     _, (decided,) = matcher.judge([record_line(record)])
-    ((_, outcome),) = matcher.told(decided)
+    ((_, outcome),) = matcher.numbered_outcomes(decided)
     assert outcome.get("message") == ANY_EVENT.xid, outcome
     row = decided.outcomes.facts.sources.tolist().index(0)
     return outcome["cloudevent"], envelope_of_row(decided.outcomes.facts, row, decided.entries[0]).data

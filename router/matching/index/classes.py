@@ -45,7 +45,9 @@ class PropertyClasses:
         patterns: dict[str, list[tuple[int, list[str | None]]]] = {}
         for number, constraint in enumerate(self.constraints):
             self._sort(number, constraint, patterns)
-        self._automata = [made for separator, mine in patterns.items() if (made := self._build(mine, separator))]
+        self._automata = [
+            automaton for separator, mine in patterns.items() if (automaton := self._build(mine, separator))
+        ]
         self._literal_set = pa.array(list(self._literals), pa.string())
         self._literal_bits = [0, *self._literals.values()]
         absent = sum(1 << i for i, c in enumerate(self.constraints) if c.satisfied(None, present=False))
@@ -108,24 +110,24 @@ class PropertyClasses:
             return self._dense.of(codes)
         return self._classes.look_up(codes, lambda code, _: self._class_of(code))
 
-    def class_of(self, found: Sequence[str | None]) -> int:
+    def class_of(self, values: Sequence[str | None]) -> int:
         """Return the class of a property that occurs with these values: each constraint held by any of them.
 
         A None among the values stands for one that is present and no text.
         """
-        if not found:
+        if not values:
             return ABSENT
         bits = 0
         for number, constraint in enumerate(self.constraints):
-            if any(constraint.satisfied(text, present=True) for text in found):
+            if any(constraint.satisfied(text, present=True) for text in values):
                 bits |= 1 << number
         return self._number(bits)
 
     def _literal_codes(self, values: pa.StringArray) -> Int:
         if not self._literals:
             return np.zeros(len(values), np.int64)
-        found = pc.fill_null(pc.index_in(values, value_set=self._literal_set), -1)
-        codes: Int = np.add(found.to_numpy(zero_copy_only=False), 1, dtype=np.int64)
+        places = pc.fill_null(pc.index_in(values, value_set=self._literal_set), -1)
+        codes: Int = np.add(places.to_numpy(zero_copy_only=False), 1, dtype=np.int64)
         return codes
 
     def _slow_column(self, values: pa.StringArray) -> Int:

@@ -60,9 +60,9 @@ class Coincidence:
             for key, constraint in target.constraints(event=event) or ():
                 if constraint.kind in ("literal", "media"):
                     literals.setdefault(key, []).append((number, constraint.value or ""))
-        for key, found in literals.items():
-            values = SplitColumn(pa.array([value for _, value in found], pa.string()))
-            for (number, _), accepted in zip(found, self._index.accepting(key, values, event=event), strict=True):
+        for key, asks in literals.items():
+            values = SplitColumn(pa.array([value for _, value in asks], pa.string()))
+            for (number, _), accepted in zip(asks, self._index.accepting(key, values, event=event), strict=True):
                 beside[number] &= accepted
         return beside
 

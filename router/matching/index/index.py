@@ -168,17 +168,17 @@ class MatchIndex:
     def classify(self, columns: Columns) -> list[Int]:
         """Return the class of every row, for each property of :attr:`keys`."""
         absent = np.zeros(columns.rows, np.int64)
-        found = {key: absent for key in self.keys}
+        by_key = {key: absent for key in self.keys}
         for key in self.keys:
             column = columns.by_key.get(key)
             if column is not None:
-                found[key] = self.classes[key].classify(column)
+                by_key[key] = self.classes[key].classify(column)
         for (row, key), texts in columns.repeats.items():
-            if key in found:
-                if found[key] is absent:
-                    found[key] = absent.copy()
-                found[key][row] = self.classes[key].class_of(texts)
-        return list(found.values())
+            if key in by_key:
+                if by_key[key] is absent:
+                    by_key[key] = absent.copy()
+                by_key[key][row] = self.classes[key].class_of(texts)
+        return list(by_key.values())
 
     def _intersect(self, fact: list[int]) -> int:
         channel, protocol, event, *classes = fact
@@ -231,9 +231,9 @@ class MatchIndex:
 
 def members(bits: int) -> list[int]:
     """Return the numbers of the bits that are set, ascending."""
-    found: list[int] = []
+    numbers: list[int] = []
     while bits:
         low = bits & -bits
-        found.append(low.bit_length() - 1)
+        numbers.append(low.bit_length() - 1)
         bits ^= low
-    return found
+    return numbers

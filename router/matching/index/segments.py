@@ -204,10 +204,10 @@ class SegmentAutomaton:
             places = pc.index_in(segments.entries.take(pa.array(entries)), value_set=words)
             symbols = numbers[pc.fill_null(places, -1).to_numpy(zero_copy_only=False) + 1]
             # A segment that no template spells has no entry either: one probe serves both kinds.
-            found, known = self._spelled.probe(states * self._width + symbols)
-            following = np.where(known, found, following)
+            spelled, known = self._spelled.probe(states * self._width + symbols)
+            following = np.where(known, spelled, following)
         if segments.has_empty:
             empty = np.flatnonzero(segments.lengths[entries] == 0)
-            found, known = self._spelled.probe(states[empty] * self._width + self._empty_word)
-            following[empty] = np.where(known, found, _DEAD)
+            spelled, known = self._spelled.probe(states[empty] * self._width + self._empty_word)
+            following[empty] = np.where(known, spelled, _DEAD)
         return following

@@ -30,15 +30,15 @@ class KeyTable:
 
     def look_up(self, keys: Int, fill: Fill) -> Int:
         """Return the value of every key; *fill* is asked for new keys, with the first row that has each."""
-        found, known = self.probe(keys)
+        values, known = self.probe(keys)
         if not known.all():
             rows = np.flatnonzero(~known)
             fresh, first, inverse = np.unique(keys[rows], return_index=True, return_inverse=True)
-            made = [fill(key, row) for key, row in zip(fresh.tolist(), rows[first].tolist(), strict=True)]
-            for key, value in zip(fresh.tolist(), made, strict=True):
+            new = [fill(key, row) for key, row in zip(fresh.tolist(), rows[first].tolist(), strict=True)]
+            for key, value in zip(fresh.tolist(), new, strict=True):
                 self._insert(key, value)
-            found[rows] = np.array(made, np.int64)[inverse]
-        return found
+            values[rows] = np.array(new, np.int64)[inverse]
+        return values
 
     def _clear(self, bits: int) -> None:
         self._shift = 64 - bits
@@ -51,7 +51,7 @@ class KeyTable:
         """Return the values of the keys that are known, and which those are."""
         # A shift of at least one leaves no sign bit, so the homes are the same numbers as signed ones.
         places = (keys.view(np.uint64) * np.uint64(_MULTIPLIER) >> np.uint64(self._shift)).view(np.int64)
-        found, known = self._values[places], np.ones(len(keys), np.bool_)
+        values, known = self._values[places], np.ones(len(keys), np.bool_)
         searching = np.flatnonzero(self._keys[places] != keys)
         places, keys = places[searching], keys[searching]
         while len(searching):
@@ -61,9 +61,9 @@ class KeyTable:
                 searching, places, keys = searching[going], places[going], keys[going]
             places = (places + 1) & self._mask
             hits = self._keys[places] == keys
-            found[searching[hits]] = self._values[places[hits]]
+            values[searching[hits]] = self._values[places[hits]]
             searching, places, keys = searching[~hits], places[~hits], keys[~hits]
-        return found, known
+        return values, known
 
     def put(self, keys: Iterable[int], values: Iterable[int]) -> None:
         """Give new keys their values."""
@@ -105,10 +105,10 @@ class NumberTable:
             grown = np.full(2 * (top + 1), _EMPTY, np.int64)
             grown[: len(self._values)] = self._values
             self._values = grown
-        found: Int = self._values[numbers]
-        new = found == _EMPTY
+        values: Int = self._values[numbers]
+        new = values == _EMPTY
         if new.any():
             for number in np.unique(numbers[new]).tolist():
                 self._values[number] = self._fill(number)
-            found = self._values[numbers]
-        return found
+            values = self._values[numbers]
+        return values
