@@ -60,9 +60,9 @@ def usable_catalog(
     """
     catalog = load(sources, network=network, allow=allow, base_uri=base_uri)
     if not catalog.definitions:
-        told = next((f": {each.message}" for each in catalog.findings if each.severity == "error"), "")
+        cause = next((f": {each.message}" for each in catalog.findings if each.severity == "error"), "")
         hint = f"`xrouter check {sources[0]}` shows what is wrong"
-        raise CatalogUnavailable(f"{', '.join(sources)} holds no usable message definition{told}", hint=hint)
+        raise CatalogUnavailable(f"{', '.join(sources)} holds no usable message definition{cause}", hint=hint)
     return catalog
 
 

@@ -77,10 +77,10 @@ class Share:
 def open_batches(state: State) -> list[OpenBatch]:
     """Return the batches that were begun and not committed, by query; at most one for each."""
     queries = sorted(path.name for path in state.checkpoints.glob("*") if path.is_dir())
-    found = ((query, generations.current(state, query)) for query in queries)
+    generations_now = ((query, generations.current(state, query)) for query in queries)
     return [
         _open_batch(state, query, generation, generation.pending)
-        for query, generation in found
+        for query, generation in generations_now
         if generation is not None and generation.pending is not None
     ]
 
@@ -137,17 +137,17 @@ def park(state: State, query: str) -> OpenBatch:
     return batch
 
 
-def told_by_router(settings: Settings) -> Mapping[str, Any] | None:
+def router_queries(settings: Settings) -> Mapping[str, Any] | None:
     """Return what a router that runs on these settings says of its queries; None when none answers."""
     if not settings.metrics.port:
         return None
     host = settings.metrics.host
     url = f"http://{f'[{host}]' if ':' in host else host}:{settings.metrics.port}/readyz"
     try:
-        told = httpx.get(url, timeout=ANSWER_SECONDS).json()
+        answer = httpx.get(url, timeout=ANSWER_SECONDS).json()
     except (httpx.HTTPError, ValueError):
         return None
-    queries = told.get("queries") if isinstance(told, dict) else None
+    queries = answer.get("queries") if isinstance(answer, dict) else None
     return queries if isinstance(queries, dict) else None
 
 

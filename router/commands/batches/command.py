@@ -28,21 +28,21 @@ Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")
 @batches_app.command()
 def show(config: Config, format: Annotated[Format, typer.Option(help="How it is written out.")] = Format.text) -> None:
     """Show the open batch of each query: what it holds, why it is held, and which sinks have it."""
-    from router.commands.batches.begun import open_batches, told_by_router
+    from router.commands.batches.begun import open_batches, router_queries
     from router.settings import load_settings
     from router.state.state import State
 
     settings = load_settings(config)
     state = State.beside(Path(settings.state))
-    running = told_by_router(settings)
-    told = [_told(batch, settings, state, config, running) for batch in open_batches(state)]
+    running = router_queries(settings)
+    batches = [_form(batch, settings, state, config, running) for batch in open_batches(state)]
     if format is Format.json:
-        say_json_lines([{"running": running is not None, "batches": told}])
+        say_json_lines([{"running": running is not None, "batches": batches}])
         return
     _say("" if running is not None else "no router answers; this is what the last one left")
-    for each in told:
+    for each in batches:
         _tell(each, config)
-    if not told:
+    if not batches:
         _say("no batch is open")
 
 
@@ -56,27 +56,27 @@ def park(
 
     A running router does so at its next try, else the next one when it starts.
     """
-    from router.commands.batches.begun import open_batches, told_by_router
+    from router.commands.batches.begun import open_batches, router_queries
     from router.commands.batches.begun import park as order
     from router.settings import load_settings
     from router.state.state import State
 
     settings = load_settings(config)
     state = State.beside(Path(settings.state))
-    running = told_by_router(settings)
+    running = router_queries(settings)
     known = {batch.query: batch for batch in open_batches(state)}
     if query in known and running is not None and running.get(query, {}).get("state") == "running":
         hint = "only a batch that is held can be set aside beside a running router; `batches show` tells"
         raise RouterError(f"batch {known[query].batch} of {query} is being written", hint=hint)
     if query in known and not yes:
-        _tell(_told(known[query], settings, state, config, running), config)
+        _tell(_form(known[query], settings, state, config, running), config)
         typer.confirm("Make dead letters of what its sinks do not have?", abort=True)
     batch = order(state, query)
     when = "at its next try" if running is not None else "when it is started"
     say(f"batch {batch.batch} of {query} will be set aside by the router {when}")
 
 
-def _told(
+def _form(
     batch: OpenBatch, settings: Settings, state: State, config: Path, running: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     query = (running or {}).get(batch.query, {})
@@ -107,26 +107,26 @@ def _shares(batch: OpenBatch, settings: Settings, state: State, config: Path) ->
     return shares(batch, plan_of(document, environ=os.environ, base=config.resolve().parent))
 
 
-def _tell(told: Mapping[str, Any], config: Path) -> None:
+def _tell(batch: Mapping[str, Any], config: Path) -> None:
     """Write one batch for people."""
     console = _console()
-    count = "an unknown number of" if told["records"] is None else str(told["records"])
-    console.print(styled((told["query"], "bold"), f" batch {told['batch']}: {count} records, {told['state']}"))
-    console.print(f"  plan {told['plan'] or 'none yet: nothing of it has been written'}, since {told['since']}")
-    for each in told["ranges"]:
+    count = "an unknown number of" if batch["records"] is None else str(batch["records"])
+    console.print(styled((batch["query"], "bold"), f" batch {batch['batch']}: {count} records, {batch['state']}"))
+    console.print(f"  plan {batch['plan'] or 'none yet: nothing of it has been written'}, since {batch['since']}")
+    for each in batch["ranges"]:
         console.print(f"  {each['source']}: {each['start'] or 'its beginning'} to {each['end']}")
-    if told["reason"]:
-        console.print(f"  held: {told['reason']}")
-    if told["sinks"]:
+    if batch["reason"]:
+        console.print(f"  held: {batch['reason']}")
+    if batch["sinks"]:
         table = Table("sink", "has it", "")
-        for each in told["sinks"]:
+        for each in batch["sinks"]:
             has = {True: "yes", False: "no", None: "not known"}[each["has"]]
             table.add_row(each["sink"], has, each["detail"])
         console.print(table)
-    if told["parked"]:
+    if batch["parked"]:
         console.print("  it is to be set aside")
-    elif told["reason"]:
-        console.print(f"  to set it aside, as dead letters: xrouter batches park {config} {told['query']}")
+    elif batch["reason"]:
+        console.print(f"  to set it aside, as dead letters: xrouter batches park {config} {batch['query']}")
 
 
 def _say(line: str) -> None:

@@ -57,22 +57,22 @@ def _write(difference: Difference) -> None:
             shown = change.xid
             console.print(styled((shown, "bold")))
         colour = "green" if change.compatible else "red"
-        console.print(styled("  ", (change.kind, colour), _told(change)))
+        console.print(styled("  ", (change.kind, colour), _description(change)))
     wrong = sum(not change.compatible for change in difference.changes)
     count = len(difference.changes)
     changes = f"{count} change{'' if count == 1 else 's'}"
     console.print(f"{changes}, {wrong} incompatible" if difference.changes else "nothing changed for consumers")
 
 
-def _told(change: Change) -> str:
+def _description(change: Change) -> str:
     """Say all but kind and xid: name, relation, values and detail."""
     words = [change.name] if change.name else []
     if change.relation is not None:
         words.append(f"({change.relation})")
     if change.before is not None or change.after is not None:
         words.append(f"{_text(change.before)} -> {_text(change.after)}")
-    told = " ".join(words)
-    return f" {told}{': ' if told and change.detail else ''}{change.detail}".rstrip()
+    text = " ".join(words)
+    return f" {text}{': ' if text and change.detail else ''}{change.detail}".rstrip()
 
 
 def _text(value: Any) -> str:

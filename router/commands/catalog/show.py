@@ -52,9 +52,9 @@ def _unknown(xid: str, catalog: Catalog, declarations: Declarations, sources: li
     declared = declarations.messages.get(xid)
     if declared is not None:
         at = (declared.place.file, declared.place.pointer)
-        told = next((each.message for each in catalog.findings if (each.file, each.pointer) == at), "it is a version")
+        cause = next((each.message for each in catalog.findings if (each.file, each.pointer) == at), "it is a version")
         hint = f"`xrouter check {sources[0]}` shows all that is wrong"
-        return RouterError(f"{xid} is no definition that can be used: {told}", hint=hint)
+        return RouterError(f"{xid} is no definition that can be used: {cause}", hint=hint)
     known = list(known_xids(catalog, declarations))
     near = get_close_matches(xid, known, 3) or [each for each in known if each.rsplit("/", 1)[-1] == xid][:3]
     hint = f"did you mean {' or '.join(near)}?" if near else f"`xrouter catalog list {sources[0]}` shows what there is"
@@ -114,10 +114,10 @@ def _version_rows(version: Mapping[str, Any]) -> Iterator[Row]:
 
 def _origin(origin: Mapping[str, Any]) -> str:
     """Say where a value comes from, and which other values it overrides."""
-    said = _TABLES.get(origin["source"]) or _where(origin)
+    source = _TABLES.get(origin["source"]) or _where(origin)
     other = [each for each in origin.get("overrides", ()) if each["value"] != origin["value"]]
     over = [f"{_text(each['value'])} of {_where(each)}" for each in other]
-    return f"{said}; overrides {', '.join(over)}" if over else said
+    return f"{source}; overrides {', '.join(over)}" if over else source
 
 
 def _where(origin: Mapping[str, Any]) -> str:

@@ -104,20 +104,20 @@ def examined(
     except DocumentError as error:
         finding = Finding(error.file, error.pointer, "error", "unreadable-document", str(error), error.hint)
         return [finding], UNREADABLE
-    found = list(catalog.findings)
+    findings = list(catalog.findings)
     overlapping = tuple(overlaps(catalog))
     if overlapping:
         # Like settings, a witness needs Arrow to be judged; most catalogs have none.
         from router.commands.check.overlaps import overlap_findings
 
-        found += overlap_findings(overlapping, catalog, declarations)
+        findings += overlap_findings(overlapping, catalog, declarations)
     if config is not None:
         # Checking catalogs alone needs neither Arrow nor the clients of any sink, which take long to import.
         from router.commands.check.settings_findings import settings_findings
 
-        found += settings_findings(config, catalog)
-    severities = {finding.severity for finding in found}
-    return sorted(found), ERRORS if "error" in severities else CLEAN
+        findings += settings_findings(config, catalog)
+    severities = {finding.severity for finding in findings}
+    return sorted(findings), ERRORS if "error" in severities else CLEAN
 
 
 def _write(findings: Sequence[Finding], *, everything: bool) -> None:
@@ -142,8 +142,8 @@ def _write(findings: Sequence[Finding], *, everything: bool) -> None:
 
 def _write_one(console: Terminal, finding: Finding, line: int | None) -> None:
     number = f"{line}: " if line is not None else ""
-    said = f" {finding.pointer or '/'} [{finding.rule}] {finding.message}"
-    console.print(styled(f"  {number}", (finding.severity, _COLOURS[finding.severity]), one_line(said)))
+    text = f" {finding.pointer or '/'} [{finding.rule}] {finding.message}"
+    console.print(styled(f"  {number}", (finding.severity, _COLOURS[finding.severity]), one_line(text)))
     if finding.hint:
         console.print(styled((one_line(f"    hint: {finding.hint}"), "dim")))
 

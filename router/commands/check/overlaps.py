@@ -24,33 +24,33 @@ _REQUIRED: Final = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"
 _STRUCTURED: Final = "application/cloudevents+json"
 
 
-def overlap_findings(found: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
+def overlap_findings(overlaps: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
     """Return what is to be told of overlaps; one whose record the matcher does not give to both is none."""
     findings = Findings()
-    for overlap, record, both in proven(found, catalog):
+    for overlap, record, both in proven(overlaps, catalog):
         text = msgspec.json.encode(record).decode()
         for mine, its in ((overlap.one, overlap.other), (overlap.other, overlap.one)):
-            said = f"on {overlap.scope}: {its.xid} overlaps with this; both match {text}"
+            message = f"on {overlap.scope}: {its.xid} overlaps with this; both match {text}"
             place = declarations.messages[mine.xid].place
-            if both.get("reason") == "ambiguous" and not _told_by_schema(overlap):
+            if both.get("reason") == "ambiguous" and not _schema_tells_apart(overlap):
                 hint = "let a value differ that both have, or make one more specific: such a record is ambiguous"
-                findings.warning(place, "overlap", said, hint)
+                findings.warning(place, "overlap", message, hint)
             else:
                 winner = both.get("message", "the one of the two that counts")
                 hint = f"nothing is to be done if such a record is rightly for {winner}"
-                findings.info(place, "overlap", said, hint)
+                findings.info(place, "overlap", message, hint)
     return findings.sorted()
 
 
 def proven(
-    found: Sequence[Overlap], catalog: Catalog
+    overlaps: Sequence[Overlap], catalog: Catalog
 ) -> Iterator[tuple[Overlap, Mapping[str, Any], Mapping[str, Any]]]:
     """Give the overlaps of which the matcher says that both definitions match the record.
 
     With the record, and what becomes of it where both are candidates.
     """
-    records = [witness_record(each) for each in found]
-    for overlap, record, (one, other, both) in zip(found, records, _judged(found, records, catalog), strict=True):
+    records = [witness_record(each) for each in overlaps]
+    for overlap, record, (one, other, both) in zip(overlaps, records, _judged(overlaps, records, catalog), strict=True):
         if _matches(one) and _matches(other):
             yield overlap, record, both
 
@@ -86,7 +86,7 @@ def _property(name: str, overlap: Overlap) -> Property:
 
 
 def _judged(
-    found: Sequence[Overlap], records: Sequence[Mapping[str, Any]], catalog: Catalog
+    overlaps: Sequence[Overlap], records: Sequence[Mapping[str, Any]], catalog: Catalog
 ) -> list[tuple[Mapping[str, Any], ...]]:
     """Return, for each overlap, what becomes of its record: with either definition alone, and with both.
 
@@ -95,7 +95,7 @@ def _judged(
     definitions: dict[str, Definition] = {}
     endpoints: dict[str, Endpoint] = {}
     lines: list[bytes | str] = []
-    for number, (overlap, record) in enumerate(zip(found, records, strict=True)):
+    for number, (overlap, record) in enumerate(zip(overlaps, records, strict=True)):
         pair = (overlap.one, overlap.other)
         definitions.update({each.xid: each for each in pair})
         like = overlap.endpoint or Endpoint(overlap.scope)
@@ -104,8 +104,8 @@ def _judged(
             endpoints[xid] = replace(like, xid=xid, messagegroups=(), candidates=tuple(each.xid for each in members))
             lines.append(msgspec.json.encode({**record, "endpoint": xid}))
     only = replace(catalog, definitions=definitions, groups={}, endpoints=endpoints)
-    told = RecordMatcher(only, validation="never").decide(lines)
-    return [tuple(told[place : place + 3]) for place in range(0, len(told), 3)]
+    outcomes = RecordMatcher(only, validation="never").decide(lines)
+    return [tuple(outcomes[place : place + 3]) for place in range(0, len(outcomes), 3)]
 
 
 def _matches(outcome: Mapping[str, Any]) -> bool:
@@ -113,7 +113,7 @@ def _matches(outcome: Mapping[str, Any]) -> bool:
     return bool(outcome["outcome"] == "routed" or outcome["reason"] == "unmappable")
 
 
-def _told_by_schema(overlap: Overlap) -> bool:
+def _schema_tells_apart(overlap: Overlap) -> bool:
     """Tell definitions with two schemas, of which a body may fit one only."""
     schemas = {schema_of(overlap.one), schema_of(overlap.other)}
     return len(schemas) == 2 and None not in schemas

@@ -80,31 +80,31 @@ def list_letters(
     letters = read_letters(settings, bodies=redactor.looks_at_bodies)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         kinds = () if ByOption.none in (by or ()) else counted
-        found = listing(letters, ledger, wanted, redactor, kinds, limit)
+        page = listing(letters, ledger, wanted, redactor, kinds, limit)
     if format is Format.json:
-        say_json_lines(_forms(found))
+        say_json_lines(_forms(page))
     elif sys.stdout.isatty():
-        _print(found)
+        _print(page)
     else:
-        for row in _rows(found):
+        for row in _rows(page):
             say_row(row)
 
 
-def _forms(found: Listing) -> Iterator[dict[str, object]]:
-    for by, counts in found.counts.items():
+def _forms(page: Listing) -> Iterator[dict[str, object]]:
+    for by, counts in page.counts.items():
         for value, number in counts.most_common():
             yield {"by": by, "value": value, "letters": number}
-    yield from (listed.to_json() for listed in found.newest)
+    yield from (listed.to_json() for listed in page.newest)
 
 
-def _rows(found: Listing) -> Iterator[tuple[str, ...]]:
+def _rows(page: Listing) -> Iterator[tuple[str, ...]]:
     """Yield the lines for a stream that is no terminal: counts, then letters, each with a heading."""
-    for by, counts in found.counts.items():
+    for by, counts in page.counts.items():
         yield by, "letters"
         yield from ((printable(value), str(number)) for value, number in counts.most_common())
-    if found.newest:
+    if page.newest:
         yield _COLUMNS
-    yield from (_row(listed, 0) for listed in found.newest)
+    yield from (_row(listed, 0) for listed in page.newest)
 
 
 def _row(listed: Listed, most: int) -> tuple[str, ...]:
@@ -119,21 +119,19 @@ def _row(listed: Listed, most: int) -> tuple[str, ...]:
     )
 
 
-def _print(found: Listing) -> None:
+def _print(page: Listing) -> None:
     console = terminal()
-    for by, counts in found.counts.items():
+    for by, counts in page.counts.items():
         table = Table(by, "letters")
         shown = counts.most_common(_CASES)
         for value, number in shown:
             table.add_row(printable(value), str(number))
         if len(counts) > len(shown):
-            table.add_row("and others", str(found.total - sum(number for _, number in shown)))
-        console.print(f"{found.total} dead letters by {by}", table)
+            table.add_row("and others", str(page.total - sum(number for _, number in shown)))
+        console.print(f"{page.total} dead letters by {by}", table)
     table = Table()
     for name, width in zip(_COLUMNS, (_ID, _TIME, None, None, None, None, None), strict=True):
         table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
-    for listed in found.newest:
+    for listed in page.newest:
         table.add_row(*_row(listed, _DETAIL))
-    console.print(
-        f"the newest {len(found.newest)} of {found.total}; `xrouter dead-letters show` takes their ids", table
-    )
+    console.print(f"the newest {len(page.newest)} of {page.total}; `xrouter dead-letters show` takes their ids", table)

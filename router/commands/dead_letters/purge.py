@@ -36,11 +36,11 @@ def purge_letters(
     limits = Limits(retention.age, retention.size) if older is None else Limits(_age(older))
     for _, caution in retention_cautions(settings):
         say(f"xrouter: {caution}", err=True)
-    found = purge(settings, limits, dry_run=dry_run)
-    for removed in found:
+    removals = purge(settings, limits, dry_run=dry_run)
+    for removed in removals:
         verb = "would be removed" if dry_run else "removed"
         say(f"{removed.sink}: {removed.letters} letters {verb}, {removed.bytes} bytes")
-    if not found:
+    if not removals:
         say("nothing to remove")
 
 

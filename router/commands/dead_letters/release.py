@@ -27,15 +27,15 @@ def release(
                 hint="run `xrouter dead-letters replay` once more: it finishes what it began",
             )
         known = ledger.order.numbers()
-        found = [_one(known, text) for text in ids]
-        waiting = sum(ledger.order.behind(letter) for letter in found)
-        ledger.order.release(found)
-    say(f"released {len(found)}; {waiting} letters waited behind: `xrouter dead-letters replay` sends them")
+        chosen = [_one(known, text) for text in ids]
+        waiting = sum(ledger.order.behind(letter) for letter in chosen)
+        ledger.order.release(chosen)
+    say(f"released {len(chosen)}; {waiting} letters waited behind: `xrouter dead-letters replay` sends them")
 
 
 def _one(known: dict[str, int], text: str) -> str:
-    found = [letter for letter in known if letter.startswith(text.strip().lower())] if text.strip() else []
-    if len(found) != 1:
-        what = "several letters that hold up a key begin" if found else "no letter that holds up a key begins"
+    matches = [letter for letter in known if letter.startswith(text.strip().lower())] if text.strip() else []
+    if len(matches) != 1:
+        what = "several letters that hold up a key begin" if matches else "no letter that holds up a key begins"
         raise RouterError(f"{what} with {text!r}", hint="`xrouter dead-letters list` shows ids; give more of one")
-    return found[0]
+    return matches[0]

@@ -147,18 +147,18 @@ def _say(line: str) -> None:
 def _tell_verdicts(verdicts: Iterable[Verdict], format: Format) -> None:
     """Write how many letters would go where."""
     counts = Counter((each.message, each.reason, each.sinks) for each in verdicts)
-    told = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
+    rows = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
     if format is Format.json:
         names = ("message", "reason", "sinks")
         say_json_lines(
-            [[{"outcome": _outcome(key[1]), **dict(zip(names, key, strict=True)), "letters": n} for key, n in told]]
+            [[{"outcome": _outcome(key[1]), **dict(zip(names, key, strict=True)), "letters": n} for key, n in rows]]
         )
         return
     table = Table("outcome", "definition or reason", "sinks", "letters", title="What a replay would do now")
-    for (message, reason, sinks), count in told:
+    for (message, reason, sinks), count in rows:
         where = ", ".join(sinks) or ("-" if reason else "none: those that lack it are not in its route any more")
         table.add_row(_outcome(reason), message or reason or "", where, str(count))
-    _print(table if told else "no letter to replay")
+    _print(table if rows else "no letter to replay")
 
 
 def _outcome(reason: str | None) -> str:
@@ -169,7 +169,7 @@ def _tell_result(result: Result, format: Format) -> None:
     """Write what a replay did."""
     summary = result.summary
     if format is Format.json:
-        told: dict[str, Any] = {
+        form: dict[str, Any] = {
             "routed": summary.routed.total(),
             "definitions": dict(summary.routed.most_common()),
             "dead": dict(summary.dead.most_common()),
@@ -179,7 +179,7 @@ def _tell_result(result: Result, format: Format) -> None:
             "unknown": list(result.unknown),
             "interrupted": result.interrupted,
         }
-        say_json_lines([told])
+        say_json_lines([form])
         return
     table = Table("letters", "count", title="Replay interrupted" if result.interrupted else "Replay")
     table.add_row("routed", str(summary.routed.total()))

@@ -57,14 +57,14 @@ def show(
     """Show one dead letter whole, why it is one, and what the catalog would make of it now."""
     settings = load_settings(config)
     configure_logs(settings.log)
-    found = find_letter(read_letters(settings), letter)
+    dead_letter = find_letter(read_letters(settings), letter)
     catalog, marks = marked_catalog(settings)
-    redaction = redactor_of(marks, reveal=reveal).redact(found)
+    redaction = redactor_of(marks, reveal=reveal).redact(dead_letter)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
-        entry = ledger.entries([found.id]).get(found.id)
-        history = [_redacted(each, redaction) for each in ledger.history(found.id)]
-        behind = ledger.order.behind(found.id)
-    now = None if catalog is None else _now(found, catalog, settings, redaction)
+        entry = ledger.entries([dead_letter.id]).get(dead_letter.id)
+        history = [_redacted(each, redaction) for each in ledger.history(dead_letter.id)]
+        behind = ledger.order.behind(dead_letter.id)
+    now = None if catalog is None else _now(dead_letter, catalog, settings, redaction)
     shown = Shown(redaction.letter, entry, history, now, behind)
     if format is Format.json:
         say_json(_form(shown))
@@ -107,8 +107,8 @@ def _form(shown: Shown) -> dict[str, Any]:
 
 def _happening(happening: Happening) -> dict[str, Any]:
     at = None if happening.at is None else instant(happening.at)
-    told = {"at": at, "what": happening.what, "replay": happening.replay}
-    return told | ({"reason": happening.reason, "detail": happening.detail} if happening.reason else {})
+    form = {"at": at, "what": happening.what, "replay": happening.replay}
+    return form | ({"reason": happening.reason, "detail": happening.detail} if happening.reason else {})
 
 
 def _print(shown: Shown) -> None:

@@ -79,16 +79,16 @@ def suggest(
     basis = Basis(settings.catalog.source, network=settings.catalog.network, allow=settings.catalog.allow_addresses)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         records = _records(read_letters(settings, sinks=sink or ()), ledger, wanted)
-        found = drafted(records, basis, group=group, least=least, hides=_hides(settings, basis))
-    if found.drafts:
-        document = _merged(found, basis) if merge else found.fragment
+        suggestion = drafted(records, basis, group=group, least=least, hides=_hides(settings, basis))
+    if suggestion.drafts:
+        document = _merged(suggestion, basis) if merge else suggestion.fragment
         text = yaml_text(document) if _form(form, output) is Form.yaml else json_text(document)
         _write(text.encode("utf-8"), output)
-    _tell(found, settings, output, merge=merge)
+    _tell(suggestion, settings, output, merge=merge)
 
 
-def _merged(found: Suggestion, basis: Basis) -> Mapping[str, Any]:
-    document, left_out = basis.merged(found.fragment, found.attached)
+def _merged(suggestion: Suggestion, basis: Basis) -> Mapping[str, Any]:
+    document, left_out = basis.merged(suggestion.fragment, suggestion.attached)
     for xid in left_out:
         say(f"xrouter: warning: {xid} has an error and is left out", err=True)
     return document
@@ -133,19 +133,19 @@ def _write(data: bytes, output: Path | None) -> None:
         raise RouterError(f"cannot write {output}: {reason}", hint="check the path and its rights") from error
 
 
-def _tell(found: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> None:
+def _tell(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> None:
     """Tell what was drafted, on standard output unless the document is there."""
     aside = output is None
     console = terminal(err=aside)
-    if found.drafts and console.is_terminal:
-        table = Table(*_COLUMNS, title=f"{len(found.drafts)} drafts", title_justify="left")
-        for each in found.drafts:
+    if suggestion.drafts and console.is_terminal:
+        table = Table(*_COLUMNS, title=f"{len(suggestion.drafts)} drafts", title_justify="left")
+        for each in suggestion.drafts:
             table.add_row(*_row(each))
         console.print(table)
-    elif found.drafts:
-        for row in (_COLUMNS, *map(_row, found.drafts)):
+    elif suggestion.drafts:
+        for row in (_COLUMNS, *map(_row, suggestion.drafts)):
             say_row(row, err=aside)
-    for line in _lines(found, settings, output, merge=merge):
+    for line in _lines(suggestion, settings, output, merge=merge):
         say(printable(line), err=aside)
 
 
@@ -154,14 +154,14 @@ def _row(each: Suggested) -> tuple[str, ...]:
     return each.xid, str(each.letters), f"{each.matched:.1%}", printable(each.address, 80) or "-", properties
 
 
-def _lines(found: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> Iterator[str]:
-    for each in found.drafts:
+def _lines(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> Iterator[str]:
+    for each in suggestion.drafts:
         yield from (f"{each.xid}: {note}" for note in each.notes)
-    yield from (f"lint: {finding}" for finding in found.findings)
-    yield from found.notes
-    for why, count in sorted(found.left_out.items()):
+    yield from (f"lint: {finding}" for finding in suggestion.findings)
+    yield from suggestion.notes
+    for why, count in sorted(suggestion.left_out.items()):
         yield f"{count} letters left out: {why}"
-    if not found.drafts:
+    if not suggestion.drafts:
         yield "no letters to draft a definition from"
         return
     place = str(output) if output is not None else "the document"
@@ -169,5 +169,5 @@ def _lines(found: Suggestion, settings: Settings, output: Path | None, *, merge:
         yield f"{place} is the whole catalog with the drafts; review it, and let catalog.source name it instead"
         return
     yield f"to use {place}, review it and add it to catalog.source: {' '.join(map(str, settings.catalog.source))}"
-    for xid, groups in sorted(found.attached.items()):
+    for xid, groups in sorted(suggestion.attached.items()):
         yield f"{xid} has to list {', '.join(groups)} in its messagegroups; --merge writes a catalog in which it does"

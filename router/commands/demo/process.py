@@ -107,15 +107,15 @@ class RouterProcess:
     def _take(self, line: str) -> None:
         """Note the addresses that the router tells; lines that are no JSON are the JVM's."""
         try:
-            told: Any = json.loads(line)
+            entry: Any = json.loads(line)
         except ValueError:
             return
-        if not isinstance(told, dict):
+        if not isinstance(entry, dict):
             return
-        if told.get("event") == "http gateway listening":
-            self.http = str(told.get("address", ""))
-        elif told.get("event") == "running":
-            self.metrics = str(told.get("metrics", ""))
+        if entry.get("event") == "http gateway listening":
+            self.http = str(entry.get("address", ""))
+        elif entry.get("event") == "running":
+            self.metrics = str(entry.get("metrics", ""))
 
     def _read(self) -> None:
         assert self._process.stderr is not None
@@ -132,11 +132,11 @@ class RouterProcess:
     def _failed(self, what: str) -> RouterError:
         self._reader.join(_POLL_SECONDS)
         lines = self._log_lines()
-        told = next(
+        cause = next(
             (line for line in reversed(lines) if line.startswith("xrouter: error:")), lines[-1] if lines else ""
         )
         hint = "`xrouter doctor` looks for what a start needs; `xrouter demo --keep FOLDER` keeps the log"
-        return RouterError(f"{what}: {told.removeprefix('xrouter: error: ') or 'it said nothing'}", hint=hint)
+        return RouterError(f"{what}: {cause.removeprefix('xrouter: error: ') or 'it said nothing'}", hint=hint)
 
 
 @contextmanager

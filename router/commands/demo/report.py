@@ -64,13 +64,13 @@ def _mapped(console: Terminal, results: Results) -> None:
 
 
 def _letters(console: Terminal, results: Results) -> None:
-    found: Counter[tuple[str, str, str]] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     for row in results.letters:
         nearest = json.loads(row["nearest"] or "[]")
-        found[(row["reason"], _why(row["detail"], nearest), _name(nearest))] += 1
+        counts[(row["reason"], _why(row["detail"], nearest), _name(nearest))] += 1
     table = Table("reason", "why", "nearest definition", "letters", title="Dead letters in data/dead_letters")
     table.title_justify = "left"
-    for (reason, why, name), number in sorted(found.items()):
+    for (reason, why, name), number in sorted(counts.items()):
         table.add_row(reason, why, name, str(number))
     console.print(table)
 
@@ -80,8 +80,8 @@ def _why(detail: str | None, nearest: list[dict[str, Any]]) -> str:
     mismatches = nearest[0].get("mismatches") if nearest else None
     if mismatches:
         first = mismatches[0]
-        found = str(first.get("found"))
-        return f"{first.get('property')}: expected {first.get('expected')}, found {found[:_DETAIL]}"
+        value = str(first.get("found"))
+        return f"{first.get('property')}: expected {first.get('expected')}, found {value[:_DETAIL]}"
     return " ".join((detail or "").split())[:_DETAIL]
 
 
@@ -92,8 +92,8 @@ def _name(nearest: list[dict[str, Any]]) -> str:
 def _metrics(console: Terminal, results: Results) -> None:
     console.print(f"Metrics, from {results.metrics_address} while it ran:")
     for name, labels, value in results.metrics:
-        told = ",".join(f'{label}="{text}"' for label, text in labels.items() if text)
-        console.print(f"  {name}{'{' + told + '}' if told else ''} {value:g}", soft_wrap=True)
+        label_text = ",".join(f'{label}="{text}"' for label, text in labels.items() if text)
+        console.print(f"  {name}{'{' + label_text + '}' if label_text else ''} {value:g}", soft_wrap=True)
 
 
 def _sum(console: Terminal, results: Results) -> None:

@@ -58,8 +58,8 @@ def _results(console: Terminal, folder: Path) -> Results:
         _send(console, router, planned)
         wanted = sum(step.records for step in planned)
         if not router.wait_for(lambda: _routed(router) >= wanted, ROUTE_SECONDS):
-            told = router.last_error() or "the log tells no error"
-            few = f"Only {_routed(router):g} of {wanted} records have an outcome: {told}"
+            cause = router.last_error() or "the log tells no error"
+            few = f"Only {_routed(router):g} of {wanted} records have an outcome: {cause}"
             console.print(styled((few, "red")))
         metrics = tuple(sample for sample in router.samples() if sample[0] in SHOWN)
         address = router.metrics
@@ -97,11 +97,11 @@ def _rows(table: Path) -> tuple[Row, ...]:
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
     if keep is None:
-        made = Path(tempfile.mkdtemp(prefix="xrouter-demo-"))
+        temporary = Path(tempfile.mkdtemp(prefix="xrouter-demo-"))
         try:
-            yield made
+            yield temporary
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
         return
     try:
         keep.mkdir(parents=True, exist_ok=True)

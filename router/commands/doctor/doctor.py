@@ -83,8 +83,8 @@ def java() -> Diagnosis:
         return Diagnosis("java", "fail", "no java command", remedy)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Diagnosis("java", "fail", f"java does not run: {error}", remedy)
-    found = _JAVA_VERSION.search(done.stderr + done.stdout)
-    number = int(found.group(1)) if found else 0
+    match = _JAVA_VERSION.search(done.stderr + done.stdout)
+    number = int(match.group(1)) if match else 0
     if number in JAVA_VERSIONS:
         return Diagnosis("java", "ok", f"Java {number}, {command}")
     return Diagnosis("java", "fail", f"{command} is {f'Java {number}' if number else 'no Java we know'}", remedy)
@@ -94,12 +94,12 @@ def spark() -> Diagnosis:
     """Look for the Spark that the connectors are made for."""
     remedy = "install the locked versions: make install"
     try:
-        found = version("pyspark")
+        installed = version("pyspark")
     except PackageNotFoundError:
         return Diagnosis("pyspark", "fail", "not installed", remedy)
-    if found.startswith(SPARK_VERSION):
-        return Diagnosis("pyspark", "ok", found)
-    return Diagnosis("pyspark", "fail", f"{found}; {SPARK_VERSION}x is needed", remedy)
+    if installed.startswith(SPARK_VERSION):
+        return Diagnosis("pyspark", "ok", installed)
+    return Diagnosis("pyspark", "fail", f"{installed}; {SPARK_VERSION}x is needed", remedy)
 
 
 def connectors() -> Diagnosis:
@@ -129,26 +129,26 @@ def state_folder(settings: Settings) -> Diagnosis:
             "state", "fail", f"{existing} cannot be written", "change its rights, or set `state` elsewhere"
         )
     free = shutil.disk_usage(existing).free
-    found = f"{folder}, {free / 2**30:.1f} GiB free"
+    room = f"{folder}, {free / 2**30:.1f} GiB free"
     if free <= settings.inbox.min_free_bytes:
-        return Diagnosis("state", "fail", found, "free disk space, or lower inbox.min_free_bytes: gateways push back")
+        return Diagnosis("state", "fail", room, "free disk space, or lower inbox.min_free_bytes: gateways push back")
     if free <= 2 * settings.inbox.min_free_bytes:
-        return Diagnosis("state", "warn", found, "free disk space before gateways push back")
-    return Diagnosis("state", "ok", found)
+        return Diagnosis("state", "warn", room, "free disk space before gateways push back")
+    return Diagnosis("state", "ok", room)
 
 
 def _catalog(catalog: Catalog, settings: Settings) -> Diagnosis:
-    found = f"{len(catalog.definitions)} definitions, {len(catalog.endpoints)} endpoints, epoch {catalog.epoch}"
+    summary = f"{len(catalog.definitions)} definitions, {len(catalog.endpoints)} endpoints, epoch {catalog.epoch}"
     sources = " ".join(map(str, settings.catalog.source))
     if not catalog.definitions:
         return Diagnosis("catalog", "fail", "no usable definition", f"see `xrouter check {sources}`")
     if missing := missing_sources(catalog, settings):
         return Diagnosis(
-            "catalog", "warn", f"{found}; it lacks {', '.join(missing)}", "correct sources, or the catalog"
+            "catalog", "warn", f"{summary}; it lacks {', '.join(missing)}", "correct sources, or the catalog"
         )
     if any(finding.severity == "error" for finding in catalog.findings):
-        return Diagnosis("catalog", "warn", f"{found}; some are left out", f"see `xrouter check {sources}`")
-    return Diagnosis("catalog", "ok", found)
+        return Diagnosis("catalog", "warn", f"{summary}; some are left out", f"see `xrouter check {sources}`")
+    return Diagnosis("catalog", "ok", summary)
 
 
 def _brokers(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:

@@ -137,19 +137,19 @@ class Producer:
         return parts
 
     def _attributes(self, context: Mapping[str, str], now: str, content_type: str) -> dict[str, str]:
-        made = {"specversion": "1.0"}
+        attributes = {"specversion": "1.0"}
         declared = {prop.name: prop for prop in self.definition.envelopemetadata}
         for name in dict.fromkeys((*REQUIRED, *declared)):
             prop = declared.get(name)
             if prop is not None and prop.value is not None:
-                made[name] = self._text(prop, context, now)
+                attributes[name] = self._text(prop, context, now)
             elif name in REQUIRED or (prop is not None and prop.required):
-                made[name] = self._default(name, prop, now)
-        made.setdefault("time", now)
-        made.setdefault("datacontenttype", content_type)
+                attributes[name] = self._default(name, prop, now)
+        attributes.setdefault("time", now)
+        attributes.setdefault("datacontenttype", content_type)
         if self.definition.schemauri and "dataschema" not in declared:
-            made["dataschema"] = self.definition.schemauri
-        return made
+            attributes["dataschema"] = self.definition.schemauri
+        return attributes
 
     def _default(self, name: str, prop: Property | None, now: str) -> str:
         kind = prop.type if prop else "string"
@@ -262,12 +262,12 @@ def _template(prop: Property) -> Template | None:
 
 
 def _known(xid: str, among: Mapping[str, T], what: str) -> T:
-    found = among.get(xid)
-    if found is None:
+    known = among.get(xid)
+    if known is None:
         near = get_close_matches(xid, among, 1)
         hint = f"did you mean {near[0]}?" if near else "`xrouter catalog list` shows what there is"
         raise EmitError(f"the catalog has no {what} {xid}", hint=hint)
-    return found
+    return known
 
 
 def _binding(target: Target, asked: str | None) -> Binding:

@@ -87,14 +87,14 @@ class Teller:
             yield f"      {self._yes if fits else self._no} schema: {self._text(verdict)}", "" if fits else "red"
 
     def _check(self, check: Check) -> Line:
-        name, found = self._text(check.property), self._found(check)
+        name, value = self._text(check.property), self._found(check)
         # What is asked for is a description there, and the very value or template elsewhere.
         described = check.constraint is not None and check.constraint.kind in ("present", "optional")
         wanted = check.expected or "" if described else self._quoted(check.expected or "")
         if not check.holds:
-            return f"      {self._no} {name}: expected {wanted}, found {found}", "red"
-        told = "" if check.found in (None, check.expected) else f", as {wanted}"
-        return f"      {self._yes} {name}: {found}{told}", ""
+            return f"      {self._no} {name}: expected {wanted}, found {value}", "red"
+        as_expected = "" if check.found in (None, check.expected) else f", as {wanted}"
+        return f"      {self._yes} {name}: {value}{as_expected}", ""
 
     def _found(self, check: Check) -> str:
         if check.found is None:

@@ -34,24 +34,24 @@ def routes(
     read = settings.catalog
     loaded = usable_catalog(list(read.source), network=read.network, allow=read.allow_addresses, base_uri=read.base_uri)
     plan = Plan(loaded, settings)
-    found = survey(plan)
+    surveyed = survey(plan)
     if format is Format.json:
-        say_json_lines(_objects(found))
+        say_json_lines(_objects(surveyed))
         return
     console = terminal(soft_wrap=True)
-    rows = [*_events(found), *_letters(found)]
+    rows = [*_events(surveyed), *_letters(surveyed)]
     if console.is_terminal:
         console.print(_table(rows))
     else:
         for row in rows:
             say_row(row)
-    for note in _notes(found):
+    for note in _notes(surveyed):
         console.print(note)
 
 
-def _objects(found: Survey) -> Iterator[dict[str, Any]]:
+def _objects(surveyed: Survey) -> Iterator[dict[str, Any]]:
     """Yield what is found as the objects of the JSON form, which is stable."""
-    for flow in found.flows:
+    for flow in surveyed.flows:
         ways = [{"route": way.route, "values": way.values, "sinks": _named(way.aims)} for way in flow.ways]
         yield {
             "kind": "definition",
@@ -60,7 +60,7 @@ def _objects(found: Survey) -> Iterator[dict[str, Any]]:
             "records": flow.records,
             "ways": ways,
         }
-    for letters in found.letters:
+    for letters in surveyed.letters:
         yield {
             "kind": "dead-letters",
             "endpoints": letters.endpoints,
@@ -68,9 +68,9 @@ def _objects(found: Survey) -> Iterator[dict[str, Any]]:
             "route": letters.route,
             "sinks": _named(letters.aims),
         }
-    for number in found.unreached:
+    for number in surveyed.unreached:
         yield {"kind": "unreached-route", "route": number}
-    for kind, xids in (("unrouted-definition", found.unrouted), ("left-over-definition", found.left_over)):
+    for kind, xids in (("unrouted-definition", surveyed.unrouted), ("left-over-definition", surveyed.left_over)):
         for xid in xids:
             yield {"kind": kind, "message": xid}
 
@@ -79,16 +79,16 @@ def _named(aims: Iterable[Aim]) -> list[dict[str, str]]:
     return [{"sink": aim.sink, "destination": aim.destination} for aim in aims]
 
 
-def _events(found: Survey) -> Iterator[Row]:
-    for flow in found.flows:
+def _events(surveyed: Survey) -> Iterator[Row]:
+    for flow in surveyed.flows:
         kind = "" if flow.records == "all" else f" ({flow.records})"
         for place, way in enumerate(flow.ways):
             when = _asked(way.values) or ("else" if place else "always")
             yield flow.endpoint, flow.message + kind, str(way.route), when, _aims(way.aims)
 
 
-def _letters(found: Survey) -> Iterator[Row]:
-    for each in found.letters:
+def _letters(surveyed: Survey) -> Iterator[Row]:
+    for each in surveyed.letters:
         endpoints = ", ".join("-" if xid == UNKNOWN else xid for xid in each.endpoints)
         route = "dead_letters" if each.route is None else str(each.route)
         yield endpoints, "dead letters", route, ", ".join(each.reasons), _aims(each.aims)
@@ -102,13 +102,13 @@ def _aims(aims: Iterable[Aim]) -> str:
     return ", ".join(f"{aim.sink}: {aim.destination}" for aim in aims)
 
 
-def _notes(found: Survey) -> Iterator[str]:
-    if found.unreached:
-        yield f"Routes that nothing reaches: {', '.join(map(str, found.unreached))}"
-    if found.unrouted:
-        yield f"Definitions that no source expects: {_some(found.unrouted)}"
-    if found.left_over:
-        yield f"Definitions that only the last route takes: {_some(found.left_over)}"
+def _notes(surveyed: Survey) -> Iterator[str]:
+    if surveyed.unreached:
+        yield f"Routes that nothing reaches: {', '.join(map(str, surveyed.unreached))}"
+    if surveyed.unrouted:
+        yield f"Definitions that no source expects: {_some(surveyed.unrouted)}"
+    if surveyed.left_over:
+        yield f"Definitions that only the last route takes: {_some(surveyed.left_over)}"
 
 
 def _some(xids: Sequence[str]) -> str:

@@ -104,14 +104,14 @@ def survey(plan: Plan) -> Survey:
 
 def route_findings(file: str, plan: Plan) -> Iterator[Finding]:
     """Yield what lint says of the routes of settings in *file*, for the catalog that they are to work with."""
-    found = survey(plan)
-    for number in found.unreached:
+    surveyed = survey(plan)
+    for number in surveyed.unreached:
         letters = plan.settings.routes[number].when.letters
         what = "no dead letter of a source" if letters else "no definition at a source"
         hint = "correct its conditions, or move it before the route that takes everything it would"
         message = f"{what} reaches route {number}"
         yield Finding(file, f"/routes/{number}", "warning", "unreached-route", message, hint)
-    for xid in found.unrouted:
+    for xid in surveyed.unrouted:
         hint = "name an endpoint that expects it under sources, or leave it"
         yield Finding(file, "/sources", "info", "unrouted-definition", f"no source expects {xid}", hint)
 
@@ -120,7 +120,7 @@ def _flows(plan: Plan) -> Iterator[Flow]:
     judge = plan.judge
     for number, channel in enumerate(judge.matcher.channels):
         for target in channel.candidates:
-            found: dict[Records, tuple[Way, ...]] = {}
+            by_records: dict[Records, tuple[Way, ...]] = {}
             kinds: tuple[tuple[Records, bool], ...] = (("events", True), ("native", False))
             for records, event in kinds:
                 if judge.matcher.targets[target].constraints(event=event) is None:
@@ -130,11 +130,11 @@ def _flows(plan: Plan) -> Iterator[Flow]:
                     continue
                 pair = judge.outputs.destinations.pair(number, target, event=event)
                 known = _known(pair.message or "", pair.endpoint or "", settled)
-                found[records] = tuple(_way(plan.settings, rule, known) for rule in pair.rules)
-            if len(found) == 2 and found["events"] == found["native"]:
-                found = {"all": found["events"]}
+                by_records[records] = tuple(_way(plan.settings, rule, known) for rule in pair.rules)
+            if len(by_records) == 2 and by_records["events"] == by_records["native"]:
+                by_records = {"all": by_records["events"]}
             endpoint = channel.endpoint_of(target) or ""
-            for records, ways in found.items():
+            for records, ways in by_records.items():
                 yield Flow(endpoint, judge.matcher.targets[target].xid, records, ways)
 
 

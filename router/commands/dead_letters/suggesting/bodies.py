@@ -30,12 +30,12 @@ def numbered(looks: Iterable[Hashable]) -> dict[Hashable, int]:
     known: list[Hashable] = []
     numbers: dict[Hashable, int] = {}
     for look in looks:
-        found = next((number for number, other in enumerate(known) if _alike(look, other)), None)
-        if found is None:
-            found = min(len(known), _MAX_KINDS)
-            if found < _MAX_KINDS:
+        kind = next((number for number, other in enumerate(known) if _alike(look, other)), None)
+        if kind is None:
+            kind = min(len(known), _MAX_KINDS)
+            if kind < _MAX_KINDS:
                 known.append(look)
-        numbers[look] = found
+        numbers[look] = kind
     return numbers
 
 

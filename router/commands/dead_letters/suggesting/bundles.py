@@ -54,11 +54,11 @@ def bundles_of(shape: Shape, sample: Reservoir) -> list[Bundle]:
     """Part the sample of a shape into bundles; each record is in exactly one."""
     share = sample.seen / len(sample.kept)
     whole = Bundle(shape, tuple(sample.kept), share=share)
-    found: list[Bundle] = []
+    bundles: list[Bundle] = []
     for by_address in _by_address(whole):
         for by_names in _by_names(by_address):
-            found.extend(_by_value(by_names, _DEPTH))
-    return found
+            bundles.extend(_by_value(by_names, _DEPTH))
+    return bundles
 
 
 def joined(bundles: Sequence[Bundle]) -> Bundle:
@@ -95,18 +95,18 @@ def _by_address(bundle: Bundle) -> Iterator[Bundle]:
         yield bundle
         return
     labels = labels_of(bundle.records)
-    taken = [words_of(text or "", subject=bundle.shape.protocol == "NATS") for text in texts]
+    addresses = [words_of(text or "", subject=bundle.shape.protocol == "NATS") for text in texts]
     structures: dict[tuple[str, ...], list[int]] = {}
-    for row, words in enumerate(taken):
+    for row, words in enumerate(addresses):
         structures.setdefault(words.delimiters, []).append(row)
-    found: list[tuple[Pattern, tuple[int, ...]]] = []
+    clustered: list[tuple[Pattern, tuple[int, ...]]] = []
     for _, alike in sorted(structures.items()):
-        clusters = clusters_of([taken[row].words for row in alike], [labels[row] for row in alike])
-        found += [(each.pattern, tuple(alike[place] for place in each.rows)) for each in clusters]
-    if bundle.shape.event and not _tells([[labels[row] for row in rows] for _, rows in found]):
+        clusters = clusters_of([addresses[row].words for row in alike], [labels[row] for row in alike])
+        clustered += [(each.pattern, tuple(alike[place] for place in each.rows)) for each in clusters]
+    if bundle.shape.event and not _tells([[labels[row] for row in rows] for _, rows in clustered]):
         yield bundle
         return
-    for pattern, rows in found:
+    for pattern, rows in clustered:
         records = tuple(bundle.records[row] for row in rows)
         yield replace(bundle, records=records, pattern=pattern, pinned=bundle.shape.event)
 
@@ -160,7 +160,7 @@ def _telling(bundle: Bundle) -> str | None:
             if len(groups) > _MOST_VALUES:
                 break
         if _are_kinds(groups) and _tells(list(groups.values())):
-            ranked.append((-len({commonest(found) for found in groups.values()}), len(groups), key))
+            ranked.append((-len({commonest(members) for members in groups.values()}), len(groups), key))
     return min(ranked)[2] if ranked else None
 
 
@@ -176,7 +176,7 @@ def _are_kinds(groups: dict[str | None, list[int]]) -> bool:
         bool(value)
         and value is not None
         and "{" not in value
-        and len(found) >= (_ENOUGH if few_of_many and looks_like_id(value) else _EACH)
+        and len(members) >= (_ENOUGH if few_of_many and looks_like_id(value) else _EACH)
         and (few_of_many or not looks_like_id(value))
-        for value, found in groups.items()
+        for value, members in groups.items()
     )

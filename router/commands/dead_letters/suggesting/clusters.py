@@ -40,13 +40,13 @@ def clusters_of(rows: Sequence[Sequence[str]], labels: Sequence[int]) -> list[Cl
     masked: list[Pattern] = [
         tuple(None if looks_like_id(word) or is_unsafe(word) else word for word in row) for row in rows
     ]
-    found = _parted(list(range(len(rows))), masked, labels)
-    return sorted(_united(found), key=lambda cluster: tuple(word or "" for word in cluster.pattern))
+    clusters = _parted(list(range(len(rows))), masked, labels)
+    return sorted(_united(clusters), key=lambda cluster: tuple(word or "" for word in cluster.pattern))
 
 
 def _parted(rows: list[int], masked: list[Pattern], labels: Sequence[int]) -> list[Cluster]:
     words = [{masked[row][column] for row in rows} for column in range(len(masked[rows[0]]))] if rows else []
-    varying = [column for column, found in enumerate(words) if len(found) > 1]
+    varying = [column for column, distinct in enumerate(words) if len(distinct) > 1]
     if not varying:
         return [Cluster(masked[rows[0]], tuple(rows))] if rows else []
     for column in varying:
@@ -74,13 +74,13 @@ def _joined(family: list[Cluster], column: int, labels: Sequence[int], *, last: 
         yield family[0]
         return
     records = sum(len(each.rows) for each in family)
-    found = [[labels[row] for row in each.rows] for each in family]
+    label_lists = [[labels[row] for row in each.rows] for each in family]
     kinds: dict[int, list[Cluster]] = {}
-    for each, of_each in zip(family, found, strict=True):
+    for each, of_each in zip(family, label_lists, strict=True):
         kinds.setdefault(commonest(of_each), []).append(each)
     sparse = len(family) >= FEW_WORDS and records < _SPARSE * len(family)
     named = all(each.pattern[column] is not None for each in family)
-    if sparse or len(kinds) == 1 or purity(found) < _PURE:
+    if sparse or len(kinds) == 1 or purity(label_lists) < _PURE:
         few_of_many = last and named and len(family) <= FEW_WORDS and records >= _MANY * len(family)
         yield from family if few_of_many else [_gap(family, column)]
         return
@@ -100,10 +100,10 @@ def _gap(members: list[Cluster], column: int) -> Cluster:
     return Cluster((*first[:column], None, *first[column + 1 :]), tuple(rows))
 
 
-def _united(found: list[Cluster]) -> Iterator[Cluster]:
+def _united(clusters: list[Cluster]) -> Iterator[Cluster]:
     """Join clusters that came to have one pattern."""
     by_pattern: dict[Pattern, list[int]] = {}
-    for each in found:
+    for each in clusters:
         by_pattern.setdefault(each.pattern, []).extend(each.rows)
     for pattern, rows in by_pattern.items():
         yield Cluster(pattern, tuple(sorted(rows)))

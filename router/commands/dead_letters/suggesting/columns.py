@@ -76,13 +76,13 @@ def column_of(
     """
     records = len(texts) + missing
     share = len(texts) / records
-    found = [text for text in texts if text is not None]
-    if len(found) < len(texts):
+    present = [text for text in texts if text is not None]
+    if len(present) < len(texts):
         return Column(key, not missing, False, share=share)
-    identity = all(map(looks_like_id, found))
+    identity = all(map(looks_like_id, present))
     if missing:
         return Column(key, False, True, share=share, identity=identity)
-    pieces = (found[0],) if pinned else _pieces(key, found, protocol, pattern)
+    pieces = (present[0],) if pinned else _pieces(key, present, protocol, pattern)
     return Column(key, True, True, pieces, identity=identity)
 
 
@@ -96,10 +96,10 @@ def _pieces(key: str, texts: list[str], protocol: str, pattern: Pattern | None) 
     if pattern is None and any(" " in text for text in texts):
         return None  # prose, whose words in common say nothing
     subject = protocol == "NATS" and key == "p.subject"
-    taken = [words_of(text, subject=subject) for text in texts]
-    if any(each.delimiters != taken[0].delimiters for each in taken):
+    addresses = [words_of(text, subject=subject) for text in texts]
+    if any(each.delimiters != addresses[0].delimiters for each in addresses):
         return None
-    pieces = _compared(taken, pattern)
+    pieces = _compared(addresses, pattern)
     few = pattern is None and pieces is not None and not any(isinstance(piece, Gap) for piece in pieces)
     return None if few else pieces
 
@@ -112,17 +112,21 @@ def _is_literal(key: str, text: str, records: int, *, address: bool) -> bool:
     return not any(map(looks_like_id, words_of(text).words)) and (address or records >= ENOUGH)
 
 
-def _compared(taken: list[Words], pattern: Pattern | None) -> tuple[str | Gap, ...] | None:
+def _compared(addresses: list[Words], pattern: Pattern | None) -> tuple[str | Gap, ...] | None:
     """Compare word by word; None when a gap could be empty, which no placeholder is."""
     pieces: list[str | Gap] = []
     before = ""
-    for place, words in enumerate(zip(*(each.words for each in taken), strict=True)):
+    for place, words in enumerate(zip(*(each.words for each in addresses), strict=True)):
         if place:
-            pieces.append(taken[0].delimiters[place - 1])
+            pieces.append(addresses[0].delimiters[place - 1])
         word = words[0]
         varies = any(each != word for each in words)
-        wanted = pattern[place] is None if pattern is not None and place < len(pattern) else False
-        if not varies and not is_unsafe(word) and not (_instance(word, len(words)) or (wanted and len(words) < FEW)):
+        gap_wanted = pattern[place] is None if pattern is not None and place < len(pattern) else False
+        if (
+            not varies
+            and not is_unsafe(word)
+            and not (_instance(word, len(words)) or (gap_wanted and len(words) < FEW))
+        ):
             pieces.append(word)
             before = word or before
         elif all(words):

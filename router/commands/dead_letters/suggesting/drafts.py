@@ -62,11 +62,11 @@ def draft_of(bundle: Bundle, hides: Hides = never) -> Draft:
         _columns(bundle), key=lambda column: (column.key not in (bundle.records[0].address, "e.type"), column.key)
     )
     shared = shared_gaps(columns)
-    told = _told(columns, shared, bundle.records[0].address)
-    names = names_of([column if number in told else _mute(column) for number, column in enumerate(columns)], shared)
-    found = [_asked(columns[number], number, names) for number in sorted(told)]
-    asked = [each for each in found if each is not None]
-    asked += _presence(columns, told, {each.key for each in asked})
+    telling = _telling(columns, shared, bundle.records[0].address)
+    names = names_of([column if number in telling else _mute(column) for number, column in enumerate(columns)], shared)
+    drafted = [_asked(columns[number], number, names) for number in sorted(telling)]
+    asked = [each for each in drafted if each is not None]
+    asked += _presence(columns, telling, {each.key for each in asked})
     if bundle.pinned and bundle.shape.media and bundle.records[0].content_key:
         asked.append(Asked(bundle.records[0].content_key, bundle.shape.media))
     media = bundle.shape.media if is_media_type(bundle.shape.media) else None
@@ -108,14 +108,14 @@ def _columns(bundle: Bundle) -> Iterator[Column]:
             if wanted and key not in bundle.barred:
                 texts.setdefault(key, []).append(text)
     address = bundle.records[0].address
-    for key, found in texts.items():
-        missing = len(bundle.records) - len(found)
+    for key, values in texts.items():
+        missing = len(bundle.records) - len(values)
         pattern = bundle.pattern if key == address else None
         pinned = any(key == pin for pin, _ in bundle.pins)
-        yield column_of(key, found, missing, bundle.shape.protocol, pattern=pattern, pinned=pinned)
+        yield column_of(key, values, missing, bundle.shape.protocol, pattern=pattern, pinned=pinned)
 
 
-def _told(columns: list[Column], shared: dict[Place, Place], address: str) -> set[int]:
+def _telling(columns: list[Column], shared: dict[Place, Place], address: str) -> set[int]:
     """Return the numbers of the columns whose value is worth asking for.
 
     The address always is; others when a part of them is literal, or when all they hold occurs elsewhere too.
@@ -123,15 +123,15 @@ def _told(columns: list[Column], shared: dict[Place, Place], address: str) -> se
     uses: dict[Place, set[int]] = {}
     for place, owner in shared.items():
         uses.setdefault(owner, set()).add(place[0])
-    told: set[int] = set()
+    telling: set[int] = set()
     for number, column in enumerate(columns):
         if column.pieces is None:
             continue
         places = [(number, gap) for gap in range(len(column.gaps))]
         elsewhere = bool(places) and all(len(uses[shared[place]]) > 1 for place in places)
         if column.key == address or column.says_something or elsewhere:
-            told.add(number)
-    return told
+            telling.add(number)
+    return telling
 
 
 def _mute(column: Column) -> Column:
@@ -156,12 +156,12 @@ def _asked(column: Column, number: int, names: Mapping[Place, str]) -> Asked | N
     return Asked(column.key, value, None if valid else "string")
 
 
-def _presence(columns: list[Column], told: set[int], known: set[str]) -> Iterator[Asked]:
+def _presence(columns: list[Column], telling: set[int], known: set[str]) -> Iterator[Asked]:
     """Give the properties that are asked for without a value: those always there, then some that often are."""
     rest = [
         column
         for number, column in enumerate(columns)
-        if number not in told and column.key not in known and column.askable and not column.identity
+        if number not in telling and column.key not in known and column.askable and not column.identity
     ]
     rest = [column for column in rest if column.key not in ("e.source", "e.type", *_ABSOLUTE)]
     always = [column for column in rest if column.always]

@@ -40,7 +40,7 @@ def placed(drafts: Sequence[Draft], placements: Mapping[tuple[str, str], Placeme
     The same drafts in the same order get the same ids.
     """
     taken = {xid.lower() for xid in basis.declarations.messages}
-    found: list[Placed] = []
+    placed_drafts: list[Placed] = []
     for draft in drafts:
         placement = placements[draft.bundle.shape.endpoint, draft.bundle.shape.protocol]
         name = _name_of(draft)
@@ -48,17 +48,17 @@ def placed(drafts: Sequence[Draft], placements: Mapping[tuple[str, str], Placeme
         while f"{placement.group}/messages/{chosen}".lower() in taken:
             chosen, number = f"{name}.{number}", number + 1
         taken.add(f"{placement.group}/messages/{chosen}".lower())
-        found.append(Placed(replace(draft, messageid=chosen), placement))
-    return found
+        placed_drafts.append(Placed(replace(draft, messageid=chosen), placement))
+    return placed_drafts
 
 
 def attachments(placements: Iterable[Placement]) -> dict[str, list[str]]:
     """Return the groups, by endpoint, that an endpoint of the catalog has to be changed to list."""
-    found: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for each in placements:
-        if each.attachment == "unlisted" and each.group not in found.setdefault(each.endpoint, []):
-            found[each.endpoint].append(each.group)
-    return found
+        if each.attachment == "unlisted" and each.group not in groups.setdefault(each.endpoint, []):
+            groups[each.endpoint].append(each.group)
+    return groups
 
 
 def fragment_of(drafts: Sequence[Placed]) -> dict[str, Any]:

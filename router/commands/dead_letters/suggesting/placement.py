@@ -81,17 +81,17 @@ def _wanted(endpoint: str, protocol: str, basis: Basis, name: str) -> Placement:
         hint = "name another group, or leave --group out"
         raise RouterError(f"{group} is of another envelope or protocol than drafts for {protocol}", hint=hint)
     if known is None:
-        found: Placement = Placement(endpoint, group, "new" if ENDPOINT.fullmatch(endpoint) else "free")
+        placement: Placement = Placement(endpoint, group, "new" if ENDPOINT.fullmatch(endpoint) else "free")
     elif group in known.messagegroups:
         return _listed(known, group, basis)
     else:
         references = basis.declarations.endpoints[endpoint].messagegroups
         missing = any(_missing(reference, basis) == group for reference in references)
-        found = Placement(endpoint, group, "missing" if missing else "unlisted")
+        placement = Placement(endpoint, group, "missing" if missing else "unlisted")
     declared = basis.declarations.groups.get(group)
     if declared is None:
-        return found
-    return Placement(endpoint, group, found.attachment, declared.envelope, declared.protocol)
+        return placement
+    return Placement(endpoint, group, placement.attachment, declared.envelope, declared.protocol)
 
 
 def _checked(wanted: str) -> str:
@@ -128,12 +128,12 @@ def _listed(endpoint: Endpoint, group: str, basis: Basis) -> Placement:
 
 def _missing(reference: str, basis: Basis) -> str | None:
     """Return the group that a reference of an endpoint names within the catalog, when nobody has declared it."""
-    found = _GROUP.search(reference)
-    if found is None or reference[: found.start(1)] not in ("#/messagegroups/", "/messagegroups/"):
+    match = _GROUP.search(reference)
+    if match is None or reference[: match.start(1)] not in ("#/messagegroups/", "/messagegroups/"):
         return None
-    xid = f"/messagegroups/{found.group(1)}"
+    xid = f"/messagegroups/{match.group(1)}"
     known = {each.lower() for each in basis.declarations.groups}
-    return xid if _ID.fullmatch(found.group(1)) and xid.lower() not in known else None
+    return xid if _ID.fullmatch(match.group(1)) and xid.lower() not in known else None
 
 
 def _fresh(name: str, basis: Basis) -> str:

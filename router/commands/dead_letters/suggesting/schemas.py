@@ -146,12 +146,12 @@ class Observed:
 
 def merged(several: Iterable[Observed]) -> Observed:
     """Return what was seen at several places as if it had been at one."""
-    found = list(several)
-    united = Observed(hidden=any(each.hidden for each in found))
+    observations = list(several)
+    united = Observed(hidden=any(each.hidden for each in observations))
     maps: list[Observed] = []
     items: list[Observed] = []
     members: dict[str, list[Observed]] = {}
-    for each in found:
+    for each in observations:
         for kind, times in each.times.items():
             united.times[kind] = united.times.get(kind, 0) + times
         for text in each.texts:

@@ -96,7 +96,7 @@ def suggest(
     attempt = Mender(basis, placements, partial(draft_of, hides=hides)).mended(kept)
     for bundle, why in attempt.dropped:
         left_out[why] += bundle.seen
-    return _told(attempt, placements, basis, left_out)
+    return _suggestion(attempt, placements, basis, left_out)
 
 
 def _bundles(sample: Sampler) -> Iterator[Bundle]:
@@ -137,7 +137,7 @@ def _why_not(record: Record, outcome: Mapping[str, Any]) -> str:
     return ""
 
 
-def _told(
+def _suggestion(
     attempt: Attempt, placements: Mapping[tuple[str, str], Placement], basis: Basis, left_out: Counter[str]
 ) -> Suggestion:
     lost = losses(basis.catalog, attempt.catalog, sorted({endpoint for endpoint, _ in placements}))

@@ -135,18 +135,18 @@ def _attributes(attributes: Mapping[str, str]) -> dict[str, str | None]:
 def _options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[str, str | None]:
     """Return the options of a record, first value of each; of an event only the address, where that tells something."""
     protocol = binding.protocol
-    found: dict[str, str | None] = {}
+    options: dict[str, str | None] = {}
     for part in parts:
         key = f"p.{part.key}"
-        if key in found or part.key.lower() == binding.rule.content_type or not _is_option(part.key, protocol):
+        if key in options or part.key.lower() == binding.rule.content_type or not _is_option(part.key, protocol):
             continue
         if event and not (protocol in _TELLING and key == ADDRESSES[protocol]):
             continue
         if is_noise(key, protocol):
             continue
         text = None if part.kind == BINARY_KIND else part.text
-        found[key] = text if text and len(text) <= MAX_VALUE else None
-    return found
+        options[key] = text if text and len(text) <= MAX_VALUE else None
+    return options
 
 
 def _is_option(path: str, protocol: str) -> bool:

@@ -73,19 +73,19 @@ def losses(before: Catalog, after: Catalog, endpoints: Iterable[str]) -> dict[st
 
     One record of each of the first :data:`MOST_DEFINITIONS` is made, as ``emit`` makes it, and matched in both.
     """
-    found: dict[str, str] = {}
-    made: list[tuple[str, bytes]] = []
+    lost: dict[str, str] = {}
+    samples: list[tuple[str, bytes]] = []
     for endpoint in endpoints:
         known = before.endpoints.get(endpoint)
         for xid in known.candidates if known is not None else ():
-            if len(made) < MOST_DEFINITIONS:
-                made += [(xid, line) for line in _line(before, xid, endpoint)]
-    lines: list[bytes | str] = [line for _, line in made]
+            if len(samples) < MOST_DEFINITIONS:
+                samples += [(xid, line) for line in _line(before, xid, endpoint)]
+    lines: list[bytes | str] = [line for _, line in samples]
     was, becomes = RecordMatcher(before).decide(lines), RecordMatcher(after).decide(lines)
-    for (xid, _), old, new in zip(made, was, becomes, strict=True):
+    for (xid, _), old, new in zip(samples, was, becomes, strict=True):
         if old.get("message") == xid and new.get("message") != xid:
-            found[xid] = new.get("message") or new.get("detail") or new["outcome"]
-    return found
+            lost[xid] = new.get("message") or new.get("detail") or new["outcome"]
+    return lost
 
 
 def _line(catalog: Catalog, xid: str, endpoint: str) -> list[bytes]:
