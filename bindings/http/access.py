@@ -66,10 +66,10 @@ class Guard:
             return None
         shown = list(self._shown(head))
         names = [self._whose(known, secret) for known, secret in shown]
-        found = next((name for name in names if name is not None), None)
-        if found is None:
+        sender = next((name for name in names if name is not None), None)
+        if sender is None:
             raise self._unauthorized(shown=bool(shown))
-        return found
+        return sender
 
     def allow(self, name: str | None, users: Collection[str] | None) -> None:
         """Return when somebody may use a route that is for *users*; None is for everybody.
@@ -97,11 +97,11 @@ class Guard:
 
     def _whose(self, known: _Known, secret: bytes) -> str | None:
         digest = self._digest(secret)
-        found = None
+        owner = None
         for name, expected in known:
             if hmac.compare_digest(expected, digest):
-                found = name
-        return found
+                owner = name
+        return owner
 
     def _digest(self, secret: bytes) -> bytes:
         return hashlib.blake2b(secret, key=self._salt).digest()
@@ -120,8 +120,8 @@ class Guard:
             # No registered scheme has API keys, and RFC 9110 wants a challenge with every 401.
             challenges.append(f'ApiKey realm="{REALM}", header="{self._header}"')
         detail = "these credentials are not valid here" if shown else f"send {' or '.join(ways)}"
-        told = [(b"www-authenticate", challenge.encode("ascii")) for challenge in challenges]
-        return Refusal(HTTPStatus.UNAUTHORIZED, detail, *told)
+        headers = [(b"www-authenticate", challenge.encode("ascii")) for challenge in challenges]
+        return Refusal(HTTPStatus.UNAUTHORIZED, detail, *headers)
 
 
 def _decoded(text: bytes) -> bytes:

@@ -20,7 +20,7 @@ from bindings.http.codec import PROTOCOL
 from bindings.http.connection import Answer, Taking, too_large
 from bindings.http.problems import Refusal, Reply, unavailable
 from bindings.http.request import Head, parts_of_request
-from bindings.http.routing import Found, Routes
+from bindings.http.routing import RouteMatch, Routes
 from bindings.inbox import InboxError, InboxRow, InboxRowError
 
 BODY_METHODS: Final = frozenset(("POST", "PUT", "PATCH"))
@@ -95,11 +95,11 @@ class GatewayApplication:
                 # The validation handshake of webhooks needs no credentials. It is answered alike for every path.
                 return Reply(HTTPStatus.OK, _permission(origin))
             raise
-        found = self._routes.find(head.method, head.path.decode("latin-1"))
-        if head.method == "OPTIONS" and found.allowed and found.endpoint is None:
-            return _handshake(head, found)
-        endpoint = _endpoint(head, found)
-        self._guard.allow(sender, found.users)
+        match = self._routes.find(head.method, head.path.decode("latin-1"))
+        if head.method == "OPTIONS" and match.allowed and match.endpoint is None:
+            return _handshake(head, match)
+        endpoint = _endpoint(head, match)
+        self._guard.allow(sender, match.users)
         self._counters.received(endpoint)
         if self.stopping:
             raise unavailable("the router is stopping; send again", self._limits.retry_after)
@@ -148,12 +148,12 @@ class _Message:
         return self.application.late()
 
 
-def _endpoint(head: Head, found: Found) -> str:
-    if found.endpoint is not None:
-        return found.endpoint
-    if not found.allowed:
+def _endpoint(head: Head, match: RouteMatch) -> str:
+    if match.endpoint is not None:
+        return match.endpoint
+    if not match.allowed:
         raise Refusal(HTTPStatus.NOT_FOUND, "no endpoint takes this path; see the catalog for those that exist")
-    allowed = ", ".join(found.allowed)
+    allowed = ", ".join(match.allowed)
     detail = f"this path takes {allowed}, not {head.method}"
     raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, detail, (b"allow", allowed.encode("ascii")))
 
@@ -165,9 +165,9 @@ def _check_length(head: Head, limit: int) -> None:
         raise Refusal(HTTPStatus.LENGTH_REQUIRED, "send Content-Length (0 for no body) or a chunked body")
 
 
-def _handshake(head: Head, found: Found) -> Reply:
+def _handshake(head: Head, match: RouteMatch) -> Reply:
     """Answer OPTIONS; with an origin it is the validation of CloudEvents webhooks, and permission is granted."""
-    allow = ", ".join(dict.fromkeys((*found.allowed, "OPTIONS"))).encode("ascii")
+    allow = ", ".join(dict.fromkeys((*match.allowed, "OPTIONS"))).encode("ascii")
     origin = head.header(_ORIGIN)
     return Reply(HTTPStatus.OK, ((b"allow", allow), *(_permission(origin) if origin is not None else ())))
 

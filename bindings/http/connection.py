@@ -238,13 +238,13 @@ class HttpConnection(asyncio.Protocol):
 
     def _take_head(self, head: Head) -> None:
         self._head = head
-        found = self._ledger.handler.admit(head)
-        if isinstance(found, Reply):
+        answer = self._ledger.handler.admit(head)
+        if isinstance(answer, Reply):
             # A body that is here already costs nothing, and the connection can go on.
             self._skipping = End.END in self._reader.events
-            self._send(found, close=not self._skipping)
+            self._send(answer, close=not self._skipping)
             return
-        self._taking = found
+        self._taking = answer
         self._wait(Phase.BODY, self._limits.request_timeout)
         if head.expects_continue and head.has_body and not self._reader.events and self._transport is not None:
             self._transport.write(_CONTINUE)

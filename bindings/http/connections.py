@@ -106,18 +106,18 @@ class Connections:
         """
         self.held += size
         while size > 0 and self.held > self._limits.max_held_bytes:
-            found = next((each for each in self._all if each.held and each.phase is Phase.BODY), None)
-            if found is None:
+            connection = next((each for each in self._all if each.held and each.phase is Phase.BODY), None)
+            if connection is None:
                 return False
-            found.abort()
+            connection.abort()
         return True
 
     def _close_one(self, ranking: Ranking) -> bool:
-        found = next((each for each in ranking if not each.waiting), None)
-        if found is None:
+        connection = next((each for each in ranking if not each.waiting), None)
+        if connection is None:
             return False
-        self.remove(found)
-        found.abort()
+        self.remove(connection)
+        connection.abort()
         return True
 
 

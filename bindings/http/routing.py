@@ -24,7 +24,7 @@ class HttpRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RouteMatch:
     """The outcome of a look-up: ``endpoint`` None means that no route takes the request; else ``users`` may use it.
 
     ``allowed`` are the methods of all routes that take the path; empty when none does.
@@ -53,7 +53,7 @@ class Routes:
                 templates.append((index, route, template))
         self._table = (plain, templates)
 
-    def find(self, method: str, path: str) -> Found:
+    def find(self, method: str, path: str) -> RouteMatch:
         """Look up a request by its method (upper case) and raw path."""
         plain, templates = self._table
         taking = list(plain.get(path, ()))
@@ -61,4 +61,4 @@ class Routes:
         ordered = [route for _, route in sorted(taking, key=lambda each: each[0])]
         allowed = tuple(dict.fromkeys(each for route in ordered for each in route.methods))
         taker = next((route for route in ordered if method in route.methods), None)
-        return Found(None, allowed) if taker is None else Found(taker.endpoint, allowed, taker.users)
+        return RouteMatch(None, allowed) if taker is None else RouteMatch(taker.endpoint, allowed, taker.users)

@@ -128,13 +128,13 @@ class InboxView:
         Raises:
             InboxDamaged: a segment between them is gone or broken.
         """
-        found = []
+        spans = []
         for segment in range(start.segment, end.segment + 1):
             first = start.row if segment == start.segment else 0
             last = end.row if segment == end.segment else self._rows(partition, segment)
             if first < last:
-                found.append(Span(segment, first, last, self._hint(partition, segment, first)))
-        return found
+                spans.append(Span(segment, first, last, self._hint(partition, segment, first)))
+        return spans
 
     def read(self, partition: int, spans: list[Span]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of *spans* in order, as batches of :data:`READ_SCHEMA`; the same rows at every reading.

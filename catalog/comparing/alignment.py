@@ -51,10 +51,10 @@ def aligned(big: Template, small: Template, *, literal: bool) -> list[Token] | N
         return None
     tokens: list[Token] = []
     for segment, other in zip(mine[0], its[0], strict=True):
-        found = _segment(segment, other, big.dots, len(tokens))
-        if found is None:
+        segment_tokens = _segment(segment, other, big.dots, len(tokens))
+        if segment_tokens is None:
             return None
-        tokens.extend(found)
+        tokens.extend(segment_tokens)
     return tokens
 
 

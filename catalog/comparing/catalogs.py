@@ -137,9 +137,9 @@ def _scope(catalog: Catalog, xid: str) -> tuple[tuple[str, ...], Endpoint | None
 def _verdicts(catalog: Catalog, xids: Iterable[str], endpoint: Endpoint | None) -> dict[tuple[str, str], str]:
     """Return what lint would warn of, by xid and rule; what only a body can tell apart is left to the body."""
     definitions: list[Definition] = [catalog.definitions[xid] for xid in xids]
-    found = [candidate for each in definitions if (candidate := candidate_of(each, endpoint)) is not None]
-    told: dict[tuple[str, str], str] = {}
-    for xid, verdict in verdicts(found):
+    candidates = [candidate for each in definitions if (candidate := candidate_of(each, endpoint)) is not None]
+    texts: dict[tuple[str, str], str] = {}
+    for xid, verdict in verdicts(candidates):
         if verdict.rule == "never-reached" or verdict.severity == "warning":
-            told.setdefault((xid, verdict.rule), verdict.text)
-    return told
+            texts.setdefault((xid, verdict.rule), verdict.text)
+    return texts

@@ -90,14 +90,14 @@ class Asked:
 
 def asked_of(definition: Definition) -> dict[str, list[Asked]]:
     """Return what a definition asks of each property that filters, by key."""
-    found: dict[str, list[Asked]] = {}
+    asks: dict[str, list[Asked]] = {}
     for prop in definition.envelopemetadata:
-        found.setdefault(f"e.{prop.name}", []).append(_asked(f"e.{prop.name}", prop))
+        asks.setdefault(f"e.{prop.name}", []).append(_asked(f"e.{prop.name}", prop))
     for prop in definition.protocoloptions:
         if not hops(prop.name):
             dots = definition.protocol == "NATS" and prop.name in ("subject", "reply-to")
-            found.setdefault(f"p.{prop.name}", []).append(_asked(f"p.{prop.name}", prop, dots=dots))
-    return found
+            asks.setdefault(f"p.{prop.name}", []).append(_asked(f"p.{prop.name}", prop, dots=dots))
+    return asks
 
 
 def hops(name: str) -> bool:
@@ -141,7 +141,7 @@ def covers(big: Definition, small: Definition) -> bool:
                 shared = len(asks) == len(given.get(key, ())) == 1
                 for name, token in zip(mine.template.names, _tokens(mine, its, shared=shared), strict=True):
                     tokens.setdefault(name, []).append(token)
-    return all(len(set(found)) == 1 for found in tokens.values()) and _same_readings(wanted, given)
+    return all(len(set(values)) == 1 for values in tokens.values()) and _same_readings(wanted, given)
 
 
 def _same_readings(wanted: Mapping[str, Sequence[Asked]], given: Mapping[str, Sequence[Asked]]) -> bool:
@@ -154,7 +154,7 @@ def _same_readings(wanted: Mapping[str, Sequence[Asked]], given: Mapping[str, Se
         for name in each.template.names:
             readings.setdefault(name, set()).add(each)
     known = {each for asks in given.values() for each in asks}
-    return all(found <= known for found in readings.values() if len({each.decodes for each in found}) > 1)
+    return all(uses <= known for uses in readings.values() if len({each.decodes for each in uses}) > 1)
 
 
 def _relation(wider: bool, narrower: bool) -> Relation:
@@ -283,12 +283,12 @@ def _tokens(big: Asked, small: Asked, *, shared: bool) -> Iterator[Token]:
     names = big.template.names
     repeats = big.key.startswith(_REPEATING)
     certain = small.form in ("literal", "template") and not (repeats and not (shared and _texts_covered(small, big)))
-    found = None
+    tokens = None
     if certain and small.form == "literal" and _exact(small):
-        found = aligned(big.template, small.template, literal=True)
+        tokens = aligned(big.template, small.template, literal=True)
     elif certain and small.form == "template" and small.decodes == big.decodes:
-        found = aligned(big.template, small.template, literal=False)
-    if found is None:
-        found = [opaque(number) for number in range(len(names))]
-    for token in found:
+        tokens = aligned(big.template, small.template, literal=False)
+    if tokens is None:
+        tokens = [opaque(number) for number in range(len(names))]
+    for token in tokens:
         yield token.of(big.key, decode=big.decodes)

@@ -81,11 +81,11 @@ def _properties(before: Definition, after: Definition) -> Iterator[Change]:
 
 
 def _by_key(definition: Definition) -> dict[str, list[Property]]:
-    found: dict[str, list[Property]] = {}
+    by_key: dict[str, list[Property]] = {}
     for scope, properties in (("e.", definition.envelopemetadata), ("p.", definition.protocoloptions)):
         for prop in properties:
-            found.setdefault(scope + prop.name, []).append(prop)
-    return found
+            by_key.setdefault(scope + prop.name, []).append(prop)
+    return by_key
 
 
 def _shown(properties: Sequence[Property]) -> Any:
@@ -127,14 +127,14 @@ def _attributes(definition: Definition) -> dict[str, str] | None:
     """Return the attributes that a definition gives to native records; None when it maps none."""
     if definition.protocol is None or not (definition.protocol_declared or definition.protocoloptions):
         return None
-    made = {"type": definition.messageid}
+    attributes = {"type": definition.messageid}
     reference = definition.dataschemauri or definition.dataschemaxid
-    made.update({"dataschema": reference} if reference else {})
-    made.update({"datacontenttype": definition.datacontenttype} if definition.datacontenttype else {})
+    attributes.update({"dataschema": reference} if reference else {})
+    attributes.update({"datacontenttype": definition.datacontenttype} if definition.datacontenttype else {})
     for prop in definition.envelopemetadata if definition.envelope == CLOUDEVENTS else ():
         if prop.value is not None and not (prop.type == "timestamp" and is_any_timestamp(prop.value)):
-            made[prop.name] = text_of(prop.value)
-    return made
+            attributes[prop.name] = text_of(prop.value)
+    return attributes
 
 
 def _schema(before: Definition, after: Definition, old: Catalog, new: Catalog) -> Iterator[Change]:

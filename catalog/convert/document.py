@@ -131,11 +131,11 @@ def _endpoints(catalog: Catalog, declarations: Declarations, messages: Callable[
     return forms
 
 
-def _listed(written: Sequence[str], found: Sequence[str], declarations: Declarations) -> list[str]:
+def _listed(written: Sequence[str], resolved: Sequence[str], declarations: Declarations) -> list[str]:
     """Return the groups of the document by xid, then the references that lead elsewhere or nowhere, as written."""
-    here = [xid for xid in found if xid.startswith("/")]
+    here = [xid for xid in resolved if xid.startswith("/")]
     known = {last(xid).lower() for xid in declarations.groups if xid.startswith("/")}
-    away = len(here) < len(found)
+    away = len(here) < len(resolved)
     for reference in written:
         foreign = away and not reference.startswith(("#", "/")) and "/" in reference
         if foreign or reference.rstrip("/").rpartition("/")[2].lower() not in known:

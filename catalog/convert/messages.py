@@ -89,12 +89,12 @@ def _refer(form: dict[str, Any], message: DeclaredMessage, chain: Sequence[str])
 
     A message that borrows another and says nothing of its own is an ``xref``; one that says more has it as base.
     """
-    found = chain[1] if len(chain) > 1 else None
-    here = found if found is not None and found.startswith("/") else None
+    base = chain[1] if len(chain) > 1 else None
+    here = base if base is not None and base.startswith("/") else None
     if message.borrowed is None:
         if here or message.base:
             form["basemessage"] = here or message.base
-    elif found is not None and (message.attributes or here is None or "/versions/" in here):
+    elif base is not None and (message.attributes or here is None or "/versions/" in here):
         form["basemessage"] = here or message.borrowed
     elif here is None and MESSAGE_REFERENCE.search(message.borrowed) and not message.borrowed.startswith("/"):
         form["uri"] = message.borrowed  # which may lead somewhere some day; an xref is an xid

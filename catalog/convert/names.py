@@ -34,8 +34,8 @@ def last(xid: str) -> str:
     """Return the id that ends the xid of a group, message or schema; ids of old documents may have slashes."""
     rest = xid.split("/", 2)[2]
     for collection in ("/messages/", "/schemas/"):
-        _, found, inner = rest.partition(collection)
-        if found:
+        _, separator, inner = rest.partition(collection)
+        if separator:
             return inner
     return rest
 

@@ -161,16 +161,16 @@ def _of_level(level: Level, nearest: str, value: Any, place: Place | None) -> Or
 
 def _selector(name: str, levels: Sequence[Level]) -> Traced | None:
     """Trace envelope or protocol: what messages say, nearest first, then what their groups do, farthest first."""
-    found: list[Origin] = []
+    origins: list[Origin] = []
     for level in levels:
         value = level.message.attributes.get(name)
         if value:
-            found.append(_of_level(level, levels[0].xid, value, level.message.at(name)))
+            origins.append(_of_level(level, levels[0].xid, value, level.message.at(name)))
     for level in reversed(levels):
         value = getattr(level.group, name, None)
         if value and level.group:
-            found.append(Origin(value, "group", level.group.xid, level.group.place))
-    known = list(dict.fromkeys(found))
+            origins.append(Origin(value, "group", level.group.xid, level.group.place))
+    known = list(dict.fromkeys(origins))
     return Traced(name, known[0], tuple(known[1:])) if known else None
 
 

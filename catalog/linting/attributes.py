@@ -48,18 +48,18 @@ def _walk(subject: Subject, node: Mapping[str, Any], place: Place, level: str) -
     if level == "message":
         for body, at, key in (*_envelope(subject, node, place), *_options(node, place)):
             for name in body:
-                if _told(name, "property") is not None:
+                if _misplaced(name, "property") is not None:
                     _name(subject, name, at / key, "property")
 
 
 def _name(subject: Subject, name: str, holder: Place, level: str) -> None:
-    told = _told(name, level)
-    if told is not None:
-        subject.findings.warning(holder / name, "unknown-attribute", *told)
+    warning = _misplaced(name, level)
+    if warning is not None:
+        subject.findings.warning(holder / name, "unknown-attribute", *warning)
 
 
 @lru_cache(maxsize=4096)
-def _told(name: str, level: str) -> tuple[str, str] | None:
+def _misplaced(name: str, level: str) -> tuple[str, str] | None:
     """Return message and hint for an attribute name at a level; None when there is nothing to say."""
     here = LEVELS[level]
     if name.lower() in here.names:
@@ -76,15 +76,15 @@ def _told(name: str, level: str) -> tuple[str, str] | None:
 def _envelope(subject: Subject, message: Mapping[str, Any], place: Place) -> Iterator[Body]:
     """Give the bodies of envelope attributes, and report names that are likely slips of CloudEvents' own."""
     for holder in ("envelopemetadata", "metadata"):
-        found: Any = message.get(holder)
+        attributes: Any = message.get(holder)
         at = place / holder
-        if isinstance(found, dict) and isinstance(found.get("attributes"), dict):
-            found, at = found["attributes"], at / "attributes"
+        if isinstance(attributes, dict) and isinstance(attributes.get("attributes"), dict):
+            attributes, at = attributes["attributes"], at / "attributes"
         elif holder == "metadata":
             continue  # what it holds depends on the format; options are checked against their protocol
-        for name, body in found.items() if isinstance(found, dict) else ():
+        for name, body in attributes.items() if isinstance(attributes, dict) else ():
             meant = _attribute(name)
-            if meant is not None and meant not in found:
+            if meant is not None and meant not in attributes:
                 text = f"{name} is an extension attribute, close to {meant} of CloudEvents"
                 subject.findings.warning(at / name, "unknown-attribute", text, f"did you mean {meant}?")
             if isinstance(body, dict):
@@ -102,8 +102,8 @@ def _attribute(name: str) -> str | None:
 def _options(message: Mapping[str, Any], place: Place) -> Iterator[Body]:
     """Give the bodies of protocol options that are written as objects."""
     for holder in ("protocoloptions", "protocolmetadata"):
-        found = message.get(holder)
-        for name, value in found.items() if isinstance(found, dict) else ():
+        options = message.get(holder)
+        for name, value in options.items() if isinstance(options, dict) else ():
             if squash(name) not in _NESTING_OPTIONS:
                 if isinstance(value, dict):
                     yield value, place / holder, name

@@ -36,8 +36,8 @@ def _mismatch(subject: Subject, endpoint: Endpoint, place: Place) -> None:
     """Report an endpoint whose candidates are all for other protocols than its own."""
     protocols = {subject.catalog.definitions[xid].protocol for xid in endpoint.candidates}
     if endpoint.protocol is not None and protocols and not protocols & {None, endpoint.protocol}:
-        found = ", ".join(sorted(filter(None, protocols)))
-        text = f"{endpoint.xid} is of {endpoint.protocol}, and all its messages are for {found}"
+        others = ", ".join(sorted(filter(None, protocols)))
+        text = f"{endpoint.xid} is of {endpoint.protocol}, and all its messages are for {others}"
         hint = "correct the protocol, or list a group of that protocol"
         subject.findings.warning(place, "endpoint-mismatch", text, hint)
 

@@ -44,26 +44,26 @@ def credentials(subject: Subject) -> None:
     for endpoint in subject.declarations.endpoints.values():
         for name, value in subject.endpoint_bodies.get(endpoint.xid, {}).items():
             if name.lower() not in _MESSAGES:
-                for place, what in _found(name, value, endpoint.place / name):
+                for place, what in _credentials(name, value, endpoint.place / name):
                     hint = (
                         "remove it from the catalog and take it as compromised; settings take it from the environment"
                     )
                     subject.findings.warning(place, "credential-in-catalog", f"this looks like {what}", hint)
 
 
-def _found(name: str, value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+def _credentials(name: str, value: Any, place: Place) -> Iterator[tuple[Place, str]]:
     """Give places and kinds of credentials at and below a member."""
     if isinstance(value, dict):
         described = value.get("name")
         if isinstance(described, str) and isinstance(value.get("value"), str):
-            yield from _found(described, value["value"], place / "value")
+            yield from _credentials(described, value["value"], place / "value")
             return
         for key, member in value.items():
             inner = name if key == "value" else key
-            yield from _found(inner, member, place / key)
+            yield from _credentials(inner, member, place / key)
     elif isinstance(value, list):
         for index, member in enumerate(value):
-            yield from _found(name, member, place / index)
+            yield from _credentials(name, member, place / index)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
         what = _kind(name, str(value))
         if what:

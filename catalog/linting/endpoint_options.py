@@ -101,10 +101,10 @@ def _unhonoured(
         text = f"{name} of {endpoint.xid} is ignored: it is an option of endpoints for {others}"
         subject.findings.info(place, "unhonoured-option", text, "remove it, or add the usage")
         return
-    told: Exemption | None = next(filter(None, (option.unhonoured(role, value) for role in meant)), None)
-    if told is not None:
-        text = f"{name}{_shown(value)} of {endpoint.xid} is not honoured: {told.why}"
-        subject.findings.add(place, told.severity, "unhonoured-option", text, told.hint)
+    exemption: Exemption | None = next(filter(None, (option.unhonoured(role, value) for role in meant)), None)
+    if exemption is not None:
+        text = f"{name}{_shown(value)} of {endpoint.xid} is not honoured: {exemption.why}"
+        subject.findings.add(place, exemption.severity, "unhonoured-option", text, exemption.hint)
 
 
 def _unknown(subject: Subject, endpoint: Endpoint, name: str, place: Place, known: Mapping[str, ChannelOption]) -> None:
@@ -128,23 +128,23 @@ def _authorization(subject: Subject, endpoint: Endpoint, place: Place, body: Map
 def _authorizations(body: Mapping[str, Any], place: Place) -> Iterator[tuple[str, Place]]:
     for held in HOLDERS:
         holder = body.get(held)
-        found = holder.get("authorization") if isinstance(holder, dict) else None
-        for each in found if isinstance(found, list) else [found]:
+        written = holder.get("authorization") if isinstance(holder, dict) else None
+        for each in written if isinstance(written, list) else [written]:
             if isinstance(each, dict):
                 yield str(each.get("type") or ""), place / held / "authorization"
 
 
 def _places(body: Mapping[str, Any], place: Place) -> dict[str, Place]:
     """Return where options are written in the body of an endpoint, by squashed name, whatever their holder."""
-    found: dict[str, Place] = {}
+    places: dict[str, Place] = {}
     for held in HOLDERS:
         holder = body.get(held)
         if not isinstance(holder, dict):
             continue
         for options, at in ((holder.get("options"), place / held / "options"), (holder, place / held)):
             for key in options if isinstance(options, dict) else ():
-                found.setdefault(squash(key), at / key)
-    return found
+                places.setdefault(squash(key), at / key)
+    return places
 
 
 def _shown(value: Any) -> str:

@@ -50,9 +50,9 @@ def _wildcard(subject: Subject, declared: Declared) -> None:
 def _tell_wildcard(subject: Subject, protocol: str | None, value: str, what: str, place: Place) -> None:
     """Report a wildcard in the literal part of a name; NATS has them as whole tokens only."""
     for text in tokens_of(value)[::2]:
-        found = _TOKENS.search(text) if protocol == "NATS" else _CHARACTERS.search(text)
-        if found is not None:
-            message = f"{what} holds the wildcard {found.group()}, and no message is published to such a name"
+        wildcard = _TOKENS.search(text) if protocol == "NATS" else _CHARACTERS.search(text)
+        if wildcard is not None:
+            message = f"{what} holds the wildcard {wildcard.group()}, and no message is published to such a name"
             hint = "write a placeholder such as {name} in its place"
             subject.findings.warning(place, "publish-wildcard", message, hint)
             return

@@ -25,8 +25,8 @@ MAX_OVERLAPS: Final = 200
 """Overlaps of a whole catalog that a witness is made for."""
 MAX_COMPARED: Final = 3_000
 """Pairs of a whole catalog that are compared property by property."""
-TOLD: Final = 3
-"""Overlaps that one definition is told of."""
+MAX_PER_DEFINITION: Final = 3
+"""Overlaps that are reported for one definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,19 @@ class Overlap:
 
 def overlaps(catalog: Catalog) -> Iterator[Overlap]:
     """Give the overlaps of a catalog, within limits for catalogs of any size."""
-    looks, compared, found = [MAX_LOOKS], [MAX_COMPARED], 0
-    told: Counter[str] = Counter()
+    looks, compared, count = [MAX_LOOKS], [MAX_COMPARED], 0
+    reported: Counter[str] = Counter()
     for scope, endpoint, xids in _scopes(catalog):
         candidates = [candidate_of(catalog.definitions[xid], endpoint) for xid in xids]
         for event in (True, False):
             sides = [each for each in candidates if each is not None and each.meant_for_events == event]
             for overlap in _among(scope, endpoint, sides, looks, compared, event=event):
-                if all(told[each.xid] >= TOLD for each in (overlap.one, overlap.other)):
+                if all(reported[each.xid] >= MAX_PER_DEFINITION for each in (overlap.one, overlap.other)):
                     continue
-                told.update((overlap.one.xid, overlap.other.xid))
+                reported.update((overlap.one.xid, overlap.other.xid))
                 yield overlap
-                found += 1
-                if found >= MAX_OVERLAPS:
+                count += 1
+                if count >= MAX_OVERLAPS:
                     return
 
 

@@ -25,8 +25,8 @@ _TEXTS: Final = frozenset({"string", "symbol", "uri", "urireference", "uritempla
 def marks_of(asks: Mapping[str, Sequence[Asked]], content: str | None = None) -> Marks:
     """Return the marks of a definition for data of the type *content*; what is written in several ways gives none."""
     marks: dict[Hashable, str] = {"content": media_type_of(content)} if content else {}
-    for key, found in asks.items():
-        for ask in found:
+    for key, of_key in asks.items():
+        for ask in of_key:
             if ask.form == "media":
                 marks[key, "media"] = media_type_of(ask.text)
             elif ask.form == "literal" and ask.type in _TEXTS:
@@ -99,8 +99,8 @@ def _parting(marks: Mapping[int, Marks], used: frozenset[Hashable]) -> Hashable 
             counts[place] = counts.get(place, 0) + 1
             if values.setdefault(place, value) != value:
                 several.add(place)
-    found = [place for place in counts if place in several and place not in used]
-    return max(found, key=lambda place: counts[place], default=None)
+    parting = [place for place in counts if place in several and place not in used]
+    return max(parting, key=lambda place: counts[place], default=None)
 
 
 def _agree(one: Marks, other: Marks) -> bool:

@@ -47,9 +47,9 @@ def misread(tokens: Sequence[str]) -> str | None:
     for text in tokens[::2]:
         if '"' in text or ("{" not in text and "}" not in text):
             continue
-        for found in _BRACES.finditer(text):
-            if _MEANT.fullmatch(found.group(1)):
-                return found.group()
+        for braces in _BRACES.finditer(text):
+            if _MEANT.fullmatch(braces.group(1)):
+                return braces.group()
         rest = _BRACES.sub("", text)
         unpaired = next((character for character in rest if character in "{}"), None)
         if unpaired is not None:

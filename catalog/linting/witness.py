@@ -40,8 +40,8 @@ def witness(one: Asks, other: Asks) -> dict[str, str] | None:
             if text is None:
                 return None
             values[key] = text
-        found = tuple(_context(side, values) for side in (one, other))
-        if all(context is not None for context in found):
+        filled = tuple(_context(side, values) for side in (one, other))
+        if all(context is not None for context in filled):
             return values
         contexts = (_first(one, values), _first(other, values))
     return None
@@ -139,7 +139,7 @@ def _takes(ask: Asked, text: str) -> bool:
 def _first(asks: Asks, values: Mapping[str, str]) -> dict[str, str]:
     """Return what each placeholder takes; a template that is nothing else comes last, since it takes anything."""
     context: dict[str, str] = {}
-    templates = [ask for found in asks.values() for ask in found if ask.form == "template" and ask.key in values]
+    templates = [ask for of_key in asks.values() for ask in of_key if ask.form == "template" and ask.key in values]
     for ask in sorted(templates, key=lambda each: each.template.is_bare):
         for name, text in (ask.template.match(values[ask.key], ask.decodes) or {}).items():
             if text != FILL:
@@ -150,7 +150,7 @@ def _first(asks: Asks, values: Mapping[str, str]) -> dict[str, str]:
 def _context(asks: Asks, values: Mapping[str, str]) -> dict[str, str] | None:
     """Return what placeholders take; None when one takes two values."""
     context: dict[str, str] = {}
-    for ask in (each for found in asks.values() for each in found if each.form == "template"):
+    for ask in (each for of_key in asks.values() for each in of_key if each.form == "template"):
         for name, text in (ask.template.match(values.get(ask.key, ""), ask.decodes) or {}).items():
             if context.setdefault(name, text) != text:
                 return None

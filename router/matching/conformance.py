@@ -29,7 +29,7 @@ from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
 
 Validation = Literal["never", "ambiguous", "always"]
-TOLD: Final = 3
+MAX_SCHEMAS: Final = 3
 """Rejecting schemas that a dead letter names."""
 NAMED: Final = 5
 """Violations that the detail of a dead letter names."""
@@ -238,9 +238,9 @@ def decides(target: Target) -> bool:
 
 def rejection_detail(rejected: Rejections) -> str:
     """Return the detail of a dead letter that schemas rejected: the first violations, shared among the schemas."""
-    shown = sorted(rejected)[:TOLD]
+    shown = sorted(rejected)[:MAX_SCHEMAS]
     listed = [f"{xid}: {listing(rejected[xid], max(1, NAMED // len(shown)))}" for xid in shown]
-    more = f"; and {len(rejected) - TOLD} more" if len(rejected) > TOLD else ""
+    more = f"; and {len(rejected) - MAX_SCHEMAS} more" if len(rejected) > MAX_SCHEMAS else ""
     return "; ".join(listed) + more
 
 
@@ -253,7 +253,7 @@ def listing(faults: Sequence[SchemaFault], most: int = NAMED) -> str:
 def mismatches(rejected: Rejections, targets: Sequence[Target]) -> list[dict[str, Any]]:
     """Return the rejecting definitions as ``nearest`` gives them, with MAX_FAULTS violations in all."""
     definitions = {target.xid: target.definition for target in targets if target.xid in rejected}
-    shown = sorted(rejected)[:TOLD]
+    shown = sorted(rejected)[:MAX_SCHEMAS]
     return [
         {
             "message": xid,

@@ -71,8 +71,8 @@ def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tupl
 
 def shape_of(schema: AvroSchema, survey: Survey) -> Shape | None:
     """Return the shape of payloads of a schema; None when nothing of them can be typed."""
-    found = _Shapes(schema.named, survey).shape(schema.root, (), ())
-    return None if isinstance(found, Leaf) and found.kind == "json" else found
+    shape = _Shapes(schema.named, survey).shape(schema.root, (), ())
+    return None if isinstance(shape, Leaf) and shape.kind == "json" else shape
 
 
 class _Shapes:

@@ -62,18 +62,18 @@ class _Misfits:
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
-        self._found: Misfit | None = None
+        self._united: Misfit | None = None
 
     def add(self, misfit: Misfit) -> None:
         """Keep one; raise all when there are enough."""
-        self._found = misfit if self._found is None else self._found.with_another(misfit)
-        if len(self._found.others) + 1 >= self._walk.left:
-            raise self._found
+        self._united = misfit if self._united is None else self._united.with_another(misfit)
+        if len(self._united.others) + 1 >= self._walk.left:
+            raise self._united
 
     def end(self) -> None:
         """Raise what was found, if anything was."""
-        if self._found is not None:
-            raise self._found
+        if self._united is not None:
+            raise self._united
 
 
 Check = Callable[[Any, Walk], Any]
@@ -145,7 +145,7 @@ def _record(name: str, fields: Mapping[str, Check], needed: list[str]) -> Check:
         for each in needed:
             if each not in value:
                 misfits.add(Misfit(f"the field {each} of {name} is missing"))
-        made = {}
+        members = {}
         walk.level += 1
         try:
             for member, inner in value.items():
@@ -153,13 +153,13 @@ def _record(name: str, fields: Mapping[str, Check], needed: list[str]) -> Check:
                     checked = fields.get(member)
                     if checked is None:
                         raise Misfit(f"{name} has no such field")
-                    made[member] = checked(inner, walk)
+                    members[member] = checked(inner, walk)
                 except Misfit as misfit:
                     misfits.add(misfit.within(f".{member}"))
         finally:
             walk.level -= 1
         misfits.end()
-        return made
+        return members
 
     return check
 
@@ -178,9 +178,9 @@ def _union(branches: Mapping[str, Check]) -> Check:
             return concrete[tries[0][0]](value, walk)
         misfits = []
         for name, tried in tries:
-            misfit, made = _tried(concrete[name], tried, walk)
+            misfit, checked = _tried(concrete[name], tried, walk)
             if misfit is None:
-                return made if len(concrete) == 1 else {name: made}
+                return checked if len(concrete) == 1 else {name: checked}
             misfits.append(misfit)
         raise misfits[0] if label in concrete else _unlike(value, f"any of {', '.join(branches)}")
 
@@ -191,37 +191,37 @@ def _tried(branch: Check, value: Any, walk: Walk) -> tuple[Misfit | None, Any]:
     """Return why a value does not fit a branch, or else what it stands for; the same pair is looked into only once."""
     key = (id(branch), id(value))  # both live as long as the walk
     if key in walk.tried:
-        known, made = walk.tried[key]
-        return known and known.copy(), made
+        known, checked = walk.tried[key]
+        return known and known.copy(), checked
     walk.tries += 1
     if walk.tries > MAX_TRIED:
         raise TooCostly
-    found = made = None
+    why = checked = None
     left, walk.left = walk.left, 1
     try:
-        made = branch(value, walk)
+        checked = branch(value, walk)
     except Misfit as misfit:
-        found = misfit
+        why = misfit
     finally:
         walk.left = left
     if isinstance(value, dict | list):
-        walk.tried[key] = found and found.copy(), made
-    return found, made
+        walk.tried[key] = why and why.copy(), checked
+    return why, checked
 
 
 def _array(item: Check) -> Check:
     def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, list):
             raise _unlike(value, "an array")
-        made: list[Any] = []
+        items: list[Any] = []
         misfits = _Misfits(walk)
         for place, each in enumerate(value):
             try:
-                made.append(item(each, walk))
+                items.append(item(each, walk))
             except Misfit as misfit:
                 misfits.add(misfit.within(f"[{place}]"))
         misfits.end()
-        return made
+        return items
 
     return check
 
@@ -230,15 +230,15 @@ def _map(inner: Check) -> Check:
     def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, dict):
             raise _unlike(value, "a map")
-        made = {}
+        entries = {}
         misfits = _Misfits(walk)
         for key, each in value.items():
             try:
-                made[key] = inner(each, walk)
+                entries[key] = inner(each, walk)
             except Misfit as misfit:
                 misfits.add(misfit.within(f".{key}"))
         misfits.end()
-        return made
+        return entries
 
     return check
 

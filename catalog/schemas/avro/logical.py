@@ -57,10 +57,10 @@ def text_form(logical: str, text: str) -> date | datetime:
     """
     if logical == "int-date":
         return date.fromisoformat(text)
-    found = datetime.fromisoformat(text)
+    instant = datetime.fromisoformat(text)
     if "local" in logical:
-        return found.replace(tzinfo=None)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+        return instant.replace(tzinfo=None)
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 def decimal_scale(schema: Any) -> int | None:

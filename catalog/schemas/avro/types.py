@@ -166,10 +166,10 @@ def _full(name: str, namespace: str) -> str:
 def _parse_references(document: Any, base: str, library: Library, named: dict[str, Any], seen: set[str]) -> None:
     """Parse what defines the missing names, each document once and after what it needs itself."""
     for name in _missing(document):
-        found = None if name in named else library.document(name, base)
-        if found is None or found[0] in seen or len(seen) > MAX_DOCUMENTS:
+        loaded = None if name in named else library.document(name, base)
+        if loaded is None or loaded[0] in seen or len(seen) > MAX_DOCUMENTS:
             continue  # a name that stays unknown is reported where it is used
-        uri, other = found
+        uri, other = loaded
         seen.add(uri)
         tree = _document(SchemaSource("Avro", "", other, uri=uri))
         _parse_references(tree, uri, library, named, seen)

@@ -114,8 +114,8 @@ class AvroBodies:
             if body.startswith(MAGIC):
                 return self._contained(body)
             if is_single and len(body) >= _FINGERPRINT.stop:
-                found, own = body[_FINGERPRINT].hex(), self._schema.fingerprint.hex()
-                raise Misfit(f"another schema wrote it: fingerprint {found}, and not {own}") from None
+                written, own = body[_FINGERPRINT].hex(), self._schema.fingerprint.hex()
+                raise Misfit(f"another schema wrote it: fingerprint {written}, and not {own}") from None
             raise
 
     def _whole(self, body: bytes, at: int) -> Any:

@@ -17,20 +17,20 @@ def column_names(names: Sequence[str]) -> list[str]:
 
     Names that need no change keep it whatever stands before them; of those that collide the first is kept.
     """
-    escaped = [_FORBIDDEN.sub(lambda found: f"_{ord(found[0]):02X}", name) or "_" for name in names]
-    made: dict[int, str] = {}
+    escaped = [_FORBIDDEN.sub(lambda match: f"_{ord(match[0]):02X}", name) or "_" for name in names]
+    chosen: dict[int, str] = {}
     taken: set[str] = set()
     waiting = []
     for at, (name, column) in enumerate(zip(names, escaped, strict=True)):
         if name == column and column.casefold() not in taken:
-            made[at] = column
+            chosen[at] = column
             taken.add(column.casefold())
         else:
             waiting.append(at)
     for at in waiting:
-        made[at] = _free(escaped[at], taken)
-        taken.add(made[at].casefold())
-    return [made[at] for at in range(len(names))]
+        chosen[at] = _free(escaped[at], taken)
+        taken.add(chosen[at].casefold())
+    return [chosen[at] for at in range(len(names))]
 
 
 def _free(column: str, taken: set[str]) -> str:

@@ -45,7 +45,9 @@ class Survey:
     def text(self, path: Path, why: str) -> Leaf:
         """Note that a place stays JSON text, instead of what was noted there and below; return the leaf of it."""
         place = as_pointer(list(path))
-        self._findings = {told: None for told in self._findings if not told.startswith((f"{place}/", f"{place} "))}
+        self._findings = {
+            finding: None for finding in self._findings if not finding.startswith((f"{place}/", f"{place} "))
+        }
         self.note(path, f"stays JSON text: {why}")
         return JSON
 

@@ -82,9 +82,9 @@ def _multiple(
     if first > last:
         raise Unfillable("no multiple is between the bounds")
     for _ in range(100):
-        found = step * filling.random.randint(first, last)
-        if not whole or found == found.to_integral_value():
-            return int(found) if found == found.to_integral_value() else float(found)
+        multiple = step * filling.random.randint(first, last)
+        if not whole or multiple == multiple.to_integral_value():
+            return int(multiple) if multiple == multiple.to_integral_value() else float(multiple)
     raise Unfillable("no integer multiple was found between the bounds")
 
 

@@ -146,8 +146,8 @@ def _object(kind: type, parts: Sequence[tuple[str, Exact]]) -> Exact:
     def read(text: Any, place: Place) -> Any:
         if _is_null(text):
             return None
-        found = _decoded(_MEMBERS, text, place)
-        return kind(*(exact(found[name], (*place, name)) if name in found else None for name, exact in parts))
+        members = _decoded(_MEMBERS, text, place)
+        return kind(*(exact(members[name], (*place, name)) if name in members else None for name, exact in parts))
 
     return read
 
@@ -156,11 +156,11 @@ def _row(kind: type, parts: Sequence[tuple[str, Exact]]) -> Exact:
     def read(text: Any, place: Place) -> Any:
         if _is_null(text):
             return None
-        found = _decoded(_ITEMS, text, place)
-        if len(found) != len(parts):
-            raise Unfit(f"it has {len(found)} items and not {len(parts)}", as_pointer(list(place)))
+        items = _decoded(_ITEMS, text, place)
+        if len(items) != len(parts):
+            raise Unfit(f"it has {len(items)} items and not {len(parts)}", as_pointer(list(place)))
         return kind(
-            *(exact(each, (*place, at)) for at, (each, (_, exact)) in enumerate(zip(found, parts, strict=True)))
+            *(exact(each, (*place, at)) for at, (each, (_, exact)) in enumerate(zip(items, parts, strict=True)))
         )
 
     return read

@@ -54,14 +54,14 @@ class Composition(ABC):
     def root(self, schema: Any) -> Shape | None:
         """Return the shape of payloads; None when nothing of them can be typed."""
         try:
-            found = self._composed(schema, (), (id(schema),))
+            shape = self._composed(schema, (), (id(schema),))
         except (Untypable, Unfillable) as error:
             self.survey.note((), f"has no columns: {error}")
             return None
         except Never:
             self.survey.note((), "has no columns: no value but null is allowed")
             return None
-        return found
+        return shape
 
     def shape(self, schema: Any, path: Path, within: Within) -> Shape:
         """Return the shape at a place in payloads, JSON text where there is no other."""
@@ -129,7 +129,7 @@ class Composition(ABC):
         return self._union(base, flat.groups[0], path, flat.within)
 
     def _union(self, base: Sequence[Schema], branches: Sequence[Any], path: Path, within: Within) -> Shape:
-        found: list[Shape] = []
+        shapes: list[Shape] = []
         fields = most = self.survey.fields
         for branch in branches:
             self.survey.fields = fields
@@ -138,14 +138,14 @@ class Composition(ABC):
             except Never:
                 continue
             most = max(most, self.survey.fields)
-            if shape not in found:
-                found.append(shape)
+            if shape not in shapes:
+                shapes.append(shape)
         self.survey.fields = most
-        if not found:
+        if not shapes:
             raise Never
-        if len(found) == 1:
-            return found[0]
-        if all(isinstance(each, Leaf) and each.kind in ("integer", "number") for each in found):
+        if len(shapes) == 1:
+            return shapes[0]
+        if all(isinstance(each, Leaf) and each.kind in ("integer", "number") for each in shapes):
             return DOUBLE
         raise Untypable("it may be of several types")
 

@@ -39,7 +39,7 @@ class LeafTypes:
     def type_of(self, leaf: Leaf) -> Any:
         """Return the type that decodes values of a leaf; null is none of it, but for :class:`msgspec.Raw`."""
         if leaf not in self._types:
-            self._types[leaf] = self._made(leaf)
+            self._types[leaf] = self._build(leaf)
         return self._types[leaf]
 
     def hook(self, kind: type, value: Any) -> Any:
@@ -50,14 +50,14 @@ class LeafTypes:
         """Return a decoder of JSON texts that are one value of a leaf."""
         return msgspec.json.Decoder(self.type_of(leaf), dec_hook=self.hook)
 
-    def _made(self, leaf: Leaf) -> Any:
+    def _build(self, leaf: Leaf) -> Any:
         if leaf.kind == "integer":
             return Annotated[int, Meta(ge=leaf.low, le=leaf.high)]
         if leaf.kind in _NATIVE:
             return _NATIVE[leaf.kind]
-        made = _AnyInstance(leaf.kind, (), {})
-        self._converts[made] = _converter(leaf)
-        return made
+        marker = _AnyInstance(leaf.kind, (), {})
+        self._converts[marker] = _converter(leaf)
+        return marker
 
 
 _NATIVE: Final[dict[str, Any]] = {

@@ -16,11 +16,11 @@ def merged(parts: Iterable[Schema]) -> dict[str, Any]:
 
     What cannot (two patterns, say) is that of the first part.
     """
-    made: dict[str, Any] = {}
+    schema: dict[str, Any] = {}
     for part in parts:
         for keyword, value in part.items():
-            made[keyword] = _both(keyword, made[keyword], value) if keyword in made else value
-    return made
+            schema[keyword] = _both(keyword, schema[keyword], value) if keyword in schema else value
+    return schema
 
 
 def both(left: Any, right: Any) -> Any:

@@ -79,16 +79,16 @@ class SchemaDocuments:
         Raises:
             Unfillable: it names nothing.
         """
-        found = tree
+        node = tree
         for step in pointer.split("/")[1:]:
             key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            elif isinstance(found, Mapping) and key in found:
-                found = found[key]
+            if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+                node = node[int(key)]
+            elif isinstance(node, Mapping) and key in node:
+                node = node[key]
             else:
                 raise Unfillable(f"the schema has nothing at {pointer[:80]}")
-        return found
+        return node
 
     def _home(self, document: str, home: _Home) -> _Home:
         uri = urljoin(home.uri, document)
@@ -98,11 +98,11 @@ class SchemaDocuments:
         if uri not in self._read:
             if len(self._read) >= _MAX_DOCUMENTS:
                 raise Unfillable("the schema is spread over too many documents")
-            found = self._library.document(document, home.uri)
-            if found is None or not isinstance(found[1], (Mapping, bool)):
+            other = self._library.document(document, home.uri)
+            if other is None or not isinstance(other[1], (Mapping, bool)):
                 raise Unfillable(f"the document {document[:80]} was not loaded")
-            self._read[uri] = found[1]
-            self._add(found[1], found[0])
+            self._read[uri] = other[1]
+            self._add(other[1], other[0])
         return self._homes.get(id(self._read[uri])) or _Home(self._read[uri], uri)
 
     def _add(self, document: Any, uri: str) -> None:

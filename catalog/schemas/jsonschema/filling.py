@@ -173,12 +173,12 @@ class JsonSchemaFiller:
             rest = {key: value for key, value in schema.items() if key != "dependentSchemas"}
             widened = merged([rest, *(self._plain(each, filling, level) for each in applied)])
             return self._object({**widened, "required": [*chosen, *_listed(widened, "required")]}, filling, level)
-        made: dict[str, Any] = {}
+        filled: dict[str, Any] = {}
         for name in dict.fromkeys((*members, *chosen)):
             if name in chosen:
-                made[name] = self.value(self._member(schema, name), filling, level + 1)
-        self._add_entries(schema, made, filling, level)
-        return made
+                filled[name] = self.value(self._member(schema, name), filling, level + 1)
+        self._add_entries(schema, filled, filling, level)
+        return filled
 
     def _member(self, schema: Mapping[str, Any], name: str) -> Any:
         """Return the schema of a member by its name: its own, that of its pattern, or that of all others."""
@@ -191,7 +191,7 @@ class JsonSchemaFiller:
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties", {}))
         return {} if others is False else others  # required and not allowed: the validator says so
 
-    def _add_entries(self, schema: Mapping[str, Any], made: dict[str, Any], filling: Filling, level: int) -> None:
+    def _add_entries(self, schema: Mapping[str, Any], filled: dict[str, Any], filling: Filling, level: int) -> None:
         """Add members of free names: as many as are required, and a few where the schema describes nothing else."""
         patterns = _mapping(schema, "patternProperties")
         others = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
@@ -200,11 +200,11 @@ class JsonSchemaFiller:
         most = _size(schema, "maxProperties", least + 2)
         wanted = filling.count(least, most, level) if describes else least
         for _ in range(_DISTINCT_TRIES + wanted):
-            if len(made) >= wanted:
+            if len(filled) >= wanted:
                 return
             name = self._free_name(schema, filling)
-            if name not in made:
-                made[name] = self.value(self._member(schema, name), filling, level + 1)
+            if name not in filled:
+                filled[name] = self.value(self._member(schema, name), filling, level + 1)
 
     def _free_name(self, schema: Mapping[str, Any], filling: Filling) -> str:
         members = _mapping(schema, "properties")
@@ -212,9 +212,9 @@ class JsonSchemaFiller:
         if schema.get("additionalProperties") is False and not patterns:
             return filling.pick(list(members)) if members else filling.word()
         if patterns:
-            found = sample(filling.pick(patterns), filling)
-            if found is not None:
-                return found
+            text = sample(filling.pick(patterns), filling)
+            if text is not None:
+                return text
         names = schema.get("propertyNames")
         name = self.value({"allOf": [_STRING, names]}, filling, 0) if isinstance(names, Mapping) else filling.word()
         return name if isinstance(name, str) else filling.word()
@@ -239,29 +239,29 @@ class JsonSchemaFiller:
         return self._items(asked, filling, level, distinct=schema.get("uniqueItems") is True)
 
     def _items(self, asked: list[Any], filling: Filling, level: int, *, distinct: bool) -> list[Any]:
-        made: list[Any] = []
+        items: list[Any] = []
         seen: set[bytes] = set()
         for each in asked:
             for _ in range(_DISTINCT_TRIES if distinct else 1):
                 item = self.value(each, filling, level + 1)
                 text = msgspec.json.encode(item)
                 if not distinct or text not in seen:
-                    made.append(item)
+                    items.append(item)
                     seen.add(text)
                     break
-        return made
+        return items
 
 
 def _with_dependents(schema: Mapping[str, Any], chosen: Iterable[str]) -> Iterable[str]:
     """Return the names with all that they require to be there as well."""
     dependents = {**_mapping(schema, "dependencies"), **_mapping(schema, "dependentRequired")}
-    waiting, found = list(chosen), dict.fromkeys(chosen)
+    waiting, names = list(chosen), dict.fromkeys(chosen)
     while waiting:
         for name in dependents.get(waiting.pop(), ()):
-            if isinstance(name, str) and name not in found:
-                found[name] = None
+            if isinstance(name, str) and name not in names:
+                names[name] = None
                 waiting.append(name)
-    return found
+    return names
 
 
 def _text(schema: Mapping[str, Any], known: Sequence[Any], filling: Filling) -> str:
@@ -269,16 +269,16 @@ def _text(schema: Mapping[str, Any], known: Sequence[Any], filling: Filling) -> 
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         for _ in range(_DISTINCT_TRIES):
-            found = sample(pattern, filling)
-            if found is None:
+            text = sample(pattern, filling)
+            if text is None:
                 break
-            if low <= len(found) and (high < 0 or len(found) <= high):
-                return found
+            if low <= len(text) and (high < 0 or len(text) <= high):
+                return text
         if known:
             return str(filling.pick(known))
-    made = filling.formatted(str(schema.get("format") or schema.get("contentEncoding") or ""))
-    if made is not None and low <= len(made) and (high < 0 or len(made) <= high):
-        return made
+    formatted = filling.formatted(str(schema.get("format") or schema.get("contentEncoding") or ""))
+    if formatted is not None and low <= len(formatted) and (high < 0 or len(formatted) <= high):
+        return formatted
     return filling.text(low, None if high < 0 else high)
 
 

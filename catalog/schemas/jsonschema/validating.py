@@ -153,11 +153,11 @@ def references_of(source: SchemaSource) -> Iterable[str]:
 
 def draft_of(document: Any, version: str) -> str:
     """Return the draft: what ``$schema`` says, else the declared *version*, else the latest."""
-    said = document.get("$schema") if isinstance(document, dict) else None
-    for text in (said, version):
-        found = _DRAFT.search(text) if isinstance(text, str) else None
-        if found is not None:
-            return found.group(1) or f"0{found.group(2)}"
+    stated = document.get("$schema") if isinstance(document, dict) else None
+    for text in (stated, version):
+        match = _DRAFT.search(text) if isinstance(text, str) else None
+        if match is not None:
+            return match.group(1) or f"0{match.group(2)}"
     return _LATEST
 
 
@@ -253,21 +253,21 @@ def _resources(key: str, document: Any, library: Library) -> Iterator[tuple[str,
         base, tree, homes = waiting.pop()
         homes = {*homes, *(_joined(home, _own_id(tree)) for home in homes)}
         for reference, written in dict.fromkeys(_references(tree)):
-            found = library.document(reference, base)
-            if found is None:
+            loaded = library.document(reference, base)
+            if loaded is None:
                 continue
-            other = _checked(as_tree(found[1]))
+            other = _checked(as_tree(loaded[1]))
             names = {_joined(home, each) for home in homes for each in (reference, written)}
             for name in names:
                 yield name.partition("#")[0], other
-            if found[0] not in seen:
-                seen.add(found[0])
-                waiting.append((found[0], other, names))
+            if loaded[0] not in seen:
+                seen.add(loaded[0])
+                waiting.append((loaded[0], other, names))
 
 
 def _references(tree: Any) -> Iterator[tuple[str, str]]:
     """Give references to other documents: joined to an absolute ``$id`` around them if there is one, and as written."""
-    found: list[tuple[str, str]] = []
+    references: list[tuple[str, str]] = []
     own: set[str] = set()
     waiting: list[tuple[Any, str, bool]] = [(tree, "", False)]
     while waiting:
@@ -283,11 +283,11 @@ def _references(tree: Any) -> Iterator[tuple[str, str]]:
             own.update((base, identifier.partition("#")[0]))
             written = (node.get(keyword) for keyword in _REFERENCES)
             plain = (each.partition("#")[0] for each in written if isinstance(each, str) and not each.startswith("#"))
-            found.extend((_joined(base, each) if base else each, each) for each in plain)
+            references.extend((_joined(base, each) if base else each, each) for each in plain)
         for name, part in node.items():
             if isinstance(part, (dict, list)) and (is_map or name not in _NO_SCHEMAS):
                 waiting.append((part, base, not is_map and name in _MAPS))
-    return (pair for pair in found if pair[0] and pair[0] not in own and not _META.match(pair[0]))
+    return (pair for pair in references if pair[0] and pair[0] not in own and not _META.match(pair[0]))
 
 
 def _joined(base: str, reference: str) -> str:

@@ -114,21 +114,21 @@ class _Graph:
         if self.endless:
             return [_ENDLESS]
         counts = self._closed({0: 1.0}) if self._nodes else {}
-        found = [self._shown(counts)]
+        by_level = [self._shown(counts)]
         for _ in range(_MAX_LEVELS):
             steps = self._steps(counts)
             most = max((self._shown(each) for each in steps), default=0.0)
-            found.append(max(found[-1], most))
+            by_level.append(max(by_level[-1], most))
             following: dict[int, float] = {}
             for each in steps:
                 for number, ways in each.items():
                     following[number] = max(following.get(number, 0.0), ways)
             if following == counts or not following:
-                return found
-            if found[-1] >= _ENDLESS:
+                return by_level
+            if by_level[-1] >= _ENDLESS:
                 break
             counts = following
-        return [*found, _ENDLESS]
+        return [*by_level, _ENDLESS]
 
     def _steps(self, counts: Mapping[int, float]) -> list[dict[int, float]]:
         """Return how often each schema applies to a member, for each name that schemas know and for any other."""
@@ -216,20 +216,20 @@ class _Graph:
             uri, fragment = urldefrag(urljoin(base, reference))
         except ValueError:
             uri, fragment = base, ""
-        found = [] if plain else list(self._anchors.get(fragment, self._ids.values()))
+        schemas = [] if plain else list(self._anchors.get(fragment, self._ids.values()))
         document = self._ids.get(uri, self._resources.get(uri))
         if document is not None and fragment.startswith("/"):
             try:
-                found.append(at_pointer(document, fragment))
+                schemas.append(at_pointer(document, fragment))
             except KeyError:
                 document = None
         elif document is not None and fragment:
-            found.extend(self._anchors.get(fragment, ()))
+            schemas.extend(self._anchors.get(fragment, ()))
         elif document is not None:
-            found.append(document)
-        if not found and "json-schema.org" not in uri:
+            schemas.append(document)
+        if not schemas and "json-schema.org" not in uri:
             self.endless = True
-        return found
+        return schemas
 
     def _index(self, document: Any, uri: str) -> None:
         """Note the base URI of every schema, and where its identifiers and anchors are."""
@@ -286,8 +286,10 @@ def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
 def _matching(pattern: str) -> int:
     """Return the steps that a linear engine may take for one byte: counted repetitions are written out."""
     states = 1
-    for found in _COUNTED.finditer(pattern):
-        states = min(_ENDLESS, states * max(1, int(found.group(1)[:9] or found.group()[1:].rstrip(",")[:9] or 1)))
+    for repetition in _COUNTED.finditer(pattern):
+        states = min(
+            _ENDLESS, states * max(1, int(repetition.group(1)[:9] or repetition.group()[1:].rstrip(",")[:9] or 1))
+        )
     return states if states > 1_000 else 1
 
 

@@ -135,9 +135,9 @@ class _JsonStructure(Composition):
             container, _, name = reference.rpartition("/")
             for holder in self._importing(container, schema):
                 for keyword in _IMPORTS:
-                    found = self._imported(holder, keyword, name)
-                    if found is not None:
-                        return found
+                    imported = self._imported(holder, keyword, name)
+                    if imported is not None:
+                        return imported
             raise
 
     def _importing(self, container: str, schema: Schema) -> Iterable[Any]:

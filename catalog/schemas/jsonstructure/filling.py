@@ -168,49 +168,49 @@ class JsonStructureFiller:
         members = schema.get("properties")
         members = members if isinstance(members, Mapping) else {}
         required = _required(schema, filling)
-        made: dict[str, Any] = {}
+        filled: dict[str, Any] = {}
         for name, member in members.items():
             if name in required or filling.wants(level):
-                made[name] = self.value(member, filling, level + 1)
+                filled[name] = self.value(member, filling, level + 1)
         others = schema.get("additionalProperties")
         least = _size(schema, "minProperties", 0)
         if isinstance(others, Mapping) and not members:
             least = filling.count(least, None, level)
         for _ in range(_TRIES + least):
-            if len(made) >= least or others is False:
+            if len(filled) >= least or others is False:
                 break
-            made.setdefault(
+            filled.setdefault(
                 filling.word(), self.value(others, filling, level + 1) if isinstance(others, Mapping) else 0
             )
-        return made
+        return filled
 
     def _array(self, schema: Schema, filling: Filling, level: int) -> list[Any]:
         most = _size(schema, "maxItems", -1)
         count = filling.count(_size(schema, "minItems", 0), None if most < 0 else most, level)
         distinct = schema.get("type") == "set" or schema.get("uniqueItems") is True
-        made: list[Any] = []
+        items: list[Any] = []
         seen: set[bytes] = set()
         for _ in range(count * (_TRIES if distinct else 1)):
-            if len(made) == count:
+            if len(items) == count:
                 break
             item = self.value(schema.get("items", {"type": "any"}), filling, level + 1)
             text = msgspec.json.encode(item)
             if not distinct or text not in seen:
-                made.append(item)
+                items.append(item)
                 seen.add(text)
-        return made
+        return items
 
     def _map(self, schema: Schema, filling: Filling, level: int) -> dict[str, Any]:
         most = _size(schema, "maxEntries", -1)
         wanted = filling.count(_size(schema, "minEntries", 0), None if most < 0 else most, level)
         names = schema.get("keyNames")
-        made: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         for _ in range(_TRIES + wanted):
-            if len(made) >= wanted:
+            if len(entries) >= wanted:
                 break
             name = _scalar("string", names, filling) if isinstance(names, Mapping) else filling.word()
-            made.setdefault(name, self.value(schema.get("values", {"type": "any"}), filling, level + 1))
-        return made
+            entries.setdefault(name, self.value(schema.get("values", {"type": "any"}), filling, level + 1))
+        return entries
 
     def _tuple(self, schema: Schema, filling: Filling, level: int) -> list[Any]:
         members, order = schema.get("properties"), schema.get("tuple")
@@ -253,14 +253,14 @@ def _text(schema: Schema, filling: Filling) -> str:
     most = None if high < 0 else high
     pattern = schema.get("pattern")
     for _ in range(_TRIES if isinstance(pattern, str) else 0):
-        found = sample(str(pattern), filling)
-        if found is None:
+        text = sample(str(pattern), filling)
+        if text is None:
             examples = [each for each in schema.get("examples", ()) if isinstance(each, str)]
             return filling.pick(examples) if examples else filling.text(low, most)
-        if low <= len(found) and (most is None or len(found) <= most):
-            return found
-    made = filling.formatted(str(schema.get("format") or ""))
-    return made if made is not None else filling.text(low, most)
+        if low <= len(text) and (most is None or len(text) <= most):
+            return text
+    formatted = filling.formatted(str(schema.get("format") or ""))
+    return formatted if formatted is not None else filling.text(low, most)
 
 
 def _required(schema: Schema, filling: Filling) -> frozenset[str]:

@@ -75,8 +75,8 @@ class Structure(InstanceValidator):  # type: ignore[misc] # the library ships no
         self._steps = steps
         if part is None and "$root" not in self.root_schema:
             part = self.root_schema
-        found: list[str] = self.validate_instance(value, part)
-        return found
+        errors: list[str] = self.validate_instance(value, part)
+        return errors
 
     def validate_instance(self, instance: Any, schema: Any = None, path: str = "#", meta: Any = None) -> list[str]:
         """Add the errors of one value below *path* to those found before, and return all."""
@@ -91,8 +91,8 @@ class Structure(InstanceValidator):  # type: ignore[misc] # the library ships no
         elif schema is not None and "has" in schema:
             self._has(schema["has"], instance, path)
             schema = {name: value for name, value in schema.items() if name != "has"}
-        found: list[str] = super().validate_instance(instance, schema, path, meta)
-        return found
+        errors: list[str] = super().validate_instance(instance, schema, path, meta)
+        return errors
 
     def _spend(self, steps: int) -> None:
         self._steps -= steps
@@ -154,8 +154,8 @@ def _is_email(text: str) -> bool:
 
 def matches(pattern: str, text: str) -> bool:
     """Tell whether a text has a match of an ECMA regular expression, in bounded time; an unusable one asks nothing."""
-    found = _pattern(pattern)
-    return found is None or found.is_valid(text)
+    compiled = _pattern(pattern)
+    return compiled is None or compiled.is_valid(text)
 
 
 def unusable_patterns(document: Any) -> Iterator[str]:

@@ -141,15 +141,15 @@ def _with_imports(document: dict[str, Any], key: str, library: Library, within: 
         return document
     externals = []
     for reference in wanted:
-        found = library.document(reference, key)
-        if found is None:
+        loaded = library.document(reference, key)
+        if loaded is None:
             raise SchemaError(f"it imports {reference}, which was not loaded", hint="correct the address")
-        if found[0] in within:
+        if loaded[0] in within:
             raise SchemaError(f"it imports {reference}, which imports it again", hint="remove one of the imports")
-        external = as_tree(found[1])
+        external = as_tree(loaded[1])
         if not isinstance(external, dict):
             raise SchemaError(f"it imports {reference}, which is no JSON Structure document")
-        whole = _with_imports(external, found[0], library, {*within, found[0]})
+        whole = _with_imports(external, loaded[0], library, {*within, loaded[0]})
         externals.append({**whole, "$id": reference})
     imported = copy.deepcopy(document)
     failures = Structure(imported, allow_import=True, external_schemas=externals).errors
@@ -204,8 +204,8 @@ def _check(document: dict[str, Any], *, anywhere: bool) -> None:
 
 
 def _fault_of(message: str) -> SchemaFault:
-    found = _PLACE.search(message)
-    return fault(message, _pointer(found.group(1)) if found else "")
+    match = _PLACE.search(message)
+    return fault(message, _pointer(match.group(1)) if match else "")
 
 
 def _pointer(path: str) -> str:

@@ -72,8 +72,8 @@ def open_columns(source: SchemaSource, library: Library, survey: Survey) -> tupl
 
 def shape_of(descriptor: Any, survey: Survey) -> Shape | None:
     """Return the shape of payloads of a message; None when nothing of them can be typed."""
-    found = _Shapes(survey).message(descriptor, (), ())
-    return None if isinstance(found, Leaf) and found.kind == "json" else found
+    shape = _Shapes(survey).message(descriptor, (), ())
+    return None if isinstance(shape, Leaf) and shape.kind == "json" else shape
 
 
 class _Shapes:
@@ -133,11 +133,11 @@ class ProtobufReader:
         values: list[Any] = []
         undecoded: list[Undecoded] = []
         for row, body, content_type in present(bodies, content_types, undecoded):
-            found = None if body is None else self._validator.read(body, content_type)
-            if isinstance(found, SchemaFault):
-                undecoded.append(Undecoded(row, str(found)))
-                found = None
-            values.append(found)
+            message = None if body is None else self._validator.read(body, content_type)
+            if isinstance(message, SchemaFault):
+                undecoded.append(Undecoded(row, str(message)))
+                message = None
+            values.append(message)
         return values, undecoded
 
     def take(self, struct: Struct) -> Take:
@@ -153,12 +153,12 @@ def _getter(member: Member) -> Form:
 
     All messages at one place of a payload are of one type, which the shape does not know and the first one tells.
     """
-    found: list[Form] = []
+    getters: list[Form] = []
 
     def get(message: Message) -> Any:
-        if not found:
-            found.append(_bound(message.DESCRIPTOR.fields_by_name[member.name], member.shape))
-        return found[0](message)
+        if not getters:
+            getters.append(_bound(message.DESCRIPTOR.fields_by_name[member.name], member.shape))
+        return getters[0](message)
 
     return get
 

@@ -49,8 +49,8 @@ _MESSAGE: Final = re.compile(r"(?P<file>.+?):(?P<line>\d+):(?P<column>\d+): (?P<
 
 def imports_of(text: str) -> tuple[str, ...]:
     """Return the paths that a .proto text imports, as written and each once, without those protoc brings along."""
-    found = (match[1] or match[2] for match in _TOKEN.finditer(text))
-    return tuple(dict.fromkeys(path for path in found if path and not is_shipped(path)))
+    paths = (match[1] or match[2] for match in _TOKEN.finditer(text))
+    return tuple(dict.fromkeys(path for path in paths if path and not is_shipped(path)))
 
 
 def is_shipped(path: str) -> bool:

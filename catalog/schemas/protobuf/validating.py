@@ -86,12 +86,12 @@ def _files(source: SchemaSource, library: Library) -> tuple[str, dict[str, str]]
             if not is_path(path):
                 hint = "import by a relative path to a .proto file, without '..' and blanks"
                 raise SchemaError(f"{short(path)!r} cannot be imported", hint=hint)
-            found = library.document(path, base)
-            if found is None or not isinstance(found[1], str):
+            loaded = library.document(path, base)
+            if loaded is None or not isinstance(loaded[1], str):
                 hint = f"add a document that the schema's {path!r} leads to"
                 raise SchemaError(f"the import {short(path)!r} is not known", hint=hint)
-            files[path] = found[1]
-            waiting.append((found[1], found[0]))
+            files[path] = loaded[1]
+            waiting.append((loaded[1], loaded[0]))
     if len(files) > MAX_FILES or sum(map(len, files.values()), len(source.document)) > MAX_TEXT:
         limits = f"{MAX_FILES} files and {MAX_TEXT} characters"
         raise SchemaError(f"the schema has more than {limits}", hint="import less")
@@ -160,10 +160,10 @@ class ProtobufValidator:
     def _faults(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool) -> list[SchemaFault]:
         if self._is_too_large(body) and not at_any_cost:
             raise TooCostly
-        found = self._parsed(body, content_type)
-        if isinstance(found, list):
-            return found
-        if (is_json(content_type) and body is not None) or not _dropped_unknown(found):
+        parsed = self._parsed(body, content_type)
+        if isinstance(parsed, list):
+            return parsed
+        if (is_json(content_type) and body is not None) or not _dropped_unknown(parsed):
             return []
         if len(body or b"") > MAX_EXPLAINED_BYTES and not at_any_cost:
             raise TooCostly
@@ -183,14 +183,14 @@ class ProtobufValidator:
         """
         if self._is_too_large(body):
             return fault(f"the body {BEYOND_LIMITS}: it may take more than {MAX_PARSED_BYTES} bytes of memory")
-        found = self._parsed(body, content_type)
-        if isinstance(found, list):
-            return found[0]
-        if not _dropped_unknown(found):
-            return found
+        parsed = self._parsed(body, content_type)
+        if isinstance(parsed, list):
+            return parsed[0]
+        if not _dropped_unknown(parsed):
+            return parsed
         if len(body or b"") > MAX_EXPLAINED_BYTES:
             return fault(f"the body has more than the fields of {self._descriptor.full_name}")
-        return next(self._mistyped(body or b""), None) or found
+        return next(self._mistyped(body or b""), None) or parsed
 
     def json(self, message: Message) -> str:
         """Return a message, or a part of one, by the JSON mapping of Protobuf; an ``Any`` in it must be of known type.
@@ -277,15 +277,15 @@ def _known_value(value: Any, field: FieldDescriptor) -> Any:
 
 def _reachable(root: Descriptor) -> list[Descriptor]:
     """Return a message and all that it may hold."""
-    found = {root.full_name: root}
+    reachable = {root.full_name: root}
     waiting = [root]
     while waiting:
         for field in waiting.pop().fields:
             inner = field.message_type
-            if inner is not None and inner.full_name not in found:
-                found[inner.full_name] = inner
+            if inner is not None and inner.full_name not in reachable:
+                reachable[inner.full_name] = inner
                 waiting.append(inner)
-    return list(found.values())
+    return list(reachable.values())
 
 
 def _dropped_unknown(message: Message) -> bool:

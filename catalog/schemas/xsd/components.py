@@ -41,7 +41,7 @@ class Components:
 
     def __init__(self, source: SchemaSource, library: Library) -> None:
         self._library = library
-        self._found: dict[str, dict[Name, Node]] = {kind: {} for kind in _KINDS}
+        self._declared: dict[str, dict[Name, Node]] = {kind: {} for kind in _KINDS}
         self._read: set[tuple[str, str]] = set()
         root = _parsed(source.document)
         self._add(root, source.uri)
@@ -53,14 +53,14 @@ class Components:
             Unfillable: there is none.
         """
         name = name_of(reference, at)
-        known = self._found[kind]
-        found = known.get(name)
+        known = self._declared[kind]
+        declaration = known.get(name)
         # A document without target namespace that another one includes takes over that one's.
-        if found is None and not name.namespace:
-            found = known.get(Name(namespace_of(at), name.local))
-        if found is None:
+        if declaration is None and not name.namespace:
+            declaration = known.get(Name(namespace_of(at), name.local))
+        if declaration is None:
             raise Unfillable(f"the XML schema has no {kind} {name.local[:60]}")
-        return found
+        return declaration
 
     def type_named(self, reference: str, at: Node) -> Node | str:
         """Return the type that a reference names: a declaration, or the local name of a built-in type."""
@@ -76,18 +76,18 @@ class Components:
 
     def elements(self) -> list[Node]:
         """Return the top-level elements that can be the root of a document, in the order of the documents."""
-        return [each for each in self._found["element"].values() if each.get("abstract") != "true"]
+        return [each for each in self._declared["element"].values() if each.get("abstract") != "true"]
 
     def substitutes(self, element: Node) -> list[Node]:
         """Return the elements that may stand for a top-level element."""
         name = declared_name(element)
-        heads = [each for each in self._found["element"].values() if each.get("substitutionGroup")]
-        found = [each for each in heads if name_of(str(each.get("substitutionGroup")), each) == name]
-        return [each for each in found if each.get("abstract") != "true"]
+        heads = [each for each in self._declared["element"].values() if each.get("substitutionGroup")]
+        substitutes = [each for each in heads if name_of(str(each.get("substitutionGroup")), each) == name]
+        return [each for each in substitutes if each.get("abstract") != "true"]
 
     def derived(self, declaration: Node) -> list[Node]:
         """Return the complex types that can be used in place of an abstract one."""
-        types = self._found["complexType"].values()
+        types = self._declared["complexType"].values()
         return [each for each in types if each.get("abstract") != "true" and self._derives(each, declaration)]
 
     def _derives(self, declaration: Node, base: Node) -> bool:
@@ -107,7 +107,7 @@ class Components:
             if kind in _READING:
                 self._include(node, kind, root, uri)
             elif node.get("name"):
-                self._found[kind].setdefault(declared_name(node), node)
+                self._declared[kind].setdefault(declared_name(node), node)
 
     def _include(self, node: Node, kind: str, root: Node, uri: str) -> None:
         location = node.get("schemaLocation") or node.get("namespace")
@@ -117,14 +117,14 @@ class Components:
         self._read.add(key)
         if kind == "redefine":
             for each in _declarations(node):
-                self._found[etree.QName(each).localname].setdefault(declared_name(each), each)
-        found = self._library.document(location, uri)
-        if found is None or not isinstance(found[1], str):
+                self._declared[etree.QName(each).localname].setdefault(declared_name(each), each)
+        loaded = self._library.document(location, uri)
+        if loaded is None or not isinstance(loaded[1], str):
             return
-        included = _parsed(found[1])
+        included = _parsed(loaded[1])
         if kind != "import" and not included.get("targetNamespace") and root.get("targetNamespace"):
             included.set("targetNamespace", str(root.get("targetNamespace")))
-        self._add(included, found[0])
+        self._add(included, loaded[0])
 
 
 def declared_name(node: Node) -> Name:

@@ -110,7 +110,7 @@ def read_documents(source: SchemaSource, library: Library) -> XsdDocuments:
     return XsdDocuments(
         texts={name: etree.tostring(root, encoding="utf-8") for name, root in roots.items()},
         elements=frozenset(str(each.get("name")) for root in roots.values() for each in root.findall(f"{XS}element")),
-        later=next((found for root in roots.values() for found in _later(root)), ""),
+        later=next((later for root in roots.values() for later in _later(root)), ""),
         intricate=size > MAX_TEXT // 32 or any(map(_is_intricate, roots.values())),
     )
 
@@ -148,13 +148,13 @@ def _referring(root: etree._Element) -> Iterator[etree._Element]:
 
 def _referred(each: etree._Element, base: str, library: Library) -> tuple[str, str]:
     location = str(each.get("schemaLocation"))
-    found = library.document(location.strip(), base) or library.document(location, base)
-    if found is None and each.get("namespace") == _XML_NAMESPACE:
+    loaded = library.document(location.strip(), base) or library.document(location, base)
+    if loaded is None and each.get("namespace") == _XML_NAMESPACE:
         return _XML_NAMESPACE, _XML_ATTRIBUTES
-    if found is None:
+    if loaded is None:
         hint = f"add a document that the schema's {location!r} leads to"
         raise SchemaError(f"the XML Schema refers to {short(location)!r}, which is not known", hint=hint)
-    return found
+    return loaded
 
 
 def _later(root: etree._Element) -> Iterator[str]:

@@ -101,10 +101,10 @@ class _Writer:
         return _local_name(declaration, "elementFormDefault").tag
 
     def _substitute(self, declaration: Node) -> Node:
-        found = self._components.substitutes(declaration)
-        if not found:
+        substitutes = self._components.substitutes(declaration)
+        if not substitutes:
             raise Unfillable("nothing can stand for an abstract element")
-        return self._filling.pick(found)
+        return self._filling.pick(substitutes)
 
     def _complex(self, written: Node, kind: Node, level: int) -> None:
         if kind.get("abstract") == "true":
@@ -202,15 +202,15 @@ class _Writer:
         """Return the attributes of a complex type, inherited ones included, by their names."""
         if hops > _MAX_HOPS:
             raise Unfillable("a complex type is its own base")
-        found: dict[Name, Node] = {}
+        attributes: dict[Name, Node] = {}
         derivation = base_of(kind)
         if derivation is not None:
             base = self._components.type_named(str(derivation.get("base")), derivation)
             if not isinstance(base, str) and base.tag == f"{XS}complexType":
-                found.update(self._attributes(base, hops + 1))
+                attributes.update(self._attributes(base, hops + 1))
         for attribute in self._written_attributes(kind if derivation is None else derivation, hops):
-            found[self._attribute_name(attribute)] = attribute
-        return found
+            attributes[self._attribute_name(attribute)] = attribute
+        return attributes
 
     def _written_attributes(self, holder: Node, hops: int) -> Iterator[Node]:
         if hops > _MAX_HOPS:

@@ -156,9 +156,9 @@ def _chosen(facets: _Facets, filling: Filling) -> str | None:
         return filling.pick(facets.choices)
     low, high = facets.lengths()
     for _ in range(_TRIES if facets.patterns else 0):
-        found = sample(filling.pick(facets.patterns), filling, whole=True)
-        if found is not None and low <= len(found) and (high is None or len(found) <= high):
-            return found
+        text = sample(filling.pick(facets.patterns), filling, whole=True)
+        if text is not None and low <= len(text) and (high is None or len(text) <= high):
+            return text
     return None
 
 
@@ -188,8 +188,10 @@ def _number(kind: str, facets: _Facets, filling: Filling) -> str:
         if most is None and below is None and digits is not None:
             most = max(least or Decimal(0), Decimal(10) ** int(min(digits, Decimal(2))) - 1)
         places = facets.number("fractionDigits")
-        made = filling.decimal(_first(least, above), _first(most, below), 2 if places is None else min(2, int(places)))
-        return format(made.normalize(), "f")
+        number = filling.decimal(
+            _first(least, above), _first(most, below), 2 if places is None else min(2, int(places))
+        )
+        return format(number.normalize(), "f")
     least = least if least is not None else above + 1 if above is not None else None
     most = most if most is not None else below - 1 if below is not None else None
     if most is None and digits is not None and (high is None or 10 ** int(digits) <= high):

@@ -196,12 +196,12 @@ class XsdValidator:
             for begin in range(0, len(body), _CHUNK):
                 parser.feed(body[begin : begin + _CHUNK])
                 if len(parser.feed_error_log) >= most:
-                    return _told(parser.feed_error_log, most)
+                    return _faults_of(parser.feed_error_log, most)
             parser.close()
         except (etree.XMLSyntaxError, etree.XMLSchemaError) as error:
-            return _told(parser.feed_error_log, most) or [fault(str(error))]
-        return _told(parser.feed_error_log, most)
+            return _faults_of(parser.feed_error_log, most) or [fault(str(error))]
+        return _faults_of(parser.feed_error_log, most)
 
 
-def _told(log: Iterable[etree._LogEntry], most: int) -> list[SchemaFault]:
+def _faults_of(log: Iterable[etree._LogEntry], most: int) -> list[SchemaFault]:
     return [fault(str(each.message)) for each in islice(log, most)]
