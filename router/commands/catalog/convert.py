@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,9 @@ from catalog.convert import Converted, convert, json_text, yaml_text
 from catalog.declared import Declarations
 from catalog.load import load
 from router.commands.arguments import Sources
-from router.errors import CatalogUnavailable, RouterError
-from router.sinks.tables.files import write_atomically
-from router.terminal import say, write_document
+from router.commands.documents import check_free, write_text
+from router.errors import CatalogUnavailable
+from router.terminal import say
 
 
 class Form(StrEnum):
@@ -42,8 +42,7 @@ def convert_catalog(
     Relative references stay as they are written: put the document beside the first source, or they lead elsewhere.
     What has an error is left out and named on standard error; `xrouter check` tells why.
     """
-    if output is not None and output.exists() and not force:
-        raise RouterError(f"{output} is there already", hint="choose another name, or write over it with --force")
+    check_free(output, force=force)
     declarations = Declarations()
     catalog = load(sources, network=True, declarations=declarations)
     if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
@@ -51,7 +50,7 @@ def convert_catalog(
         raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)
     done = convert(catalog, declarations, flatten=flatten)
     text = yaml_text(done.document) if _form(to, output) is Form.yaml else json_text(done.document)
-    _write(text.encode("utf-8"), output)
+    write_text(text, output)
     _tell(done)
 
 
@@ -59,21 +58,6 @@ def _form(to: Form | None, output: Path | None) -> Form:
     if to is not None:
         return to
     return Form.yaml if output is not None and output.suffix.lower() in (".yaml", ".yml") else Form.json
-
-
-def _write(data: bytes, output: Path | None) -> None:
-    if output is None:
-        write_document(data)
-        return
-    try:
-        write_atomically(output, lambda file: _fill(file, data))
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise RouterError(f"cannot write {output}: {reason}", hint="check the path and its rights") from error
-
-
-def _fill(file: BinaryIO, data: bytes) -> None:
-    file.write(data)
 
 
 def _tell(done: Converted) -> None:

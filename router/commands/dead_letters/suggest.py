@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.table import Table
@@ -16,7 +16,7 @@ from router.commands.dead_letters.suggesting.basis import Basis
 from router.commands.dead_letters.suggesting.suggesting import DRAFTABLE, LEAST, Suggested, Suggestion
 from router.commands.dead_letters.suggesting.suggesting import suggest as drafted
 from router.commands.dead_letters.suggesting.traits import Hides
-from router.errors import RouterError
+from router.commands.documents import check_free, write_text
 from router.letters.filters import Endpoints, Filter, Messages, Reasons, Since, Until, filter_of
 from router.letters.letter import Letter
 from router.letters.listing import standing_of, with_entries
@@ -25,9 +25,8 @@ from router.letters.reading import read_letters
 from router.letters.redaction import Marks, Redactor, marks_of_settings
 from router.letters.showing import printable
 from router.settings import Settings, load_settings
-from router.sinks.tables.files import write_atomically
 from router.state.ledger import LetterLedger
-from router.terminal import say, say_row, terminal, write_document
+from router.terminal import say, say_row, terminal
 
 _COLUMNS: Final = ("draft", "letters", "matched", "address or type", "properties")
 
@@ -69,8 +68,7 @@ def suggest(
     Each draft is tried by the router's own matcher on the letters it is for. Review them before use: what is literal
     and what is a placeholder is inferred. Nothing is changed but the file that is written.
     """
-    if output is not None and output.exists() and not force:
-        raise RouterError(f"{output} is there already", hint="choose another name, or write over it with --force")
+    check_free(output, force=force)
     settings = load_settings(config)
     reasons = reason or sorted(DRAFTABLE)
     wanted = filter_of(
@@ -83,7 +81,7 @@ def suggest(
     if suggestion.drafts:
         document = _merged(suggestion, basis) if merge else suggestion.fragment
         text = yaml_text(document) if _form(form, output) is Form.yaml else json_text(document)
-        _write(text.encode("utf-8"), output)
+        write_text(text, output)
     _tell(suggestion, settings, output, merge=merge)
 
 
@@ -116,21 +114,6 @@ def _form(form: Form | None, output: Path | None) -> Form:
     if form is not None:
         return form
     return Form.json if output is not None and output.suffix.lower() == ".json" else Form.yaml
-
-
-def _write(data: bytes, output: Path | None) -> None:
-    if output is None:
-        write_document(data)
-        return
-
-    def fill(file: BinaryIO) -> None:
-        file.write(data)
-
-    try:
-        write_atomically(output, fill)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise RouterError(f"cannot write {output}: {reason}", hint="check the path and its rights") from error
 
 
 def _tell(suggestion: Suggestion, settings: Settings, output: Path | None, *, merge: bool) -> None:
