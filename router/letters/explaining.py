@@ -11,7 +11,7 @@ import msgspec
 from catalog.model import Catalog
 from router.letters.letter import Letter
 from router.letters.redaction import HIDDEN, Redaction
-from router.matching.explanation import FITS, Candidate, EventExplained, Explainer, RecordExplained
+from router.matching.explanation import FITS, EventExplained, ExplainedCandidate, Explainer, RecordExplained
 from router.matching.records import RecordMatcher
 from router.settings import Settings
 
@@ -53,7 +53,7 @@ def _event(event: EventExplained, redaction: Redaction) -> EventExplained:
     )
 
 
-def _candidate(candidate: Candidate, redaction: Redaction) -> Candidate:
+def _candidate(candidate: ExplainedCandidate, redaction: Redaction) -> ExplainedCandidate:
     checks = tuple(
         replace(
             check,

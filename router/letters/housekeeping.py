@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from bindings.background import Background
 from router.errors import RouterError
-from router.letters.retention import Limits, purge
+from router.letters.retention import RetentionLimits, purge
 from router.logs import get_logger
 from router.settings import Settings
 
@@ -45,7 +45,7 @@ class Housekeeping:
 
     def _run(self) -> None:
         retention = self._settings.dead_letters.retention
-        limits = Limits(retention.age, retention.size)
+        limits = RetentionLimits(retention.age, retention.size)
         while not self._stop.is_set():
             try:
                 for removed in purge(self._settings, limits):

@@ -27,7 +27,7 @@ _CHUNK: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RetentionLimits:
     """What letters may stay: ``age`` zero is any, ``size`` 0 is any; as in :mod:`router.settings.dead_letters`."""
 
     age: timedelta = timedelta(0)
@@ -43,7 +43,9 @@ class Removed:
     bytes: int
 
 
-def purge(settings: Settings, limits: Limits, *, now: datetime | None = None, dry_run: bool = False) -> list[Removed]:
+def purge(
+    settings: Settings, limits: RetentionLimits, *, now: datetime | None = None, dry_run: bool = False
+) -> list[Removed]:
     """Remove what is beyond the limits; returns what that was by sink, those without anything left out.
 
     With *dry_run* nothing is changed.

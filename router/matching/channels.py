@@ -13,7 +13,7 @@ from catalog.definitions.targets import Target, target_of, targets_of
 from catalog.model import Catalog, Endpoint
 from catalog.schemas.codings import Framing
 from catalog.values import is_valid
-from router.matching.mapping import Origin
+from router.matching.mapping import ChannelOrigin
 from router.matching.ties import Ambiguous, Ties
 
 
@@ -29,7 +29,7 @@ class Channel:
     endpoints: tuple[str, ...]
     candidates: tuple[int, ...]
     owners: Mapping[int, str] = field(default_factory=dict)
-    origin: Origin = field(default_factory=lambda: Origin(""))
+    origin: ChannelOrigin = field(default_factory=lambda: ChannelOrigin(""))
     structured: bool = False
     framing: Framing = "auto"
 
@@ -70,7 +70,7 @@ class ChannelBuilder:
                 candidates.append(number)
                 for each in (number, *self._bases_of(number, endpoint)):
                     owners.setdefault(each, endpoint.xid)
-        origin = Origin(source_of(known[0]) if known else (xids[0] if xids else name), dict(context or {}))
+        origin = ChannelOrigin(source_of(known[0]) if known else (xids[0] if xids else name), dict(context or {}))
         return self._add(
             Channel(name, tuple(xids), tuple(dict.fromkeys(candidates)), owners, origin, structured, framing)
         )
@@ -85,7 +85,7 @@ class ChannelBuilder:
         numbers = [self._number(target) for target in targets if target is not None]
         for number in numbers:
             self._bases_of(number, None)
-        return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=Origin(name), framing=framing))
+        return self._add(Channel(name, (), tuple(dict.fromkeys(numbers)), origin=ChannelOrigin(name), framing=framing))
 
     def ties(self) -> Ties:
         """Return what decides between targets that match equally well."""

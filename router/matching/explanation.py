@@ -33,7 +33,7 @@ MAIN: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ExplainedCandidate:
     """One definition: what it asks and whether the record has it.
 
     ``schema`` is empty when no schema was looked at, ``fits``, or all that it finds wrong.
@@ -60,7 +60,7 @@ class EventExplained:
     place: int
     mode: str
     faults: tuple[str, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ExplainedCandidate, ...]
     more: int
     winner: str | None
     why: str
@@ -123,7 +123,7 @@ class Explainer:
     def _judged(self, decided: Decided) -> _Judged:
         facts, matcher = decided.outcomes.facts, self._matcher
         sets = matcher.index.match(facts.columns, facts.channels, facts.protocols, facts.events)
-        matched = matcher.resolver.drop_unequal(facts.columns, sets)
+        matched = matcher.chooser.drop_unequal(facts.columns, sets)
         left = matcher.checks.check(facts, matched).sets
         return _Judged(decided, matcher.index.classify(facts.columns), matched, left)
 
@@ -145,7 +145,7 @@ class Explainer:
 
     def _candidates(
         self, judged: _Judged, row: int, row_facts: Row
-    ) -> tuple[tuple[Candidate, ...], list[int], int | None]:
+    ) -> tuple[tuple[ExplainedCandidate, ...], list[int], int | None]:
         """Return the candidates in order, all that match and the nearest others, those that specificity leaves, and
         the target that takes the record, which may be a base that is no candidate.
         """
@@ -159,8 +159,8 @@ class Explainer:
         dropped = set(members(self._bits(judged.matched, row) & ~self._bits(judged.left, row)))
         left = [number for number in matching if number not in dropped]
         matched = MatchSet(sum(1 << n for n in left), row_facts.event, tuple(left))
-        best = self._matcher.resolver.most_specific(matched)
-        chosen = self._matcher.resolver.decided(matched, best) if len(best) > 1 else next(iter(best), None)
+        best = self._matcher.chooser.most_specific(matched)
+        chosen = self._matcher.chooser.decided(matched, best) if len(best) > 1 else next(iter(best), None)
         candidates = {
             number: self._candidate(number, checks, row_facts.event, verdicts.get(number, ()), dropped, best, chosen)
             for number, checks in checked.items()
@@ -176,7 +176,7 @@ class Explainer:
         return {number: tuple(map(str, faults)) or FITS for number, faults in by_target.items()}
 
     @staticmethod
-    def _promise(number: int, candidate: Candidate, dropped: bool, best: Sequence[int]) -> tuple[Any, ...]:
+    def _promise(number: int, candidate: ExplainedCandidate, dropped: bool, best: Sequence[int]) -> tuple[Any, ...]:
         """Order: the winner or those that tie, what else matches by specificity, then as they were ranked."""
         if not candidate.matches:
             return (3,)
@@ -192,7 +192,7 @@ class Explainer:
         dropped: set[int],
         best: Sequence[int],
         chosen: int | None,
-    ) -> Candidate:
+    ) -> ExplainedCandidate:
         target = self._matcher.targets[number]
         literals, characters = target.event_rank if event else target.native_rank
         failed = sum(not check.holds for check in checks)
@@ -206,9 +206,9 @@ class Explainer:
             verdict = "wins" if wins else "matches, and ties"
         elif target.xid in {base for each in best for base in self._matcher.targets[each].definition.base}:
             verdict = "matches, and is a base of the winner"
-        return Candidate(target.xid, tuple(checks), schema, literals, characters, verdict, wins)
+        return ExplainedCandidate(target.xid, tuple(checks), schema, literals, characters, verdict, wins)
 
-    def _why(self, candidates: Sequence[Candidate], best: Sequence[int], winner: str | None) -> str:
+    def _why(self, candidates: Sequence[ExplainedCandidate], best: Sequence[int], winner: str | None) -> str:
         matching = [each for each in candidates if each.matches]
         left = [each for each in matching if not each.verdict.endswith("rejects the data")]
         if not candidates:

@@ -26,7 +26,7 @@ from router.matching.attributes import Types, always_valid, name_fault, of_types
 from router.matching.context import Slot
 from router.matching.index.columns import Columns, Int
 from router.matching.index.ragged import Ragged
-from router.matching.verdicts import Resolver
+from router.matching.verdicts import WinnerChooser
 
 Default = Literal["id", "time", "datacontenttype", "partitionkey"]
 DEFAULTS: Final[tuple[Default, ...]] = ("id", "time", "datacontenttype", "partitionkey")
@@ -80,7 +80,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ChannelOrigin:
     """What a channel adds: the default ``source``, and context attributes from settings."""
 
     source: str
@@ -100,7 +100,9 @@ class Defaults:
     partitionkey: pa.StringArray
 
 
-def program_of(definition: Definition, supplied: frozenset[str], origin: Origin, *, envelope: bool = True) -> Program:
+def program_of(
+    definition: Definition, supplied: frozenset[str], origin: ChannelOrigin, *, envelope: bool = True
+) -> Program:
     """Compile the mapping of a definition, given the names of the placeholders that matching supplies.
 
     ``envelope`` tells whether it declares the CloudEvents envelope on this channel, by itself or by default.
@@ -146,7 +148,7 @@ def _absolute(prop: Property, definition: Definition) -> Property:
     return replace(prop, value=definition.schemauri) if prop.name == "dataschema" else prop
 
 
-def _declared(prop: Property, supplied: frozenset[str], origin: Origin) -> tuple[tuple[Piece, ...], str]:
+def _declared(prop: Property, supplied: frozenset[str], origin: ChannelOrigin) -> tuple[tuple[Piece, ...], str]:
     """Return the pieces of a declared attribute, and the first placeholder that nothing supplies."""
     if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
         return (), ""
@@ -169,7 +171,7 @@ def _declared(prop: Property, supplied: frozenset[str], origin: Origin) -> tuple
     return tuple(pieces), ""
 
 
-def _left(definition: Definition, origin: Origin) -> dict[str, tuple[Piece, ...]]:
+def _left(definition: Definition, origin: ChannelOrigin) -> dict[str, tuple[Piece, ...]]:
     left: dict[str, tuple[Piece, ...]] = {name: (Piece(default=name),) for name in DEFAULTS}
     left["source"] = (Piece(origin.source),)
     left["type"] = (Piece(definition.messageid),)
@@ -181,8 +183,8 @@ def _left(definition: Definition, origin: Origin) -> dict[str, tuple[Piece, ...]
 class Mapper:
     """Maps the native rows of a batch. One per plan; programs are compiled when first needed and kept."""
 
-    def __init__(self, resolver: Resolver, targets: Sequence[Target], origins: Sequence[Origin]) -> None:
-        self._resolver = resolver
+    def __init__(self, chooser: WinnerChooser, targets: Sequence[Target], origins: Sequence[ChannelOrigin]) -> None:
+        self._chooser = chooser
         self._targets = targets
         self._origins = origins
         self._programs: dict[tuple[int, int], int] = {}
@@ -194,7 +196,7 @@ class Mapper:
         """Return the number of the program that maps this target's native records on that channel."""
         known = self._programs.get((target, channel))
         if known is None:
-            slots = {slot.name: slot for slot in self._resolver.slots(target, event=False)}
+            slots = {slot.name: slot for slot in self._chooser.slots(target, event=False)}
             seen = self._targets[target]
             origin = self._origins[channel]
             compiled = program_of(seen.definition, frozenset(slots), origin, envelope=seen.envelope)
@@ -228,7 +230,7 @@ class Mapper:
 
     def _layout(self) -> _Laid:
         if self._laid is None:
-            self._laid = _Laid(self.programs, self._slots, self._resolver)
+            self._laid = _Laid(self.programs, self._slots, self._chooser)
         return self._laid
 
     def _piece_values(
@@ -247,7 +249,7 @@ class Mapper:
         texts = kinds == _TEXT
         indices[texts] = laid.arguments[pieces[texts]]
         slots = np.flatnonzero(kinds == _SLOT)
-        taken = self._resolver.slot_values(columns, rows[owners[slots]], laid.arguments[pieces[slots]])
+        taken = self._chooser.slot_values(columns, rows[owners[slots]], laid.arguments[pieces[slots]])
         taken = _encoded(taken, laid.encodes[pieces[slots]])
         indices[slots] = len(laid.texts) + np.arange(len(slots))
         pools = [laid.texts, taken]
@@ -277,7 +279,9 @@ def _usable(values: pa.StringArray) -> pa.StringArray:
 class _Laid:
     """Programs as flat arrays: programs -> attributes -> pieces."""
 
-    def __init__(self, programs: Sequence[Program], slots: Sequence[Mapping[str, Slot]], resolver: Resolver) -> None:
+    def __init__(
+        self, programs: Sequence[Program], slots: Sequence[Mapping[str, Slot]], chooser: WinnerChooser
+    ) -> None:
         lists: list[list[int]] = []
         attributes: list[Attribute] = []
         piece_lists: list[list[int]] = []
@@ -288,7 +292,7 @@ class _Laid:
             for attribute in program.attributes:
                 attributes.append(attribute)
                 piece_lists.append(list(range(len(flat), len(flat) + len(attribute.pieces))))
-                flat.extend(_flat(piece, named, texts, resolver) for piece in attribute.pieces)
+                flat.extend(_flat(piece, named, texts, chooser) for piece in attribute.pieces)
         self.attributes = Ragged(lists)
         self.pieces = Ragged(piece_lists)
         self._mapped = attributes
@@ -320,11 +324,13 @@ class _Laid:
         return faults
 
 
-def _flat(piece: Piece, named: Mapping[str, Slot], texts: dict[str, int], resolver: Resolver) -> tuple[int, int, bool]:
+def _flat(
+    piece: Piece, named: Mapping[str, Slot], texts: dict[str, int], chooser: WinnerChooser
+) -> tuple[int, int, bool]:
     if piece.default is not None:
         return _DEFAULT, DEFAULTS.index(piece.default), False
     if piece.name:
-        return _SLOT, resolver.slot_number(named[piece.name]), piece.encode
+        return _SLOT, chooser.slot_number(named[piece.name]), piece.encode
     return _TEXT, texts.setdefault(piece.text, len(texts)), False
 
 

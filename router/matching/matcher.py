@@ -26,7 +26,7 @@ from router.matching.index.index import MatchIndex
 from router.matching.mapping import Mapper
 from router.matching.nearest import Nearest, Row
 from router.matching.ties import Ties
-from router.matching.verdicts import AMBIGUOUS, Resolver, Verdicts
+from router.matching.verdicts import AMBIGUOUS, Verdicts, WinnerChooser
 
 EXPLANATIONS: Final = 1_000
 """Records of one batch that are explained; alike ones share an explanation, the rest have none."""
@@ -74,9 +74,9 @@ class Matcher:
         self.targets = tuple(targets)
         self.channels = tuple(channels)
         self.index = MatchIndex(self.targets, [channel.candidates for channel in channels], list(BINDINGS))
-        self.resolver = Resolver(self.index, ties)
+        self.chooser = WinnerChooser(self.index, ties)
         self.checks = PayloadChecks(self.index, self.channels, payloads, validation)
-        self.mapper = Mapper(self.resolver, self.targets, [channel.origin for channel in channels])
+        self.mapper = Mapper(self.chooser, self.targets, [channel.origin for channel in channels])
         self.nearest = Nearest(self.index, list(BINDINGS), [channel.candidates for channel in channels])
         self._sniffs: dict[tuple[int, str], bool] = {}
 
@@ -98,8 +98,8 @@ class Matcher:
 
     def _decided(self, facts: Facts) -> tuple[Checked, Verdicts, Int]:
         sets = self.index.match(facts.columns, facts.channels, facts.protocols, facts.events)
-        checked = self.checks.check(facts, self.resolver.drop_unequal(facts.columns, sets))
-        verdicts = self.resolver.resolve(checked.sets)
+        checked = self.checks.check(facts, self.chooser.drop_unequal(facts.columns, sets))
+        verdicts = self.chooser.resolve(checked.sets)
         winners = verdicts.winners.copy()
         winners[np.fromiter(facts.faults, np.int64, len(facts.faults))] = -1
         return checked, verdicts, winners
@@ -111,7 +111,7 @@ class Matcher:
         outcomes = Outcomes(facts, winners, pa.nulls(0), {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0))
         self._map(outcomes)
         # The context of rows that mapping turned into dead letters is of no use any more, so it is taken after.
-        outcomes.contexts = self.resolver.contexts(columns, winners, facts.events)
+        outcomes.contexts = self.chooser.contexts(columns, winners, facts.events)
         self._reject(outcomes, checked)
         self._explain(outcomes, verdicts.winners, verdicts.sets)
         self._tell_ties(outcomes, verdicts)
@@ -125,8 +125,8 @@ class Matcher:
                 continue
             number = int(verdicts.sets[row])
             if number not in texts:
-                best = self.resolver.most_specific(self.index.sets[number])
-                texts[number] = self.resolver.ties.explanation(self.targets, best)
+                best = self.chooser.most_specific(self.index.sets[number])
+                texts[number] = self.chooser.ties.explanation(self.targets, best)
             outcomes.ties[row] = texts[number]
 
     def _map(self, outcomes: Outcomes) -> None:
@@ -186,7 +186,7 @@ class Matcher:
                 outcomes.reasons[row] = "no-candidates"
                 outcomes.details[row] = "the endpoint is unknown or has no message definitions"
             elif chosen[row] == AMBIGUOUS:
-                best = self.resolver.most_specific(self.index.sets[int(sets[row])])
+                best = self.chooser.most_specific(self.index.sets[int(sets[row])])
                 outcomes.reasons[row] = "ambiguous"
                 outcomes.details[row] = "equally specific: " + ", ".join(self.targets[n].xid for n in best)
             else:

@@ -36,7 +36,7 @@ _HEADER: Final = "headers."
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class NumberedRecord:
     """One line that is a record, and its place among the lines."""
 
     number: int
@@ -49,7 +49,7 @@ class Decided:
     """Outcomes of records that were matched together; the sources of their facts number the entries."""
 
     outcomes: Outcomes
-    entries: list[Entry]
+    entries: list[NumberedRecord]
 
 
 class RecordMatcher:
@@ -106,14 +106,14 @@ class RecordMatcher:
     def judge(self, lines: list[bytes | str]) -> tuple[dict[int, dict[str, Any]], list[Decided]]:
         """Match these lines; returns the outcomes of those that are no records by number, and what became of others."""
         failed: dict[int, dict[str, Any]] = {}
-        kafka: list[Entry] = []
+        kafka: list[NumberedRecord] = []
         raw = RawFacts(self.matcher.index.keys)
-        others: list[Entry] = []
+        others: list[NumberedRecord] = []
         for number, line in enumerate(lines):
             try:
                 record = parse_record(line)
                 binding = _binding(record)
-                entry = Entry(number, record, binding.parts(record.native))
+                entry = NumberedRecord(number, record, binding.parts(record.native))
             except RecordError as error:
                 failed[number] = _dead("undecodable", str(error))
                 continue
@@ -132,7 +132,7 @@ class RecordMatcher:
             return self._fixed
         return self._channels.get(record.endpoint if record.endpoint is not None else EVERYTHING, -1)
 
-    def _raw(self, source: int, binding: Binding, entry: Entry) -> RawRow:
+    def _raw(self, source: int, binding: Binding, entry: NumberedRecord) -> RawRow:
         record, channel = entry.record, self._channel(entry.record)
         return RawRow(
             source,
@@ -145,7 +145,7 @@ class RecordMatcher:
             record.time,
         )
 
-    def _kafka(self, entries: list[Entry]) -> Facts:
+    def _kafka(self, entries: list[NumberedRecord]) -> Facts:
         rows = [_kafka_row(entry) for entry in entries]
         batch = pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
         channels = np.array([self._channel(entry.record) for entry in entries], np.int64)
@@ -167,7 +167,7 @@ class RecordMatcher:
         for source, events in batches.items():
             yield decided.entries[source].number, {"outcome": "batch", "events": events}
 
-    def _outcome(self, outcomes: Outcomes, row: int, entry: Entry) -> dict[str, Any]:
+    def _outcome(self, outcomes: Outcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         winner = int(outcomes.winners[row])
         if winner < 0:
             return _dead(outcomes.reasons[row], outcomes.details[row], outcomes.nearest.get(row, []))
@@ -179,14 +179,14 @@ class RecordMatcher:
             **({"ambiguous": outcomes.ties[row]} if row in outcomes.ties else {}),
         }
 
-    def _attributes(self, outcomes: Outcomes, row: int, entry: Entry) -> dict[str, str]:
+    def _attributes(self, outcomes: Outcomes, row: int, entry: NumberedRecord) -> dict[str, str]:
         if not outcomes.facts.events[row]:
             entries = outcomes.attributes[int(np.searchsorted(outcomes.mapped, row))].as_py()
             return {each["key"]: each["value"].decode("utf-8") for each in entries}
         return dict(envelope_of_row(outcomes.facts, row, entry).attributes)
 
 
-def envelope_of_row(facts: Facts, row: int, entry: Entry) -> Envelope:
+def envelope_of_row(facts: Facts, row: int, entry: NumberedRecord) -> Envelope:
     """Return the envelope of a fact row; Kafka rows that columns settle are read anew."""
     reading = facts.readings.get(row)
     if reading is not None:
@@ -214,7 +214,7 @@ def _timestamp(text: str | None) -> str | None:
     return text if text is not None and is_timestamp(text) else None
 
 
-def _kafka_row(entry: Entry) -> dict[str, Any]:
+def _kafka_row(entry: NumberedRecord) -> dict[str, Any]:
     record, parts = entry.record, entry.parts
     key = first(parts, "key")
     return {

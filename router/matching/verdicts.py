@@ -37,7 +37,7 @@ class Verdicts:
     ties: Int
 
 
-class Resolver:
+class WinnerChooser:
     """Chooses winners and takes their context out, for the targets of one index."""
 
     def __init__(self, index: MatchIndex, ties: Ties | None = None) -> None:

@@ -13,7 +13,7 @@ from router.matching.conformance import mismatches, rejection_detail
 from router.matching.index.columns import Int
 from router.matching.matcher import Matcher, Outcomes
 from router.routing.limits import SizeLimits
-from router.routing.routes import DEAD, Routes, Rule
+from router.routing.routes import DEAD, RouteRule, Routes
 from router.routing.row_values import combinations
 from router.routing.settled import Settled
 from router.settings.names import dead_letter_values, event_values, missing_value, value_name
@@ -45,7 +45,7 @@ class Pair:
 
     message: str | None
     endpoint: str | None
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[RouteRule, ...] = ()
     known: Mapping[str, str] | None = None
     wanted: frozenset[str] = frozenset()
     decision: Decision | None = None
@@ -118,7 +118,7 @@ class Destinations:
         """Tell whether a route holds bodies of that channel against schemas which matching itself does not look at."""
         if channel < 0 or self._routes.uniform:
             return False
-        checks, bases = self._matcher.checks, self._matcher.resolver.ties.bases
+        checks, bases = self._matcher.checks, self._matcher.chooser.ties.bases
         own = self._matcher.channels[channel].candidates
         return any(
             self._always[rule.route]

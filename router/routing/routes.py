@@ -52,7 +52,7 @@ class Condition:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RouteRule:
     """What is left of a route's conditions where the rest is known to hold."""
 
     route: int
@@ -107,10 +107,10 @@ class Routes:
             [*((letter_number(number), route.to) for number, route in self._letters), (DEAD, self._default)]
         )
 
-    def rules(self, message: str, endpoint: str, known: Known) -> tuple[Rule, ...]:
+    def rules(self, message: str, endpoint: str, known: Known) -> tuple[RouteRule, ...]:
         """Return the routes that can take records of this definition and endpoint, in order; the last always does."""
         group = event_values(message, endpoint, "", {})["messagegroup"]
-        left: list[Rule] = []
+        left: list[RouteRule] = []
         for number, route, conditions in self._events:
             when = route.when
             in_group = _any(when.messagegroup, group) or _any(when.messagegroup, message.rpartition("/messages/")[0])
@@ -119,7 +119,7 @@ class Routes:
             values = {each.name: known(each.name) for each in conditions}
             if not all(each.pattern.fullmatch(text) for each in conditions if (text := values[each.name]) is not None):
                 continue
-            left.append(Rule(number, tuple(each for each in conditions if values[each.name] is None)))
+            left.append(RouteRule(number, tuple(each for each in conditions if values[each.name] is None)))
             if not left[-1].conditions:
                 break
         return tuple(left)

@@ -24,7 +24,7 @@ class Settled:
     """
 
     def __init__(self, matcher: Matcher, channel: int, target: int, *, event: bool) -> None:
-        self._names = frozenset(slot.name for slot in matcher.resolver.slots(target, event=event))
+        self._names = frozenset(slot.name for slot in matcher.chooser.slots(target, event=event))
         seen = matcher.targets[target]
         self.unmappable = ""
         if event:

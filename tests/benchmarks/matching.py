@@ -34,7 +34,7 @@ from router.judging.plan import Plan
 from router.matching.channels import ChannelBuilder
 from router.matching.index.columns import Columns, Int, SplitColumn
 from router.matching.index.index import MatchIndex
-from router.matching.verdicts import Resolver
+from router.matching.verdicts import WinnerChooser
 from router.settings import settings_from_dict
 from router.spark.ivy import IvyError
 from tests.benchmarks import event_ruler
@@ -115,26 +115,26 @@ def batch_of(size: int, chosen: random.Random) -> Batch:
 
 
 class Engine:
-    """The index and the resolver of one catalog, as ``run`` has them."""
+    """The index and the chooser of one catalog, as ``run`` has them."""
 
     def __init__(self, catalog: Catalog) -> None:
         builder = ChannelBuilder(catalog)
         builder.endpoints("bench", [ENDPOINT])
         self.index = MatchIndex(builder.targets, [each.candidates for each in builder.channels], list(BINDINGS))
-        self.resolver = Resolver(self.index)
+        self.chooser = WinnerChooser(self.index)
 
     def match(self, batch: Batch) -> tuple[Columns, Int]:
         """Return the columns of a batch, split as far as matching needs, and the winners."""
         columns = batch.columns()
         zeros = np.zeros(columns.rows, np.int64)
         sets = self.index.match(columns, zeros, batch.protocols, zeros + 1)
-        winners = self.resolver.resolve(self.resolver.drop_unequal(columns, sets)).winners
+        winners = self.chooser.resolve(self.chooser.drop_unequal(columns, sets)).winners
         return columns, winners
 
     def match_and_extract(self, batch: Batch) -> None:
         """Match a batch and take all placeholders out."""
         columns, winners = self.match(batch)
-        self.resolver.contexts(columns, winners, np.ones(columns.rows, np.int64))
+        self.chooser.contexts(columns, winners, np.ones(columns.rows, np.int64))
 
     def check(self, batch: Batch) -> None:
         """Fail unless every row is won by the definition it was made from."""
@@ -180,7 +180,7 @@ class Bench:
         start = time.perf_counter()
         self.engine = Engine(catalog)
         self.compile_seconds = time.perf_counter() - start
-        self.pickled = len(pickle.dumps((self.engine.index, self.engine.resolver)))
+        self.pickled = len(pickle.dumps((self.engine.index, self.engine.chooser)))
         chosen = random.Random(7)
         self.batches = [batch_of(size, chosen) for _ in range(batches)]
         self.match, self.both = Clock(), Clock()
@@ -265,7 +265,7 @@ def report(benches: Sequence[Bench], rounds: int, rows: int) -> str:
     judge = judge_bytes(many.size)
     told = "under" if judge < PLAN_LIMIT_BYTES else "OVER"
     lines.append(
-        f"pickled, {many.size:,d} definitions   index and resolver {many.pickled:,d} bytes, "
+        f"pickled, {many.size:,d} definitions   index and chooser {many.pickled:,d} bytes, "
         f"the whole plan as workers get it {judge:,d}: {told} {PLAN_LIMIT_BYTES:,d}"
     )
     if benches[0].ruler is not None:

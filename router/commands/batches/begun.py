@@ -32,7 +32,7 @@ ANSWER_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class PartitionRange:
     """What a batch takes of one partition: from ``start`` (included) to ``end`` (not); None is not known."""
 
     source: str
@@ -56,7 +56,7 @@ class OpenBatch:
     since: datetime | None
     hold: Hold | None
     park: Park | None
-    ranges: tuple[Range, ...]
+    ranges: tuple[PartitionRange, ...]
 
     @property
     def records(self) -> int | None:
@@ -151,7 +151,7 @@ def router_queries(settings: Settings) -> Mapping[str, Any] | None:
     return queries if isinstance(queries, dict) else None
 
 
-def _ranges(state: State, query: str, generation: Generation, batch: int) -> Iterator[Range]:
+def _ranges(state: State, query: str, generation: Generation, batch: int) -> Iterator[PartitionRange]:
     starts, ends = bounds(generation, batch)
     if query == INBOX and "partitions" in ends:
         yield from _inbox_ranges(state, starts, ends)
@@ -161,12 +161,12 @@ def _ranges(state: State, query: str, generation: Generation, batch: int) -> Ite
             start = starts.get(topic, {}).get(number)
             known = start is not None and start >= 0
             if not known or end != start:
-                yield Range(
+                yield PartitionRange(
                     f"{topic}-{number}", str(start) if known else None, str(end), end - start if known else None
                 )
 
 
-def _inbox_ranges(state: State, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[Range]:
+def _inbox_ranges(state: State, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[PartitionRange]:
     try:
         view = InboxView(state.inbox)
         known = places_of(starts, view.layout.inbox) if starts else {}
@@ -175,7 +175,9 @@ def _inbox_ranges(state: State, starts: Mapping[str, Any], ends: Mapping[str, An
             start = known[number] if number in known else view.first(number)
             if start != end:
                 count = view.count(number, start, end)
-                yield Range(f"inbox-{number}", f"{start.segment}:{start.row}", f"{end.segment}:{end.row}", count)
+                yield PartitionRange(
+                    f"inbox-{number}", f"{start.segment}:{start.row}", f"{end.segment}:{end.row}", count
+                )
     except (InboxError, OSError) as error:
         raise RouterError(
             f"the inbox of {state.root} cannot be read: {error}", hint="look at the router's log"

@@ -10,7 +10,7 @@ import typer
 
 from bindings.private import open_to
 from router.errors import RouterError
-from router.letters.retention import Limits, purge
+from router.letters.retention import RetentionLimits, purge
 from router.logs import configure_logs
 from router.settings import load_settings
 from router.settings.security import retention_cautions
@@ -33,7 +33,7 @@ def purge_letters(
     if older is None and not retention.on:
         hint = "give --older AGE, or set dead_letters.retention in the settings"
         raise RouterError("nothing says which dead letters are to be removed", hint=hint)
-    limits = Limits(retention.age, retention.size) if older is None else Limits(_age(older))
+    limits = RetentionLimits(retention.age, retention.size) if older is None else RetentionLimits(_age(older))
     for _, caution in retention_cautions(settings):
         say(f"xrouter: {caution}", err=True)
     removals = purge(settings, limits, dry_run=dry_run)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TextIO
 
 from catalog.escaping import one_line
-from router.matching.explanation import FITS, Candidate, EventExplained, RecordExplained
+from router.matching.explanation import FITS, EventExplained, ExplainedCandidate, RecordExplained
 from router.matching.nearest import Check
 from router.terminal import styled, terminal
 
@@ -74,7 +74,7 @@ class Teller:
             yield f"  why: {event.why}", ""
         yield from self._outcome(event.outcome)
 
-    def _candidate(self, candidate: Candidate) -> Iterator[Line]:
+    def _candidate(self, candidate: ExplainedCandidate) -> Iterator[Line]:
         good = candidate.matches and candidate.schema in ((), FITS)
         style = "bold green" if candidate.wins else "green" if good else "yellow"
         sign = self._yes if good else self._no

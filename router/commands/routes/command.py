@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from router.commands.arguments import Format, usable_catalog
-from router.commands.routes.survey import UNKNOWN, Aim, Survey, survey
+from router.commands.routes.survey import UNKNOWN, Aim, RouteSurvey, survey
 from router.judging.plan import Plan
 from router.settings import load_settings
 from router.terminal import say_json_lines, say_row, terminal
@@ -49,7 +49,7 @@ def routes(
         console.print(note)
 
 
-def _objects(surveyed: Survey) -> Iterator[dict[str, Any]]:
+def _objects(surveyed: RouteSurvey) -> Iterator[dict[str, Any]]:
     """Yield what is found as the objects of the JSON form, which is stable."""
     for flow in surveyed.flows:
         ways = [{"route": way.route, "values": way.values, "sinks": _named(way.aims)} for way in flow.ways]
@@ -79,7 +79,7 @@ def _named(aims: Iterable[Aim]) -> list[dict[str, str]]:
     return [{"sink": aim.sink, "destination": aim.destination} for aim in aims]
 
 
-def _events(surveyed: Survey) -> Iterator[Row]:
+def _events(surveyed: RouteSurvey) -> Iterator[Row]:
     for flow in surveyed.flows:
         kind = "" if flow.records == "all" else f" ({flow.records})"
         for place, way in enumerate(flow.ways):
@@ -87,7 +87,7 @@ def _events(surveyed: Survey) -> Iterator[Row]:
             yield flow.endpoint, flow.message + kind, str(way.route), when, _aims(way.aims)
 
 
-def _letters(surveyed: Survey) -> Iterator[Row]:
+def _letters(surveyed: RouteSurvey) -> Iterator[Row]:
     for each in surveyed.letters:
         endpoints = ", ".join("-" if xid == UNKNOWN else xid for xid in each.endpoints)
         route = "dead_letters" if each.route is None else str(each.route)
@@ -102,7 +102,7 @@ def _aims(aims: Iterable[Aim]) -> str:
     return ", ".join(f"{aim.sink}: {aim.destination}" for aim in aims)
 
 
-def _notes(surveyed: Survey) -> Iterator[str]:
+def _notes(surveyed: RouteSurvey) -> Iterator[str]:
     if surveyed.unreached:
         yield f"Routes that nothing reaches: {', '.join(map(str, surveyed.unreached))}"
     if surveyed.unrouted:

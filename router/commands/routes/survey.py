@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from catalog.model import Finding
 from router.judging.plan import Plan
-from router.routing.routes import DEAD, Known, Rule, letter_number
+from router.routing.routes import DEAD, Known, RouteRule, letter_number
 from router.routing.settled import Settled
 from router.settings import REASONS, Settings, event_routes
 from router.settings.names import (
@@ -71,7 +71,7 @@ class LetterFlow:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class RouteSurvey:
     """Everything of one plan. ``unreached`` are routes that nothing takes, ``unrouted`` definitions that no source has.
 
     ``left_over`` are definitions that only the last route of events takes, where there are others.
@@ -84,7 +84,7 @@ class Survey:
     left_over: tuple[str, ...]
 
 
-def survey(plan: Plan) -> Survey:
+def survey(plan: Plan) -> RouteSurvey:
     """Return who goes where."""
     flows = tuple(_flows(plan))
     letters = tuple(_letters(plan))
@@ -93,7 +93,7 @@ def survey(plan: Plan) -> Survey:
     matcher = plan.judge.matcher
     reached = {matcher.targets[target].xid for channel in matcher.channels for target in channel.candidates}
     others = {flow.message for flow in flows for way in flow.ways if way.route != events[-1]}
-    return Survey(
+    return RouteSurvey(
         flows,
         letters,
         tuple(number for number in range(len(plan.settings.routes)) if number not in used),
@@ -154,7 +154,7 @@ def _letters(plan: Plan) -> Iterator[LetterFlow]:
             yield LetterFlow((ALL,) if len(groups) == 1 else tuple(members), reasons, number, aims)
 
 
-def _way(settings: Settings, rule: Rule, known: Known) -> Way:
+def _way(settings: Settings, rule: RouteRule, known: Known) -> Way:
     names = dict.fromkeys(settings.routes[rule.route].to)
     aims = tuple(Aim(name, _destination(settings, name, known)) for name in names)
     return Way(rule.route, {each.name: each.globs for each in rule.conditions}, aims)

@@ -9,7 +9,7 @@ from typing import Final
 
 from router.commands.dead_letters.suggesting.bodies import commonest, labels_of, numbered, purity
 from router.commands.dead_letters.suggesting.clusters import Pattern, clusters_of
-from router.commands.dead_letters.suggesting.sampling import Reservoir, Shape
+from router.commands.dead_letters.suggesting.sampling import RecordShape, Reservoir
 from router.commands.dead_letters.suggesting.traits import Traits
 from router.commands.dead_letters.suggesting.words import looks_like_id, words_of
 
@@ -31,7 +31,7 @@ class Bundle:
     content type as the protocol has it, of events the address. Keys in ``barred`` are not asked for.
     """
 
-    shape: Shape
+    shape: RecordShape
     records: tuple[Traits, ...]
     pattern: Pattern | None = None
     pins: tuple[tuple[str, str], ...] = ()
@@ -50,7 +50,7 @@ class Bundle:
         return self.shape.endpoint, self.shape.protocol, self.shape.event
 
 
-def bundles_of(shape: Shape, sample: Reservoir) -> list[Bundle]:
+def bundles_of(shape: RecordShape, sample: Reservoir) -> list[Bundle]:
     """Part the sample of a shape into bundles; each record is in exactly one."""
     share = sample.seen / len(sample.kept)
     whole = Bundle(shape, tuple(sample.kept), share=share)

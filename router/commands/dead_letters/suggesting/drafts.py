@@ -25,7 +25,7 @@ _URIS: Final = frozenset({"uri", "urireference", "uritemplate"})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedProperty:
     """One property of a draft: what definitions write as ``{type, value, required}``, under its key."""
 
     key: str
@@ -46,7 +46,7 @@ class Draft:
     bundle: Bundle
     messageid: str
     datacontenttype: str | None
-    asked: tuple[Asked, ...]
+    asked: tuple[AskedProperty, ...]
     schema: Mapping[str, Any] | None = None
 
     @property
@@ -68,7 +68,7 @@ def draft_of(bundle: Bundle, hides: Hides = never) -> Draft:
     asked = [each for each in drafted if each is not None]
     asked += _presence(columns, telling, {each.key for each in asked})
     if bundle.pinned and bundle.shape.media and bundle.records[0].content_key:
-        asked.append(Asked(bundle.records[0].content_key, bundle.shape.media))
+        asked.append(AskedProperty(bundle.records[0].content_key, bundle.shape.media))
     media = bundle.shape.media if is_media_type(bundle.shape.media) else None
     media = None if media and media.startswith("application/cloudevents") else media
     return Draft(bundle, "", media, tuple(asked), _schema(bundle, hides))
@@ -138,7 +138,7 @@ def _mute(column: Column) -> Column:
     return replace(column, pieces=None)
 
 
-def _asked(column: Column, number: int, names: Mapping[Place, str]) -> Asked | None:
+def _asked(column: Column, number: int, names: Mapping[Place, str]) -> AskedProperty | None:
     """Return a property with its literal or template; None for one that cannot be written as valid."""
     texts: list[str] = []
     gap = 0
@@ -153,10 +153,10 @@ def _asked(column: Column, number: int, names: Mapping[Place, str]) -> Asked | N
         return None
     kind = _type(column.key)
     valid = gap or is_valid(kind, value)
-    return Asked(column.key, value, None if valid else "string")
+    return AskedProperty(column.key, value, None if valid else "string")
 
 
-def _presence(columns: list[Column], telling: set[int], known: set[str]) -> Iterator[Asked]:
+def _presence(columns: list[Column], telling: set[int], known: set[str]) -> Iterator[AskedProperty]:
     """Give the properties that are asked for without a value: those always there, then some that often are."""
     rest = [
         column
@@ -168,7 +168,7 @@ def _presence(columns: list[Column], telling: set[int], known: set[str]) -> Iter
     often = [column for column in rest if not column.always and column.share >= _OFTEN]
     for column in (always + often)[: max(0, MOST_PROPERTIES - len(known))]:
         kind = _type(column.key)
-        yield Asked(column.key, None, "string" if kind not in ("string", "symbol") else None, column.always)
+        yield AskedProperty(column.key, None, "string" if kind not in ("string", "symbol") else None, column.always)
 
 
 def _type(key: str) -> str:

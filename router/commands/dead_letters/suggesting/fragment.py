@@ -22,7 +22,7 @@ _LONGEST: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacedDraft:
     """A draft with its id, in the group that it goes into."""
 
     draft: Draft
@@ -34,13 +34,13 @@ class Placed:
         return f"{self.placement.group}/messages/{self.draft.messageid}"
 
 
-def placed(drafts: Sequence[Draft], placements: Mapping[tuple[str, str], Placement], basis: Basis) -> list[Placed]:
+def placed(drafts: Sequence[Draft], placements: Mapping[tuple[str, str], Placement], basis: Basis) -> list[PlacedDraft]:
     """Give every draft an id that its group has not, made of what is literal in it; *placements* by endpoint, protocol.
 
     The same drafts in the same order get the same ids.
     """
     taken = {xid.lower() for xid in basis.declarations.messages}
-    placed_drafts: list[Placed] = []
+    placed_drafts: list[PlacedDraft] = []
     for draft in drafts:
         placement = placements[draft.bundle.shape.endpoint, draft.bundle.shape.protocol]
         name = _name_of(draft)
@@ -48,7 +48,7 @@ def placed(drafts: Sequence[Draft], placements: Mapping[tuple[str, str], Placeme
         while f"{placement.group}/messages/{chosen}".lower() in taken:
             chosen, number = f"{name}.{number}", number + 1
         taken.add(f"{placement.group}/messages/{chosen}".lower())
-        placed_drafts.append(Placed(replace(draft, messageid=chosen), placement))
+        placed_drafts.append(PlacedDraft(replace(draft, messageid=chosen), placement))
     return placed_drafts
 
 
@@ -61,7 +61,7 @@ def attachments(placements: Iterable[Placement]) -> dict[str, list[str]]:
     return groups
 
 
-def fragment_of(drafts: Sequence[Placed]) -> dict[str, Any]:
+def fragment_of(drafts: Sequence[PlacedDraft]) -> dict[str, Any]:
     """Return the fragment; equal schemas of one group are written once."""
     groups: dict[str, dict[str, Any]] = {}
     schemas: dict[str, dict[str, Any]] = {}
@@ -85,7 +85,7 @@ def fragment_of(drafts: Sequence[Placed]) -> dict[str, Any]:
     return {"specversion": SPECVERSION, **{key: collections[key] for key in collections if collections[key]}}
 
 
-def _group_form(placement: Placement, drafts: Sequence[Placed]) -> dict[str, Any]:
+def _group_form(placement: Placement, drafts: Sequence[PlacedDraft]) -> dict[str, Any]:
     """Return a group with the defaults it has, or, when it is a new one, with the one protocol of all that is in it."""
     protocol = placement.protocol
     own = {each.placement.protocol for each in drafts if each.placement.group == placement.group}

@@ -13,9 +13,9 @@ from catalog.values import whole_number
 from router.commands.dead_letters.suggesting.basis import FRAGMENT, Basis
 from router.commands.dead_letters.suggesting.bundles import Bundle, joined
 from router.commands.dead_letters.suggesting.drafts import Draft
-from router.commands.dead_letters.suggesting.fragment import Placed, attachments, fragment_of, placed
+from router.commands.dead_letters.suggesting.fragment import PlacedDraft, attachments, fragment_of, placed
 from router.commands.dead_letters.suggesting.placement import Placement
-from router.commands.dead_letters.suggesting.verification import Trial, tried
+from router.commands.dead_letters.suggesting.verification import DraftTrial, tried
 
 UNMATCHED: Final = "that other drafts are for, or none can be"
 AIMLESS: Final = "that have nothing in common to be told by"
@@ -31,10 +31,10 @@ class Attempt:
     ``dropped`` are bundles that no draft is for in the end, each with why.
     """
 
-    drafts: tuple[Placed, ...]
+    drafts: tuple[PlacedDraft, ...]
     fragment: Mapping[str, Any]
     catalog: Catalog
-    trials: tuple[Trial, ...]
+    trials: tuple[DraftTrial, ...]
     dropped: tuple[tuple[Bundle, str], ...] = ()
 
 

@@ -23,7 +23,7 @@ MOST_SHAPES: Final = 1_000
 TOO_MANY: Final = "of yet another shape"
 
 
-class Shape(NamedTuple):
+class RecordShape(NamedTuple):
     """What all records of a sample have in common; ``structure`` are the delimiters of the address.
 
     Events have none: their type says what they are, wherever they come from.
@@ -50,7 +50,7 @@ class Sampler:
     """Takes records one by one; ``left_out`` counts those that no sample stands for, by why."""
 
     def __init__(self, most: int = MOST, together: int = MOST_TOGETHER, size: int = MOST_BYTES) -> None:
-        self.reservoirs: dict[Shape, Reservoir] = {}
+        self.reservoirs: dict[RecordShape, Reservoir] = {}
         self.left_out: Counter[str] = Counter()
         self._most = most
         self._together = together
@@ -91,12 +91,12 @@ class Sampler:
         self._size = sum(each.size for reservoir in self.reservoirs.values() for each in reservoir.kept)
 
 
-def shape_of(traits: Traits) -> Shape:
+def shape_of(traits: Traits) -> RecordShape:
     """Return the shape of a record. Two types of events that differ only in what looks like ids are one."""
     kind = words_of(traits.properties.get("e.type") or "") if traits.event else None
     address = None if traits.event else traits.properties.get(traits.address)
     structure = words_of(address, subject=traits.protocol == "NATS").delimiters if address is not None else ("none",)
-    return Shape(
+    return RecordShape(
         traits.endpoint or "",
         traits.protocol,
         traits.event,

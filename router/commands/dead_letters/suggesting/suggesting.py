@@ -14,12 +14,12 @@ from catalog.record import Record
 from router.commands.dead_letters.suggesting.basis import Basis
 from router.commands.dead_letters.suggesting.bundles import Bundle, bundles_of
 from router.commands.dead_letters.suggesting.drafts import draft_of
-from router.commands.dead_letters.suggesting.fragment import Placed, attachments, fragment_of
+from router.commands.dead_letters.suggesting.fragment import PlacedDraft, attachments, fragment_of
 from router.commands.dead_letters.suggesting.mending import Attempt, Mender
 from router.commands.dead_letters.suggesting.placement import ENDPOINT, Placement, placement_of
 from router.commands.dead_letters.suggesting.sampling import Sampler
 from router.commands.dead_letters.suggesting.traits import Hides, never, traits_of
-from router.commands.dead_letters.suggesting.verification import Trial, losses
+from router.commands.dead_letters.suggesting.verification import DraftTrial, losses
 from router.commands.emit.producer import record_line
 from router.matching.records import CHUNK, RecordMatcher
 
@@ -164,7 +164,7 @@ def _suggestion(
     return Suggestion(tuple(drafts), attempt.fragment, attachments(used), dict(left_out), findings, tuple(notes))
 
 
-def _notes(each: Placed, trial: Trial) -> Iterator[str]:
+def _notes(each: PlacedDraft, trial: DraftTrial) -> Iterator[str]:
     if not any(asked.value is not None for asked in each.draft.asked):
         yield "asks for no value: it takes all that comes, which is right for a channel of one kind of message"
     for xid, count in sorted(trial.other.items()):

@@ -10,7 +10,7 @@ from typing import Any, Final
 from catalog.model import Catalog
 from catalog.templates import tokens_of
 from catalog.values import text_of
-from router.commands.dead_letters.suggesting.fragment import Placed
+from router.commands.dead_letters.suggesting.fragment import PlacedDraft
 from router.commands.emit.producer import EmitError, Producer, record_line
 from router.matching.records import CHUNK, RecordMatcher
 
@@ -22,7 +22,7 @@ _NOW: Final = "2026-01-02T03:04:05Z"
 
 
 @dataclass(slots=True)
-class Trial:
+class DraftTrial:
     """What became of the records of one draft.
 
     ``own`` were matched by it, ``other`` by other drafts or definitions (by xid); ``tied`` counts sets of definitions
@@ -54,12 +54,12 @@ class Trial:
             self.failed[outcome.get("reason", outcome["outcome"])] += 1
 
 
-def tried(drafts: Sequence[Placed], catalog: Catalog) -> list[Trial]:
+def tried(drafts: Sequence[PlacedDraft], catalog: Catalog) -> list[DraftTrial]:
     """Match the records of each draft against *catalog*, which has the drafts; the trials are in their order."""
     matcher = RecordMatcher(catalog)
-    trials: list[Trial] = []
+    trials: list[DraftTrial] = []
     for each in drafts:
-        trial = Trial()
+        trial = DraftTrial()
         lines = [record_line(traits.record) for traits in each.draft.bundle.records[:TRIED]]
         for start in range(0, len(lines), CHUNK):
             for outcome in matcher.decide(list(lines[start : start + CHUNK])):

@@ -15,7 +15,7 @@ import pytest
 
 from router.cli import status_of
 from router.letters.letter import Letter
-from router.letters.retention import Limits, purge
+from router.letters.retention import RetentionLimits, purge
 from router.replay.selection import Chosen, batches, lacking
 from router.state.key_order import HELD, Turns, held_up, only_waits, waits_for
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
@@ -182,7 +182,7 @@ def test_retention_frees_keys_of_letters_that_are_gone(tmp_path: Path) -> None:
     settings = write_letters(file, [row(3, failed=datetime.now(UTC))], version=2)
     with LetterLedger.open(Path(settings.state)) as ledger:
         ledger.order.arrived([("A", letter_id(3))])
-        purge(settings, Limits(age=timedelta(days=1)))
+        purge(settings, RetentionLimits(age=timedelta(days=1)))
         # The two that were removed, and one that a purge before it did not come to forget.
         assert ledger.order.heads() == {"A": letter_id(3)}
         numbers = ledger.order.numbers()
