@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
-from bindings.http.problems import Refusal
+from bindings.http.problems import HttpProblem
 from bindings.http.request import Head, token_of
 
 REALM: Final = "xrouter"
@@ -60,7 +60,7 @@ class Guard:
         """Return the name of the sender, from the request's head alone; None where everybody may send.
 
         Raises:
-            Refusal: 401, as it shows no credentials or none that are right.
+            HttpProblem: 401, as it shows no credentials or none that are right.
         """
         if self._open:
             return None
@@ -75,10 +75,10 @@ class Guard:
         """Return when somebody may use a route that is for *users*; None is for everybody.
 
         Raises:
-            Refusal: 403.
+            HttpProblem: 403.
         """
         if users is not None and name not in users:
-            raise Refusal(HTTPStatus.FORBIDDEN, "these credentials are valid, but may not send to this path")
+            raise HttpProblem(HTTPStatus.FORBIDDEN, "these credentials are valid, but may not send to this path")
 
     def _shown(self, head: Head) -> Iterator[tuple[_Known, bytes]]:
         """Yield each secret that a request shows, with those it may be; with none, if nobody here has such."""
@@ -106,7 +106,7 @@ class Guard:
     def _digest(self, secret: bytes) -> bytes:
         return hashlib.blake2b(secret, key=self._salt).digest()
 
-    def _unauthorized(self, *, shown: bool) -> Refusal:
+    def _unauthorized(self, *, shown: bool) -> HttpProblem:
         challenges: list[str] = []
         ways: list[str] = []
         if self._bearer:
@@ -121,7 +121,7 @@ class Guard:
             challenges.append(f'ApiKey realm="{REALM}", header="{self._header}"')
         detail = "these credentials are not valid here" if shown else f"send {' or '.join(ways)}"
         headers = [(b"www-authenticate", challenge.encode("ascii")) for challenge in challenges]
-        return Refusal(HTTPStatus.UNAUTHORIZED, detail, *headers)
+        return HttpProblem(HTTPStatus.UNAUTHORIZED, detail, *headers)
 
 
 def _decoded(text: bytes) -> bytes:

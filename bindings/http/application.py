@@ -17,10 +17,10 @@ from typing import Final
 from bindings.gateways import GatewayCounters, RowStore
 from bindings.http.access import Guard
 from bindings.http.codec import PROTOCOL
-from bindings.http.connection import Answer, Taking, too_large
-from bindings.http.problems import Refusal, Reply, unavailable
+from bindings.http.connection import AcceptedRequest, Answer, too_large
+from bindings.http.problems import HttpProblem, Reply, unavailable
 from bindings.http.request import Head, parts_of_request
-from bindings.http.routing import RouteMatch, Routes
+from bindings.http.routing import PathRoutes, RouteMatch
 from bindings.inbox import InboxError, InboxRow, InboxRowError
 
 BODY_METHODS: Final = frozenset(("POST", "PUT", "PATCH"))
@@ -51,7 +51,7 @@ class GatewayApplication:
     """
 
     def __init__(
-        self, routes: Routes, store: RowStore, limits: MessageLimits, counters: GatewayCounters, guard: Guard
+        self, routes: PathRoutes, store: RowStore, limits: MessageLimits, counters: GatewayCounters, guard: Guard
     ) -> None:
         self._routes = routes
         self._guard = guard
@@ -63,18 +63,18 @@ class GatewayApplication:
         self._complain_at = 0.0
         self.stopping = False
 
-    def admit(self, head: Head) -> Taking | Reply:
+    def admit(self, head: Head) -> AcceptedRequest | Reply:
         """Return the message to come, or why there shall be none."""
         try:
             return self._admitted(head)
-        except Refusal as refusal:
-            return refusal.reply()
+        except HttpProblem as problem:
+            return problem.reply()
 
     def store(self, endpoint: str, head: Head, body: bytes, answer: Answer) -> None:
         """Append a message to the inbox, and answer when it is durable or refused."""
         if self._in_flight >= self._limits.max_in_flight:
-            refusal = unavailable("too many requests are in flight; send again", self._limits.retry_after)
-            answer(refusal.reply)
+            problem = unavailable("too many requests are in flight; send again", self._limits.retry_after)
+            answer(problem.reply)
             return
         received = time.time_ns() // 1000
         parts = parts_of_request(head, self._guard.secret_headers)
@@ -87,10 +87,10 @@ class GatewayApplication:
         detail = "the inbox took too long; the message may have been stored"
         return unavailable(detail, self._limits.retry_after).reply()
 
-    def _admitted(self, head: Head) -> Taking | Reply:
+    def _admitted(self, head: Head) -> AcceptedRequest | Reply:
         try:
             sender = self._guard.admit(head)
-        except Refusal:
+        except HttpProblem:
             if head.method == "OPTIONS" and (origin := head.header(_ORIGIN)) is not None:
                 # The validation handshake of webhooks needs no credentials. It is answered alike for every path.
                 return Reply(HTTPStatus.OK, _permission(origin))
@@ -113,13 +113,13 @@ class GatewayApplication:
             self._counters.acknowledged(endpoint)
             return _TAKEN
         if isinstance(error, InboxRowError):
-            return Refusal(HTTPStatus.BAD_REQUEST, str(error)).reply()
+            return HttpProblem(HTTPStatus.BAD_REQUEST, str(error)).reply()
         # The text may name files of this machine, which is for the log and not for senders.
         self._complain(endpoint, error)
         if isinstance(error, InboxError):
-            refusal = unavailable("the inbox takes nothing at present; send again", self._limits.retry_after)
-            return refusal.reply()
-        return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "the message was not stored").reply()
+            problem = unavailable("the inbox takes nothing at present; send again", self._limits.retry_after)
+            return problem.reply()
+        return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "the message was not stored").reply()
 
     def _complain(self, endpoint: str, error: BaseException) -> None:
         """Log why messages are refused, now and then: impatient senders make thousands of them a second."""
@@ -152,17 +152,17 @@ def _endpoint(head: Head, match: RouteMatch) -> str:
     if match.endpoint is not None:
         return match.endpoint
     if not match.allowed:
-        raise Refusal(HTTPStatus.NOT_FOUND, "no endpoint takes this path; see the catalog for those that exist")
+        raise HttpProblem(HTTPStatus.NOT_FOUND, "no endpoint takes this path; see the catalog for those that exist")
     allowed = ", ".join(match.allowed)
     detail = f"this path takes {allowed}, not {head.method}"
-    raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, detail, (b"allow", allowed.encode("ascii")))
+    raise HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, detail, (b"allow", allowed.encode("ascii")))
 
 
 def _check_length(head: Head, limit: int) -> None:
     if head.length is not None and head.length > limit:
         raise too_large(limit)
     if head.length is None and not head.chunked and head.method in BODY_METHODS:
-        raise Refusal(HTTPStatus.LENGTH_REQUIRED, "send Content-Length (0 for no body) or a chunked body")
+        raise HttpProblem(HTTPStatus.LENGTH_REQUIRED, "send Content-Length (0 for no body) or a chunked body")
 
 
 def _handshake(head: Head, match: RouteMatch) -> Reply:

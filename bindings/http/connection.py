@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Final, Protocol, cast
 
 from bindings.http.limits import ServerLimits
-from bindings.http.problems import Refusal, Reply
+from bindings.http.problems import HttpProblem, Reply
 from bindings.http.reader import End, RequestReader
 from bindings.http.request import Head
 
@@ -26,7 +26,7 @@ Answer = Callable[[Callable[[], Reply]], None]
 """Call it from any thread, once: the function is run on the server's thread, and what it returns is sent."""
 
 
-class Taking(Protocol):
+class AcceptedRequest(Protocol):
     """A request whose head was accepted. Called on the server's thread."""
 
     @property
@@ -43,7 +43,7 @@ class Taking(Protocol):
 class Handler(Protocol):
     """What a server is for. Called on the server's thread."""
 
-    def admit(self, head: Head) -> Taking | Reply:
+    def admit(self, head: Head) -> AcceptedRequest | Reply:
         """Decide by the head alone; with a reply the body is not asked for, and never seen."""
 
 
@@ -55,7 +55,7 @@ class Ledger(Protocol):
     stopping: bool
     date: bytes
 
-    def answer_to(self, connection: HttpConnection, taking: Taking) -> Answer:
+    def answer_to(self, connection: HttpConnection, request: AcceptedRequest) -> Answer:
         """Return a way to answer from any thread."""
 
     def hold(self, size: int) -> bool:
@@ -99,7 +99,7 @@ class HttpConnection(asyncio.Protocol):
         self._reader = RequestReader(self._limits)
         self._unread = b""
         self._head: Head | None = None
-        self._taking: Taking | None = None
+        self._request: AcceptedRequest | None = None
         self._body = bytearray()
         self._dropped = 0
         self._skipping = self._pumping = self._paused = self._blocked = self._ended = False
@@ -122,7 +122,7 @@ class HttpConnection(asyncio.Protocol):
         self._release()
         self.phase = Phase.CLOSED
         self._ledger.gone(self)
-        self._taking = self._transport = None
+        self._request = self._transport = None
         self._reader.events.clear()
 
     def data_received(self, data: bytes) -> None:
@@ -137,7 +137,7 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         self._ended = True
         if self.phase is Phase.BODY:
-            self._refuse(Refusal(HTTPStatus.BAD_REQUEST, "the request ended before its body"))
+            self._refuse(HttpProblem(HTTPStatus.BAD_REQUEST, "the request ended before its body"))
             return False
         # A sender may end its side after a request and still read the answer.
         return self.waiting and self._plain
@@ -156,13 +156,13 @@ class HttpConnection(asyncio.Protocol):
     def expire(self) -> None:
         """End the wait that took too long."""
         phase = self.phase
-        if phase is Phase.ANSWER and self._taking is not None:
-            self._answered(self._taking, self._taking.late())
+        if phase is Phase.ANSWER and self._request is not None:
+            self._answered(self._request, self._request.late())
         elif phase is Phase.BODY and not self._blocked:
             timeout = self._limits.request_timeout
-            self._refuse(Refusal(HTTPStatus.BAD_REQUEST, f"the body did not arrive within {timeout:g} seconds"))
+            self._refuse(HttpProblem(HTTPStatus.BAD_REQUEST, f"the body did not arrive within {timeout:g} seconds"))
         elif phase is Phase.HEAD and not self._blocked:
-            self._refuse(Refusal(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time"))
+            self._refuse(HttpProblem(HTTPStatus.REQUEST_TIMEOUT, "the request did not arrive in time"))
         else:
             self.abort()
 
@@ -180,10 +180,10 @@ class HttpConnection(asyncio.Protocol):
         if self.phase is Phase.BODY:
             self.deadline = min(self.deadline, self._loop.time() + self._limits.linger)
 
-    def answered(self, taking: Taking, reply: Reply) -> None:
+    def answered(self, request: AcceptedRequest, reply: Reply) -> None:
         """Send an answer, unless its request is no longer waiting for one."""
-        if self.waiting and taking is self._taking:
-            self._answered(taking, reply)
+        if self.waiting and request is self._request:
+            self._answered(request, reply)
 
     @property
     def _plain(self) -> bool:
@@ -226,7 +226,7 @@ class HttpConnection(asyncio.Protocol):
             else:
                 self._transport.pause_reading()
 
-    def _handle(self, event: Head | bytes | End | Refusal) -> None:
+    def _handle(self, event: Head | bytes | End | HttpProblem) -> None:
         if isinstance(event, bytes):
             self._take_piece(event)
         elif isinstance(event, Head):
@@ -244,48 +244,48 @@ class HttpConnection(asyncio.Protocol):
             self._skipping = End.END in self._reader.events
             self._send(answer, close=not self._skipping)
             return
-        self._taking = answer
+        self._request = answer
         self._wait(Phase.BODY, self._limits.request_timeout)
         if head.expects_continue and head.has_body and not self._reader.events and self._transport is not None:
             self._transport.write(_CONTINUE)
 
     def _take_piece(self, piece: bytes) -> None:
-        if self._skipping or self._taking is None:
+        if self._skipping or self._request is None:
             return
         self.held += len(piece)
         held = self._ledger.hold(len(piece))
         if self.phase is not Phase.BODY:
             return  # making room has ended this connection
         self._body += piece
-        if self.held > self._taking.max_body:
-            self._refuse(too_large(self._taking.max_body))
+        if self.held > self._request.max_body:
+            self._refuse(too_large(self._request.max_body))
         elif not held:
-            self._refuse(Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being received; send again"))
+            self._refuse(HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, "too much is being received; send again"))
 
     def _take_end(self) -> None:
-        taking = self._taking
-        if self._skipping or taking is None:
+        request = self._request
+        if self._skipping or request is None:
             self._skipping = False
             return
         self._wait(Phase.ANSWER, self._limits.request_timeout)
         body = bytes(self._body)
         self._body.clear()
-        taking.take(body, self._ledger.answer_to(self, taking))
+        request.take(body, self._ledger.answer_to(self, request))
 
-    def _answered(self, taking: Taking, reply: Reply) -> None:
+    def _answered(self, request: AcceptedRequest, reply: Reply) -> None:
         if reply.status == HTTPStatus.ACCEPTED:
             self._ledger.accepted(self)
         self._send(reply, close=False)
         self._pump()
 
-    def _refuse(self, refusal: Refusal) -> None:
-        self._send(refusal.reply(), close=True)
+    def _refuse(self, problem: HttpProblem) -> None:
+        self._send(problem.reply(), close=True)
 
     def _send(self, reply: Reply, *, close: bool) -> None:
         """Send an answer; with *close* there is more of the request to come, or nothing that can be understood."""
         head, transport = self._head, self._transport
         self._release()
-        self._head = self._taking = None
+        self._head = self._request = None
         if transport is None or transport.is_closing():
             return
         last = close or self._ended or self._ledger.stopping or (head is not None and not head.keep_alive)
@@ -315,6 +315,8 @@ class HttpConnection(asyncio.Protocol):
         self.deadline = self._loop.time() + seconds
 
 
-def too_large(limit: int) -> Refusal:
-    """Return the refusal of a body of more than *limit* bytes."""
-    return Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have {limit} bytes; send less, or a reference")
+def too_large(limit: int) -> HttpProblem:
+    """Return the problem for a body of more than *limit* bytes."""
+    return HttpProblem(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a message may have {limit} bytes; send less, or a reference"
+    )

@@ -12,13 +12,13 @@ from bindings.gateways import GatewayCounters, GatewayError, RowStore
 from bindings.http.access import Access, Guard
 from bindings.http.application import GatewayApplication, MessageLimits
 from bindings.http.limits import ServerLimits
-from bindings.http.routing import HttpRoute, Routes
+from bindings.http.routing import HttpRoute, PathRoutes
 from bindings.http.server import HttpServer
 
 
 @dataclass(frozen=True, slots=True)
 class HttpSettings:
-    """How to listen, and what to bear.
+    """How to listen, and which limits hold.
 
     ``port`` 0 takes a free one. ``max_body_bytes`` bounds one message, ``max_in_flight`` how many wait for the inbox at
     once; ``limits`` are for requests and connections of every kind. ``retry_after`` (seconds) goes with every 503.
@@ -59,7 +59,7 @@ class HttpGateway:
         *,
         counters: GatewayCounters | None = None,
     ) -> None:
-        self._routes = Routes(routes)
+        self._routes = PathRoutes(routes)
         self._settings = settings or HttpSettings()
         chosen = self._settings
         limits = MessageLimits(chosen.max_body_bytes, chosen.max_in_flight, chosen.retry_after)

@@ -30,7 +30,7 @@ class Reply:
         return b"".join(lines)
 
 
-class Refusal(Exception):
+class HttpProblem(Exception):
     """A request that is answered with a problem: nothing of it was stored, unless ``detail`` says otherwise."""
 
     def __init__(self, status: HTTPStatus, detail: str, *headers: tuple[bytes, bytes]) -> None:
@@ -46,6 +46,6 @@ class Refusal(Exception):
         return Reply(self.status, (content, *self.headers), json.dumps(problem).encode("ascii"))
 
 
-def unavailable(detail: str, retry_after: int) -> Refusal:
-    """Return the refusal of a gateway that cannot take anything now; ``retry_after`` in seconds."""
-    return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"%d" % retry_after))
+def unavailable(detail: str, retry_after: int) -> HttpProblem:
+    """Return the problem for a gateway that cannot take anything now; ``retry_after`` in seconds."""
+    return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"%d" % retry_after))

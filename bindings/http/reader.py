@@ -15,7 +15,7 @@ from typing import Final
 import httptools
 
 from bindings.http.limits import ServerLimits
-from bindings.http.problems import Refusal
+from bindings.http.problems import HttpProblem
 from bindings.http.request import Head
 
 SLICE: Final = 4096
@@ -34,8 +34,8 @@ class End(Enum):
     END = "end"
 
 
-Event = Head | bytes | End | Refusal
-"""What comes of bytes: a head, then pieces of its body, then its end; a refusal is the last event of a connection."""
+Event = Head | bytes | End | HttpProblem
+"""What comes of bytes: a head, then pieces of its body, then its end; a problem is the last event of a connection."""
 
 
 class RequestReader:
@@ -58,7 +58,7 @@ class RequestReader:
         return BODY_SLICE if self._in_body else SLICE
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Read more bytes; after a refusal, nothing."""
+        """Read more bytes; after a problem, nothing."""
         if self.failed:
             return
         self._wire += len(data)
@@ -71,9 +71,9 @@ class RequestReader:
             self._fail(error.__context__)
         except httptools.HttpParserError as error:
             # Its text is one of the parser's own, and has nothing of the request in it.
-            self._fail(Refusal(HTTPStatus.BAD_REQUEST, f"this is no well-formed HTTP/1.1 request: {error}"))
-        except Refusal as refusal:
-            self._fail(refusal)
+            self._fail(HttpProblem(HTTPStatus.BAD_REQUEST, f"this is no well-formed HTTP/1.1 request: {error}"))
+        except HttpProblem as problem:
+            self._fail(problem)
 
     def on_message_begin(self) -> None:
         """Begin a request; called by the parser, as the methods below are."""
@@ -85,7 +85,7 @@ class RequestReader:
         self._target.append(url)
         self._size += len(url)
         if self._size > self._limits.max_target:
-            raise Refusal(HTTPStatus.REQUEST_URI_TOO_LONG, f"a target may have {self._limits.max_target} bytes")
+            raise HttpProblem(HTTPStatus.REQUEST_URI_TOO_LONG, f"a target may have {self._limits.max_target} bytes")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header; those after the body are dropped."""
@@ -128,7 +128,11 @@ class RequestReader:
 
     def _fail(self, error: BaseException | None) -> None:
         self.failed = True
-        fault = error if isinstance(error, Refusal) else Refusal(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request")
+        fault = (
+            error
+            if isinstance(error, HttpProblem)
+            else HttpProblem(HTTPStatus.BAD_REQUEST, "this is no HTTP/1.1 request")
+        )
         self.events.append(fault)
 
     def _bound(self) -> None:
@@ -138,12 +142,12 @@ class RequestReader:
                 raise self._headers_too_large()
         elif self._in_body and self._head is not None and self._head.chunked:
             if self._wire > _CHUNK_ROOM + _CHUNK_FACTOR * self._body:
-                raise Refusal(HTTPStatus.BAD_REQUEST, "the chunks of this body are nearly empty; send larger ones")
+                raise HttpProblem(HTTPStatus.BAD_REQUEST, "the chunks of this body are nearly empty; send larger ones")
 
-    def _headers_too_large(self) -> Refusal:
+    def _headers_too_large(self) -> HttpProblem:
         limits = self._limits
         detail = f"a request may have {limits.max_headers} headers and {limits.max_header_bytes} bytes of them"
-        return Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
+        return HttpProblem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
 
     def _checked(self) -> Head:
         version = self._parser.get_http_version()
@@ -225,5 +229,5 @@ def _check_upgrade(method: str, tokens: list[bytes]) -> None:
         raise _bad("WebSocket is not spoken here; send each message as a request")
 
 
-def _bad(detail: str) -> Refusal:
-    return Refusal(HTTPStatus.BAD_REQUEST, detail)
+def _bad(detail: str) -> HttpProblem:
+    return HttpProblem(HTTPStatus.BAD_REQUEST, detail)

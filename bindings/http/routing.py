@@ -35,7 +35,7 @@ class RouteMatch:
     users: frozenset[str] | None = None
 
 
-class Routes:
+class PathRoutes:
     """All routes of one gateway. Of several that take a request the first wins; the router unites their candidates."""
 
     def __init__(self, routes: Sequence[HttpRoute]) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import uvloop
 
-from bindings.http.connection import Answer, Handler, HttpConnection, Taking
+from bindings.http.connection import AcceptedRequest, Answer, Handler, HttpConnection
 from bindings.http.connections import Connections, address_group
 from bindings.http.limits import ServerLimits
 from bindings.http.problems import Reply, unavailable
@@ -73,7 +73,7 @@ class HttpServer:
         self._ready = threading.Event()
         self._stop: asyncio.Event | None = None
         self._grace = 0.0
-        self._answers: deque[tuple[HttpConnection, Taking, Callable[[], Reply]]] = deque()
+        self._answers: deque[tuple[HttpConnection, AcceptedRequest, Callable[[], Reply]]] = deque()
         self._awake = False
         self._complaints: dict[str, tuple[float, int]] = {}
 
@@ -108,11 +108,11 @@ class HttpServer:
         self._thread.join(grace + 2 * _CLOSE_SECONDS)
         self._thread = None
 
-    def answer_to(self, connection: HttpConnection, taking: Taking) -> Answer:
+    def answer_to(self, connection: HttpConnection, request: AcceptedRequest) -> Answer:
         """Return a way to answer from any thread; answers of one turn share one call to the loop."""
 
         def answer(make: Callable[[], Reply]) -> None:
-            self._answers.append((connection, taking, make))
+            self._answers.append((connection, request, make))
             if not self._awake and self._loop is not None:
                 self._awake = True
                 try:
@@ -137,9 +137,9 @@ class HttpServer:
     def _send_answers(self) -> None:
         self._awake = False
         while self._answers:
-            connection, taking, make = self._answers.popleft()
+            connection, request, make = self._answers.popleft()
             try:
-                connection.answered(taking, make())
+                connection.answered(request, make())
             except Exception as error:
                 # Other answers wait behind this one. Its sender gets none in time, and repeats.
                 self._complain(f"an answer could not be sent: {type(error).__name__}")

@@ -1,4 +1,4 @@
-"""Offsets of the inbox source: small JSON, one place (segment and row) for each partition.
+"""Offsets of the inbox source: small JSON, one position (segment and row) for each partition.
 
 ``{"version": 1, "inbox": UUID, "partitions": {"0": {"segment": 3, "row": 120}, ...}}``
 """
@@ -13,23 +13,23 @@ from bindings.inbox.errors import InboxFormatError
 VERSION: Final = 1
 
 
-class Place(NamedTuple):
-    """A place between two rows: before row ``row`` of ``segment``. Compares in reading order."""
+class InboxPosition(NamedTuple):
+    """A position between two rows: before row ``row`` of ``segment``. Compares in reading order."""
 
     segment: int
     row: int
 
 
-Places = Mapping[int, Place]
+InboxPositions = Mapping[int, InboxPosition]
 
 
-def offset_json(inbox: str, places: Places) -> dict[str, Any]:
+def offset_json(inbox: str, positions: InboxPositions) -> dict[str, Any]:
     """Return the offset in the form that a checkpoint keeps."""
-    partitions = {str(partition): place._asdict() for partition, place in sorted(places.items())}
+    partitions = {str(partition): position._asdict() for partition, position in sorted(positions.items())}
     return {"version": VERSION, "inbox": inbox, "partitions": partitions}
 
 
-def places_of(offset: Mapping[str, Any], inbox: str) -> dict[int, Place]:
+def positions_of(offset: Mapping[str, Any], inbox: str) -> dict[int, InboxPosition]:
     """Read an offset of the inbox with that identity.
 
     Raises:
@@ -47,8 +47,8 @@ def places_of(offset: Mapping[str, Any], inbox: str) -> dict[int, Place]:
         )
     try:
         return {
-            int(partition): Place(int(place["segment"]), int(place["row"]))
-            for partition, place in offset["partitions"].items()
+            int(partition): InboxPosition(int(position["segment"]), int(position["row"]))
+            for partition, position in offset["partitions"].items()
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InboxFormatError(f"the checkpoint's inbox offset cannot be read: {error!r}") from error

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, TimestampType
 
 from bindings.inbox.errors import InboxFormatError
-from bindings.inbox.offsets import Place, offset_json, places_of, shares
+from bindings.inbox.offsets import InboxPosition, offset_json, positions_of, shares
 from bindings.inbox.view import InboxView, Span
 from catalog.values import whole_number
 
@@ -89,7 +89,7 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._path = Path(path)
         self._max_records = _limit_of("max_records", options)
         self._max_bytes = _limit_of("max_bytes", options)
-        self._target: dict[int, Place] | None = None
+        self._target: dict[int, InboxPosition] | None = None
         self._opened: InboxView | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -113,15 +113,19 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch: never before *start*, never past a limit, *start* when nothing is new."""
         view = self._view()
-        places = self._places(start)
-        ends = {each: max(place, self._end(each)) for each, place in places.items()}
-        available = {each: view.count(each, place, ends[each]) for each, place in places.items()}
+        positions = self._positions(start)
+        ends = {each: max(position, self._end(each)) for each, position in positions.items()}
+        available = {each: view.count(each, position, ends[each]) for each, position in positions.items()}
         taken = shares(available, limit.max_rows) if isinstance(limit, ReadMaxRows) else available
-        moved = {each: view.advance(each, place, taken[each], ends[each]) for each, place in places.items()}
+        moved = {each: view.advance(each, position, taken[each], ends[each]) for each, position in positions.items()}
         if self._max_bytes is not None:
-            sizes = {each: view.size(each, place, moved[each]) for each, place in places.items() if moved[each] > place}
+            sizes = {
+                each: view.size(each, position, moved[each])
+                for each, position in positions.items()
+                if moved[each] > position
+            }
             allowed = shares(sizes, self._max_bytes)
-            moved |= {each: view.reach(each, places[each], moved[each], size) for each, size in allowed.items()}
+            moved |= {each: view.reach(each, positions[each], moved[each], size) for each, size in allowed.items()}
         return offset_json(view.layout.inbox, moved)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -132,10 +136,10 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return one range for each inbox partition that has rows between the offsets."""
         view = self._view()
-        ends = self._places(end)
+        ends = self._positions(end)
         ranges = []
-        for partition, place in self._places(start).items():
-            spans = view.spans(partition, place, ends[partition])
+        for partition, position in self._positions(start).items():
+            spans = view.spans(partition, position, ends[partition])
             if spans:
                 ranges.append(InboxRange(partition, tuple(spans)))
         return ranges
@@ -149,18 +153,18 @@ class InboxStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Delete the segments wholly behind *end*; called after the batch that ends there is in the commit log."""
         view = self._view()
-        for partition, place in self._places(end).items():
-            view.trim(partition, place)
+        for partition, position in self._positions(end).items():
+            view.trim(partition, position)
 
     def _view(self) -> InboxView:
         if self._opened is None:
             self._opened = InboxView(self._path)
         return self._opened
 
-    def _places(self, offset: Mapping[str, Any]) -> dict[int, Place]:
-        return places_of(offset, self._view().layout.inbox)
+    def _positions(self, offset: Mapping[str, Any]) -> dict[int, InboxPosition]:
+        return positions_of(offset, self._view().layout.inbox)
 
-    def _end(self, partition: int) -> Place:
+    def _end(self, partition: int) -> InboxPosition:
         return self._view().end(partition) if self._target is None else self._target[partition]
 
 

@@ -13,7 +13,7 @@ from bindings.inbox.ends import End, published_end
 from bindings.inbox.errors import InboxDamaged
 from bindings.inbox.frames import SCHEMA, seed_of
 from bindings.inbox.layout import read_layout
-from bindings.inbox.offsets import Place
+from bindings.inbox.offsets import InboxPosition
 from bindings.inbox.segments import partition_directory, read_rows, rows_in, rows_within, segment_path, segments_in
 
 READ_SCHEMA = SCHEMA.append(pa.field("position", pa.string()))
@@ -46,24 +46,24 @@ class InboxView:
         self._sealed_rows: dict[tuple[int, int], int] = {}
         self._seen: dict[int, tuple[End, ...]] = {}
 
-    def first(self, partition: int) -> Place:
-        """Return the place before the oldest row that is kept."""
+    def first(self, partition: int) -> InboxPosition:
+        """Return the position before the oldest row that is kept."""
         existing = segments_in(self._directory(partition))
-        return Place(existing[0] if existing else self.end(partition).segment, 0)
+        return InboxPosition(existing[0] if existing else self.end(partition).segment, 0)
 
-    def end(self, partition: int) -> Place:
-        """Return the place behind the last durable row that is published."""
+    def end(self, partition: int) -> InboxPosition:
+        """Return the position behind the last durable row that is published."""
         published = published_end(self._directory(partition))
         if published is None:
             # Not written yet, or lost with the power: nothing can be vouched for until the writer has opened the log.
-            return Place(0, 0)
+            return InboxPosition(0, 0)
         # The one before as well: a batch begins there when its end is looked for.
         seen = self._seen.get(partition, ())
         if not seen or published > seen[-1]:
             self._seen[partition] = (*seen[-1:], published)
-        return Place(published.segment, published.rows)
+        return InboxPosition(published.segment, published.rows)
 
-    def count(self, partition: int, start: Place, end: Place) -> int:
+    def count(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
         """Return the number of rows from *start* to *end*.
 
         Raises:
@@ -71,8 +71,8 @@ class InboxView:
         """
         return sum(span.last - span.first for span in self.spans(partition, start, end))
 
-    def advance(self, partition: int, start: Place, rows: int, end: Place) -> Place:
-        """Return the place *rows* rows behind *start*, at most *end*; past a finished segment it is in the next.
+    def advance(self, partition: int, start: InboxPosition, rows: int, end: InboxPosition) -> InboxPosition:
+        """Return the position *rows* rows behind *start*, at most *end*; past a finished segment it is in the next.
 
         Raises:
             InboxDamaged: a segment between them is gone or broken.
@@ -81,11 +81,11 @@ class InboxView:
         while segment < end.segment:
             left = max(0, self._rows(partition, segment) - row)
             if left > rows:
-                return Place(segment, row + rows)
+                return InboxPosition(segment, row + rows)
             segment, row, rows = segment + 1, 0, rows - left
-        return max(start, Place(segment, row + max(0, min(rows, end.row - row))))
+        return max(start, InboxPosition(segment, row + max(0, min(rows, end.row - row))))
 
-    def size(self, partition: int, start: Place, end: Place) -> int:
+    def size(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
         """Return at least the bytes that lie from *start* to *end*: those of the segments, but for what was seen read.
 
         Raises:
@@ -101,8 +101,8 @@ class InboxView:
                     raise self._gone(path, 0) from None
         return total
 
-    def reach(self, partition: int, start: Place, end: Place, size: int) -> Place:
-        """Return the last place up to *end* before which lie at most *size* bytes; at least a row behind *start*.
+    def reach(self, partition: int, start: InboxPosition, end: InboxPosition, size: int) -> InboxPosition:
+        """Return the last position up to *end* before which lie at most *size* bytes; at least a row behind *start*.
 
         Raises:
             InboxDamaged: a segment between them is gone or broken.
@@ -117,12 +117,12 @@ class InboxView:
                 taken, left = rows_within(path, span.first, span.last, left, seed, span.hint)
             except FileNotFoundError:
                 raise self._gone(path, span.first) from None
-            place = Place(span.segment, span.first + taken)
+            position = InboxPosition(span.segment, span.first + taken)
             if span.first + taken < span.last:
-                return max(place, Place(start.segment, start.row + 1))
+                return max(position, InboxPosition(start.segment, start.row + 1))
         return end
 
-    def spans(self, partition: int, start: Place, end: Place) -> list[Span]:
+    def spans(self, partition: int, start: InboxPosition, end: InboxPosition) -> list[Span]:
         """Return what has to be read from *start* to *end*, in order.
 
         Raises:
@@ -155,8 +155,8 @@ class InboxView:
             except FileNotFoundError:
                 raise self._gone(path, span.first) from None
 
-    def trim(self, partition: int, before: Place) -> None:
-        """Delete the segments that lie wholly behind a place; never the open one.
+    def trim(self, partition: int, before: InboxPosition) -> None:
+        """Delete the segments that lie wholly behind a position; never the open one.
 
         Raises:
             OSError: a file cannot be deleted.

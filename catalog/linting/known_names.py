@@ -8,7 +8,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class DocumentLevel:
     """One kind of object in a document.
 
     ``what`` names it in messages, ``names`` are its attributes in lower case, ``holds`` its collections with the kind
@@ -50,8 +50,8 @@ _OF_MESSAGES: Final = dict.fromkeys(
     ("protocoloptions", "protocolmetadata", "envelopemetadata", "envelopeoptions", "dataschemaformat", "basemessage"),
     "messages",
 )
-LEVELS: Final[Mapping[str, Level]] = {
-    "registry": Level(
+LEVELS: Final[Mapping[str, DocumentLevel]] = {
+    "registry": DocumentLevel(
         "a registry",
         _CORE
         | {"specversion", "registryid", "capabilities", "model", "modelsource"}
@@ -65,13 +65,13 @@ LEVELS: Final[Mapping[str, Level]] = {
         },
         {"messages": "message groups", "schemas": "schema groups"},
     ),
-    "group": Level(
+    "group": DocumentLevel(
         "a message group",
         _CORE | _GROUP_SELECTORS | {"messagegroupid", "definitiongroupid"} | _collection(*_MESSAGES),
         dict.fromkeys(_MESSAGES, "message"),
         _OF_MESSAGES,
     ),
-    "endpoint": Level(
+    "endpoint": DocumentLevel(
         "an endpoint",
         _CORE
         | _GROUP_SELECTORS
@@ -81,7 +81,7 @@ LEVELS: Final[Mapping[str, Level]] = {
         dict.fromkeys(_MESSAGES, "message"),
         {"envelopemetadata": "messages", "dataschemaformat": "messages", "basemessage": "messages"},
     ),
-    "message": Level(
+    "message": DocumentLevel(
         "a message",
         _CORE
         | _GROUP_SELECTORS
@@ -92,18 +92,18 @@ LEVELS: Final[Mapping[str, Level]] = {
         {"versions": "message"},
         {"usage": "endpoints", "messagegroups": "endpoints"},
     ),
-    "property": Level(
+    "property": DocumentLevel(
         "a property", frozenset({"name", "type", "value", "required", "description", "specurl", "specuri", "default"})
     ),
-    "schemagroup": Level(
+    "schemagroup": DocumentLevel(
         "a schema group", _CORE | {"schemagroupid", "format"} | _collection("schemas"), {"schemas": "schema"}
     ),
-    "schema": Level(
+    "schema": DocumentLevel(
         "a schema",
         _CORE | {"schemaid", "format", "validation", "schema", "schemauri", "schemaurl", "schemabase64", "uri"},
         {"versions": "version"},
     ),
-    "version": Level(
+    "version": DocumentLevel(
         "a schema version",
         _CORE | {"schemaid", "format", "validation", "schema", "schemauri", "schemaurl", "schemabase64", "uri"},
     ),

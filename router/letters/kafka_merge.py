@@ -17,7 +17,7 @@ HELD: Final = 64
 STALL_SECONDS: Final = 30.0
 """Longest time without a record while some are still to come."""
 _POLL: Final = 0.5
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 
 
 def merged(client: KafkaClient, topics: re.Pattern[str]) -> Iterator[Message]:
@@ -48,9 +48,9 @@ def merged(client: KafkaClient, topics: re.Pattern[str]) -> Iterator[Message]:
         raise KafkaUnreachable(f"Kafka at {client.servers} does not answer: {reason}") from error
 
 
-def _ranges(consumer: Consumer, topics: re.Pattern[str]) -> dict[Place, tuple[int, int]]:
+def _ranges(consumer: Consumer, topics: re.Pattern[str]) -> dict[PartitionKey, tuple[int, int]]:
     """Return first and end offset of each partition that has records."""
-    ranges: dict[Place, tuple[int, int]] = {}
+    ranges: dict[PartitionKey, tuple[int, int]] = {}
     for name, topic in consumer.list_topics(timeout=TIMEOUT_SECONDS).topics.items():
         if name.startswith("__") or not topics.fullmatch(name):
             continue
@@ -64,12 +64,12 @@ def _ranges(consumer: Consumer, topics: re.Pattern[str]) -> dict[Place, tuple[in
 class _Merge:
     """Holds at most a few records of each partition: one that is ahead of others is paused."""
 
-    def __init__(self, consumer: Consumer, ranges: dict[Place, tuple[int, int]]) -> None:
+    def __init__(self, consumer: Consumer, ranges: dict[PartitionKey, tuple[int, int]]) -> None:
         self._consumer = consumer
         self._ends = {place: end for place, (_, end) in ranges.items()}
-        self._held: dict[Place, deque[Message]] = {place: deque() for place in ranges}
+        self._held: dict[PartitionKey, deque[Message]] = {place: deque() for place in ranges}
         self._reading = set(ranges)
-        self._paused: set[Place] = set()
+        self._paused: set[PartitionKey] = set()
         consumer.assign([TopicPartition(*place, first) for place, (first, _) in ranges.items()])
 
     def run(self) -> Iterator[Message]:

@@ -20,7 +20,7 @@ from router.settings.names import dead_letter_values, event_values, missing_valu
 
 REMEMBERED: Final = 50_000
 """Decisions for values met so far; past it the memory starts anew."""
-Places = np.ndarray[Any, np.dtype[np.int32]]
+RouteNumbers = np.ndarray[Any, np.dtype[np.int32]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ class Destinations:
             known = self._decided[key] = self._decision(pair, values)
         return known
 
-    def _hold(self, outcomes: Outcomes, routes: Places) -> None:
+    def _hold(self, outcomes: Outcomes, routes: RouteNumbers) -> None:
         """Make dead letters of rows whose route asks for conforming bodies, where matching did not."""
         if self._routes.uniform:
             return
@@ -198,7 +198,7 @@ class Destinations:
             outcomes.nearest[row] = mismatches(faults, self._matcher.targets)
             _bury(outcomes, routes, row, "schema-violation", rejection_detail(faults))
 
-    def _miss(self, outcomes: Outcomes, routes: Places, decisions: list[Decision], numbers: Int) -> None:
+    def _miss(self, outcomes: Outcomes, routes: RouteNumbers, decisions: list[Decision], numbers: Int) -> None:
         """Make dead letters of rows for which a sink of the route has no destination."""
         faulty = np.array([bool(each.fault) for each in decisions], bool)
         if not faulty.any():
@@ -207,7 +207,7 @@ class Destinations:
             _bury(outcomes, routes, row, "sink-rejected", decisions[int(numbers[row])].fault)
 
     def _letters(
-        self, outcomes: Outcomes, endpoints: pa.StringArray, routes: Places, topics: dict[str, pa.StringArray]
+        self, outcomes: Outcomes, endpoints: pa.StringArray, routes: RouteNumbers, topics: dict[str, pa.StringArray]
     ) -> None:
         """Say where dead letters go."""
         rows = list(outcomes.reasons)
@@ -222,7 +222,7 @@ class Destinations:
                 topics[f"letters_{name}"] = _placed(topics[f"letters_{name}"], rows, [*map(names.get, keys)])
 
 
-def _bury(outcomes: Outcomes, routes: Places, row: int, reason: str, detail: str) -> None:
+def _bury(outcomes: Outcomes, routes: RouteNumbers, row: int, reason: str, detail: str) -> None:
     """Turn a routed row into a dead letter."""
     outcomes.reasons[row] = reason
     outcomes.details[row] = detail

@@ -14,7 +14,7 @@ from typing import Final
 from bindings.inbox.errors import InboxError
 from bindings.inbox.layout import NAME as LAYOUT
 from bindings.inbox.layout import read_layout
-from bindings.inbox.offsets import Place, places_of
+from bindings.inbox.offsets import InboxPosition, positions_of
 from bindings.inbox.segments import partition_directory, rows_in, segment_path, segments_in
 from router.batches.parts import BatchParts
 from router.errors import BatchPinError, StateError
@@ -118,38 +118,38 @@ def _check_inbox(state: State, progress: Progress) -> None:
         layout = read_layout(state.inbox)
         if noted and layout.inbox != noted:
             raise _foreign(file, f"inbox {layout.inbox}, not {noted}")
-        places = places_of(progress.start, layout.inbox) if progress.start else {}
+        positions = positions_of(progress.start, layout.inbox) if progress.start else {}
     except InboxError as error:
         raise StateError(f"{state.inbox}: {error}", hint=RESTORE) from error
     except OSError as error:
         raise unreadable(file, error) from error
     for partition in range(layout.partitions):
-        _check_partition(partition_directory(state.inbox, partition), places.get(partition, Place(0, 0)))
+        _check_partition(partition_directory(state.inbox, partition), positions.get(partition, InboxPosition(0, 0)))
     state.inventory.note_inbox(layout.inbox)
 
 
-def _check_partition(directory: Path, place: Place) -> None:
-    """Check that what follows *place* is there: a shorter log would give its positions to other rows."""
+def _check_partition(directory: Path, position: InboxPosition) -> None:
+    """Check that the log reaches *position*: new rows would else get positions that were given to others."""
     if not directory.is_dir():
         raise missing(directory, "the inbox has this partition")
-    segments = [number for number in segments_in(directory) if number >= place.segment]
-    if not segments and place == (0, 0):
+    segments = [number for number in segments_in(directory) if number >= position.segment]
+    if not segments and position == (0, 0):
         return
-    for expected, number in enumerate(segments, place.segment):
+    for expected, number in enumerate(segments, position.segment):
         if number != expected:
             raise missing(segment_path(directory, expected), "its rows were not committed")
     if not segments:
-        raise missing(segment_path(directory, place.segment), "the checkpoint goes on from it")
-    first = segment_path(directory, place.segment)
+        raise missing(segment_path(directory, position.segment), "the checkpoint goes on from it")
+    first = segment_path(directory, position.segment)
     try:
         # The last segment may end in the middle of a write; all before it were closed and are whole.
-        rows = rows_in(first) if len(segments) > 1 or place.row > 0 else 0
+        rows = rows_in(first) if len(segments) > 1 or position.row > 0 else 0
     except InboxError as error:
         if len(segments) > 1:
             raise StateError(str(error), hint=RESTORE) from error
         return
-    if rows < place.row:
-        raise damaged(first, f"it has {rows} rows, and the checkpoint goes on from row {place.row}")
+    if rows < position.row:
+        raise damaged(first, f"it has {rows} rows, and the checkpoint goes on from row {position.row}")
 
 
 def _check_kinds(root: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bindings.inbox.errors import InboxDamaged
-from bindings.inbox.offsets import places_of
+from bindings.inbox.offsets import positions_of
 from bindings.inbox.view import InboxView
 
 
@@ -48,10 +48,12 @@ class InboxBacklog:
 
     def _count(self, view: InboxView, offset: Any) -> int:
         if isinstance(offset, dict):
-            places = places_of(offset, view.layout.inbox)
+            positions = positions_of(offset, view.layout.inbox)
         else:
-            places = {number: view.first(number) for number in view.partitions}
-        return sum(view.count(number, place, max(place, view.end(number))) for number, place in places.items())
+            positions = {number: view.first(number) for number in view.partitions}
+        return sum(
+            view.count(number, position, max(position, view.end(number))) for number, position in positions.items()
+        )
 
 
 def _offsets(reported: Any) -> dict[str, dict[str, int]]:

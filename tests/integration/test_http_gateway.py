@@ -24,7 +24,7 @@ from bindings.background import faults
 from bindings.gateways import GatewayError
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.limits import ServerLimits
-from bindings.http.routing import HttpRoute, Routes
+from bindings.http.routing import HttpRoute, PathRoutes
 from bindings.inbox import Inbox, InboxLimits, InboxRow
 from bindings.inbox.view import InboxView
 from catalog import load as catalog_load
@@ -263,12 +263,14 @@ def test_an_address_in_use_and_a_bad_certificate_are_named(gateway: HttpGateway,
 
 
 def test_routes_compare_raw_paths_and_the_first_wins() -> None:
-    routes = Routes([HttpRoute("a", "/x/{id}.json"), HttpRoute("b", "/x/1.json", ("GET",)), HttpRoute("c", "{all}")])
+    routes = PathRoutes(
+        [HttpRoute("a", "/x/{id}.json"), HttpRoute("b", "/x/1.json", ("GET",)), HttpRoute("c", "{all}")]
+    )
     assert routes.find("POST", "/x/1.json").endpoint == "a"
     assert routes.find("GET", "/x/1.json").endpoint == "b"
     assert routes.find("POST", "/x/1xjson").endpoint == "c"
     assert routes.find("PUT", "/x/y/z").allowed == ("POST",)
-    assert Routes([HttpRoute("a", "/{not ok}")]).find("POST", "/z").allowed == ()
+    assert PathRoutes([HttpRoute("a", "/{not ok}")]).find("POST", "/z").allowed == ()
 
 
 def test_what_was_answered_202_survives_sigkill(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from bindings.http.access import Access
 from bindings.http.connections import address_group
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.limits import ServerLimits
-from bindings.http.routing import HttpRoute, Routes
+from bindings.http.routing import HttpRoute, PathRoutes
 from bindings.inbox import InboxRow
 from tests.support.http_strictness import GOOD, POST, REFUSED, TAKEN
 from tests.support.waiting import wait_until
@@ -162,7 +162,7 @@ def test_nobody_is_asked_for_a_body_that_will_be_refused(serve: Serve, head: byt
 
 
 def test_a_path_costs_what_it_is_long_and_strangers_learn_nothing_of_it(serve: Serve) -> None:
-    routes = Routes(ROUTES)
+    routes = PathRoutes(ROUTES)
     began = time.process_time()
     assert routes.find("PUT", "/days/" + "-" * 60_000 + "/y").allowed == ()
     assert routes.find("PUT", "/days/" + "-" * 60_000 + "/x").allowed == ("PUT",)

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from bindings.inbox import Inbox, InboxDamaged, InboxFormatError, InboxLimits, InboxRow
 from bindings.inbox.compaction import compact
-from bindings.inbox.offsets import Place, shares
+from bindings.inbox.offsets import InboxPosition, shares
 from bindings.inbox.segments import segment_path, segments_in
 from bindings.inbox.stream import NAME, SPARK_SCHEMA, InboxDataSource, InboxStreamReader
 from bindings.inbox.view import READ_SCHEMA, InboxView
@@ -222,5 +222,5 @@ def test_a_query_reads_each_row_once_through_restarts(spark: SparkSession, tmp_p
         inbox.close()
     assert sorted(number for _, number in taken.rows) == list(range(1000))
     assert len({position for position, _ in taken.rows}) == 1000
-    first = Place(segments_in(path / "0")[0], 0)
+    first = InboxPosition(segments_in(path / "0")[0], 0)
     assert first.segment > 0 and not segment_path(path / "0", 0).exists(), "committed segments are deleted"

@@ -19,7 +19,7 @@ import pytest
 
 from bindings.gateways import Limits
 from bindings.inbox import Inbox, InboxFull, InboxLimits, InboxRow, InboxRowError
-from bindings.inbox.offsets import Place
+from bindings.inbox.offsets import InboxPosition
 from bindings.inbox.view import InboxView
 from bindings.mqtt.messages import Version
 from tests.support.mosquitto import Mosquitto
@@ -264,7 +264,7 @@ def test_a_full_inbox_holds_and_goes_on(broker: Mosquitto, tmp_path: Path, proto
             read.extend(bodies_in(path))
             view = InboxView(path)
             end = view.end(0)
-            view.trim(0, Place(end.segment, 0))
+            view.trim(0, InboxPosition(end.segment, 0))
             return len(set(read)) == 1_000
 
         wait_until(all_there, LIMIT_SECONDS, lambda: f"all messages, {len(set(read))} of 1000 are there")

@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 
 from bindings.inbox.errors import InboxError
-from bindings.inbox.offsets import places_of
+from bindings.inbox.offsets import positions_of
 from bindings.inbox.view import InboxView
 from router.errors import RouterError, SinkError
 from router.judging.plan import Plan
@@ -169,8 +169,8 @@ def _ranges(state: State, query: str, generation: Generation, batch: int) -> Ite
 def _inbox_ranges(state: State, starts: Mapping[str, Any], ends: Mapping[str, Any]) -> Iterator[PartitionRange]:
     try:
         view = InboxView(state.inbox)
-        known = places_of(starts, view.layout.inbox) if starts else {}
-        for number, end in places_of(ends, view.layout.inbox).items():
+        known = positions_of(starts, view.layout.inbox) if starts else {}
+        for number, end in positions_of(ends, view.layout.inbox).items():
             # Before the first commit nothing is removed: what is there first is where the first batch begins.
             start = known[number] if number in known else view.first(number)
             if start != end:

@@ -12,7 +12,7 @@ from catalog.protocols.properties import ATTRIBUTE_TYPES, SHAPES
 from catalog.values import is_valid
 from router.commands.dead_letters.suggesting.bundles import Bundle
 from router.commands.dead_letters.suggesting.columns import Column, Gap, column_of
-from router.commands.dead_letters.suggesting.placeholders import Place, names_of, shared_gaps
+from router.commands.dead_letters.suggesting.placeholders import GapPlace, names_of, shared_gaps
 from router.commands.dead_letters.suggesting.schemas import FORMAT, schema_of
 from router.commands.dead_letters.suggesting.traits import Hides, never
 
@@ -115,12 +115,12 @@ def _columns(bundle: Bundle) -> Iterator[Column]:
         yield column_of(key, values, missing, bundle.shape.protocol, pattern=pattern, pinned=pinned)
 
 
-def _telling(columns: list[Column], shared: dict[Place, Place], address: str) -> set[int]:
+def _telling(columns: list[Column], shared: dict[GapPlace, GapPlace], address: str) -> set[int]:
     """Return the numbers of the columns whose value is worth asking for.
 
     The address always is; others when a part of them is literal, or when all they hold occurs elsewhere too.
     """
-    uses: dict[Place, set[int]] = {}
+    uses: dict[GapPlace, set[int]] = {}
     for place, owner in shared.items():
         uses.setdefault(owner, set()).add(place[0])
     telling: set[int] = set()
@@ -138,7 +138,7 @@ def _mute(column: Column) -> Column:
     return replace(column, pieces=None)
 
 
-def _asked(column: Column, number: int, names: Mapping[Place, str]) -> AskedProperty | None:
+def _asked(column: Column, number: int, names: Mapping[GapPlace, str]) -> AskedProperty | None:
     """Return a property with its literal or template; None for one that cannot be written as valid."""
     texts: list[str] = []
     gap = 0

@@ -15,30 +15,30 @@ _NOT_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")
 _VERSION: Final = re.compile(r"v?\d+(?:\.\d+)*|api|rest|rpc|urn|https?", re.IGNORECASE | re.ASCII)
 _LONGEST: Final = 40
 _DATE: Final = re.compile(r"\d{4}-\d{2}", re.ASCII)
-Place = tuple[int, int]
+GapPlace = tuple[int, int]
 """The number of a column, and of a gap in it."""
 
 
-def shared_gaps(columns: Sequence[Column]) -> dict[Place, Place]:
+def shared_gaps(columns: Sequence[Column]) -> dict[GapPlace, GapPlace]:
     """Return, for each gap, the first one that has the same value in every record; itself when there is none."""
-    first: dict[tuple[str, ...], Place] = {}
-    shared: dict[Place, Place] = {}
+    first: dict[tuple[str, ...], GapPlace] = {}
+    shared: dict[GapPlace, GapPlace] = {}
     for place, gap in _gaps(columns):
         certain = gap.varies and len(gap.values) >= _EQUAL and not any("%" in value for value in gap.values)
         shared[place] = first.setdefault(gap.values, place) if certain else place
     return shared
 
 
-def names_of(columns: Sequence[Column], shared: dict[Place, Place]) -> dict[Place, str]:
+def names_of(columns: Sequence[Column], shared: dict[GapPlace, GapPlace]) -> dict[GapPlace, str]:
     """Name the gaps of *columns*, whose order is the order of their say; no two that differ have one name."""
-    proposals: dict[Place, tuple[int, str]] = {}
+    proposals: dict[GapPlace, tuple[int, str]] = {}
     for place, gap in _gaps(columns):
         rank, name = _proposal(columns[place[0]], gap)
         known = proposals.get(shared[place])
         if known is None or rank < known[0]:
             proposals[shared[place]] = (rank, name)
     taken: set[str] = set()
-    names: dict[Place, str] = {}
+    names: dict[GapPlace, str] = {}
     for place, (_, name) in proposals.items():
         chosen, number = name, 2
         while chosen in taken:
@@ -48,7 +48,7 @@ def names_of(columns: Sequence[Column], shared: dict[Place, Place]) -> dict[Plac
     return {place: names[owner] for place, owner in shared.items() if owner in names}
 
 
-def _gaps(columns: Sequence[Column]) -> Iterator[tuple[Place, Gap]]:
+def _gaps(columns: Sequence[Column]) -> Iterator[tuple[GapPlace, Gap]]:
     for number, column in enumerate(columns):
         for place, gap in enumerate(column.gaps):
             yield (number, place), gap

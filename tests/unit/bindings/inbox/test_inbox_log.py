@@ -27,7 +27,7 @@ from bindings.inbox import (
 from bindings.inbox import log as log_module
 from bindings.inbox.compaction import compact
 from bindings.inbox.frames import frames
-from bindings.inbox.offsets import Place
+from bindings.inbox.offsets import InboxPosition
 from bindings.inbox.segments import map_segment, segment_path, segments_in
 from bindings.inbox.view import InboxView
 from bindings.parts import Part
@@ -157,7 +157,7 @@ def test_a_full_inbox_refuses_and_recovers_when_it_was_trimmed(tmp_path: Path) -
             taken += 1
     assert 10 < taken < 100
     view = InboxView(tmp_path)
-    view.trim(0, Place(view.end(0).segment, 0))
+    view.trim(0, InboxPosition(view.end(0).segment, 0))
     inbox.append(row(taken)).result(SECONDS)
     inbox.close()
 
