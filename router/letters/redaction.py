@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import unquote
 
+from catalog.schemas.library import pointer_path
 from router.letters.letter import Letter
 
 HIDDEN: Final = "•••"
@@ -75,7 +76,7 @@ class Redactor:
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
-        self._paths = [_steps(pointer) for pointer in marks.pointers]
+        self._paths = [tuple(pointer_path(pointer)) for pointer in marks.pointers]
 
     @property
     def hides_everything(self) -> bool:
@@ -225,10 +226,6 @@ def _as_text(value: Any) -> str | None:
 
 def _is_event(node: Any) -> bool:
     return isinstance(node, dict) and "specversion" in node
-
-
-def _steps(pointer: str) -> tuple[str, ...]:
-    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
 
 
 def _leads(path: Sequence[str], at: Sequence[str]) -> bool:

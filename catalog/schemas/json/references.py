@@ -13,6 +13,7 @@ from urllib.parse import unquote, urldefrag, urljoin
 
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling.filling import Unfillable
+from catalog.schemas.library import pointer_path
 
 _MAX_DOCUMENTS: Final = 200
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
@@ -80,8 +81,7 @@ class SchemaDocuments:
             Unfillable: it names nothing.
         """
         node = tree
-        for step in pointer.split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
+        for key in pointer_path(pointer):
             if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
                 node = node[int(key)]
             elif isinstance(node, Mapping) and key in node:
