@@ -13,7 +13,7 @@ from catalog.model import Catalog
 from router.errors import CatalogUnavailable, RouterError
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """How something is written out."""
 
     text = "text"

@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any, Final
 
 from bindings.parts import Part, first
-from catalog.definitions.targets import Target
 from router.matching.conformance import decides
 from router.matching.facts import Facts
 from router.matching.index.columns import Int
@@ -223,10 +222,7 @@ class Explainer:
         if len(left) > 1:
             return f"the most specific of {len(left)} that match"
         only = "the only one whose schema takes the data" if len(matching) > 1 else "the only one that matches"
-        return only + (", by content type and schema alone" if decides(self._target(best[0])) else "")
-
-    def _target(self, number: int) -> Target:
-        return self._matcher.targets[number]
+        return only + (", by content type and schema alone" if decides(self._matcher.targets[best[0]]) else "")
 
 
 def _matching(ranked: Iterator[tuple[int, list[Check]]]) -> dict[int, list[Check]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from router.commands.arguments import Format
+from router.commands.arguments import OutputFormat
 from router.errors import RouterError
 from router.terminal import WIDE, Terminal, say, say_json_lines, styled, terminal
 
@@ -26,7 +26,9 @@ Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")
 
 
 @batches_app.command()
-def show(config: Config, format: Annotated[Format, typer.Option(help="How it is written out.")] = Format.text) -> None:
+def show(
+    config: Config, format: Annotated[OutputFormat, typer.Option(help="How it is written out.")] = OutputFormat.text
+) -> None:
     """Show the open batch of each query: what it holds, why it is held, and which sinks have it."""
     from router.commands.batches.begun import open_batches, router_queries
     from router.settings import load_settings
@@ -36,7 +38,7 @@ def show(config: Config, format: Annotated[Format, typer.Option(help="How it is 
     state = State.beside(Path(settings.state))
     running = router_queries(settings)
     batches = [_form(batch, settings, state, config, running) for batch in open_batches(state)]
-    if format is Format.json:
+    if format is OutputFormat.json:
         say_json_lines([{"running": running is not None, "batches": batches}])
         return
     _say("" if running is not None else "no router answers; this is what the last one left")

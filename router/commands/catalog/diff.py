@@ -11,7 +11,7 @@ from catalog.comparing import Change, Difference, compare
 from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
-from router.commands.arguments import Format
+from router.commands.arguments import OutputFormat
 from router.terminal import say, say_json, styled, terminal
 
 COMPATIBLE: Final = 0
@@ -22,7 +22,7 @@ UNREADABLE: Final = 2
 def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the catalog as it was.")],
     new: Annotated[str, typer.Argument(metavar="B", help="The same of the catalog as it is to be.")],
-    format: Annotated[Format, typer.Option("--format", help="`json` is one object.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
 ) -> None:
     """Tell what changed for consumers from catalog A to B, and whether it is compatible.
 
@@ -38,7 +38,7 @@ def diff(
         say(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
         raise typer.Exit(UNREADABLE) from error
     difference = compare(before, after)
-    if format is Format.json:
+    if format is OutputFormat.json:
         say_json(difference.to_json())
     else:
         _write(difference)

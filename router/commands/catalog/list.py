@@ -11,17 +11,17 @@ from rich.table import Table
 from catalog.listing import listing
 from catalog.load import load
 from catalog.model import Catalog
-from router.commands.arguments import Format, Sources
+from router.commands.arguments import OutputFormat, Sources
 from router.terminal import say_json_lines, say_row, terminal
 
 
 def list_definitions(
     sources: Sources,
-    format: Annotated[Format, typer.Option("--format", help="`json` is one object a line.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
 ) -> None:
     """List the effective message definitions, after inheritance."""
     catalog = load(sources, network=True)
-    if format is Format.json:
+    if format is OutputFormat.json:
         say_json_lines(listing(definition, catalog) for definition in catalog.definitions.values())
     elif sys.stdout.isatty():
         terminal().print(_table(catalog))

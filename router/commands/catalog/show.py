@@ -15,7 +15,7 @@ from catalog.declared import Declarations
 from catalog.explaining.entities import entity_to_json, known_xids
 from catalog.load import load
 from catalog.model import Catalog
-from router.commands.arguments import Format, Sources
+from router.commands.arguments import OutputFormat, Sources
 from router.errors import RouterError
 from router.terminal import say_json, say_row, terminal
 
@@ -28,7 +28,7 @@ Row = tuple[str, str, str]
 def show(
     xid: Annotated[str, typer.Argument(metavar="XID", help="Of a message, endpoint, group, schema or version.")],
     sources: Sources,
-    format: Annotated[Format, typer.Option("--format", help="`json` is one object.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
 ) -> None:
     """Show one thing of a catalog in effect; of a message, where each value comes from and what it overrides."""
     declarations = Declarations()
@@ -36,7 +36,7 @@ def show(
     form = entity_to_json(xid, catalog, declarations)
     if form is None:
         raise _unknown(xid, catalog, declarations, sources)
-    if format is Format.json:
+    if format is OutputFormat.json:
         say_json(form)
         return
     rows = list(_message_rows(form) if form["kind"] == "message" else _rows(form))

@@ -11,7 +11,7 @@ from typing import Annotated, Final, cast, get_args
 import typer
 from rich.table import Table
 
-from router.commands.arguments import Format
+from router.commands.arguments import OutputFormat
 from router.letters.filters import Endpoints, Messages, Reasons, Since, Until, filter_of
 from router.letters.listing import By, Listed, Listing, listing
 from router.letters.marks import marked_catalog, redactor_of
@@ -65,7 +65,7 @@ def list_letters(
         list[ByOption] | None, typer.Option("--by", help="What to count by; may be repeated; `none` leaves counts out.")
     ] = None,
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[Format, typer.Option("--format", help="`json` is one object a line.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
 ) -> None:
     """List dead letters: counts by reason, endpoint and nearest definition, then the newest."""
     settings = load_settings(config)
@@ -81,7 +81,7 @@ def list_letters(
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         kinds = () if ByOption.none in (by or ()) else counted
         page = listing(letters, ledger, wanted, redactor, kinds, limit)
-    if format is Format.json:
+    if format is OutputFormat.json:
         say_json_lines(_forms(page))
     elif sys.stdout.isatty():
         _print(page)

@@ -12,7 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from router.commands.arguments import Format
+from router.commands.arguments import OutputFormat
 from router.errors import RouterError
 from router.letters.filters import Endpoints, Filter, Messages, Reasons, Since, Until, filter_of
 from router.settings import load_settings
@@ -43,7 +43,7 @@ def replay(
     batch: Annotated[int, typer.Option(metavar="N", min=1, max=100_000, help="Letters at a time.")] = 1_000,
     parked: Annotated[bool, typer.Option("--parked", help="Also those that are parked.")] = False,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many letters.")] = None,
-    format: Annotated[Format, typer.Option(help="How the summary is written.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option(help="How the summary is written.")] = OutputFormat.text,
 ) -> None:
     """Route dead letters under the catalog and settings of now; those that no definition takes stay dead letters.
 
@@ -61,7 +61,7 @@ def replay(
         _run(config, wanted, options, format)
 
 
-def _run(config: Path, wanted: Filter, options: ReplayOptions, format: Format) -> None:
+def _run(config: Path, wanted: Filter, options: ReplayOptions, format: OutputFormat) -> None:
     """Replay, and tell of it.
 
     Raises:
@@ -144,11 +144,11 @@ def _say(line: str) -> None:
     say(line, err=True)
 
 
-def _tell_verdicts(verdicts: Iterable[Verdict], format: Format) -> None:
+def _tell_verdicts(verdicts: Iterable[Verdict], format: OutputFormat) -> None:
     """Write how many letters would go where."""
     counts = Counter((each.message, each.reason, each.sinks) for each in verdicts)
     rows = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
-    if format is Format.json:
+    if format is OutputFormat.json:
         names = ("message", "reason", "sinks")
         say_json_lines(
             [[{"outcome": _outcome(key[1]), **dict(zip(names, key, strict=True)), "letters": n} for key, n in rows]]
@@ -165,10 +165,10 @@ def _outcome(reason: str | None) -> str:
     return "dead-letter" if reason else "routed"
 
 
-def _tell_result(result: Result, format: Format) -> None:
+def _tell_result(result: Result, format: OutputFormat) -> None:
     """Write what a replay did."""
     summary = result.summary
-    if format is Format.json:
+    if format is OutputFormat.json:
         form: dict[str, Any] = {
             "routed": summary.routed.total(),
             "definitions": dict(summary.routed.most_common()),

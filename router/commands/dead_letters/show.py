@@ -1,4 +1,4 @@
-"""``xrouter dead-letters show``: all there is to know of one letter, and what the catalog of now would say of it."""
+"""``xrouter dead-letters show``: all there is to know of one letter, and what the current catalog would say of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from catalog.model import Catalog
-from router.commands.arguments import Format
+from router.commands.arguments import OutputFormat
 from router.commands.match.explained import Teller
 from router.letters.explaining import explained_now, redacted_story
 from router.letters.letter import Letter
@@ -52,7 +52,7 @@ def show(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
     letter: Annotated[str, typer.Argument(metavar="ID", help="Id of the letter, or how it begins.")],
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
-    format: Annotated[Format, typer.Option("--format", help="`json` is one object.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
 ) -> None:
     """Show one dead letter whole, why it is one, and what the catalog would make of it now."""
     settings = load_settings(config)
@@ -66,7 +66,7 @@ def show(
         behind = ledger.order.behind(dead_letter.id)
     now = None if catalog is None else _now(dead_letter, catalog, settings, redaction)
     shown = Shown(redaction.letter, entry, history, now, behind)
-    if format is Format.json:
+    if format is OutputFormat.json:
         say_json(_form(shown))
     else:
         _print(shown)

@@ -27,12 +27,12 @@ def doctor(
     else:
         for each in diagnoses:
             remedy = f" (remedy: {each.remedy})" if each.remedy else ""
-            say(f"{each.state:4} {each.name}: {each.found}{remedy}")
+            say(f"{each.state:4} {each.name}: {each.observation}{remedy}")
     raise typer.Exit(1 if any(each.state == "fail" for each in diagnoses) else 0)
 
 
 def _table(diagnoses: list[Diagnosis]) -> Table:
     table = Table("", "what", "found", "remedy")
     for each in diagnoses:
-        table.add_row(styled((each.state, _COLOURS[each.state])), each.name, each.found, each.remedy)
+        table.add_row(styled((each.state, _COLOURS[each.state])), each.name, each.observation, each.remedy)
     return table

@@ -34,11 +34,11 @@ _JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing looked at: what was found, and the remedy when it is not ``ok``. Holds no secret."""
+    """One thing looked at: what was observed, and the remedy when it is not ``ok``. Holds no secret."""
 
     name: str
     state: State
-    found: str
+    observation: str
     remedy: str = ""
 
 

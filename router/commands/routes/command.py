@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.table import Table
 
-from router.commands.arguments import Format, usable_catalog
+from router.commands.arguments import OutputFormat, usable_catalog
 from router.commands.routes.survey import UNKNOWN, Aim, RouteSurvey, survey
 from router.judging.plan import Plan
 from router.settings import load_settings
@@ -23,7 +23,7 @@ Row = tuple[str, str, str, str, str]
 
 def routes(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings; their catalog is read.")],
-    format: Annotated[Format, typer.Option("--format", help="`json` is one object a line.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
 ) -> None:
     """Show who goes where: each definition at each source, by which route, to which destinations.
 
@@ -35,7 +35,7 @@ def routes(
     loaded = usable_catalog(list(read.source), network=read.network, allow=read.allow_addresses, base_uri=read.base_uri)
     plan = Plan(loaded, settings)
     surveyed = survey(plan)
-    if format is Format.json:
+    if format is OutputFormat.json:
         say_json_lines(_objects(surveyed))
         return
     console = terminal(soft_wrap=True)

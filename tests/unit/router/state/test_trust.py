@@ -276,7 +276,7 @@ def test_doctor_shows_pins_and_asks_nobody_else(tmp_path: Path, monkeypatch: pyt
     admitted(plan_of(tmp_path, SOURCE % LOGIN))
     write_catalog(tmp_path, "SASL_SSL://127.0.0.1:2", kind="kafka")
     seen = {each.name: each for each in examine_quietly(tmp_path)}
-    assert seen["addresses"].state == "fail" and "sasl_ssl://127.0.0.1:1" in seen["addresses"].found
+    assert seen["addresses"].state == "fail" and "sasl_ssl://127.0.0.1:1" in seen["addresses"].observation
     assert "source /endpoints/e" not in seen
 
 
