@@ -72,7 +72,7 @@ class Guard:
         return sender
 
     def allow(self, name: str | None, users: Collection[str] | None) -> None:
-        """Return when somebody may use a route that is for *users*; None is for everybody.
+        """Make sure that the sender may use a route that is for *users*; None is for everybody.
 
         Raises:
             HttpProblem: 403.
@@ -128,4 +128,4 @@ def _decoded(text: bytes) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        return b""  # What no user and password make: those have a colon between them.
+        return b""  # No pair of user and password: those have a colon between them.

@@ -282,7 +282,7 @@ class HttpConnection(asyncio.Protocol):
         self._send(problem.reply(), close=True)
 
     def _send(self, reply: Reply, *, close: bool) -> None:
-        """Send an answer; with *close* there is more of the request to come, or nothing that can be understood."""
+        """Send an answer; with *close* the connection ends: the rest of the request is not wanted or cannot be read."""
         head, transport = self._head, self._transport
         self._release()
         self._head = self._request = None

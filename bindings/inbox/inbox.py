@@ -1,4 +1,4 @@
-"""The durable inbox: what push protocols are told is taken, lies here until the router's batch is committed."""
+"""The durable inbox: what gateways have acknowledged lies here until the router's batch is committed."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class OldRows:
                 table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
                 return
             except CommitFailedError as error:
-                last = error  # A batch, or the merging of small files, was first.
+                last = error  # A batch or a compaction committed first.
             except (DeltaError, OSError) as error:
                 raise _refused(self.sink, self.uri, error) from error
         assert last is not None

@@ -1,4 +1,4 @@
-"""What the catalog of now would say of a letter, candidate by candidate, as ``match --explain`` does."""
+"""What the current catalog would say of a letter, candidate by candidate, as ``match --explain`` does."""
 
 from __future__ import annotations
 

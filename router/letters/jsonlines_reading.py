@@ -109,7 +109,7 @@ def _file(sink: str, path: Path) -> Iterator[Letter]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        return  # Retention came first.
+        return  # Retention removed it meanwhile.
     with file:
         for number, line in enumerate(file, 1):
             try:

@@ -1,8 +1,8 @@
 """Reading dead letters back from the sinks that took them, as a stream.
 
 Every sink gives the same letter for the same record, but for its name (and for texts that a header's cap cut off).
-What is read is what was there when reading began, or later; writers beside it are no matter. Letters that are gone
-meanwhile (retention) are left out.
+Reading gives the letters that were there when it began, and perhaps later ones; sinks may be written to meanwhile.
+Letters that retention removes meanwhile are left out.
 """
 
 from __future__ import annotations

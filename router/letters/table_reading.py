@@ -67,7 +67,7 @@ def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[Le
             try:
                 whole = pads.dataset(str(path), format="parquet")
             except FileNotFoundError:
-                continue  # Retention came first.
+                continue  # Retention removed it meanwhile.
             _check_columns(sink, str(path), whole.schema)
             yield from _letters(sink, whole, bodies)
     except (OSError, pa.ArrowException) as error:

@@ -57,7 +57,7 @@ class Generation:
         return (self.path / "sources" / "0" / "0").exists()
 
     def first(self) -> Offsets:
-        """Where this generation begins: as Spark noted it when it first looked, else as it was told to."""
+        """Where this generation begins: as Spark noted it at its first look, else where it was made to begin."""
         text = ""
         if self.begun:
             text = (self.path / "sources" / "0" / "0").read_text(encoding="utf-8", errors="replace")

@@ -27,7 +27,7 @@ _log = get_logger()
 
 
 def records_of_batch(client: KafkaClient, topics: Sequence[str], generation: Generation, sizing: BatchSizing) -> int:
-    """Return the most records of a batch; a look at a few tells, where no batch has told yet."""
+    """Return the most records of a batch; before the first batch their size is estimated from a few of them."""
     if sizing.mean is not None:
         return sizing.begin(None)
     records = sizing.begin(mean_record_bytes(client, topics, generation.positions()))

@@ -45,7 +45,7 @@ def kafka_rows(
 def inbox_rows(
     spark: SparkSession, settings: Settings, state: State, generation: Generation, sizing: BatchSizing
 ) -> DataFrame:
-    """Return the rows of the inbox, from the first: whoever sent them was told that they are taken.
+    """Return the rows of the inbox, from the first, since all of them were acknowledged.
 
     Raises:
         BrokerUnreachable: as :func:`kafka_rows`, for a topic as the inbox that was deleted and made again.

@@ -1,4 +1,4 @@
-"""Which generation a query reads next: the one whose batch is unfinished, else one for the topics of now.
+"""Which generation a query reads next: the one whose batch is unfinished, else one for the topics as they are now.
 
 All that decides it is on the disk: generations, pins, and the positions of topics. Queries of one cluster (its lanes)
 share positions: a topic that moves from one to another is read on where it was left.
@@ -25,9 +25,9 @@ class Succession:
         self._positions = Positions(state)
 
     def place(self, sources: Sequence[Source], default: Start) -> None:
-        """Note, durably, from where each topic is read that is read for the first time; before anything says so.
+        """Note durably where each topic begins that is new, before anything announces it.
 
-        *default* is where topics begin whose source does not say.
+        *default* is where a topic begins whose source does not say.
 
         Raises:
             BrokerUnreachable: the brokers of a topic that is read from its end do not answer.

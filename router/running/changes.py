@@ -1,7 +1,7 @@
 """How a changed catalog takes effect, step by step, in an order in which a crash after any step loses nothing.
 
-What is to be read has its positions in the ledger first. Queries whose topics change begin no more batches, the others
-have theirs judged by the new plan, and watchers are told. The inbox is there before gateways write to it.
+First the ledger gets the positions of what is to be read. Then queries whose topics change begin no more batches, the
+others judge theirs by the new plan, and watchers learn of it. The inbox is there before gateways write to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Changes:
         announce: Callable[[Plan], None],
         hold: Callable[[str], None],
     ) -> None:
-        """``announce`` is told of a plan that took effect, ``hold`` why one waits, and with '' that none does."""
+        """``announce`` gets each plan that took effect; ``hold`` gets why one waits, or '' when none does."""
         self._plans = plans
         self._queries = queries
         self._intake = intake

@@ -1,7 +1,7 @@
-"""Whether a state folder is whole: looked at before anything reads from it, so that damage ends a start with its name.
+"""Whether a state folder is whole. It is checked before anything reads from it: a start ends and names the damage.
 
-What would otherwise be taken for a fresh start, a fault that passes or a crash is told apart here: files that are
-emptied, cut off or of another router, and folders that were there.
+Files that are emptied, cut off or of another router, and folders that are gone, would else be taken for a fresh start,
+a fault that passes, or a crash.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FOLDERS: Final = ("checkpoints", "batches", "plans", "ledger", "inbox", "spill"
 def check_state(state: State, queries: Iterable[str], *, inbox: bool) -> None:
     """Make sure that a router with these queries can go on from this folder; *inbox* if they read a local one.
 
-    What is there and was not noted yet, for a crash came between, is noted.
+    What is there and was not noted because of a crash is noted now.
 
     Raises:
         StateError: a file or folder is damaged, missing, unreadable, or of another router; names it and the remedy.

@@ -1,8 +1,8 @@
-"""Looking after a batch while it is worked on, from a thread beside it: what waits, and what takes too long, is told.
+"""Watching a batch while it is worked on, from a thread of its own: it reports what waits and what takes too long.
 
-A write to a sink that makes no progress for :data:`WAITS_SECONDS` is told as a batch that is held, until it ends or
-goes on. An attempt that takes longer than ``batch_limit`` is told, counted, and has its Spark jobs cancelled: then it
-fails as any other that fails by itself does, and is cut (:mod:`router.batches.parts`).
+A write to a sink that makes no progress for :data:`WAITS_SECONDS` is reported as a batch that is held, until it ends
+or goes on. An attempt that takes longer than ``batch_limit`` is reported and counted, and its Spark jobs are
+cancelled: then it fails like one that fails by itself, and is cut (:mod:`router.batches.parts`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Write:
 def writing(sink: str, *, by_spark: bool = False) -> Iterator[None]:
     """Say that a sink is written to for the time of the block; several of a cluster are named with commas.
 
-    *by_spark* is for a write that Spark makes: how far it is, is asked of Spark. Others call :func:`progressed`.
+    With *by_spark*, Spark writes and is asked how far it is. Other writers call :func:`progressed`.
     """
     watch = _current.get()
     if watch is None:
@@ -114,7 +114,7 @@ class Watch:
             self._released()
 
     def end(self, *, well: bool) -> None:
-        """Note that the write has ended; what is held for another reason is told by whoever holds it."""
+        """Note that the write has ended; whoever holds a batch for another reason reports that."""
         with self._lock:
             write, self._write = self._write, None
         if write is not None and write.reported and well:

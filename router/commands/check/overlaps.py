@@ -25,7 +25,7 @@ _STRUCTURED: Final = "application/cloudevents+json"
 
 
 def overlap_findings(overlaps: Sequence[Overlap], catalog: Catalog, declarations: Declarations) -> tuple[Finding, ...]:
-    """Return what is to be told of overlaps; one whose record the matcher does not give to both is none."""
+    """Return the findings about overlaps; one whose record the matcher does not give to both is left out."""
     findings = Findings()
     for overlap, record, both in proven(overlaps, catalog):
         text = msgspec.json.encode(record).decode()

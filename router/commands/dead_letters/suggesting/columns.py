@@ -90,7 +90,7 @@ def _pieces(key: str, texts: list[str], protocol: str, pattern: Pattern | None) 
     first = texts[0]
     same = all(text == first for text in texts)
     if pattern is None and same and first.lower() in _FLAGS:
-        return None  # one day it is the other
+        return None  # a flag: the other value may come
     if same and _is_literal(key, first, len(texts), address=pattern is not None):
         return (first,)
     if pattern is None and any(" " in text for text in texts):

@@ -1,4 +1,4 @@
-"""A JSON Schema (2020-12) drafted from documents: what all of them are, and no narrower than they allow to say."""
+"""A JSON Schema (2020-12) drafted from documents: all of them conform to it, and they justify no narrower one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Observed:
         if "number" in kinds and "integer" in kinds:
             kinds.remove("integer")
         if not kinds or kinds == ["null"]:
-            return {}  # what it is when it is something, nobody has seen
+            return {}  # only null was seen, so any other value may come
         drafted: dict[str, Any] = {"type": kinds[0] if len(kinds) == 1 else kinds}
         if "object" in kinds:
             drafted.update(self._object_schema())
