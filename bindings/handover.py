@@ -99,10 +99,13 @@ class Handover(Generic[M]):
 
     def advance(self) -> None:
         """Let the owner answer what the store is done with, and send it the next group."""
-        for group, done in [each for each in self._sent if each[1].done()]:
-            self._sent.remove((group, done))
-            self._under_way -= len(group)
-            self._settle(group, done)
+        sent, self._sent = self._sent, []
+        for group, done in sent:
+            if done.done():
+                self._under_way -= len(group)
+                self._settle(group, done)
+            else:
+                self._sent.append((group, done))
         while self._waiting and not self.pause and (not self._sent or len(self._waiting) >= self._eager):
             self._send()
 

@@ -16,8 +16,9 @@ from bindings.inbox import InboxRow
 from bindings.mqtt.messages import Version
 from bindings.protocols import BINDINGS
 from tests.support.authority import Authority
+from tests.support.counts import Counts
 from tests.support.mosquitto import Mosquitto, Security, access_rules
-from tests.support.mqtt_gateways import LIMIT_SECONDS, Counts, Rows, connected, gateway, record_of, running
+from tests.support.mqtt_gateways import LIMIT_SECONDS, Rows, connected, gateway, record_of, running
 from tests.support.mqtt_sender import Client
 from tests.support.waiting import wait_until
 

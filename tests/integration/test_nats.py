@@ -14,11 +14,11 @@ from bindings.gateways import Connection, Limits
 from bindings.nats import pulling
 from bindings.nats.publisher import NatsPublisher, OutMessage
 from bindings.protocols import BINDINGS
+from tests.support.counts import Counts
 from tests.support.natsgateway import (
     DURABLE,
     SECONDS,
     STREAM,
-    Counts,
     Held,
     Kept,
     consumer,
@@ -134,9 +134,9 @@ def test_stream_is_acknowledged_only_after_the_store(server: NatsServer, sender:
         sender.publish(b"js.a", b"1")
         arrived(store, 1)
         sender.publish(b"js.a", b"2")
-        wait_until(lambda: counts.seen["received"] == 2, SECONDS, "the second message")
+        wait_until(lambda: counts.arrived.total() == 2, SECONDS, "the second message")
         info = consumer(server)
-        assert (info.num_ack_pending, info.ack_floor.stream_seq, counts.seen["acknowledged"]) == (2, 0, 0)
+        assert (info.num_ack_pending, info.ack_floor.stream_seq, counts.stored.total()) == (2, 0, 0)
         store.release()
         wait_until(lambda: consumer(server).num_ack_pending == 1, SECONDS, "the first acknowledgement")
         assert consumer(server).ack_floor.stream_seq == 1
@@ -169,16 +169,16 @@ def test_a_full_inbox_holds_the_stream_and_drops_core_counted(server: NatsServer
     with running(server, store, core("core.>"), stream(), counts=counts, limits=Limits(max_in_flight=20)) as gateway:
         for number in range(50):
             sender.publish(b"js.a", b"%d" % number)
-        wait_until(lambda: counts.seen["received"] == 10, SECONDS, "as many messages as may be held")
+        wait_until(lambda: counts.arrived.total() == 10, SECONDS, "as many messages as may be held")
         for number in range(15):
             sender.publish(b"core.a", b"%d" % number)
         wait_until(lambda: gateway.dropped == 5, SECONDS, lambda: f"5 dropped messages, there are {gateway.dropped}")
         info = consumer(server)
-        assert (info.num_ack_pending, info.num_pending, counts.seen["acknowledged"]) == (10, 40, 0)
+        assert (info.num_ack_pending, info.num_pending, counts.stored.total()) == (10, 40, 0)
         assert "disk is full" in gateway.trouble
         assert "5 messages of core NATS were dropped" in gateway.trouble
         store.full = False
-        wait_until(lambda: counts.seen["acknowledged"] == 60, SECONDS, "all that was held")
+        wait_until(lambda: counts.stored.total() == 60, SECONDS, "all that was held")
         wait_until(lambda: consumer(server).num_ack_pending == 0, SECONDS, "the acknowledgements")
         assert gateway.trouble == ""
     by_subject = [row.body for row in store.rows if row.endpoint == "/endpoints/stream"]
@@ -218,7 +218,7 @@ def test_other_subscriptions_are_taken_over(server: NatsServer, sender: RawSende
         sender.publish(b"a", b"gone")
         sender.publish(b"js.a", b"later")
         store.release()
-        wait_until(lambda: counts.seen["acknowledged"] >= 1, SECONDS, "what was in flight")
+        wait_until(lambda: counts.stored.total() >= 1, SECONDS, "what was in flight")
         wait_until(lambda: consumer(server).ack_floor.stream_seq == 1, SECONDS, "its acknowledgement")
         assert gateway.connected
     assert {row.body for row in store.rows} == {b"before", b"probe"}

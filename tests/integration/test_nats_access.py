@@ -9,7 +9,8 @@ import pytest
 
 from bindings.gateways import Connection, Limits, Login, Tls
 from bindings.nats.publisher import NatsPublisher, OutMessage
-from tests.support.natsgateway import SECONDS, Counts, Kept, core, made, running
+from tests.support.counts import Counts
+from tests.support.natsgateway import SECONDS, Kept, core, made, running
 from tests.support.natskeys import accounts, certificates, key
 from tests.support.natsserver import NatsServer
 from tests.support.waiting import wait_until

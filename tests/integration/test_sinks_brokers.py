@@ -26,10 +26,11 @@ from router.sinks.messages.events import MESSAGE
 from tests.conftest import Kafka, TopicFactory
 from tests.support.amqp_client import queue_name
 from tests.support.authority import Authority
+from tests.support.counts import Counts
 from tests.support.http2_target import Http2Target
 from tests.support.kafka import read_all
 from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_gateways import Counts, Rows, running
+from tests.support.mqtt_gateways import Rows, running
 from tests.support.natsgateway import core, make_stream, stream
 from tests.support.natsgateway import running as nats_running
 from tests.support.natsserver import NatsServer

@@ -23,7 +23,8 @@ from bindings.gateways import Connection, Limits, Subscription
 from bindings.inbox import Inbox, InboxRow
 from bindings.sending import Unsettled
 from tests.support.amqp_client import depth, queue_name
-from tests.support.amqp_gateway import ENDPOINT, Counts, HeldStore, running, stored
+from tests.support.amqp_gateway import ENDPOINT, HeldStore, running, stored
+from tests.support.counts import Counts
 from tests.support.qpid import QpidBroker
 from tests.support.waiting import wait_until
 

@@ -22,8 +22,9 @@ from bindings.inbox import Inbox, InboxFull, InboxLimits, InboxRow, InboxRowErro
 from bindings.inbox.offsets import InboxPosition
 from bindings.inbox.view import InboxView
 from bindings.mqtt.messages import Version
+from tests.support.counts import Counts
 from tests.support.mosquitto import Mosquitto
-from tests.support.mqtt_gateways import LIMIT_SECONDS, Counts, Rows, bodies_in, connected, gateway, running
+from tests.support.mqtt_gateways import LIMIT_SECONDS, Rows, bodies_in, connected, gateway, running
 from tests.support.mqtt_sender import Client
 from tests.support.waiting import wait_until
 

@@ -22,7 +22,8 @@ from nats.js.errors import Error as StreamError
 from bindings.gateways import Connection, Limits
 from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.view import InboxView
-from tests.support.natsgateway import Counts, consumer, make_stream, running, stream
+from tests.support.counts import Counts
+from tests.support.natsgateway import consumer, make_stream, running, stream
 from tests.support.natsserver import NatsServer
 from tests.support.waiting import wait_until
 
@@ -167,11 +168,11 @@ def test_a_full_disk_holds_the_stream_until_there_is_room(server: NatsServer, tm
     publisher.join(SECONDS)
     small = Inbox(path, limits=InboxLimits(min_free_bytes=0, max_bytes=40_000))
     with running(server, small, stream(ackwait=2), counts=counts, limits=Limits(max_in_flight=100)) as gateway:
-        wait_until(lambda: "raise max_bytes" in gateway.trouble, SECONDS, lambda: f"a full inbox: {counts.seen}")
-        assert 0 < counts.seen["acknowledged"] < count
+        wait_until(lambda: "raise max_bytes" in gateway.trouble, SECONDS, lambda: f"a full inbox: {counts.stored}")
+        assert 0 < counts.stored.total() < count
         assert consumer(server).num_ack_pending <= 100
     small.close()
-    assert len(bodies(path)) >= counts.seen["acknowledged"]
+    assert len(bodies(path)) >= counts.stored.total()
     large = Inbox(path, limits=InboxLimits(min_free_bytes=0))
     with running(server, large, stream()):
         wait_until(lambda: taken(server), SECONDS, lambda: f"the last acknowledgement: {consumer(server)}")

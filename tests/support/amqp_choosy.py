@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import threading
-from types import TracebackType
 from typing import Any
 
 from proton import Condition
-from proton.handlers import MessagingHandler
-from proton.reactor import ApplicationEvent, Container, EventInjector
+from proton.reactor import ApplicationEvent, EventInjector
 
-from tests.support.ports import LOOPBACK, free_ports
+from tests.support.amqp_peer import Listener, Serving
 
-SECONDS = 120.0
 SILENT = b"end without a word"
 TOLD = b"end with a condition"
 
 
-class _Handler(MessagingHandler):
-    def __init__(self, port: int) -> None:
+class _Receiver(Listener):
+    def __init__(self) -> None:
         super().__init__(auto_accept=False)
-        self._port = port
-        self._acceptor: Any = None
         self._connections: list[Any] = []
-        self.injector = EventInjector()
-        self.listening = threading.Event()
+        self._injector = EventInjector()
         self.taken: list[bytes] = []
 
+    def end(self) -> None:
+        self._injector.trigger(ApplicationEvent("over"))
+
     def on_start(self, event: Any) -> None:
-        event.container.selectable(self.injector)
-        self._acceptor = event.container.listen(f"{LOOPBACK}:{self._port}")
-        self.listening.set()
+        event.container.selectable(self._injector)
+        super().on_start(event)
 
     def on_connection_opening(self, event: Any) -> None:
         self._connections.append(event.connection)
@@ -50,8 +45,8 @@ class _Handler(MessagingHandler):
             self.accept(event.delivery)
 
     def on_over(self, event: Any) -> None:
-        self._acceptor.close()
-        self.injector.close()
+        self.acceptor.close()
+        self._injector.close()
         for connection in self._connections:
             _hang_up(connection)
 
@@ -62,27 +57,14 @@ def _hang_up(connection: Any) -> None:
         connection.transport.close_head()
 
 
-class ChoosyPeer:
-    """Listens while the context lasts."""
+class ChoosyPeer(Serving[_Receiver]):
+    """Accepts messages until the context ends."""
 
     def __init__(self) -> None:
-        (port,) = free_ports(1)
-        self.uri = f"amqp://{LOOPBACK}:{port}"
-        self._handler = _Handler(port)
-        self._thread = threading.Thread(target=Container(self._handler).run, name="choosy-peer", daemon=True)
+        receiver = _Receiver()
+        super().__init__(receiver, receiver.end)
 
     @property
     def taken(self) -> list[bytes]:
         """The bodies of the messages that it accepted, in order."""
-        return list(self._handler.taken)
-
-    def __enter__(self) -> ChoosyPeer:
-        self._thread.start()
-        assert self._handler.listening.wait(SECONDS)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._handler.injector.trigger(ApplicationEvent("over"))
-        self._thread.join(SECONDS)
+        return list(self._listener.taken)

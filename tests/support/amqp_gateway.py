@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -16,23 +15,10 @@ from bindings.gateways import Connection, Limits, RowStore, Subscription
 from bindings.inbox import Inbox, InboxFull, InboxRow
 from bindings.inbox.view import InboxView
 from bindings.parts import Part
+from tests.support.counts import Counts
 
 ENDPOINT = "/endpoints/e"
 SECONDS = 120.0
-
-
-class Counts:
-    """What a gateway counted."""
-
-    def __init__(self) -> None:
-        self.arrived: Counter[str] = Counter()
-        self.stored: Counter[str] = Counter()
-
-    def received(self, endpoint: str) -> None:
-        self.arrived[endpoint] += 1
-
-    def acknowledged(self, endpoint: str) -> None:
-        self.stored[endpoint] += 1
 
 
 class HeldStore:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -17,24 +16,11 @@ from bindings.mqtt.gateway import MqttGateway
 from bindings.mqtt.messages import Version
 from bindings.protocols import BINDINGS
 from catalog.record import Record
+from tests.support.counts import Counts
 from tests.support.waiting import wait_until
 
 LIMIT_SECONDS: Final = 60.0
 CLIENT_ID: Final = "xrouter-tests"
-
-
-class Counts:
-    """Counts as a monitor would."""
-
-    def __init__(self) -> None:
-        self.arrived: Counter[str] = Counter()
-        self.stored: Counter[str] = Counter()
-
-    def received(self, endpoint: str) -> None:
-        self.arrived[endpoint] += 1
-
-    def acknowledged(self, endpoint: str) -> None:
-        self.stored[endpoint] += 1
 
 
 class Rows:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -16,27 +15,13 @@ from bindings.gateways import Connection, Limits, RowStore, Subscription
 from bindings.inbox import InboxFull, InboxRow
 from bindings.nats.codec import native
 from bindings.nats.gateway import NatsGateway
+from tests.support.counts import Counts
 from tests.support.natsserver import NatsServer
 from tests.support.waiting import wait_until
 
 SECONDS = 120
 STREAM, DURABLE = "S", "taker"
 T = TypeVar("T")
-
-
-class Counts:
-    """What a gateway counted."""
-
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()
-
-    def received(self, endpoint: str) -> None:
-        """Count it."""
-        self.seen["received"] += 1
-
-    def acknowledged(self, endpoint: str) -> None:
-        """Count it."""
-        self.seen["acknowledged"] += 1
 
 
 class Kept:
