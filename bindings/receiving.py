@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from bindings.gateways import Connection, Gateway, GatewayCounters, Limits, RowStore, Subscription
@@ -16,25 +15,16 @@ from catalog.model import Catalog, Endpoint
 from catalog.values import text_of
 
 
-class Opener(Protocol):
-    """Makes a gateway, which does not connect before its start."""
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a gateway is made of. ``client_id`` is its name at the broker, the same at every start."""
 
-    def __call__(
-        self,
-        connection: Connection,
-        subscriptions: Sequence[Subscription],
-        store: RowStore,
-        *,
-        client_id: str,
-        limits: Limits,
-        counters: GatewayCounters,
-    ) -> Gateway:
-        """Return the gateway; ``client_id`` is its name at the broker, the same at every start.
-
-        Raises:
-            GatewayError: a subscription can never work.
-        """
-        ...
+    connection: Connection
+    subscriptions: Sequence[Subscription]
+    store: RowStore
+    client_id: str
+    limits: Limits
+    counters: GatewayCounters
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +34,13 @@ class Receiving:
     ``addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the widest ones only,
     and nothing where nothing says: what the endpoint's options name, else the path of its address, else a filter for
     each definition expected there (architecture.md section 2). It raises ValueError, with what is wrong, for an option
-    or path that is no such thing. ``overlap`` tells whether one message may come by both of two addresses.
+    or path that is no such thing. ``overlap`` tells whether one message may come by both of two addresses. ``gateway``
+    makes what does not connect before its start, and raises GatewayError for a subscription that can never work.
     """
 
     addresses: Callable[[Endpoint, Catalog], tuple[str, ...]]
     overlap: Callable[[str, str], bool]
-    gateway: Opener
+    gateway: Callable[[Terms], Gateway]
 
 
 def paths_of(endpoint: Endpoint) -> Iterator[str]:

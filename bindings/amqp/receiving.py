@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Final
 
 from bindings.amqp.options import node_of
-from bindings.gateways import Connection, Gateway, GatewayCounters, Limits, RowStore, Subscription
-from bindings.receiving import Receiving, paths_of
+from bindings.gateways import Gateway
+from bindings.receiving import Receiving, Terms, paths_of
 from catalog.model import Catalog, Endpoint
 
 
@@ -17,18 +16,17 @@ def _addresses(endpoint: Endpoint, _catalog: Catalog) -> tuple[str, ...]:
     return (node,) if node is not None else tuple(dict.fromkeys(paths_of(endpoint)))
 
 
-def _gateway(
-    connection: Connection,
-    subscriptions: Sequence[Subscription],
-    store: RowStore,
-    *,
-    client_id: str,
-    limits: Limits,
-    counters: GatewayCounters,
-) -> Gateway:
+def _gateway(terms: Terms) -> Gateway:
     from bindings.amqp.gateway import AmqpGateway
 
-    return AmqpGateway(connection, subscriptions, store, container_id=client_id, limits=limits, counters=counters)
+    return AmqpGateway(
+        terms.connection,
+        terms.subscriptions,
+        terms.store,
+        container_id=terms.client_id,
+        limits=terms.limits,
+        counters=terms.counters,
+    )
 
 
 AMQP: Final = Receiving(_addresses, operator.eq, _gateway)

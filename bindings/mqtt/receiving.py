@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bindings.gateways import Connection, Gateway, GatewayCounters, Limits, RowStore, Subscription
+from bindings.gateways import Gateway
 from bindings.mqtt import filters
-from bindings.receiving import Receiving, paths_of, templates_of
+from bindings.receiving import Receiving, Terms, paths_of, templates_of
 from catalog.model import Catalog, Endpoint
 
 if TYPE_CHECKING:
@@ -31,20 +31,17 @@ def _filterable(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
         yield template
 
 
-def _gateway(
-    version: Version,
-    connection: Connection,
-    subscriptions: Sequence[Subscription],
-    store: RowStore,
-    *,
-    client_id: str,
-    limits: Limits,
-    counters: GatewayCounters,
-) -> Gateway:
+def _gateway(version: Version, terms: Terms) -> Gateway:
     from bindings.mqtt.gateway import MqttGateway
 
     return MqttGateway(
-        connection, subscriptions, store, protocol=version, client_id=client_id, limits=limits, counters=counters
+        terms.connection,
+        terms.subscriptions,
+        terms.store,
+        protocol=version,
+        client_id=terms.client_id,
+        limits=terms.limits,
+        counters=terms.counters,
     )
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from bindings.gateways import Connection, Gateway, GatewayCounters, Limits, RowStore, Subscription
+from bindings.gateways import Gateway
 from bindings.nats import subjects
-from bindings.receiving import Receiving, templates_of
+from bindings.receiving import Receiving, Terms, templates_of
 from catalog.model import Catalog, Endpoint
 
 
@@ -18,18 +17,17 @@ def _addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
     return tuple(subjects.subjects_of_templates(templates_of(endpoint, catalog, "subject")))
 
 
-def _gateway(
-    connection: Connection,
-    subscriptions: Sequence[Subscription],
-    store: RowStore,
-    *,
-    client_id: str,
-    limits: Limits,
-    counters: GatewayCounters,
-) -> Gateway:
+def _gateway(terms: Terms) -> Gateway:
     from bindings.nats.gateway import NatsGateway
 
-    return NatsGateway(connection, subscriptions, store, name=client_id, limits=limits, counters=counters)
+    return NatsGateway(
+        terms.connection,
+        terms.subscriptions,
+        terms.store,
+        name=terms.client_id,
+        limits=terms.limits,
+        counters=terms.counters,
+    )
 
 
 NATS: Final = Receiving(_addresses, subjects.overlap, _gateway)

@@ -21,6 +21,7 @@ from bindings.gateways import (
     Subscription,
 )
 from bindings.protocols import BINDINGS
+from bindings.receiving import Terms
 from catalog.protocols.properties import squash
 from router.errors import ConfigError
 from router.logs import get_logger
@@ -102,9 +103,7 @@ def open_gateway(link: Link, store: RowStore, limits: Limits, counters: GatewayC
     """Make the gateway of a connection; it does not connect before its start."""
     receiving = BINDINGS[link.protocol].receiving
     assert receiving is not None
-    return receiving.gateway(
-        link.connection, link.subscriptions, store, client_id=link.client_id, limits=limits, counters=counters
-    )
+    return receiving.gateway(Terms(link.connection, link.subscriptions, store, link.client_id, limits, counters))
 
 
 class BrokerGateways:

@@ -24,11 +24,11 @@ from pydantic import Field
 
 from bindings.addresses import AddressForm
 from bindings.envelope import AttributeRule
-from bindings.gateways import Connection, GatewayCounters, Limits, RowStore, Subscription
+from bindings.gateways import Subscription
 from bindings.inbox import InboxRow
 from bindings.parts import Shape, native_of, parts_of
 from bindings.protocols import BINDINGS, Binding
-from bindings.receiving import Receiving, templates_of
+from bindings.receiving import Receiving, Terms, templates_of
 from bindings.sending import Outbound, Publisher, Refusal, Sending, Unsettled, headers_of
 from catalog.model import Catalog, Endpoint
 from catalog.protocols import properties
@@ -86,20 +86,11 @@ class PipePublisher:
 class PipeGateway:
     """Keeps :class:`~bindings.gateways.Gateway`: names its pipes, and answers each message once it is stored."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        subscriptions: Sequence[Subscription],
-        store: RowStore,
-        *,
-        client_id: str,
-        limits: Limits,
-        counters: GatewayCounters,
-    ) -> None:
-        self._uri = urlsplit(connection.uris[0])
-        self._pipes = {each.address: each.endpoint for each in subscriptions}
-        self._store = store
-        self._counters = counters
+    def __init__(self, terms: Terms) -> None:
+        self._uri = urlsplit(terms.connection.uris[0])
+        self._pipes = {each.address: each.endpoint for each in terms.subscriptions}
+        self._store = terms.store
+        self._counters = terms.counters
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self.trouble = ""
 

@@ -21,7 +21,8 @@ from router.settings import Settings, load_settings
 from router.sinks import Commit, check_endpoints, open_sink
 from router.sinks.messages.events import MESSAGE
 from router.sources.sources import sources_of
-from tests.support.mqtt_gateways import Counts, Rows
+from tests.support.counts import Counts
+from tests.support.mqtt_gateways import Rows
 from tests.support.pipe import PROTOCOL, far_end, record_of, spoken
 
 
