@@ -14,7 +14,7 @@ from catalog.collection import building
 from catalog.declared import Declarations, DeclaredEndpoint, Place
 from catalog.definitions.inheritance import Inheritance
 from catalog.definitions.properties import definition_of
-from catalog.dialects import Dialect, detect, registry
+from catalog.dialects import registry
 from catalog.documents.documents import Document, read_documents
 from catalog.documents.fetching import Fetcher, is_url
 from catalog.documents.reach import Reach
@@ -106,9 +106,9 @@ def _declared(documents: Iterable[Document], declarations: Declarations, finding
         for address in own_address(document.tree) or tuple(each for each in document.aliases[:1] if is_url(each)):
             files = (document.file, *(each.file for each in document.mounts.values()))
             declarations.addresses.update(dict.fromkeys(files, address))
-        if detect(document.tree) is not Dialect.UNKNOWN:
-            registry.read(document, declarations, findings)
-        elif document.named:
+        if registry.read(document.tree, document.root, declarations, findings):
+            continue
+        if document.named:
             hint = "name a catalog of messages; other registries have nothing to route by"
             findings.error(place, "not-a-catalog", "this holds no message groups, endpoints or schema groups", hint)
         else:

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from catalog.declared import Declarations, DeclaredMessage, Place
 from catalog.definitions.pointing import attribute_place, option_place
 from catalog.dialects import Dialect, detect
+from catalog.dialects.names import spellings
 from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.model import Catalog, Definition, Property
-
-_GROUPS: Final = frozenset({"messagegroups", "definitiongroups", "groups"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +76,15 @@ class Subject:
     def groups_beside_endpoints(self) -> frozenset[str]:
         """Groups of documents that have endpoints too; those of other documents are for others to list."""
         with_endpoints = [tree for tree in self._trees if _members(tree, "endpoints")]
-        found = (_members(tree, name) for tree in with_endpoints for name in tree if name.lower() in _GROUPS)
+        names = spellings("groups")
+        found = (_members(tree, name) for tree in with_endpoints for name in tree if name.lower() in names)
         return frozenset(f"/messagegroups/{key}" for members in found for key in members)
 
     @cached_property
     def dialects(self) -> Mapping[str, Dialect]:
-        """The dialect of every document, by file."""
-        return {each.file: detect(each.tree) for each in self.documents if isinstance(each.tree, dict)}
+        """The dialect of every document that is a catalog, by file."""
+        trees = {each.file: each.tree for each in self.documents if isinstance(each.tree, dict)}
+        return {file: dialect for file, tree in trees.items() if (dialect := detect(tree)) is not None}
 
     @property
     def _trees(self) -> list[dict[str, Any]]:

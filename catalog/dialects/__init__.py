@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from catalog.dialects.detection import Dialect, detect
+from catalog.dialects.detection import detect, suffixes
+from catalog.dialects.dialect import Dialect
 
-__all__ = ["Dialect", "detect"]
+__all__ = ["Dialect", "detect", "suffixes"]

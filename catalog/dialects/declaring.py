@@ -6,15 +6,13 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from catalog.declared import Declarations, DeclaredGroup, DeclaredMessage, Place
+from catalog.dialects.names import names_of
 from catalog.findings import Findings
 
 MAX_DECLARED: Final = 50_000
 """Messages, groups, endpoints and schemas of one load: five times what the router is built for."""
 MAX_ID: Final = 256
 """Characters of an id, twice what xRegistry allows: ids stand in every place and reference below them."""
-COLLECTIONS: Final = frozenset(
-    {"messagegroups", "endpoints", "schemagroups", "definitiongroups", "groups", "definitions", "messagedefinitions"}
-)
 
 
 def members(
@@ -70,7 +68,8 @@ def other_members(holder: Mapping[str, Any], taken: Collection[str]) -> dict[str
 
 def declare_registry(tree: Mapping[str, Any], into: Declarations) -> None:
     """Keep what a document says about itself; the first document to say a thing counts."""
-    for name, value in other_members(tree, COLLECTIONS).items():
+    collections = {"endpoints", "schemagroups"} | names_of("groups", "messages") - {"messages"}
+    for name, value in other_members(tree, collections).items():
         into.registry.setdefault(name, value)
 
 

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from catalog.declared import DeclaredEndpoint, Place
 from catalog.dialects.declaring import other_members
-from catalog.dialects.names import GROUPS, HOLDERS, MESSAGES, SELECTORS, Reader
+from catalog.dialects.names import Reader, names_of
 from catalog.dialects.reading import read_format, reference_of, spelled
 from catalog.findings import Findings
 from catalog.protocols.properties import canonical_channel_option, canonical_protocol
 
 _KEPT: Final = ("deployed", "authorization", "strict")
-_TAKEN: Final = frozenset({"usage", "envelopeoptions", "endpoints", *SELECTORS, *HOLDERS, *GROUPS, *MESSAGES})
+_TAKEN: Final = frozenset({"usage", "envelopeoptions", "endpoints"})
 _NO_OPTIONS: Final = frozenset({"endpoints", "options", "deployed", "authorization", "strict", "protocol"})
 _USAGES: Final = frozenset({"producer", "consumer", "subscriber"})
 _ADDRESS_MEMBERS: Final = ("uri", "url", "href", "bootstrap.servers", "bootstrapservers", "servers")
@@ -43,7 +43,7 @@ def read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, reader: R
 
 def _holder(endpoint: Mapping[str, Any], place: Place, reader: Reader) -> tuple[Mapping[str, Any], str]:
     """Return what holds addresses and options, and the name of options that stand beside the rest, if they do."""
-    for name, _ in reader.spelled(endpoint, HOLDERS, place, several=True):
+    for name, _ in reader.spelled(endpoint, "holders", place, several=True):
         if isinstance(endpoint[name], dict):
             return endpoint[name], ""
     if isinstance(endpoint.get("options"), dict):
@@ -53,7 +53,7 @@ def _holder(endpoint: Mapping[str, Any], place: Place, reader: Reader) -> tuple[
 
 def _groups(endpoint: Mapping[str, Any], place: Place, reader: Reader) -> Iterator[tuple[str, Place]]:
     """Give the references to message groups, under all of their names, with their places."""
-    for name, _ in reader.spelled(endpoint, GROUPS, place, several=True):
+    for name, _ in reader.spelled(endpoint, "groups", place, several=True):
         for number, reference in enumerate(group_references(endpoint[name], place / name, reader.findings)):
             yield reference, place / name / number
 
@@ -61,7 +61,8 @@ def _groups(endpoint: Mapping[str, Any], place: Place, reader: Reader) -> Iterat
 def _other(endpoint: Mapping[str, Any], holder: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is neither address nor option; of the protocol's options those that say how to get in."""
     kept = {name: holder[name] for name in _KEPT if holder.get(name) is not None}
-    return {**other_members(endpoint, _TAKEN), **({"protocoloptions": kept} if kept else {})}
+    taken = _TAKEN | names_of("selectors", "holders", "groups", "messages")
+    return {**other_members(endpoint, taken), **({"protocoloptions": kept} if kept else {})}
 
 
 def _usage(value: Any, place: Place, findings: Findings) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from catalog.declared import MESSAGE_REFERENCE, DeclaredMessage, Place
 from catalog.dialects.declaring import MAX_DECLARED, members, other_members
-from catalog.dialects.detection import Dialect
+from catalog.dialects.dialect import Dialect
 from catalog.dialects.metadata import Content, add_definition, add_metadata, document_of, split_config, split_options
-from catalog.dialects.names import ALL, ATTRIBUTES, BASES, Reader
+from catalog.dialects.names import Reader, message_names
 from catalog.dialects.reading import Format, given, optional_text, read_format, reference_of, spelled
 from catalog.findings import Findings
 from catalog.protocols.properties import canonical_protocol
@@ -39,7 +39,7 @@ def read_message(
     nested = document_of(message)
     if base is None and nested is not None:
         base = _base(message[nested], place / nested, reader)
-    other = other_members(message, ALL)
+    other = _other(message)
     default_of_versions = form if form.given else default
     if is_numbered(message, reader.dialect):
         latest = _latest_version(message, place, reader.findings)
@@ -49,7 +49,7 @@ def read_message(
             content = _laid(content, below)
             base = base or _base(body, at, reader)
             form = form if form.given else inner
-            other = other_members({**message, **body}, ALL)
+            other = _other({**message, **body})
     else:
         versions = list(islice(members(message, "versions", place, reader.into, reader.findings), MAX_DECLARED))
         default_name = default_version(message, {key: body for key, body, _ in versions})
@@ -58,22 +58,34 @@ def read_message(
             its = _base(body, at, reader)
             hidden = f"{xid}/versions/{version}"
             yield DeclaredMessage(
-                hidden, group, at, below.attributes, its, None, True, below.written, other_members(body, ALL)
+                hidden,
+                group,
+                at,
+                below.attributes,
+                its,
+                None,
+                True,
+                below.written,
+                _other(body),
             )
             if version == default_name:
                 content, base = _laid(content, below), base or its
     borrowed = _borrowed(message, content.attributes, base, place, reader.findings)
-    if reader.dialect is Dialect.MESSAGE_CATALOG:
+    if reader.dialect.is_listed:
         other = {name: value for name, value in other.items() if name.lower() != "id"}
-        if base is None and borrowed is None:
-            _name_format(content, form if form.given else default)
+    if reader.dialect.groups_give_formats and base is None and borrowed is None:
+        _name_format(content, form if form.given else default)
     yield DeclaredMessage(xid, group, place, content.attributes, base, borrowed, False, content.written, other)
+
+
+def _other(body: Mapping[str, Any]) -> dict[str, Any]:
+    return other_members(body, message_names() | {"versions"})
 
 
 def is_numbered(message: Mapping[str, Any], dialect: Dialect) -> bool:
     """Tell versions of Message Catalog 0.1 from those of a registry."""
     versions = message.get("versions")
-    if dialect is Dialect.MESSAGE_CATALOG or isinstance(versions, list):
+    if dialect.numbers_versions or isinstance(versions, list):
         return True
     bodies = versions.values() if isinstance(versions, dict) else ()
     return any(isinstance(body, dict) and isinstance(body.get("definition"), dict) for body in bodies)
@@ -97,7 +109,7 @@ def _content(
     """
     content = Content()
     own = read_format(body, place, reader)
-    for name, canonical in reader.spelled(body, ATTRIBUTES, place):
+    for name, canonical in reader.spelled(body, "attributes", place):
         value = _attribute(canonical, body[name], place / name, reader.findings)
         if name.lower() == "config" and value is not None:
             value, named = split_config(value, place / name, content)
@@ -148,7 +160,7 @@ def _attribute(name: str, value: Any, place: Place, findings: Findings) -> Any:
 
 def _base(message: Mapping[str, Any], place: Place, reader: Reader) -> str | None:
     """Return the base reference, under whichever of its names."""
-    for name, _ in reader.spelled(message, BASES, place):
+    for name, _ in reader.spelled(message, "bases", place):
         reference = given(optional_text(message[name], place / name, reader.findings))
         return None if reference is None else reference_of(reference)
     return None

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from catalog.declared import Place
 from catalog.dialects.messagesections import described
-from catalog.dialects.names import ALL, DEFINITION, METADATA, Reader
+from catalog.dialects.names import Reader, message_names, spellings
 from catalog.dialects.reading import Format
 from catalog.protocols.properties import canonical_option
 
@@ -56,7 +56,7 @@ class Content:
 
 def add_metadata(holder: Mapping[str, Any], form: Format, at: Place, content: Content, reader: Reader) -> None:
     """Put ``metadata`` where its format has it: envelope attributes, or options of a protocol."""
-    for name, _ in reader.spelled(holder, METADATA, at):
+    for name, _ in reader.spelled(holder, "metadata", at):
         place, metadata = at / name, holder[name]
         if not isinstance(metadata, dict):
             text = f"{name} is no object, and ignored"
@@ -75,15 +75,17 @@ def document_of(holder: Mapping[str, Any]) -> str | None:
 
     Message Catalog 0.1 calls the content of a version so, which has sections instead.
     """
-    for name, body in holder.items():
-        if name.lower() in DEFINITION and isinstance(body, dict) and any(inner.lower() in ALL for inner in body):
+    names = message_names() | {"versions"}
+    for name in [name for name in holder if name.lower() in spellings("definition")]:
+        body = holder[name]
+        if isinstance(body, dict) and any(inner.lower() in names for inner in body):
             return name
     return None
 
 
 def add_definition(holder: Mapping[str, Any], form: Format, at: Place, content: Content, reader: Reader) -> None:
     """Add what ``definition`` of Message Catalog 0.1 holds, in its sections."""
-    for name, _ in reader.spelled(holder, DEFINITION, at):
+    for name, _ in reader.spelled(holder, "definition", at):
         sections = holder[name]
         if not isinstance(sections, dict):
             text = f"{name} is no object, and ignored"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from catalog.declared import Place
-from catalog.dialects.names import SELECTORS, Reader
+from catalog.dialects.names import Reader
 from catalog.findings import Findings
 from catalog.model import PROTOCOLS
 from catalog.protocols.properties import canonical_envelope, canonical_protocol
@@ -75,7 +75,7 @@ def read_format(holder: Mapping[str, Any], at: Place, reader: Reader) -> Format:
     written: dict[str, Place] = {}
     by_format = False
     for name, canonical in sorted(
-        reader.spelled(holder, SELECTORS, at, several=True), key=lambda each: each[1] != "protocol"
+        reader.spelled(holder, "selectors", at, several=True), key=lambda each: each[1] != "protocol"
     ):
         text = given(optional_text(holder[name], at / name, reader.findings))
         if text is None or canonical in named:

@@ -23,40 +23,46 @@ from catalog.dialects.declaring import (
     other_members,
     repeated,
 )
-from catalog.dialects.detection import Dialect, detect, is_definition
+from catalog.dialects.detection import detect
+from catalog.dialects.dialect import Kind
 from catalog.dialects.endpoints import read_endpoint
+from catalog.dialects.message_catalog import is_definition
 from catalog.dialects.messages import read_message, version_number
-from catalog.dialects.names import GROUPS, MESSAGES, SELECTORS, Names, Reader
+from catalog.dialects.names import Reader, names_of, spellings
 from catalog.dialects.reading import Format, read_format
-from catalog.documents.documents import Document
 from catalog.findings import Findings
 
 _IDS: Final = ("id", "messageid", "definitionid", "messagegroupid", "definitiongroupid")
-_OF_GROUPS: Final = frozenset({*SELECTORS, *MESSAGES})
 _OF_LISTS: Final = frozenset({"groups", "definitions", "messagedefinitions"})
 """Collections that Message Catalog 0.1 writes as lists."""
 
 
-def read(document: Document, into: Declarations, findings: Findings) -> None:
-    """Add everything that *document* declares; what has the wrong shape is reported and left out."""
-    root, tree = document.root, document.tree
-    reader = Reader(detect(tree), into, findings)
-    if reader.dialect is not Dialect.XREGISTRY:
-        deprecated(root, reader.dialect.value, findings)
+def read(tree: Mapping[str, Any], root: Place, into: Declarations, findings: Findings) -> bool:
+    """Add everything that the document *tree*, which stands at *root*, declares; False when it is no catalog at all.
+
+    What has the wrong shape is reported and left out.
+    """
+    dialect = detect(tree)
+    if dialect is None:
+        return False
+    reader = Reader(dialect, into, findings)
+    if dialect.is_replaced:
+        deprecated(root, dialect.title, findings)
         findings.of_older_dialect(root.file)
     single = is_definition(tree)
     if single:
         _read_single(tree, root, reader)
-    elif reader.dialect is Dialect.MESSAGE_CATALOG and any(name.lower() in MESSAGES for name in tree):
+    elif dialect.is_listed and any(name.lower() in spellings("messages") for name in tree):
         _read_lone_group(tree, root, reader)
     else:
         declare_registry(tree, into)
-    for key, group, place in _collections(tree, GROUPS, root, reader):
+    for key, group, place in _collections(tree, "groups", root, reader):
         _read_group(f"/messagegroups/{key}", group, place, reader)
     for key, endpoint, place in members(tree, "endpoints", root, into, findings):
         _read_endpoint(f"/endpoints/{key}", endpoint, place, reader)
     for name in [name for name in tree if name.lower() == "schemagroups"]:
         declare_schemas(tree, name, root, into, findings)
+    return True
 
 
 def _read_lone_group(tree: Mapping[str, Any], root: Place, reader: Reader) -> None:
@@ -91,9 +97,9 @@ def _read_single(tree: Mapping[str, Any], root: Place, reader: Reader) -> None:
 
 def _read_group(xid: str, group: Mapping[str, Any], place: Place, reader: Reader) -> None:
     form = read_format(group, place, reader)
-    other = other_members(group, _OF_GROUPS)
-    if reader.dialect is Dialect.MESSAGE_CATALOG:
-        other = other_members(other, {"id", *GROUPS})
+    other = other_members(group, names_of("selectors", "messages"))
+    if reader.dialect.is_listed:
+        other = other_members(other, {"id", *spellings("groups")})
     declare_group(DeclaredGroup(xid, place, form.envelope, form.protocol, other), reader.into, reader.findings)
     _read_messages(xid, group, place, form, reader)
 
@@ -113,7 +119,7 @@ def _read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, reader: 
 def _read_messages(xid: str, container: Mapping[str, Any], at: Place, default: Format, reader: Reader) -> None:
     """Add the messages of a group or an endpoint, with their versions; of several with one id the highest version."""
     latest: dict[str, tuple[Mapping[str, Any], Place]] = {}
-    for key, message, place in _collections(container, MESSAGES, at, reader):
+    for key, message, place in _collections(container, "messages", at, reader):
         known = latest.get(key)
         if known is None:
             latest[key] = (message, place)
@@ -127,8 +133,8 @@ def _read_messages(xid: str, container: Mapping[str, Any], at: Place, default: F
         if not _add(own, read_message(own, xid, message, place, default, reader), place, reader):
             return
         related = message.get("relatedto")
-        listed = reader.dialect is Dialect.MESSAGE_CATALOG and related is not None
-        if listed and not (isinstance(related, str) and related in latest):
+        relates = reader.dialect.relates and related is not None
+        if relates and not (isinstance(related, str) and related in latest):
             text = f"{key} relates to {related!r}, which is not in its group"
             hint = "name a definition of the same group"
             reader.findings.warning(place / "relatedto", "dangling-relation", text, hint)
@@ -148,11 +154,11 @@ def _add(xid: str, read: Iterator[DeclaredMessage], place: Place, reader: Reader
 
 
 def _collections(
-    holder: Mapping[str, Any], names: Names, at: Place, reader: Reader
+    holder: Mapping[str, Any], kind: Kind, at: Place, reader: Reader
 ) -> Iterator[tuple[str, Mapping[str, Any], Place]]:
-    """Give the members of the collections that *holder* has under any of *names*: of maps by key, of lists by id."""
-    for name, _ in reader.spelled(holder, names, at, several=True):
-        listed = reader.dialect is Dialect.MESSAGE_CATALOG or name.lower() in _OF_LISTS
+    """Give the members of the collections of a kind that *holder* has: of maps by key, of lists by id."""
+    for name, _ in reader.spelled(holder, kind, at, several=True):
+        listed = reader.dialect.is_listed or name.lower() in _OF_LISTS
         if listed and isinstance(holder[name], list):
             yield from _listed(holder[name], at / name, reader)
         else:

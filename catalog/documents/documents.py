@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from catalog.declared import Place
+from catalog.dialects import suffixes
 from catalog.documents import registry_api, splitfiles
 from catalog.documents.assembly import Assembly
-from catalog.documents.fetching import MAX_BYTES, SUFFIXES, Fetcher, is_url
+from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
 from catalog.documents.parsing import parse_text
 from catalog.documents.reach import Trust
 from catalog.documents.transfer import origin_of
@@ -123,7 +124,7 @@ def _read_folder(folder: Path, fetcher: Fetcher, findings: Findings) -> list[Doc
     if not documents:
         if errors:
             raise errors[0]
-        hint = f"put a document into it that ends in one of {' '.join(SUFFIXES)}"
+        hint = f"put a document into it that ends in one of {' '.join(suffixes())}"
         raise DocumentError(f"{folder} holds no document", file=str(folder), hint=hint)
     for each in errors:
         findings.error(Place(each.file, each.pointer), "unreadable-document", str(each), each.hint)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
+from catalog.dialects import suffixes
 from catalog.documents.reach import EVERYWHERE, Reach, Trust
 from catalog.documents.transfer import Answer, Limits, get, origin_of
 from catalog.errors import DocumentError
@@ -31,7 +32,6 @@ MAX_LOAD_BYTES: Final = 256 * 1024 * 1024
 MAX_LOAD_SECONDS: Final = 120.0
 HOLD_FACTOR: Final = 10.0
 """A failure that took long is not repeated before this many times as long has passed."""
-SUFFIXES: Final = (".json", ".yaml", ".yml", ".cereg")
 """How files end that a folder may have as documents."""
 _MASK: Final = "***"
 
@@ -139,7 +139,7 @@ class Fetcher:
         found = [
             path
             for path in sorted(top.rglob("*"))
-            if path.suffix.lower() in SUFFIXES
+            if path.suffix.lower() in suffixes()
             and not any(part.startswith(".") for part in path.relative_to(top).parts)
             and path.is_file()
         ]

@@ -11,13 +11,11 @@ from typing import Any, Final
 
 from catalog.declared import Place
 from catalog.definitions.subject import Subject
-from catalog.dialects import Dialect
 from catalog.dialects.declaring import MAX_ID
 from catalog.linting.known_names import LEVELS
 from catalog.linting.nearest import nearest
 from catalog.protocols.properties import squash
 
-_WALKED: Final = (Dialect.XREGISTRY, Dialect.OLDER_XREGISTRY, Dialect.DEFINITION_GROUPS)
 Body = tuple[Mapping[str, Any], Place, str | int]
 """What an object holds, the place of its holder, and its own key therein."""
 _CLOUDEVENTS: Final = ("specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
@@ -31,9 +29,10 @@ _NESTING_OPTIONS: Final = frozenset(
 
 
 def attributes(subject: Subject) -> None:
-    """Look at the names of all attributes of all documents, but for those of the message catalog dialect."""
+    """Look at the names of all attributes of all documents, of dialects whose attributes are all known."""
     for document in subject.documents:
-        if subject.dialects.get(document.file) in _WALKED:
+        dialect = subject.dialects.get(document.file)
+        if dialect is not None and dialect.checks_attributes:
             _walk(subject, document.tree, document.root, "registry")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from catalog.declared import DeclaredMessage, Place
 from catalog.definitions.subject import Subject
-from catalog.dialects import Dialect
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Definition
 
 
@@ -52,7 +51,8 @@ def _no_envelope(subject: Subject, definition: Definition, message: DeclaredMess
 def _group(subject: Subject, definition: Definition, message: DeclaredMessage) -> None:
     """Compare with what the group declares for all of its messages; in 0.1 it is a mere default."""
     group = subject.declarations.groups.get(definition.group)
-    if group is None or subject.dialects.get(message.place.file) is Dialect.MESSAGE_CATALOG:
+    dialect = subject.dialects.get(message.place.file)
+    if group is None or (dialect is not None and dialect.groups_give_formats):
         return
     for name, own, common in (
         ("envelope", definition.envelope, group.envelope),

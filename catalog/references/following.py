@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from catalog.declared import Place
-from catalog.dialects import Dialect, detect
-from catalog.dialects.names import ALL, GROUPS, MESSAGES, SELECTORS
+from catalog.dialects import detect
+from catalog.dialects.names import message_names, names_of, spellings
 from catalog.documents.assembly import Assembly
 from catalog.documents.documents import Document, read_document
 from catalog.documents.fetching import Fetcher, is_url
@@ -23,16 +23,11 @@ from catalog.findings import Findings
 
 MAX_DOCUMENTS: Final = 200
 """Documents that are looked into for what the sources of one load name by address."""
-_COLLECTIONS: Final[Mapping[int, tuple[frozenset[str], ...]]] = {
-    0: (frozenset(GROUPS), frozenset({"endpoints"}), frozenset({"schemagroups"})),
-    2: (frozenset(MESSAGES), frozenset({"schemas"})),
-}
-"""The collections of a registry and of a group, by the length of their paths; names of one set mean the same."""
 _ENDS: Final = ("url", "uri")
 _RESOURCES: Final = frozenset(f"{name}{end}" for name in ("definition", "message") for end in _ENDS)
 """Where the document of a definition is that the registry does not hold itself (RESOURCEURI of 0.5)."""
-_SHOWN: Final = frozenset({*ALL, "xref", "uri", "meta", "xid", "messageid"}) - frozenset(SELECTORS)
-"""Members that tell a definition which is shown, and all entities of 1.0, from one that is only listed."""
+_SHOWN: Final = frozenset({"versions", "xref", "uri", "meta", "xid", "messageid"})
+"""Members that tell a definition which is shown from one that is only listed, beside those that say how it looks."""
 
 
 @dataclass(slots=True)
@@ -46,7 +41,7 @@ class Following:
 
     def completed(self, document: Document) -> Document:
         """Return *document* with all that it names by address; what cannot be had is reported and left out."""
-        if not isinstance(document.tree, dict) or detect(document.tree) is Dialect.UNKNOWN or not _names(document.tree):
+        if not isinstance(document.tree, dict) or detect(document.tree) is None or not _names(document.tree):
             return document
         assembly = Assembly(document.file, document.tree)
         assembly.mounts.update(document.mounts)
@@ -61,7 +56,7 @@ class Following:
                 below = [(*path, name, key) for key, each in node[name].items() if isinstance(each, dict)]
                 if not path:
                     waiting.extend(below)
-                elif name.lower() in MESSAGES:
+                elif name.lower() in spellings("messages"):
                     self._listed(document, assembly, below)
         return replace(document, tree=assembly.tree, mounts=assembly.mounts)
 
@@ -139,7 +134,7 @@ def _any_listed(group: Mapping[str, Any]) -> bool:
     return any(
         isinstance(message, dict) and _address(message) is not None
         for name in group
-        if name.lower() in MESSAGES and isinstance(group[name], dict)
+        if name.lower() in spellings("messages") and isinstance(group[name], dict)
         for message in group[name].values()
     )
 
@@ -158,15 +153,16 @@ def _hidden(entity: Mapping[str, Any], depth: int) -> Iterator[tuple[str, str]]:
 
 def _kind(name: str, depth: int) -> frozenset[str] | None:
     """Return all names of the collection that *name* is one of; None when it is none at that depth."""
-    folded = name.lower()
-    return next((kind for kind in _COLLECTIONS[depth] if folded in kind), None)
+    kinds = (names_of("groups"), {"endpoints"}, {"schemagroups"}) if depth == 0 else (names_of("messages"), {"schemas"})
+    return next((kind for kind in map(frozenset, kinds) if name.lower() in kind), None)
 
 
 def _address(message: Mapping[str, Any]) -> str | None:
     """Return the member that says where the definition is which is only listed here; None for one that is shown."""
     if not any(isinstance(message.get(name), str) for name in message if name == "self" or name.lower() in _RESOURCES):
         return None
-    if any(name.lower() in _SHOWN for name in message):
+    shown = (_SHOWN | message_names()) - names_of("selectors")
+    if any(name.lower() in shown for name in message):
         return None
     found = sorted((name for name in message if name.lower() in _RESOURCES), key=len) or ["self"]
     address = message.get(found[0])

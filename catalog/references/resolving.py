@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 from catalog.declared import MESSAGE_REFERENCE, DeclaredEndpoint, DeclaredGroup, DeclaredMessage
-from catalog.documents.fetching import SUFFIXES, is_url
+from catalog.dialects import suffixes
+from catalog.documents.fetching import is_url
 from catalog.errors import DocumentError
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class Resolver:
 
     def _only_group(self, reference: str, file: str) -> str | None:
         """Return the group of a document that is referred to as a whole, and has one group."""
-        if self._abroad is None or not (is_url(reference) or reference.lower().endswith(SUFFIXES)):
+        if self._abroad is None or not (is_url(reference) or reference.lower().endswith(suffixes())):
             return None
         try:
             land = self._abroad.document(reference, file)

@@ -15,7 +15,8 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 
 from catalog.declared import Declarations, DeclaredMessage, Place
 from catalog.definitions.pointing import attribute_place
-from catalog.documents.fetching import SUFFIXES, is_url
+from catalog.dialects import suffixes
+from catalog.documents.fetching import is_url
 from catalog.model import Definition
 from catalog.references.abroad import Abroad
 from catalog.schemas.registry import SchemaRegistry
@@ -78,7 +79,7 @@ class SchemaAddresses:
 
     def _in_registry(self, path: str, place: Place, xid: str) -> str | None:
         root = self._registry(place, xid)
-        if root and not urlsplit(root).path.lower().endswith(SUFFIXES):
+        if root and not urlsplit(root).path.lower().endswith(suffixes()):
             return root.rstrip("/") + path
         document = root or (place.file if is_url(place.file) else "")
         # A document is one text: what it holds is named behind its address, and has no second fragment.
@@ -90,4 +91,4 @@ class SchemaAddresses:
         declarations = self.declarations if land is None else land.declarations
         found = declarations.addresses.get(place.file) or ("" if land is not None else self.base)
         root = urldefrag(found)[0].partition("?")[0]
-        return root if not root or urlsplit(root).path.lower().endswith(SUFFIXES) else f"{root.rstrip('/')}/"
+        return root if not root or urlsplit(root).path.lower().endswith(suffixes()) else f"{root.rstrip('/')}/"

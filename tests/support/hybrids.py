@@ -12,11 +12,12 @@ from itertools import combinations, permutations
 from typing import Any, Final
 
 from catalog.dialects import Dialect
+from catalog.dialects.definition_groups import DEFINITION_GROUPS as CEREG
+from catalog.dialects.message_catalog import MESSAGE_CATALOG as CNCF
+from catalog.dialects.xregistry_0_5 import OLDER_XREGISTRY as WIP
+from catalog.dialects.xregistry_1_0 import XREGISTRY
 
-NEW: Final = Dialect.XREGISTRY
-WIP: Final = Dialect.OLDER_XREGISTRY
-CEREG: Final = Dialect.DEFINITION_GROUPS
-CNCF: Final = Dialect.MESSAGE_CATALOG
+NEW: Final = XREGISTRY
 DIALECTS: Final = (NEW, WIP, CEREG, CNCF)
 LEVELS: Final = ("groups", "messages", "selectors", "content", "schema", "base")
 _VERSIONS: Final = {NEW: "1.0-rc4", WIP: "0.5-wip", CEREG: "0.4-wip", CNCF: "0.1"}

@@ -195,7 +195,7 @@ def test_compose_settings_load_and_fit_the_services(compose: dict[str, Any], set
 def test_compose_catalog_is_clean_and_its_topics_are_made(compose: dict[str, Any], settings: Settings) -> None:
     findings, declared = Findings(), Declarations()
     for document in read_documents(settings.catalog.source, findings, network=False):
-        registry.read(document, declared, findings)
+        registry.read(document.tree, document.root, declared, findings)
     assert not findings.sorted()
     assert {source.endpoint for source in settings.sources} == set(declared.endpoints)
     groups = {group for endpoint in declared.endpoints.values() for group in endpoint.messagegroups}

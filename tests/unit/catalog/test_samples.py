@@ -84,7 +84,8 @@ def dialect_of(source: Path) -> tuple[str, str, str]:
     data = file.read_bytes()
     tree = parse_text(file.name, data).tree
     form = "tree" if source.is_dir() else "json" if data.lstrip().startswith(b"{") else "yaml"
-    return detect(tree).value, str(tree["specversion"]), form
+    dialect = detect(tree)
+    return dialect.title if dialect else "", str(tree["specversion"]), form
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

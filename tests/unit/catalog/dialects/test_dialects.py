@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from catalog.declared import Declarations
+from catalog.declared import Declarations, Place
 from catalog.dialects import Dialect, detect, registry
+from catalog.dialects.definition_groups import DEFINITION_GROUPS
+from catalog.dialects.message_catalog import MESSAGE_CATALOG
+from catalog.dialects.xregistry_1_0 import XREGISTRY
 from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.load import build, load
@@ -24,22 +27,22 @@ ODD: tuple[Any, ...] = (None, 7, True, "", "x", [], [7], [None, {}], {}, {"value
 @pytest.mark.parametrize(
     ("document", "dialect"),
     [
-        ({"definitionGroups": {}}, Dialect.DEFINITION_GROUPS),
-        ({"definitiongroups": {}, "messagegroups": {}}, Dialect.DEFINITION_GROUPS),
-        ({"schemaGroups": {}}, Dialect.DEFINITION_GROUPS),
-        ({"endpoints": {"e": {"definitions": {}}}}, Dialect.DEFINITION_GROUPS),
-        ({"endpoints": {"e": {"definitionGroups": []}}}, Dialect.DEFINITION_GROUPS),
-        ({"endpoints": {"e": {"messages": {}}}}, Dialect.XREGISTRY),
-        ({"specversion": "1.0-rc4"}, Dialect.XREGISTRY),
-        ({"id": "g", "specversion": "0.1", "format": "NATS", "definitions": []}, Dialect.MESSAGE_CATALOG),
-        ({"id": "g", "specversion": 0.1, "definitions": {}}, Dialect.MESSAGE_CATALOG),
-        ({"id": "g", "messagedefinitions": {}}, Dialect.MESSAGE_CATALOG),
-        ({"groups": [{"id": "g", "definitions": []}]}, Dialect.MESSAGE_CATALOG),
-        ({"$schema": "http://json-schema.org/draft-07/schema", "definitions": {}}, Dialect.UNKNOWN),
-        ({"groups": 7}, Dialect.UNKNOWN),
+        ({"definitionGroups": {}}, DEFINITION_GROUPS),
+        ({"definitiongroups": {}, "messagegroups": {}}, DEFINITION_GROUPS),
+        ({"schemaGroups": {}}, DEFINITION_GROUPS),
+        ({"endpoints": {"e": {"definitions": {}}}}, DEFINITION_GROUPS),
+        ({"endpoints": {"e": {"definitionGroups": []}}}, DEFINITION_GROUPS),
+        ({"endpoints": {"e": {"messages": {}}}}, XREGISTRY),
+        ({"specversion": "1.0-rc4"}, XREGISTRY),
+        ({"id": "g", "specversion": "0.1", "format": "NATS", "definitions": []}, MESSAGE_CATALOG),
+        ({"id": "g", "specversion": 0.1, "definitions": {}}, MESSAGE_CATALOG),
+        ({"id": "g", "messagedefinitions": {}}, MESSAGE_CATALOG),
+        ({"groups": [{"id": "g", "definitions": []}]}, MESSAGE_CATALOG),
+        ({"$schema": "http://json-schema.org/draft-07/schema", "definitions": {}}, None),
+        ({"groups": 7}, None),
     ],
 )
-def test_told_apart_by_content(document: dict[str, Any], dialect: Dialect) -> None:
+def test_told_apart_by_content(document: dict[str, Any], dialect: Dialect | None) -> None:
     assert detect(document) is dialect
 
 
@@ -140,7 +143,7 @@ def malformed_documents() -> Iterator[Any]:
 def test_wrong_types_at_every_place_give_findings() -> None:
     for tree in malformed_documents():
         findings = Findings()
-        registry.read(Document("a.json", tree), Declarations(), findings)
-        new = detect(tree) in (Dialect.XREGISTRY, Dialect.UNKNOWN)
+        registry.read(tree, Place("a.json"), Declarations(), findings)
+        new = detect(tree) in (XREGISTRY, None)
         assert new or any(f.rule == "deprecated-dialect" for f in findings.sorted())
         build([Document("a.json", tree)], Findings())

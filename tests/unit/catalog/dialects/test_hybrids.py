@@ -41,7 +41,7 @@ def test_the_definitions_are_all_there() -> None:
     assert PURE["/messagegroups/g/messages/nats"]["protocoloptions"]["subject"]["value"] == "a.{plant}"
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.title)
 def test_a_document_of_one_dialect_is_not_remarked_upon(dialect: Dialect) -> None:
     catalog = built(document(dialect, dialect, ()))
     assert meaning(catalog) == PURE
@@ -50,7 +50,7 @@ def test_a_document_of_one_dialect_is_not_remarked_upon(dialect: Dialect) -> Non
     assert names <= foreign
 
 
-@pytest.mark.parametrize(("own", "other"), list(permutations(DIALECTS, 2)), ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(("own", "other"), list(permutations(DIALECTS, 2)), ids=lambda dialect: dialect.title)
 def test_names_of_another_dialect_mean_the_same(own: Dialect, other: Dialect) -> None:
     for _, _, levels in (each for each in pairs() if each[:2] == (own, other)):
         catalog = built(document(own, other, levels))
@@ -59,7 +59,7 @@ def test_names_of_another_dialect_mean_the_same(own: Dialect, other: Dialect) ->
     assert "unusual-name" in told(built(document(own, other, LEVELS)))
 
 
-@pytest.mark.parametrize(("own", "other"), list(permutations(DIALECTS, 2)), ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(("own", "other"), list(permutations(DIALECTS, 2)), ids=lambda dialect: dialect.title)
 def test_what_is_shown_of_a_mixed_document_stands_in_it(own: Dialect, other: Dialect) -> None:
     for levels in ((), LEVELS):
         tree = document(own, other, levels)
@@ -72,7 +72,7 @@ def test_what_is_shown_of_a_mixed_document_stands_in_it(own: Dialect, other: Dia
                     assert part["source"] in TABLES or stands(tree, part["pointer"], part["value"]), (levels, part)
 
 
-@pytest.mark.parametrize(("own", "other"), list(permutations(DIALECTS, 2)), ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize(("own", "other"), list(permutations(DIALECTS, 2)), ids=lambda dialect: dialect.title)
 def test_a_mixed_document_is_converted_to_1_0_alone(own: Dialect, other: Dialect) -> None:
     declarations = Declarations()
     catalog = build([Document("a.json", document(own, other, LEVELS))], Findings(), declarations)

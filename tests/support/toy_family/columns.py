@@ -1,0 +1,10 @@
+"""Lines have no columns."""
+
+from __future__ import annotations
+
+from catalog.schemas.columns.survey import Survey
+from catalog.schemas.contract import Library, SchemaSource
+
+
+def open_columns(source: SchemaSource, library: Library, survey: Survey) -> None:
+    survey.note((), "has no columns: lines are not typed")

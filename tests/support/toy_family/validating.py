@@ -1,0 +1,31 @@
+"""Holds bodies against a number of lines."""
+
+from __future__ import annotations
+
+from catalog.schemas.contract import Library, SchemaError, SchemaFault, SchemaSource
+
+
+class LinesValidator:
+    """Counts the lines of bodies."""
+
+    def __init__(self, lines: int) -> None:
+        self.lines = lines
+
+    def fault(self, body: bytes | None, content_type: str | None, *, at_any_cost: bool = False) -> SchemaFault | None:
+        count = (body or b"").count(b"\n")
+        return None if count == self.lines else SchemaFault("", f"{count} lines instead of {self.lines}")
+
+    def faults(self, body: bytes | None, content_type: str | None) -> list[SchemaFault]:
+        fault = self.fault(body, content_type)
+        return [] if fault is None else [fault]
+
+
+def compile_schema(source: SchemaSource, library: Library) -> LinesValidator:
+    count = source.document.removesuffix(" lines")
+    if not count.isdecimal():
+        raise SchemaError(f"{source.document!r} is no number of lines", hint="write 3 lines")
+    return LinesValidator(int(count))
+
+
+def references_of(source: SchemaSource) -> tuple[str, ...]:
+    return ()
