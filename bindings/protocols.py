@@ -85,6 +85,10 @@ BINDINGS: Final[dict[str, Binding]] = {
 }
 
 
+CARRIED: Final = tuple(dict.fromkeys(f"{binding.headers}." for binding in BINDINGS.values()))
+"""What keys of parts begin with that are headers, which go on with a message."""
+
+
 def binding_of(protocol: str) -> Binding | None:
     """Return the binding of a protocol as a record names it (any letter case, any version of HTTP, Kafka or NATS)."""
     exact = BINDINGS.get(protocol)

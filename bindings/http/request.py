@@ -8,10 +8,9 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from bindings.parts import Part
+from catalog.protocols.properties import REQUEST_CREDENTIALS, TOKEN_PARAMETER
 
-CREDENTIALS: Final = frozenset(("authorization", "proxy-authorization", "cookie"))
-"""Headers that are never part of a record."""
-TOKEN: Final = b"access_token"
+TOKEN: Final = TOKEN_PARAMETER.encode()
 """The query parameter that is never part of a record."""
 
 
@@ -57,7 +56,7 @@ def parts_of_request(head: Head, secret: frozenset[str] = frozenset()) -> list[P
 
 def header_parts(headers: Iterable[tuple[bytes, bytes]], secret: frozenset[str] = frozenset()) -> Iterator[Part]:
     """Yield headers in order, values byte for byte; credentials are left out."""
-    left_out = CREDENTIALS | secret
+    left_out = REQUEST_CREDENTIALS | secret
     for name, value in headers:
         text = name.decode("latin-1")
         if text not in left_out:

@@ -12,13 +12,8 @@ from bindings.http.request import query_parts
 from bindings.parts import Part
 from bindings.sending import Expand, Outbound, Sending
 from catalog.model import Definition, Endpoint
+from catalog.protocols.properties import CONNECTION_HEADERS, CREDENTIAL_HEADERS
 
-CONNECTION: Final = frozenset(
-    {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer"}
-    | {"transfer-encoding", "upgrade"}
-)
-"""Headers that speak of a connection and not of the message."""
-_CREDENTIALS: Final = frozenset({"authorization", "proxy-authenticate", "proxy-authorization", "cookie", "set-cookie"})
 _CLIENT: Final = frozenset({"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"})
 """What an HTTP client says of itself."""
 FIELD_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -73,7 +68,7 @@ class HttpSending(Sending):
     def header(self, name: str, part: Part) -> Part | None:
         """Return a header in lower case; None for one of a connection or client, credentials, or without a form."""
         name = name.lower()
-        ours = name in _CREDENTIALS or name in _CLIENT or name in CONNECTION
+        ours = name in CREDENTIAL_HEADERS or name in _CLIENT or name in CONNECTION_HEADERS
         if ours or not FIELD_NAME.fullmatch(name) or not FIELD_VALUE.fullmatch(part.value or b""):
             return None
         return Part(name, part.value)

@@ -8,30 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from catalog.comparing.alignment import Token, aligned, opaque
 from catalog.comparing.changes import Relation
-from catalog.model import CLOUDEVENTS, Definition, Property
-from catalog.templates import TEMPLATE_TYPES, Template, parse
+from catalog.definitions.constraints import TYPED_LITERALS, constraint_of, literal_equal, template_of
+from catalog.definitions.targets import scope_of
+from catalog.model import Definition, Property, PropertyType
+from catalog.protocols.properties import REPEATED, changes_by_hop, is_dotted
+from catalog.templates import Template
 from catalog.values import (
     binary_value,
     canonical,
-    is_any_timestamp,
     is_timestamp,
     is_valid,
     media_type_matches,
-    text_of,
 )
 
-HOP_BY_HOP: Final = frozenset({"qos", "retain", "message_expiry_interval", "partition"})
-HOP_BY_HOP_SECTIONS: Final = ("header.", "delivery-annotations.")
 _ALWAYS_THERE: Final = frozenset({"e.id", "e.source", "e.type", "e.specversion"})
-MEDIA: Final = frozenset({"e.datacontenttype", "p.headers.content-type", "p.properties.content-type", "p.content_type"})
-_REPEATING: Final = ("p.headers.", "p.query.", "p.user_properties.")
+_REPEATING: Final = tuple(f"p.{name}" for name in REPEATED)
 """Properties of which a record may have several values, any of which may satisfy a constraint."""
-_TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
 _WIDER: Final = {
     "integer": "number",
     "number": "uri",
@@ -48,7 +44,6 @@ _URIS: Final = frozenset({"uri", "urireference", "uritemplate"})
 _NEVER_EMPTY: Final = frozenset({"integer", "number", "boolean", "duration", "timestamp"})
 
 Form = Literal["any", "literal", "media", "template"]
-_parse: Final = lru_cache(maxsize=65536)(parse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +52,7 @@ class Asked:
 
     key: str
     form: Form
-    type: str
+    type: PropertyType
     text: str = ""
     needed: bool = False
     dots: bool = False
@@ -70,7 +65,7 @@ class Asked:
     @property
     def template(self) -> Template:
         """The value as a template; a literal is one without placeholders."""
-        return _parse(self.text, dots=self.dots)
+        return template_of(self.text, self.dots)
 
     @property
     def takes_texts(self) -> bool:
@@ -94,15 +89,10 @@ def asked_of(definition: Definition) -> dict[str, list[Asked]]:
     for prop in definition.envelopemetadata:
         asks.setdefault(f"e.{prop.name}", []).append(_asked(f"e.{prop.name}", prop))
     for prop in definition.protocoloptions:
-        if not hops(prop.name):
-            dots = definition.protocol == "NATS" and prop.name in ("subject", "reply-to")
+        if not changes_by_hop(prop.name):
+            dots = is_dotted(definition.protocol or "", prop.name)
             asks.setdefault(f"p.{prop.name}", []).append(_asked(f"p.{prop.name}", prop, dots=dots))
     return asks
-
-
-def hops(name: str) -> bool:
-    """Tell a protocol option that changes hop by hop and so filters nothing by default (section 5, rule 5)."""
-    return name in HOP_BY_HOP or name.startswith(HOP_BY_HOP_SECTIONS)
 
 
 def placeholders(definition: Definition, *, events: bool) -> dict[str, None]:
@@ -165,26 +155,18 @@ def _relation(wider: bool, narrower: bool) -> Relation:
 
 def _same_kind(big: Definition, small: Definition) -> bool:
     """Compare what kind of record is meant; another envelope or protocol is another kind, wider or not."""
-    if (big.envelope, big.protocol) != (small.envelope, small.protocol):
+    mine, its = scope_of(big, None), scope_of(small, None)
+    if mine is None or its is None or mine[:2] != its[:2]:
         return False
-    return big.envelope in (None, CLOUDEVENTS) and (_native(big) or not _native(small))
-
-
-def _native(definition: Definition) -> bool:
-    """Tell whether records that are no events can match."""
-    if definition.protocol is None:
-        return definition.envelope is None
-    return definition.protocol_declared or bool(definition.protocoloptions)
+    return mine.native or not its.native
 
 
 def _asked(key: str, prop: Property, *, dots: bool = False) -> Asked:
-    there = key in _ALWAYS_THERE
-    if prop.value is None or (prop.type == "timestamp" and is_any_timestamp(prop.value)):
-        return Asked(key, "any", prop.type, needed=not there and (prop.required or prop.value is not None))
-    text = text_of(prop.value)
-    if prop.type in TEMPLATE_TYPES and not _parse(text, dots=dots).is_literal:
-        return Asked(key, "template", prop.type, text, not there, dots)
-    return Asked(key, "media" if key in MEDIA else "literal", prop.type, text, not there)
+    constraint = constraint_of(key, prop, dots=dots)
+    needed = not constraint.optional and key not in _ALWAYS_THERE
+    if constraint.kind in ("present", "optional"):
+        return Asked(key, "any", prop.type, needed=needed)
+    return Asked(key, cast(Form, constraint.kind), prop.type, constraint.value or "", needed, constraint.dots)
 
 
 def _covering(big: Sequence[Asked], small: Sequence[Asked]) -> list[tuple[Asked, Asked]] | None:
@@ -215,7 +197,7 @@ def _texts_covered(big: Asked, small: Asked) -> bool:
         return media_type_matches(big.text, small.text)
     if big.is_bytes or small.is_bytes:
         return big.is_bytes and small.is_bytes and binary_value(big.text) == binary_value(small.text)
-    if not _equals(big, small.text):
+    if not literal_equal(big.type, big.text, small.text):
         return False
     return _exact(small) or big.type == small.type or (small.type == "integer" and big.type == "number")
 
@@ -263,16 +245,10 @@ def _only_instants(small: Asked) -> bool:
     return small.form in ("any", "template") and small.type == "timestamp"
 
 
-def _equals(literal: Asked, text: str) -> bool:
-    if literal.text == text:
-        return True
-    wanted = canonical(literal.type, literal.text) if literal.type in _TYPED else None
-    return wanted is not None and wanted == canonical(literal.type, text)
-
-
 def _exact(literal: Asked) -> bool:
     """Tell a literal that only its own text equals."""
-    return not literal.is_bytes and (literal.type not in _TYPED or canonical(literal.type, literal.text) is None)
+    typed = literal.type in TYPED_LITERALS and canonical(literal.type, literal.text) is not None
+    return not (typed or literal.is_bytes)
 
 
 def _tokens(big: Asked, small: Asked, *, shared: bool) -> Iterator[Token]:

@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from catalog.comparing.changes import COMPATIBLE, Change
-from catalog.comparing.coverage import asked_of, hops, placeholders, property_relation, relation_of
+from catalog.comparing.coverage import asked_of, placeholders, property_relation, relation_of
 from catalog.comparing.schemas import compare_schemas, schema_of
+from catalog.definitions.constraints import is_now
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Property
-from catalog.values import is_any_timestamp, text_of
+from catalog.protocols.properties import changes_by_hop
+from catalog.values import text_of
 
 _SELECTORS: Final = ("envelope", "protocol", "protocol_declared", "datacontenttype")
 
@@ -74,7 +76,7 @@ def _properties(before: Definition, after: Definition) -> Iterator[Change]:
             continue
         relation = property_relation(asked.get(key, ()), asks.get(key, ()))
         kind = "property-added" if not old else "property-removed" if not new else "property-changed"
-        detail = "changes hop by hop, and filters only where settings say so" if hops(key[2:]) else ""
+        detail = "changes hop by hop, and filters only where settings say so" if changes_by_hop(key[2:]) else ""
         name = ("envelopemetadata." if key.startswith("e.") else "protocoloptions.") + key[2:]
         compatible = relation in COMPATIBLE
         yield Change(kind, after.xid, name, compatible, relation, _shown(old), _shown(new), detail)  # type: ignore[arg-type]
@@ -132,7 +134,7 @@ def _attributes(definition: Definition) -> dict[str, str] | None:
     attributes.update({"dataschema": reference} if reference else {})
     attributes.update({"datacontenttype": definition.datacontenttype} if definition.datacontenttype else {})
     for prop in definition.envelopemetadata if definition.envelope == CLOUDEVENTS else ():
-        if prop.value is not None and not (prop.type == "timestamp" and is_any_timestamp(prop.value)):
+        if prop.value is not None and not is_now(prop):
             attributes[prop.name] = text_of(prop.value)
     return attributes
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from catalog.model import Definition, Property, PropertyType
+from catalog.protocols.properties import CONTENT_TYPES, changes_by_hop, is_dotted
 from catalog.templates import TEMPLATE_TYPES, Template, parse
 from catalog.values import (
     binary_value,
@@ -20,6 +21,7 @@ from catalog.values import (
     is_timestamp,
     is_valid,
     media_type_matches,
+    percent_decode,
     text_of,
 )
 
@@ -27,11 +29,8 @@ Kind = Literal["literal", "media", "template", "present", "optional"]
 TYPED_LITERALS: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
 ANY_BYTES: Final = frozenset({"any", "binary"})
 """Types that a value which is no text satisfies as well."""
-HOP_BY_HOP: Final = frozenset({"qos", "retain", "message_expiry_interval", "partition"})
-HOP_BY_HOP_SECTIONS: Final = ("header.", "delivery-annotations.")
-MEDIA_PROPERTIES: Final = frozenset(
-    {"e.datacontenttype", "p.headers.content-type", "p.properties.content-type", "p.content_type"}
-)
+MEDIA_PROPERTIES: Final = frozenset({"e.datacontenttype", *(f"p.{option}" for option in CONTENT_TYPES)})
+"""Keys whose values are compared as media types."""
 BASE64_KEY: Final = "key_base64"
 CONTENT: Final = "d"
 """The key of rule 6: the content type of the data, whatever the mode."""
@@ -83,6 +82,11 @@ class Constraint:
             return f"absent, or a valid {self.type}"
         return self.value or ""
 
+    def captured(self, text: str | None) -> dict[str, str]:
+        """Return what the placeholders of a template take from a value that fits it; nothing from any other."""
+        taken = self.template.match(text, decode=self.decodes) if self.kind == "template" and text is not None else None
+        return {name: percent_decode(value) if self.decodes else value for name, value in (taken or {}).items()}
+
     def satisfied(self, text: str | None, *, present: bool) -> bool:
         """Decide one value: ``text`` is None for an absent value, or with ``present`` for one that is no text."""
         if not present:
@@ -117,8 +121,12 @@ def literal_equal(kind: PropertyType, value: str, text: str) -> bool:
 def envelope_constraints(definition: Definition) -> Iterator[tuple[str, Constraint]]:
     """Yield (key, constraint) for the attributes that a definition declares, keys ``e.NAME``."""
     for prop in definition.envelopemetadata:
-        key = f"e.{prop.name}"
-        yield key, _constraint(key, prop, bits32=True)
+        yield f"e.{prop.name}", attribute_constraint(prop)
+
+
+def attribute_constraint(prop: Property) -> Constraint:
+    """Return what a declared attribute asks of the one that an event has."""
+    return constraint_of(f"e.{prop.name}", prop, bits32=True)
 
 
 def protocol_constraints(
@@ -130,14 +138,13 @@ def protocol_constraints(
     Properties that change hop by hop are left out unless asked for (section 5, rule 5).
     """
     for prop in definition.protocoloptions:
-        if not hop_by_hop and (prop.name in HOP_BY_HOP or prop.name.startswith(HOP_BY_HOP_SECTIONS)):
+        if changes_by_hop(prop.name) and not hop_by_hop:
             continue
         key = f"p.{prop.name}"
         if prop.type == "binary" and key not in MEDIA_PROPERTIES:
             yield _of_bytes(prop)
             continue
-        dots = protocol == "NATS" and prop.name in ("subject", "reply-to")
-        yield key, _constraint(key, prop, dots=dots)
+        yield key, constraint_of(key, prop, dots=is_dotted(protocol, prop.name))
 
 
 def property_of(key: str) -> str:
@@ -155,16 +162,22 @@ def content_constraint(definition: Definition) -> Constraint | None:
 def _of_bytes(prop: Property) -> tuple[str, Constraint]:
     key = f"p.{prop.name}" if prop.name == BASE64_KEY else f"b.{prop.name}"
     if prop.value is None:
-        return key, _constraint(key, prop)
+        return key, constraint_of(key, prop)
     return key, Constraint("literal", "binary", base64.b64encode(binary_value(text_of(prop.value))).decode("ascii"))
 
 
-def _constraint(key: str, prop: Property, *, dots: bool = False, bits32: bool = False) -> Constraint:
+def is_now(prop: Property) -> bool:
+    """Tell the value that stands for any time."""
+    return prop.type == "timestamp" and is_any_timestamp(prop.value)
+
+
+def constraint_of(key: str, prop: Property, *, dots: bool = False, bits32: bool = False) -> Constraint:
+    """Return what a property asks of the value under *key*; the flags are as :class:`Constraint` has them."""
     if prop.value is None:
         kind: Kind = "present" if prop.required else "optional"
         return Constraint(kind, prop.type, optional=not prop.required, counts=False, bits32=bits32)
     value = text_of(prop.value)
-    if prop.type == "timestamp" and is_any_timestamp(prop.value):
+    if is_now(prop):
         return Constraint("present", "timestamp", value, counts=False)
     if prop.type in TEMPLATE_TYPES and not template_of(value, dots).is_literal:
         return Constraint("template", prop.type, value, dots=dots)

@@ -12,13 +12,13 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from catalog.model import CLOUDEVENTS, Definition, Endpoint, Property
+from catalog.definitions.constraints import TYPED_LITERALS, is_now
+from catalog.definitions.targets import scope_of
+from catalog.model import Definition, Endpoint, Property
+from catalog.protocols.properties import changes_by_hop
 from catalog.templates import TEMPLATE_TYPES, tokens_of
-from catalog.values import canonical, is_any_timestamp, text_of
+from catalog.values import canonical, text_of
 
-HOP_BY_HOP: Final = frozenset({"qos", "retain", "message_expiry_interval", "partition"})
-HOP_BY_HOP_SECTIONS: Final = ("header.", "delivery-annotations.")
-_TYPED: Final = frozenset({"number", "integer", "boolean", "timestamp", "binary"})
 _NEVER_EMPTY: Final = frozenset({"e.id", "e.source", "e.type"})
 """An event without one of these, or with it empty, is no valid event and reaches no definition."""
 
@@ -102,26 +102,17 @@ class Candidate:
         if events and self.envelope:
             yield from ((f"e.{prop.name}", prop) for prop in self.definition.envelopemetadata)
         if self.protocol:
-            yield from _options(self.definition)
+            options = self.definition.protocoloptions
+            yield from ((f"p.{prop.name}", prop) for prop in options if not changes_by_hop(prop.name))
 
 
 def candidate_of(definition: Definition, endpoint: Endpoint | None) -> Candidate | None:
     """Return the definition as a candidate of the endpoint; None when it can never match there."""
-    envelope = definition.envelope or (endpoint.envelope if endpoint else None)
+    scope = scope_of(definition, endpoint)
     default = endpoint.protocol if endpoint else None
-    if envelope not in (None, CLOUDEVENTS) or (default and definition.protocol not in (None, default)):
+    if scope is None or (default and definition.protocol not in (None, default)):
         return None
-    protocol = definition.protocol or default
-    declared = definition.protocol is not None and definition.protocol_declared
-    describes = declared or bool(definition.protocoloptions and protocol)
-    native = describes or (envelope is None and protocol is None)
-    return Candidate(definition, protocol, envelope is not None, native)
-
-
-def _options(definition: Definition) -> Iterator[tuple[str, Property]]:
-    for prop in definition.protocoloptions:
-        if prop.name not in HOP_BY_HOP and not prop.name.startswith(HOP_BY_HOP_SECTIONS):
-            yield f"p.{prop.name}", prop
+    return Candidate(definition, *scope)
 
 
 def _demands(properties: list[tuple[str, Property]], content: str | None) -> Demands:
@@ -138,7 +129,7 @@ def _demands(properties: list[tuple[str, Property]], content: str | None) -> Dem
             gaps.setdefault(name, []).append((place, gap))
         if any(tokens[::2]) or len(tokens) > 3:
             strong.append((place, "template", "timestamp" if prop.type == "timestamp" else "", repr(tokens[::2])))
-        elif prop.value is not None and not tokens and not _is_now(prop):
+        elif prop.value is not None and not tokens and not is_now(prop):
             if key == "e.specversion" and prop.value in ("1.0", 1.0):
                 free = 1
             else:
@@ -157,21 +148,17 @@ def _place(entry: tuple[str, Weak]) -> str:
 
 def _tokens(prop: Property) -> list[str]:
     """Return the tokens of a template; none for a value that is no template."""
-    if prop.value is None or prop.type not in TEMPLATE_TYPES or _is_now(prop):
+    if prop.value is None or prop.type not in TEMPLATE_TYPES or is_now(prop):
         return []
     text = text_of(prop.value)
     tokens = tokens_of(text) if "{" in text else []
     return tokens if len(tokens) > 1 else []
 
 
-def _is_now(prop: Property) -> bool:
-    return prop.type == "timestamp" and is_any_timestamp(prop.value)
-
-
 def _literal(prop: Property) -> tuple[str, str]:
     """Return kind and text of a literal: equal for values that the same texts equal."""
     text = text_of(prop.value)
-    if prop.type in _TYPED:
+    if prop.type in TYPED_LITERALS:
         return prop.type, str(canonical(prop.type, text) or text)
     return "", text
 
@@ -183,7 +170,7 @@ def _weak(key: str, prop: Property, *, gap: bool) -> Weak | None:
         kind: Weakness = "gap"
         takes_any = prop.type != "timestamp"
     else:
-        kind = "present" if prop.required or _is_now(prop) else "optional"
+        kind = "present" if prop.required or is_now(prop) else "optional"
     if takes_any and (kind == "optional" or key in _NEVER_EMPTY):
         return None
     return Weak(kind, "timestamp" if gap and prop.type == "timestamp" else "string" if gap else prop.type)

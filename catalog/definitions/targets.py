@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from catalog.definitions.constraints import (
     CONTENT,
@@ -64,27 +65,45 @@ def rank(constraints: Iterable[Keyed]) -> tuple[int, int]:
     return len(literals), characters
 
 
-def target_of(definition: Definition, endpoint: Endpoint | None, *, hop_by_hop: bool = False) -> Target | None:
-    """Return the definition as a candidate of that endpoint; None when it can never match.
+class Scope(NamedTuple):
+    """What of a definition holds at an endpoint, by its own words and the endpoint's defaults, which apply there only.
 
-    The endpoint's envelope and protocol are defaults that apply there only. A default protocol, of group or
-    endpoint, restricts; without protocol options of its own the definition then still needs a CloudEvent.
+    ``protocol`` restricts it (None: any protocol), ``envelope`` tells that it declares the attributes of events, and
+    ``native`` that records which are no events can match it: a default protocol alone describes none.
     """
+
+    protocol: str | None
+    envelope: bool
+    native: bool
+
+
+def scope_of(definition: Definition, endpoint: Endpoint | None) -> Scope | None:
+    """Return what holds at an endpoint, or without any; None for a definition of an envelope that is unknown."""
     envelope = definition.envelope or (endpoint.envelope if endpoint else None)
     if envelope is not None and envelope != CLOUDEVENTS:
         return None
-    protocol = definition.protocol
-    declared = protocol is not None and definition.protocol_declared
-    if protocol is None and endpoint is not None:
-        protocol = endpoint.protocol
+    protocol = definition.protocol or (endpoint.protocol if endpoint else None)
+    declared = definition.protocol is not None and definition.protocol_declared
+    describes = declared or bool(definition.protocoloptions and protocol)
+    return Scope(protocol, envelope is not None, describes or (envelope is None and protocol is None))
+
+
+def target_of(definition: Definition, endpoint: Endpoint | None, *, hop_by_hop: bool = False) -> Target | None:
+    """Return the definition as a candidate of that endpoint; None when it can never match.
+
+    A default protocol, of group or endpoint, restricts; without protocol options of its own the definition then still
+    needs a CloudEvent.
+    """
+    scope = scope_of(definition, endpoint)
+    if scope is None:
+        return None
+    protocol = scope.protocol
     content = content_constraint(definition)
     common: tuple[Keyed, ...] = ((CONTENT, content),) if content else ()
     options = tuple(protocol_constraints(definition, protocol, hop_by_hop=hop_by_hop)) if protocol else ()
-    describes = declared or bool(definition.protocoloptions and protocol)
-    attributes = tuple(envelope_constraints(definition)) if envelope else ()
-    event = (*attributes, *options, *common)
-    native = (*options, *common) if describes or (envelope is None and protocol is None) else None
-    return Target(definition, protocol, envelope is not None, event, native)
+    attributes = tuple(envelope_constraints(definition)) if scope.envelope else ()
+    native = (*options, *common) if scope.native else None
+    return Target(definition, protocol, scope.envelope, (*attributes, *options, *common), native)
 
 
 def targets_of(catalog: Catalog, endpoint: Endpoint, *, hop_by_hop: bool = False) -> list[Target]:

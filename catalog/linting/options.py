@@ -10,11 +10,10 @@ from catalog.declared import Place
 from catalog.definitions.pointing import option_place
 from catalog.definitions.subject import Declared, Subject
 from catalog.model import Definition
+from catalog.protocols.properties import REQUEST_CREDENTIALS, TOKEN_PARAMETER
 from catalog.templates import tokens_of
 
-_STRIPPED: Final = frozenset(
-    {"headers.authorization", "headers.proxy-authorization", "headers.cookie", "query.access_token"}
-)
+_STRIPPED: Final = frozenset({f"query.{TOKEN_PARAMETER}", *(f"headers.{name}" for name in REQUEST_CREDENTIALS)})
 _EXCLUSIVE: Final[Mapping[str, tuple[str, str]]] = {"KAFKA": ("key", "key_base64"), "HTTP": ("method", "status")}
 _TOPICS: Final = frozenset({"topic_name", "response_topic"})
 _SUBJECTS: Final = frozenset({"subject", "reply-to"})

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from catalog.comparing.coverage import MEDIA, Asked
+from catalog.comparing.coverage import Asked
+from catalog.definitions.constraints import MEDIA_PROPERTIES
 from catalog.model import Property
 from catalog.templates import tokens_of
 from catalog.values import media_type_of
@@ -53,7 +54,7 @@ def literal_marks(properties: Iterable[tuple[str, Property]]) -> Marks:
     return {
         (key, "text"): prop.value
         for key, prop in properties
-        if isinstance(prop.value, str) and prop.type in _TEXTS and "{" not in prop.value and key not in MEDIA
+        if isinstance(prop.value, str) and prop.type in _TEXTS and "{" not in prop.value and key not in MEDIA_PROPERTIES
     }
 
 

@@ -10,6 +10,7 @@ from catalog.declared import Place
 from catalog.definitions.subject import Declared, Subject
 from catalog.linting.placeholders import adjacent, is_literal, misread
 from catalog.model import Property
+from catalog.protocols.properties import CONTENT_TYPES
 from catalog.templates import TEMPLATE_TYPES, tokens_of
 from catalog.values import is_any_timestamp, is_valid, text_of
 
@@ -17,7 +18,6 @@ SHOWN: Final = 80
 """Characters of a value that a message shows."""
 _TOKEN: Final = r"[A-Za-z0-9!#$&^_.+*'`|~%\-]+"
 _MEDIA_TYPE: Final = re.compile(rf"\s*{_TOKEN}/{_TOKEN}\s*(?:;.*)?", re.DOTALL)
-_MEDIA_OPTIONS: Final = frozenset({"headers.content-type", "properties.content-type", "content_type"})
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "qos": (0, 2),
     "payload_format": (0, 1),
@@ -39,7 +39,7 @@ def values(subject: Subject) -> None:
     for declared in subject.options():
         if _value(subject, declared):
             _range(subject, declared)
-        if declared.prop.name in _MEDIA_OPTIONS:
+        if declared.prop.name in CONTENT_TYPES:
             _media_type(subject, declared.prop, declared.place)
     for _, message, _ in subject.definitions():
         content = message.attributes.get("datacontenttype")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from catalog.comparing.coverage import MEDIA, Asked
+from catalog.comparing.coverage import Asked
+from catalog.definitions.constraints import MEDIA_PROPERTIES
 from catalog.templates import parse, tokens_of
 from catalog.values import canonical, is_timestamp, is_valid, media_type_matches
 
@@ -51,7 +52,7 @@ def with_content(asks: Asks, other: Asks, content: str | None) -> Asks:
     """Add that data is of the type *content* (rule 6) to what is asked of each content type that either side names."""
     if not content:
         return asks
-    keys = [key for key in dict.fromkeys((*asks, *other)) if key in MEDIA]
+    keys = [key for key in dict.fromkeys((*asks, *other)) if key in MEDIA_PROPERTIES]
     return {**asks, **{key: [*asks.get(key, ()), Asked(key, "media", "string", content)] for key in keys}}
 
 

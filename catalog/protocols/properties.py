@@ -51,12 +51,17 @@ AMQP_SECTIONS: Final = (
 class Shape:
     """The options of one protocol: scalars, lists of named values, and sections that are maps.
 
-    A section with a table takes only the names of that table; one with None takes any.
+    A section with a table takes only the names of that table; one with None takes any. ``hops`` are the options and
+    sections that change hop by hop, ``content_type`` is the option that names the type of a body, and in those of
+    ``dotted`` a dot ends a placeholder.
     """
 
     scalars: Mapping[str, PropertyType]
     lists: tuple[str, ...] = ()
     sections: Mapping[str, Mapping[str, PropertyType] | None] = field(default_factory=dict)
+    hops: frozenset[str] = frozenset()
+    content_type: str = ""
+    dotted: frozenset[str] = frozenset()
 
 
 _AMQP_PROPERTIES: Final[dict[str, PropertyType]] = {
@@ -93,9 +98,16 @@ _MQTT: Final = Shape(
         "content_type": "symbol",
     },
     ("user_properties",),
+    hops=frozenset({"qos", "retain", "message_expiry_interval"}),
+    content_type="content_type",
 )
+_CONTENT_TYPE: Final = "headers.content-type"
 SHAPES: Final[Mapping[str, Shape]] = {
-    "HTTP": Shape({"path": "uritemplate", "method": "string", "status": "string"}, ("headers", "query")),
+    "HTTP": Shape(
+        {"path": "uritemplate", "method": "string", "status": "string"},
+        ("headers", "query"),
+        content_type=_CONTENT_TYPE,
+    ),
     "AMQP/1.0": Shape(
         {},
         sections={
@@ -103,11 +115,23 @@ SHAPES: Final[Mapping[str, Shape]] = {
             "properties": _AMQP_PROPERTIES,
             "header": _AMQP_HEADER,
         },
+        hops=frozenset({"header", "delivery-annotations"}),
+        content_type="properties.content-type",
     ),
     "MQTT/3.1.1": _MQTT,
     "MQTT/5.0": _MQTT,
-    "KAFKA": Shape({"topic": "string", "partition": "integer", "key": "string", "key_base64": "binary"}, ("headers",)),
-    "NATS": Shape({"subject": "uritemplate", "reply-to": "uritemplate"}, ("headers",)),
+    "KAFKA": Shape(
+        {"topic": "string", "partition": "integer", "key": "string", "key_base64": "binary"},
+        ("headers",),
+        hops=frozenset({"partition"}),
+        content_type=_CONTENT_TYPE,
+    ),
+    "NATS": Shape(
+        {"subject": "uritemplate", "reply-to": "uritemplate"},
+        ("headers",),
+        content_type=_CONTENT_TYPE,
+        dotted=frozenset({"subject", "reply-to"}),
+    ),
 }
 ANY_SHAPE: Final = Shape(
     {name: kind for shape in SHAPES.values() for name, kind in shape.scalars.items()},
@@ -115,6 +139,21 @@ ANY_SHAPE: Final = Shape(
     dict.fromkeys(AMQP_SECTIONS),
 )
 """All options of all protocols, for a message whose protocol is not said where it is written."""
+CONTENT_TYPES: Final = tuple(dict.fromkeys(shape.content_type for shape in SHAPES.values()))
+"""The options that name the type of a body, of all protocols."""
+_HOPS: Final = frozenset(name for shape in SHAPES.values() for name in shape.hops)
+REPEATED: Final = tuple(f"{name}." for name in ANY_SHAPE.lists)
+"""What members of records begin with that may come several times, and whose values are texts."""
+CONNECTION_HEADERS: Final = frozenset(
+    {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer"}
+    | {"transfer-encoding", "upgrade"}
+)
+"""Headers of HTTP that speak of a connection, not of the message."""
+REQUEST_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
+CREDENTIAL_HEADERS: Final = REQUEST_CREDENTIALS | {"proxy-authenticate", "set-cookie"}
+"""Headers of HTTP requests, and of requests and answers, that let somebody in."""
+TOKEN_PARAMETER: Final = "access_token"
+"""The query parameter of HTTP that does so."""
 _OPTION_ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
     "MQTT/3.1.1": {"topic": "topic_name"},
     "MQTT/5.0": {
@@ -196,6 +235,16 @@ def canonical_member(table: Mapping[str, PropertyType], name: str) -> str | None
         return name
     squashed = squash(name)
     return next((known for known in table if squash(known) == squashed), None)
+
+
+def changes_by_hop(option: str) -> bool:
+    """Tell an option that changes hop by hop, and so filters nothing by default (section 5, rule 5)."""
+    return not _HOPS.isdisjoint((option, option.partition(".")[0]))
+
+
+def is_dotted(protocol: str, option: str) -> bool:
+    """Tell an option of a protocol in which a dot ends a placeholder, as a slash does."""
+    return protocol in SHAPES and option in SHAPES[protocol].dotted
 
 
 def canonical_channel_option(name: str) -> str:

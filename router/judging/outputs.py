@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.envelope import attribute_name
-from bindings.protocols import BINDINGS
+from bindings.protocols import BINDINGS, CARRIED
+from catalog.protocols.properties import CONNECTION_HEADERS
 from router.judging.tally import tally
 from router.matching.facts import EVENT_MEDIA, NO_SOURCE, Facts, Reading
 from router.matching.index.columns import Int
@@ -30,10 +31,6 @@ LINEAGE: Final = "xrouter-"
 ATTRIBUTE: Final = "ce_"
 """Prefix of attributes in Kafka's binary mode: a stray header of that name would add itself to the event."""
 CONTENT_TYPE: Final = "content-type"
-_CONNECTION: Final = frozenset(
-    {"connection", "content-length", "expect", "host", "keep-alive", "te", "transfer-encoding"}
-)
-"""HTTP headers that speak of the connection, not of the message."""
 _RULES: Final = tuple(binding.rule for binding in BINDINGS.values())
 Pairs = list[tuple[str, bytes | None]]
 
@@ -196,16 +193,15 @@ def _headers_of_one(reading: Reading) -> Pairs:
 def _passed(reading: Reading, protocol: int) -> Pairs:
     """Return the headers that were no CloudEvents attributes, in order."""
     rule = _RULES[protocol]
-    lists = ("headers.", "user_properties.", "application-properties.")
     pairs: Pairs = []
     for part in reading.parts:
-        prefix = next((known for known in lists if part.key.startswith(known)), None)
+        prefix = next((known for known in CARRIED if part.key.startswith(known)), None)
         if prefix is None or (reading.envelope.is_event and attribute_name(part.key, rule) is not None):
             continue
         name = part.key.removeprefix(prefix)
         if name.lower() == CONTENT_TYPE or name.startswith((LINEAGE, ATTRIBUTE)):
             continue
-        if prefix == lists[0] and name in _CONNECTION:
+        if prefix == "headers." and name in CONNECTION_HEADERS:
             continue
         pairs.append((name, part.value))
     return pairs

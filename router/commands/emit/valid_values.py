@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import random
 import uuid
-from typing import Final
 
 from catalog.model import Definition, PropertyType
+from catalog.protocols.properties import CONTENT_TYPES
 from catalog.schemas.filling.filling import WORDS
 from catalog.schemas.formats import inferred_content_type
 from catalog.templates import parse
-
-_NATIVE_CONTENT: Final = ("headers.content-type", "properties.content-type", "content_type")
 
 
 def value_of(kind: PropertyType, random: random.Random, now: str) -> str:
@@ -42,7 +40,7 @@ def content_type_of(definition: Definition, family: str | None) -> str:
     A declared one with placeholders says nothing that data could be made by.
     """
     declared = {prop.name: prop.value for prop in (*definition.protocoloptions, *definition.envelopemetadata)}
-    native = (declared.get(name) for name in _NATIVE_CONTENT)
+    native = (declared.get(name) for name in CONTENT_TYPES)
     for value in (definition.datacontenttype, declared.get("datacontenttype"), *native):
         if (
             isinstance(value, str)

@@ -19,13 +19,13 @@ from bindings.envelope import STRUCTURED
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
 from bindings.protocols import BINDINGS, Binding
 from bindings.sending import Outbound
-from catalog.definitions.constraints import literal_equal, template_of
+from catalog.definitions.constraints import Constraint, attribute_constraint, template_of
 from catalog.definitions.targets import target_of
 from catalog.errors import RecordError, TemplateError
 from catalog.model import Catalog, Definition, Endpoint, Property
 from catalog.record import bytes_of
 from catalog.templates import TEMPLATE_TYPES, Template
-from catalog.values import is_any_timestamp, percent_decode, text_of
+from catalog.values import is_any_timestamp, text_of
 from router.settings.addresses import AddressError, checked
 from router.sinks.messages.conforming import Conformance, Made
 from router.sinks.messages.events import Event, Mode, NotTaken, outbound
@@ -37,8 +37,29 @@ _QUERY: Final = "query."
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """A definition, the mode of its messages, and what its attributes ask, by their names."""
+
     definition: Definition
     mode: Mode
+    attributes: tuple[tuple[str, Constraint], ...]
+
+    def has_type(self, event: Event) -> bool:
+        """Tell whether the definition has the event's type; one that declares none has its id as type."""
+        kind = event.attributes["type"]
+        declared = next((asked for name, asked in self.attributes if name == "type" and asked.value is not None), None)
+        return self.definition.messageid == kind if declared is None else declared.satisfied(kind, present=True)
+
+    def holds(self, event: Event) -> bool:
+        """Tell whether all declared attributes hold for the event."""
+        values = ((asked, event.attributes.get(name)) for name, asked in self.attributes)
+        return all(asked.satisfied(value, present=value is not None) for asked, value in values)
+
+    def captured(self, event: Event) -> dict[str, str]:
+        """Return what the placeholders of the declared attributes take from the event; the first taken counts."""
+        values: dict[str, str] = {}
+        for name, asked in reversed(self.attributes):
+            values.update(asked.captured(event.attributes.get(name)))
+        return values
 
 
 @dataclass(slots=True)
@@ -139,16 +160,18 @@ class EndpointShape:
                 continue
             native = target.native is not None and not target.envelope
             structured = not self._binding.binary or asks_structured(definition, self._endpoint, self._binding)
-            yield _Candidate(definition, asked or ("native" if native else "structured" if structured else "binary"))
+            attributes = tuple((prop.name, attribute_constraint(prop)) for prop in definition.envelopemetadata)
+            wanted: Mode = "native" if native else "structured" if structured else "binary"
+            yield _Candidate(definition, asked or wanted, attributes)
 
     def _fitting(self, event: Event) -> list[_Candidate]:
         own = [each for each in self._candidates if each.definition.xid == event.message]
-        typed = [each for each in self._candidates if each not in own and has_type(each.definition, event)]
-        return [*own, *sorted(typed, key=lambda each: not all_hold(each.definition, event))]
+        typed = [each for each in self._candidates if each not in own and each.has_type(event)]
+        return [*own, *sorted(typed, key=lambda each: not each.holds(event))]
 
     def _made(self, candidate: _Candidate, event: Event) -> Outbound:
         definition = candidate.definition
-        values = {**event.attributes, **captured(definition, event), **event.context}
+        values = {**event.attributes, **candidate.captured(event), **event.context}
         parts = self._sending.option_parts(self._options(definition, values))
         for part in parts:
             if part.text is None and not self._sending.carries_bytes(part.key):
@@ -244,31 +267,6 @@ def asks_structured(definition: Definition, endpoint: Endpoint, binding: Binding
     return next((mode.lower() for mode in modes if isinstance(mode, str)), "") == "structured"
 
 
-def has_type(definition: Definition, event: Event) -> bool:
-    """Tell whether a definition has the event's type; one that declares none has its id as type."""
-    declared = next((prop for prop in definition.envelopemetadata if prop.name == "type"), None)
-    if declared is None or declared.value is None:
-        return definition.messageid == event.attributes["type"]
-    return _holds(declared, event)
-
-
-def all_hold(definition: Definition, event: Event) -> bool:
-    """Tell whether all declared attributes hold for the event."""
-    return all(_holds(prop, event) for prop in definition.envelopemetadata)
-
-
-def captured(definition: Definition, event: Event) -> dict[str, str]:
-    """Return what the placeholders of the declared attributes take from the event, where it fits them."""
-    found: dict[str, str] = {}
-    for prop in definition.envelopemetadata:
-        template, text = _template(prop), event.attributes.get(prop.name)
-        decode = prop.type == "uritemplate"
-        taken = template.match(text, decode) if template is not None and text is not None else None
-        for name, value in (taken or {}).items():
-            found.setdefault(name, percent_decode(value) if decode else value)
-    return found
-
-
 def source_key(event: Event) -> bytes | None:
     """Return the key that a record came with, where its protocol has keys."""
     binding = BINDINGS.get(event.protocol)
@@ -278,19 +276,6 @@ def source_key(event: Event) -> bytes | None:
         return bytes_of(msgspec.json.decode(event.native), binding.sending.key)
     except (msgspec.DecodeError, RecordError):
         return None  # the native record is shown, not relied on: an odd one has no key
-
-
-def _holds(prop: Property, event: Event) -> bool:
-    text = event.attributes.get(prop.name)
-    if prop.value is None:
-        return text is not None or not prop.required
-    if text is None:
-        return False
-    template = _template(prop)
-    if template is not None:
-        return template.match(text, prop.type == "uritemplate") is not None
-    wanted = text_of(prop.value)
-    return is_any_timestamp(wanted) or literal_equal(prop.type, wanted, text)
 
 
 def _template(prop: Property, dots: bool = False) -> Template | None:

@@ -16,17 +16,16 @@ import msgspec
 
 from bindings.amqp.forms import TYPES, types_of
 from bindings.envelope import ATTRIBUTE_NAME, EVENT_MEDIA, AttributeRule, attribute_name
-from bindings.http.sending import CONNECTION
 from bindings.parts import JSON_KIND, Part, Parts, first
-from bindings.protocols import BINDINGS, Binding, binding_of
+from bindings.protocols import CARRIED, Binding, binding_of
 from catalog.errors import RecordError
+from catalog.protocols.properties import CONNECTION_HEADERS
 from catalog.values import media_type_of
 
 LINEAGE: Final = "xrouter-"
 """Prefix of the names this router adds; those of a router before it are not passed on."""
-_LISTS: Final = tuple(dict.fromkeys(f"{binding.headers}." for binding in BINDINGS.values()))
 _HEADERS: Final = "headers."
-_MEMBERS: Final = tuple(f'"{name[:-1]}"' for name in _LISTS)
+_MEMBERS: Final = tuple(f'"{name[:-1]}"' for name in CARRIED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +67,12 @@ def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
     except (msgspec.DecodeError, RecordError):
         return  # the native record is shown, not relied on: an odd one has no headers
     types = types_of(parts)
-    bare = source.rule.prefixes[0] in _LISTS
+    bare = source.rule.prefixes[0] in CARRIED
     is_event = any(attribute_name(part.key, source.rule) == "specversion" for part in parts)
     content = first(parts, source.rule.content_type)
     within = content is not None and media_type_of(content.text).startswith(EVENT_MEDIA)
     for part in parts:
-        prefix = next((known for known in _LISTS if part.key.startswith(known)), None)
+        prefix = next((known for known in CARRIED if part.key.startswith(known)), None)
         if prefix is None or part.value is None:
             continue
         name = part.key.removeprefix(prefix)
@@ -83,7 +82,7 @@ def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
         lowered = name.lower()
         if not name or lowered == "content-type" or lowered.startswith(LINEAGE):
             continue
-        if prefix == _HEADERS and (lowered in CONNECTION or (within and lowered.startswith("content-"))):
+        if prefix == _HEADERS and (lowered in CONNECTION_HEADERS or (within and lowered.startswith("content-"))):
             continue
         yield name, part, types.get(part.key, "")
 
@@ -95,6 +94,6 @@ def _reads_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:
     one that would make an event of the message.
     """
     name = attribute_name(key, rule)
-    if name is None or rule.prefixes[0] not in _LISTS:
+    if name is None or rule.prefixes[0] not in CARRIED:
         return name is not None
     return ATTRIBUTE_NAME.fullmatch(name) is not None if binary else name == "specversion"

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from catalog.protocols.properties import REPEATED
+
 _ATTRIBUTES: Final = frozenset(
     """
     id time specversion datacontenttype sequence sequencetype recordedtime expirytime sampledrate partitionkey
@@ -27,7 +29,7 @@ _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     ),
 }
 _SECTIONS: Final = ("header.", "footer.", "delivery-annotations.", "message-annotations.")
-_NAMED: Final = ("headers.", "query.", "user_properties.", "application-properties.")
+_NAMED: Final = (*REPEATED, "application-properties.")
 _TRANSPORT: Final = re.compile(
     r"""
     (?:accept|access-control|cf|if|nats|proxy|sec|x-amz|x-amzn|x-envoy|x-forwarded|xrouter)-.*

@@ -1,0 +1,19 @@
+"""Headers that go on with a record which becomes an event."""
+
+from __future__ import annotations
+
+from bindings.envelope import Envelope
+from bindings.parts import Part
+from bindings.protocols import BINDINGS
+from catalog.protocols.properties import CONNECTION_HEADERS
+from router.judging.outputs import _passed
+from router.matching.facts import Reading
+
+KEPT = ("x-receipt", "accept", "date")
+
+
+def test_no_header_that_speaks_of_the_connection_goes_on() -> None:
+    parts = [Part(f"headers.{name}", b"v") for name in (*sorted(CONNECTION_HEADERS), *KEPT)]
+    reading = Reading(parts, b"", Envelope("native"))
+    assert {"proxy-connection", "trailer", "upgrade"} < CONNECTION_HEADERS
+    assert _passed(reading, list(BINDINGS).index("HTTP")) == [(name, b"v") for name in KEPT]
