@@ -7,9 +7,10 @@ null ones takes a byte, and blocks of items without bytes are passed over at onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from catalog.schemas.avro.compiler import TypeCompiler
 from catalog.schemas.avro.types import PRIMITIVES
 from catalog.schemas.avro.values import (
     MAX_LEVELS,
@@ -32,7 +33,12 @@ def compile_binary(root: Any, named: Mapping[str, Any]) -> Read:
     Raises:
         SchemaError: a type has members that no value can be read by, such as a negative size.
     """
-    return _Compiler(named).compiled(root)
+    empty = _Empty(named)
+
+    def record(schema: Mapping[str, Any], readers: Sequence[Read]) -> Read:
+        return _record(schema, readers, empty)
+
+    return TypeCompiler(named, record, _union, _array, _map, _leaf, _deferred).compiled(root)
 
 
 def read_long(data: bytes, at: int) -> tuple[int, int]:
@@ -65,63 +71,14 @@ def skip_bytes(data: bytes, at: int) -> tuple[int, int]:
     return at, at + length
 
 
-class _Compiler:
-    """Compiles each named type once; references go through a table, because types may be recursive."""
+class _Empty:
+    """Tells which types have values without bytes; of named ones once each."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
-        self._compiled: dict[str, Read] = {}
-        self._begun: set[str] = set()
         self._empty: dict[str, bool] = {}
 
-    def compiled(self, schema: Any) -> Read:
-        if isinstance(schema, list):
-            return _union([self.compiled(branch) for branch in schema])
-        kind = schema if isinstance(schema, str) else schema["type"]
-        if isinstance(schema, str) and schema not in PRIMITIVES:
-            return self._reference(schema)
-        if kind in ("record", "error"):
-            return self._record(schema)
-        if kind == "array":
-            return _array(self.compiled(schema["items"]))
-        if kind == "map":
-            return _map(self.compiled(schema["values"]))
-        return _leaf(schema, kind)
-
-    def _reference(self, name: str) -> Read:
-        table = self._compiled
-        if name not in self._begun:
-            self._begun.add(name)
-            table[name] = self.compiled(self._named[name])
-        return lambda data, at, level: table[name](data, at, level)
-
-    def _record(self, schema: Mapping[str, Any]) -> Read:
-        name = schema["name"]
-        self._begun.add(name)
-        # Fields without bytes fit whatever stands there. Were they looked at, a record of a thousand of them would take
-        # a thousand steps for each byte of a body.
-        fields = [
-            (f".{field['name']}", reader)
-            for field, reader in [(each, self.compiled(each["type"])) for each in schema["fields"]]
-            if not self._has_no_bytes(field["type"])
-        ]
-
-        def read(data: bytes, at: int, level: int) -> int:
-            if level > MAX_LEVELS:
-                raise Misfit(f"records nest more than {MAX_LEVELS} levels")
-            step = ""
-            try:
-                for step, reader in fields:  # noqa: B007 - the step tells where a misfit was met
-                    at = reader(data, at, level + 1)
-            except Misfit as misfit:
-                misfit.steps.append(step)
-                raise
-            return at
-
-        self._compiled[name] = read
-        return read
-
-    def _has_no_bytes(self, schema: Any) -> bool:
+    def has_no_bytes(self, schema: Any) -> bool:
         """Tell whether values of a type take no bytes; a recursive type that did could never end."""
         if isinstance(schema, str):
             if schema == "null" or schema in PRIMITIVES:
@@ -135,11 +92,39 @@ class _Compiler:
         name = schema["name"]
         if name not in self._empty:
             self._empty[name] = False
-            self._empty[name] = all(self._has_no_bytes(field["type"]) for field in schema["fields"])
+            self._empty[name] = all(self.has_no_bytes(field["type"]) for field in schema["fields"])
         return self._empty[name]
 
 
-def _union(branches: list[Read]) -> Read:
+def _record(schema: Mapping[str, Any], readers: Sequence[Read], empty: _Empty) -> Read:
+    # Fields without bytes fit whatever stands there. Were they looked at, a record of a thousand of them would take a
+    # thousand steps for each byte of a body.
+    fields = [
+        (f".{field['name']}", reader)
+        for field, reader in zip(schema["fields"], readers, strict=True)
+        if not empty.has_no_bytes(field["type"])
+    ]
+
+    def read(data: bytes, at: int, level: int) -> int:
+        if level > MAX_LEVELS:
+            raise Misfit(f"records nest more than {MAX_LEVELS} levels")
+        step = ""
+        try:
+            for step, reader in fields:  # noqa: B007 - the step tells where a misfit was met
+                at = reader(data, at, level + 1)
+        except Misfit as misfit:
+            misfit.steps.append(step)
+            raise
+        return at
+
+    return read
+
+
+def _deferred(table: Mapping[str, Read], name: str) -> Read:
+    return lambda data, at, level: table[name](data, at, level)
+
+
+def _union(schema: Sequence[Any], branches: Sequence[Read]) -> Read:
     def read(data: bytes, at: int, level: int) -> int:
         index, at = read_long(data, at)
         if not 0 <= index < len(branches):

@@ -9,14 +9,15 @@ out are not in the dict.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from catalog.schemas.avro.binary import read_block, read_long, read_text, skip_bytes
+from catalog.schemas.avro.compiler import TypeCompiler
 from catalog.schemas.avro.json import Walk, compile_json
 from catalog.schemas.avro.logical import bytes_form, number_form
-from catalog.schemas.avro.types import PRIMITIVES, AvroSchema
+from catalog.schemas.avro.types import AvroSchema
 from catalog.schemas.avro.validating import AvroBodies
 from catalog.schemas.avro.values import (
     MAX_LEVELS,
@@ -55,7 +56,8 @@ class AvroDecoder:
     """Builds the values of bodies of one schema, which was compiled before and so is sound."""
 
     def __init__(self, schema: AvroSchema) -> None:
-        decode = _Compiler(schema.named).compiled(schema.root)
+        compiler = TypeCompiler(schema.named, _record, _union, _array, _map, _leaf, _deferred)
+        decode = compiler.compiled(schema.root)
         check = compile_json(schema.root, schema.named)
         self._bodies = AvroBodies(
             schema,
@@ -73,67 +75,35 @@ class AvroDecoder:
         return self._bodies.value(body, content_type)
 
 
-class _Compiler:
-    """Compiles each named type once; references go through a table, because types may be recursive."""
-
-    def __init__(self, named: Mapping[str, Any]) -> None:
-        self._named = named
-        self._compiled: dict[str, Decode] = {}
-        self._begun: set[str] = set()
-
-    def compiled(self, schema: Any) -> Decode:
-        if isinstance(schema, list):
-            return self._union(schema)
-        kind = schema if isinstance(schema, str) else schema["type"]
-        if isinstance(schema, str) and schema not in PRIMITIVES:
-            return self._reference(schema)
-        if kind in ("record", "error"):
-            return self._record(schema)
-        if kind == "array":
-            return _array(self.compiled(schema["items"]))
-        if kind == "map":
-            return _map(self.compiled(schema["values"]))
-        return _leaf(schema, kind)
-
-    def _reference(self, name: str) -> Decode:
-        table = self._compiled
-        if name not in self._begun:
-            self._begun.add(name)
-            table[name] = self.compiled(self._named[name])
-        return lambda data, at, room: table[name](data, at, room)
-
-    def _record(self, schema: Mapping[str, Any]) -> Decode:
-        name = schema["name"]
-        self._begun.add(name)
-        nulls = sum(each["type"] in ("null", {"type": "null"}) for each in schema["fields"])
-        fields = [(each["name"], self.compiled(each["type"])) for each in schema["fields"]]
-        self._compiled[name] = _record(fields, nulls)
-        return self._compiled[name]
-
-    def _union(self, branches: list[Any]) -> Decode:
-        labels = branch_labels(branches)
-        decodes = [self.compiled(branch) for branch in branches]
-
-        def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
-            index, at = read_long(data, at)
-            if not 0 <= index < len(decodes):
-                raise Misfit(f"the union has no branch {index}")
-            value, at = decodes[index](data, at, room)
-            label = labels[index]
-            return (value if label is None else {label: value}), at
-
-        return decode
+def _deferred(table: Mapping[str, Decode], name: str) -> Decode:
+    return lambda data, at, room: table[name](data, at, room)
 
 
-def branch_labels(branches: list[Any]) -> list[str | None]:
+def _union(schema: Sequence[Any], branches: Sequence[Decode]) -> Decode:
+    labels = branch_labels(schema)
+
+    def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
+        index, at = read_long(data, at)
+        if not 0 <= index < len(branches):
+            raise Misfit(f"the union has no branch {index}")
+        value, at = branches[index](data, at, room)
+        label = labels[index]
+        return (value if label is None else {label: value}), at
+
+    return decode
+
+
+def branch_labels(branches: Sequence[Any]) -> list[str | None]:
     """Return what each branch of a union is called in its values; None for those whose values stand bare."""
     labels = [branch if isinstance(branch, str) else str(branch.get("name", branch["type"])) for branch in branches]
     others = [label for label in labels if label != "null"]
     return [label if len(others) > 1 and label != "null" else None for label in labels]
 
 
-def _record(fields: list[tuple[str, Decode]], nulls: int) -> Decode:
-    """Decode a record; *nulls* is how many of its fields take no bytes."""
+def _record(schema: Mapping[str, Any], decodes: Sequence[Decode]) -> Decode:
+    names = [each["name"] for each in schema["fields"]]
+    fields = list(zip(names, decodes, strict=True))
+    nulls = sum(each["type"] in ("null", {"type": "null"}) for each in schema["fields"])
 
     def decode(data: bytes, at: int, room: _Room) -> tuple[Any, int]:
         if room.level > MAX_LEVELS:

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final
 
+from catalog.schemas.avro.compiler import TypeCompiler
 from catalog.schemas.avro.logical import bytes_form, number_form, text_form
-from catalog.schemas.avro.types import PRIMITIVES
 from catalog.schemas.avro.values import (
     MAX_LEVELS,
     Misfit,
@@ -85,57 +85,29 @@ Raises :class:`Misfit`, and :class:`TooCostly` past MAX_TRIED.
 
 def compile_json(root: Any, named: Mapping[str, Any]) -> Check:
     """Compile a type to a function that checks and converts one JSON value; the type was compiled for bytes before."""
-    return _Compiler(named).compiled(root)
+    return TypeCompiler(named, _record, _union, _array, _map, _leaf, _deferred).compiled(root)
 
 
-class _Compiler:
-    """Compiles each named type once; references go through a table, because types may be recursive."""
-
-    def __init__(self, named: Mapping[str, Any]) -> None:
-        self._named = named
-        self._compiled: dict[str, Check] = {}
-        self._begun: set[str] = set()
-
-    def compiled(self, schema: Any) -> Check:
-        if isinstance(schema, list):
-            return _union({self._label(branch): self.compiled(branch) for branch in schema})
-        if isinstance(schema, str) and schema not in PRIMITIVES:
-            return self._reference(schema)
-        kind = schema if isinstance(schema, str) else schema["type"]
-        if kind in ("record", "error"):
-            return self._record(schema)
-        if kind == "array":
-            return _array(self.compiled(schema["items"]))
-        if kind == "map":
-            return _map(self.compiled(schema["values"]))
-        return _leaf(schema, kind)
-
-    def _label(self, branch: Any) -> str:
-        if isinstance(branch, str):
-            return branch
-        return str(branch.get("name", branch["type"])) if isinstance(branch, dict) else "union"
-
-    def _reference(self, name: str) -> Check:
-        table = self._compiled
-        if name not in self._begun:
-            self._begun.add(name)
-            table[name] = self.compiled(self._named[name])
-        return lambda value, walk: table[name](value, walk)
-
-    def _record(self, schema: Mapping[str, Any]) -> Check:
-        name = schema["name"]
-        self._begun.add(name)
-        fields = {each["name"]: self.compiled(each["type"]) for each in schema["fields"]}
-        needed = [each["name"] for each in schema["fields"] if not self._may_be_absent(each)]
-        self._compiled[name] = _record(name, fields, needed)
-        return self._compiled[name]
-
-    def _may_be_absent(self, each: Mapping[str, Any]) -> bool:
-        kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
-        return "default" in each or any(kind == "null" or kind == {"type": "null"} for kind in kinds)
+def _deferred(table: Mapping[str, Check], name: str) -> Check:
+    return lambda value, walk: table[name](value, walk)
 
 
-def _record(name: str, fields: Mapping[str, Check], needed: list[str]) -> Check:
+def _label(branch: Any) -> str:
+    if isinstance(branch, str):
+        return branch
+    return str(branch.get("name", branch["type"])) if isinstance(branch, dict) else "union"
+
+
+def _may_be_absent(each: Mapping[str, Any]) -> bool:
+    kinds = each["type"] if isinstance(each["type"], list) else [each["type"]]
+    return "default" in each or any(kind == "null" or kind == {"type": "null"} for kind in kinds)
+
+
+def _record(schema: Mapping[str, Any], checks: Sequence[Check]) -> Check:
+    name = schema["name"]
+    fields = {each["name"]: check for each, check in zip(schema["fields"], checks, strict=True)}
+    needed = [each["name"] for each in schema["fields"] if not _may_be_absent(each)]
+
     def check(value: Any, walk: Walk) -> Any:
         if not isinstance(value, dict):
             raise _unlike(value, f"the record {name}")
@@ -164,7 +136,8 @@ def _record(name: str, fields: Mapping[str, Check], needed: list[str]) -> Check:
     return check
 
 
-def _union(branches: Mapping[str, Check]) -> Check:
+def _union(schema: Sequence[Any], checks: Sequence[Check]) -> Check:
+    branches = {_label(branch): check for branch, check in zip(schema, checks, strict=True)}
     concrete = {label: branch for label, branch in branches.items() if label != "null"}
 
     def check(value: Any, walk: Walk) -> Any:
