@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from catalog.documents.parsing import parse_text
 from catalog.model import Severity
+from catalog.parsing.texts import parse_text
 
 TABLE: Final = Path(__file__).with_name("rules.yaml")
 _HEAD: Final = """\

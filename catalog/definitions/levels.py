@@ -19,6 +19,7 @@ from catalog.definitions.pointing import OptionPlaces, attribute_place
 from catalog.definitions.properties import Report, property_of
 from catalog.findings import Findings
 from catalog.model import CLOUDEVENTS, Property, PropertyType
+from catalog.pointers import unescaped
 from catalog.protocols.properties import (
     ALWAYS_REQUIRED,
     ANY_SHAPE,
@@ -257,7 +258,7 @@ def _of_entry(message: DeclaredMessage, place: Place | None) -> Place | None:
             found = found[int(key)]
             short = short_entry(found)
             return place / short[0] if short is not None else place
-        found = found.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+        found = found.get(unescaped(key)) if isinstance(found, dict) else None
     return place
 
 

@@ -14,11 +14,11 @@ from catalog.dialects import suffixes
 from catalog.documents import registry_api, splitfiles
 from catalog.documents.assembly import Assembly
 from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
-from catalog.documents.parsing import parse_text
 from catalog.documents.reach import Trust
 from catalog.documents.transfer import origin_of
 from catalog.errors import DocumentError
 from catalog.findings import Findings
+from catalog.parsing.texts import parse_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from urllib.parse import quote, urlsplit
 from catalog.declared import Place
 from catalog.documents.assembly import COLLECTIONS, Assembly
 from catalog.documents.fetching import Fetcher, is_url
-from catalog.documents.parsing import parse_text
 from catalog.documents.splitfiles import RESOURCES
 from catalog.documents.transfer import Answer, origin_of
 from catalog.errors import DocumentError
 from catalog.findings import Findings
+from catalog.parsing.texts import parse_text
 
 MAX_PAGES: Final = 500
 """Pages of one collection."""

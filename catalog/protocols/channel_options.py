@@ -15,8 +15,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
-from catalog.documents.parsing import parse_text
 from catalog.model import PROTOCOLS, Severity
+from catalog.parsing.texts import parse_text
 from catalog.protocols.properties import squash
 
 TABLE: Final = Path(__file__).with_name("channel_options.yaml")

@@ -20,6 +20,7 @@ from catalog.documents.fetching import Fetcher, is_url
 from catalog.documents.registry_api import next_page
 from catalog.errors import DocumentError
 from catalog.findings import Findings
+from catalog.pointers import steps_of
 
 MAX_DOCUMENTS: Final = 200
 """Documents that are looked into for what the sources of one load name by address."""
@@ -99,8 +100,7 @@ class Following:
             hint = "give the registry itself as a source; its pages are followed"
             raise DocumentError(f"{address} is answered page by page", file=address, hint=hint)
         tree, at = document.tree, Place(document.file, "", document.mounts)
-        for step in written.partition("#")[2].split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
+        for key in steps_of(written.partition("#")[2]):
             tree, at = tree.get(key) if isinstance(tree, dict) else None, at / key
         if not isinstance(tree, dict):
             raise DocumentError(f"{written} leads to no object", file=address, hint="correct the address")

@@ -11,6 +11,7 @@ from catalog.declared import MESSAGE_REFERENCE, DeclaredEndpoint, DeclaredGroup,
 from catalog.dialects import suffixes
 from catalog.documents.fetching import is_url
 from catalog.errors import DocumentError
+from catalog.pointers import unescaped
 
 if TYPE_CHECKING:
     from catalog.references.abroad import Abroad, Land
@@ -169,5 +170,5 @@ def _spellings(kind: str, group: str, message: str, version: str | None) -> list
 
 
 def _unescaped(name: str) -> tuple[str, str]:
-    pointer = name.replace("~1", "/").replace("~0", "~")
+    pointer = unescaped(name)
     return pointer, unquote(pointer)

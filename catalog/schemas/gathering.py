@@ -12,9 +12,9 @@ from urllib.parse import unquote
 
 from catalog.declared import Place
 from catalog.documents.fetching import Fetcher
-from catalog.documents.parsing import parse_text
 from catalog.errors import DocumentError
 from catalog.findings import Findings
+from catalog.parsing.texts import parse_text
 from catalog.references.abroad import Abroad, Land
 from catalog.schemas.bodies import short
 from catalog.schemas.compiling import references_of

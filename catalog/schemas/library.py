@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from catalog.declared import Place
-from catalog.documents.parsing import parse_text
 from catalog.errors import DocumentError
 from catalog.model import Definition
+from catalog.parsing.texts import parse_text
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.families import family_of
 from catalog.schemas.family import SchemaFamily
@@ -76,33 +75,3 @@ def as_tree(document: Any) -> Any:
         return parse_text("", document.encode("utf-8", "surrogatepass")).tree
     except DocumentError:
         return document  # whoever compiles it says what is wrong with it
-
-
-def pointer_path(pointer: str) -> Iterator[str]:
-    """Give the steps of a JSON pointer."""
-    for step in pointer.split("/")[1:]:
-        yield step.replace("~1", "/").replace("~0", "~")
-
-
-def at_pointer(document: Any, pointer: str) -> Any:
-    """Return what a JSON pointer means in a tree.
-
-    Raises:
-        KeyError: there is nothing.
-    """
-    for step in pointer_path(pointer):
-        if isinstance(document, list) and step.isdecimal() and len(step) < 10 and int(step) < len(document):
-            document = document[int(step)]
-        elif isinstance(document, dict) and step in document:
-            document = document[step]
-        else:
-            raise KeyError(pointer)
-    return document
-
-
-def as_pointer(path: Iterator[str | int] | list[str | int]) -> str:
-    """Return the JSON pointer of a path."""
-    place = Place("")
-    for step in path:
-        place = place / step
-    return place.pointer

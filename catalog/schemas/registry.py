@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from catalog.declared import Declarations, Place
 from catalog.documents.fetching import is_url
+from catalog.pointers import unescaped
 from catalog.schemas.library import as_tree
 from catalog.versions import default_version
 
@@ -268,4 +269,4 @@ def _text(value: Any) -> str | None:
 
 
 def _unescaped(name: str) -> str:
-    return unquote(name.replace("~1", "/").replace("~0", "~"))
+    return unquote(unescaped(name))

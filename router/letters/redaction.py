@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import unquote
 
-from catalog.schemas.library import pointer_path
+from catalog.pointers import steps_of
 from router.letters.letter import Letter
 
 HIDDEN: Final = "•••"
@@ -76,7 +76,7 @@ class Redactor:
 
     def __init__(self, marks: Marks) -> None:
         self._marks = marks
-        self._paths = [tuple(pointer_path(pointer)) for pointer in marks.pointers]
+        self._paths = [tuple(steps_of(pointer)) for pointer in marks.pointers]
 
     @property
     def hides_everything(self) -> bool:

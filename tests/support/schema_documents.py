@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from catalog.documents.parsing import parse_text
+from catalog.parsing.texts import parse_text
 from tests.support.corpora import documents
 
 

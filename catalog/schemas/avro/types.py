@@ -13,9 +13,9 @@ from typing import Any, Final
 import msgspec
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, parse_schema, to_parsing_canonical_form
 
+from catalog.pointers import at_pointer
 from catalog.schemas.bodies import short
 from catalog.schemas.contract import Library, SchemaError, SchemaSource
-from catalog.schemas.library import at_pointer
 
 PRIMITIVES: Final = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 NAMED: Final = frozenset({"record", "error", "enum", "fixed"})

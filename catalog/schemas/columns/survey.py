@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from catalog.pointers import as_pointer
 from catalog.schemas.bodies import short
 from catalog.schemas.columns.naming import column_names
 from catalog.schemas.columns.shapes import JSON, Leaf
-from catalog.schemas.library import as_pointer
 
 MAX_FIELDS: Final = 2_000
 """Fields of structs, at all levels together: more no reader opens in good time, and no one reads."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from catalog.pointers import as_pointer
 from catalog.schemas.bodies import json_value
 from catalog.schemas.columns.columns import Take
 from catalog.schemas.columns.reading import Undecoded, Unfit, present
@@ -22,7 +23,6 @@ from catalog.schemas.columns.shapes import Sequence as List
 from catalog.schemas.contract import SchemaFault
 from catalog.schemas.json.leaves import LeafTypes, whole
 from catalog.schemas.jsonschema.validating import parse_body
-from catalog.schemas.library import as_pointer
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])

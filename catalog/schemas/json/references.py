@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
+from catalog.pointers import at_pointer
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling.filling import Unfillable
-from catalog.schemas.library import pointer_path
 
 _MAX_DOCUMENTS: Final = 200
 _ANCHORS: Final = ("$anchor", "$dynamicAnchor")
@@ -80,15 +80,10 @@ class SchemaDocuments:
         Raises:
             Unfillable: it names nothing.
         """
-        node = tree
-        for key in pointer_path(pointer):
-            if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
-                node = node[int(key)]
-            elif isinstance(node, Mapping) and key in node:
-                node = node[key]
-            else:
-                raise Unfillable(f"the schema has nothing at {pointer[:80]}")
-        return node
+        try:
+            return at_pointer(tree, pointer)
+        except KeyError:
+            raise Unfillable(f"the schema has nothing at {pointer[:80]}") from None
 
     def _home(self, document: str, home: _Home) -> _Home:
         uri = urljoin(home.uri, document)

@@ -16,6 +16,7 @@ from urllib.parse import quote, urljoin
 import jsonschema_rs
 import msgspec
 
+from catalog.pointers import as_pointer, at_pointer
 from catalog.schemas.bodies import fault, json_value, short
 from catalog.schemas.contract import (
     MAX_FAULTS,
@@ -28,7 +29,7 @@ from catalog.schemas.contract import (
 )
 from catalog.schemas.json.starting import HOLDERS, pointer_of
 from catalog.schemas.jsonschema.work import MAX_LISTING, SchemaWork
-from catalog.schemas.library import as_pointer, as_tree, at_pointer
+from catalog.schemas.library import as_tree
 
 BACKTRACK_LIMIT: Final = 100_000
 """Steps that one regular expression may take on one text; past it, the text does not match."""

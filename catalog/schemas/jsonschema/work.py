@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urldefrag, urljoin
 
+from catalog.pointers import at_pointer
 from catalog.schemas.contract import MAX_DIRECT_BYTES
-from catalog.schemas.library import at_pointer
 
 MAX_JUDGING: Final = 20_000_000
 """Steps of about ten nanoseconds that judging one body may take."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from json_structure import SchemaValidator
 
+from catalog.pointers import at_pointer
 from catalog.schemas.bodies import fault, short
 from catalog.schemas.contract import (
     MAX_DIRECT_BYTES,
@@ -25,7 +26,7 @@ from catalog.schemas.contract import (
 )
 from catalog.schemas.jsonschema.validating import parse_body
 from catalog.schemas.jsonstructure.structures import MAX_STEPS, Structure, unusable_patterns
-from catalog.schemas.library import as_tree, at_pointer
+from catalog.schemas.library import as_tree
 
 _IMPORTS: Final = ("$import", "$importdefs")
 _PLACE: Final = re.compile(r" at (#[^\s,]*)")

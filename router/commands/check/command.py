@@ -13,13 +13,13 @@ from typing import Annotated, Final
 import typer
 
 from catalog.declared import Declarations
-from catalog.documents.lines import lines_of_findings
 from catalog.errors import DocumentError
 from catalog.escaping import one_line
 from catalog.linting.overlaps import overlaps
 from catalog.listing import finding_to_json
 from catalog.load import load
 from catalog.model import Finding
+from catalog.parsing.lines import lines_of_findings
 from catalog.rules import explanation, rules
 from router.commands.arguments import AllowAddresses, Sources
 from router.commands.check.sarif import sarif

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from catalog.documents.parsing import parse_text
 from catalog.listing import catalog_from_json, catalog_to_json, listing
 from catalog.load import load
+from catalog.parsing.texts import parse_text
 from tests.support.corpora import Row, declared, documents, rows, table
 
 NO_CATALOGS: Final = {

@@ -13,9 +13,9 @@ import pytest
 
 from catalog.declared import Declarations, DeclaredMessage
 from catalog.dialects import detect
-from catalog.documents.parsing import parse_text
 from catalog.load import load
 from catalog.model import PROTOCOLS, Catalog, Definition, Property
+from catalog.parsing.texts import parse_text
 from catalog.protocols.properties import AMQP_SECTIONS, TYPES
 from catalog.schemas.library import schema_source
 from tests.support.samples import samples

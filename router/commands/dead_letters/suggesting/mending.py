@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from catalog.model import Catalog
-from catalog.schemas.library import pointer_path
+from catalog.pointers import steps_of
 from catalog.values import whole_number
 from router.commands.dead_letters.suggesting.basis import FRAGMENT, Basis
 from router.commands.dead_letters.suggesting.bundles import Bundle, joined
@@ -78,7 +78,7 @@ class Mender:
         """Bar properties that lint warns of; None when there are none."""
         doubtful: dict[str, set[str]] = {}
         for each in self._basis.news(attempt.catalog):
-            steps = ["", *pointer_path(each.pointer)]
+            steps = ["", *steps_of(each.pointer)]
             if each.file == FRAGMENT and len(steps) > 6 and steps[1] == "messagegroups" and steps[5] in _PROPERTIES:
                 xid = f"/messagegroups/{steps[2]}/messages/{steps[4]}"
                 doubtful.setdefault(xid, set()).add(_key(attempt.fragment, steps))

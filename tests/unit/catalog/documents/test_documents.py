@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from catalog.documents.parsing import parse_text
 from catalog.errors import DocumentError
 from catalog.load import load
+from catalog.parsing.texts import parse_text
 
 BOMB = b"a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n" + b"".join(
     b"a%d: &a%d [%s]\n" % (n, n, b",".join([b"*a%d" % (n - 1)] * 10)) for n in range(1, 12)

@@ -19,12 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalog.documents.documents import Document
-from catalog.documents.parsing import parse_text
 from catalog.errors import DocumentError
 from catalog.findings import MAX_FINDINGS, MAX_TEXT, Findings
 from catalog.listing import catalog_to_json, finding_to_json, listing
 from catalog.load import build, load
 from catalog.model import Catalog
+from catalog.parsing.texts import parse_text
 from router.cli import status_of
 from router.errors import CatalogUnavailable
 from tests.support.corpora import documents

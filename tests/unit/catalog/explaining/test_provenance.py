@@ -10,11 +10,11 @@ import pytest
 
 from catalog.declared import Declarations
 from catalog.definitions.levels import envelope_of, laid, levels_of
-from catalog.documents.parsing import parse_text
 from catalog.errors import DocumentError
 from catalog.explaining.entities import MASK, entity_to_json, known_xids, masked
 from catalog.explaining.provenance import explain
 from catalog.load import load
+from catalog.parsing.texts import parse_text
 
 ROOT = Path(__file__).parents[4]
 CORPORA = ROOT.parent / "shared" / "corpora"

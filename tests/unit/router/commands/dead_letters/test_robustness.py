@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from catalog.convert import json_text
 from catalog.documents.documents import Document
-from catalog.documents.parsing import parse_text
 from catalog.findings import Findings
 from catalog.load import build
 from catalog.model import PROTOCOLS
+from catalog.parsing.texts import parse_text
 from catalog.record import Record
 from router.commands.dead_letters.suggesting.basis import Basis
 from router.commands.dead_letters.suggesting.suggesting import suggest

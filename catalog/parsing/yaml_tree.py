@@ -13,8 +13,8 @@ from typing import Any, Final
 import yaml
 
 from catalog.declared import Place
-from catalog.documents.limits import MAX_DEPTH, MAX_DUPLICATES, MAX_NODES, Parsed, number_of, too_deep, too_large
 from catalog.errors import DocumentError
+from catalog.parsing.limits import MAX_DEPTH, MAX_DUPLICATES, MAX_NODES, Parsed, number_of, too_deep, too_large
 
 _NUMBER: Final = re.compile(r"[-+]?+(?:\.[0-9]++|[0-9]++(?:\.[0-9]*+)?+)(?:[eE][-+]?+[0-9]++)?+", re.ASCII)
 _WORDS: Final[dict[str, object]] = {

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalog.documents.lines import lines_of, lines_of_findings
-from catalog.documents.parsing import parse_text
 from catalog.model import Finding
+from catalog.parsing.lines import lines_of, lines_of_findings
+from catalog.parsing.texts import parse_text
 
 JSON = """
 {"a": {"b": [1,

@@ -17,6 +17,7 @@ from typing import Any, Final
 import yaml
 
 from catalog.model import Finding
+from catalog.pointers import steps_of
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Larger files get no lines: looking would take longer than reading them did."""
@@ -82,7 +83,7 @@ def lines_of(file: str, data: bytes, pointers: Iterable[str]) -> dict[str, int]:
     """
     text = data.decode("utf-8-sig", errors="replace")
     root = _Wanted()
-    split = {pointer: _parts(pointer) for pointer in pointers}
+    split = {pointer: steps_of(pointer) for pointer in pointers}
     for parts in split.values():
         node = root
         for part in parts:
@@ -92,10 +93,6 @@ def lines_of(file: str, data: bytes, pointers: Iterable[str]) -> dict[str, int]:
     else:
         _scan_yaml(text, root)
     return {pointer: line for pointer, parts in split.items() if (line := _line(root, parts)) is not None}
-
-
-def _parts(pointer: str) -> list[str]:
-    return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
 
 
 def _line(root: _Wanted, parts: list[str]) -> int | None:

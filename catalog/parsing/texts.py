@@ -15,9 +15,9 @@ from itertools import islice
 from typing import Any, Final, TypeAlias
 
 from catalog.declared import Place
-from catalog.documents.limits import MAX_DEPTH, MAX_DUPLICATES, MAX_NODES, Parsed, number_of, too_deep, too_large
-from catalog.documents.yaml_tree import parse_yaml
 from catalog.errors import DocumentError
+from catalog.parsing.limits import MAX_DEPTH, MAX_DUPLICATES, MAX_NODES, Parsed, number_of, too_deep, too_large
+from catalog.parsing.yaml_tree import parse_yaml
 
 __all__ = ["MAX_DEPTH", "MAX_NODES", "Parsed", "parse_text"]
 
