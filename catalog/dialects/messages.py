@@ -57,17 +57,7 @@ def read_message(
             below, inner = _content(body, at, default_of_versions, reader)
             its = _base(body, at, reader)
             hidden = f"{xid}/versions/{version}"
-            yield DeclaredMessage(
-                hidden,
-                group,
-                at,
-                below.attributes,
-                its,
-                None,
-                True,
-                below.written,
-                _other(body),
-            )
+            yield DeclaredMessage(hidden, group, at, below.attributes, its, None, True, below.written, _other(body))
             if version == default_name:
                 content, base = _laid(content, below), base or its
     borrowed = _borrowed(message, content.attributes, base, place, reader.findings)

@@ -144,6 +144,8 @@ CONTENT_TYPES: Final = tuple(dict.fromkeys(shape.content_type for shape in SHAPE
 _HOPS: Final = frozenset(name for shape in SHAPES.values() for name in shape.hops)
 REPEATED: Final = tuple(f"{name}." for name in ANY_SHAPE.lists)
 """What members of records begin with that may come several times, and whose values are texts."""
+NAMED: Final = (*REPEATED, "application-properties.")
+"""What members begin with that senders name as they like."""
 CONNECTION_HEADERS: Final = frozenset(
     {"connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer"}
     | {"transfer-encoding", "upgrade"}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from catalog.protocols.properties import REPEATED
+from catalog.protocols.properties import NAMED
 
 _ATTRIBUTES: Final = frozenset(
     """
@@ -29,7 +29,6 @@ _OPTIONS: Final[Mapping[str, frozenset[str]]] = {
     ),
 }
 _SECTIONS: Final = ("header.", "footer.", "delivery-annotations.", "message-annotations.")
-_NAMED: Final = (*REPEATED, "application-properties.")
 _TRANSPORT: Final = re.compile(
     r"""
     (?:accept|access-control|cf|if|nats|proxy|sec|x-amz|x-amzn|x-envoy|x-forwarded|xrouter)-.*
@@ -61,7 +60,7 @@ def is_noise(key: str, protocol: str) -> bool:
         return path in _ATTRIBUTES or _TRACING.fullmatch(path) is not None or _SECRET.search(path) is not None
     if path in _OPTIONS.get(protocol, ()) or path.startswith(_SECTIONS):
         return True
-    for prefix in _NAMED:
+    for prefix in NAMED:
         if path.startswith(prefix):
             name = path[len(prefix) :]
             return any((_TRANSPORT.fullmatch(name), _TRACING.fullmatch(name), _SECRET.search(name)))
