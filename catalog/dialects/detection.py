@@ -1,4 +1,4 @@
-"""The dialects, each a file: the one list that names them, and which of them a document is written in."""
+"""The dialects, and which of them a document is written in. One more is a file, and its entry in ``DIALECTS``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema families, each a folder: the one list that names them."""
+"""The schema families. One more is a folder beside those imported here, and its entry in ``FAMILIES``."""
 
 from __future__ import annotations
 
