@@ -64,14 +64,14 @@ class Listing:
 
 
 def listing(
-    letters: Iterable[Letter], ledger: LetterLedger, wanted: Filter, redactor: Redactor, by: Sequence[By], limit: int
+    letters: Iterable[Letter], ledger: LetterLedger, selection: Filter, redactor: Redactor, by: Sequence[By], limit: int
 ) -> Listing:
     """Count the letters that the filter takes, and keep the *limit* newest by when they were written."""
     result = Listing(counts={each: Counter() for each in by})
     heap: list[tuple[datetime, int, Listed]] = []
     for letter, entry in with_entries(letters, ledger):
         standing = standing_of(entry)
-        if not wanted.takes(letter, standing):
+        if not selection.takes(letter, standing):
             continue
         result.total += 1
         for each in by:
@@ -105,12 +105,12 @@ def find_letter(letters: Iterable[Letter], prefix: str) -> Letter:
     Raises:
         RouterError: there is none, or there are several.
     """
-    wanted = prefix.strip().lower()
+    beginning = prefix.strip().lower()
     matches: list[Letter] = []
     for letter in letters:
-        if not wanted or not letter.id.startswith(wanted):
+        if not beginning or not letter.id.startswith(beginning):
             continue
-        if letter.id == wanted and len(wanted) == _WHOLE_ID:
+        if letter.id == beginning and len(beginning) == _WHOLE_ID:
             return letter
         matches.append(letter)
         if len(matches) > _NAMED:

@@ -54,14 +54,12 @@ class Composition(ABC):
     def root(self, schema: Any) -> Shape | None:
         """Return the shape of payloads; None when nothing of them can be typed."""
         try:
-            shape = self._composed(schema, (), (id(schema),))
+            return self._composed(schema, (), (id(schema),))
         except (Untypable, Unfillable) as error:
             self.survey.note((), f"has no columns: {error}")
-            return None
         except Never:
             self.survey.note((), "has no columns: no value but null is allowed")
-            return None
-        return shape
+        return None
 
     def shape(self, schema: Any, path: Path, within: Within) -> Shape:
         """Return the shape at a place in payloads, JSON text where there is no other."""

@@ -71,7 +71,7 @@ def list_letters(
     settings = load_settings(config)
     configure_logs(settings.log)
     standings: Sequence[Standing] = () if standing is StandingOption.all else (cast(Standing, standing.value),)
-    wanted = filter_of(
+    selection = filter_of(
         reasons=reason, endpoints=endpoint, messages=message, since=since, until=until, standings=standings
     )
     counted = [cast(By, each.value) for each in by or ()] or list(get_args(By))
@@ -80,7 +80,7 @@ def list_letters(
     letters = read_letters(settings, bodies=redactor.looks_at_bodies)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         kinds = () if ByOption.none in (by or ()) else counted
-        page = listing(letters, ledger, wanted, redactor, kinds, limit)
+        page = listing(letters, ledger, selection, redactor, kinds, limit)
     if format is OutputFormat.json:
         say_json_lines(_forms(page))
     elif sys.stdout.isatty():

@@ -51,17 +51,17 @@ def replay(
     """
     from router.replay.replay import ReplayOptions  # brings Spark along, which no other command needs
 
-    wanted = filter_of(ids=ids, reasons=reason, endpoints=endpoint, messages=message, since=since, until=until)
+    selection = filter_of(ids=ids, reasons=reason, endpoints=endpoint, messages=message, since=since, until=until)
     options = ReplayOptions(parked, limit, _rate_of(rate), batch)
     if dry_run:
         from router.replay.replay import dry_run as look
 
-        _tell_verdicts(look(load_settings(config), wanted, options), format)
+        _tell_verdicts(look(load_settings(config), selection, options), format)
     else:
-        _run(config, wanted, options, format)
+        _run(config, selection, options, format)
 
 
-def _run(config: Path, wanted: Filter, options: ReplayOptions, format: OutputFormat) -> None:
+def _run(config: Path, selection: Filter, options: ReplayOptions, format: OutputFormat) -> None:
     """Replay, and tell of it.
 
     Raises:
@@ -71,9 +71,9 @@ def _run(config: Path, wanted: Filter, options: ReplayOptions, format: OutputFor
     from router.replay.replay import replay as run
 
     console = terminal(err=True)
-    total = matching(load_settings(config), wanted, options) if console.is_terminal else None
+    total = matching(load_settings(config), selection, options) if console.is_terminal else None
     with _watcher(console, total) as watcher:
-        result = run(config, wanted, options, watcher)
+        result = run(config, selection, options, watcher)
     _tell_result(result, format)
     if result.interrupted:
         raise typer.Exit(INTERRUPTED)

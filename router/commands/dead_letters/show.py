@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from catalog.model import Catalog
 from router.commands.arguments import OutputFormat
 from router.commands.match.explained import Teller
 from router.letters.explaining import explained_now, redacted_story
@@ -23,7 +22,7 @@ from router.letters.redaction import Redaction
 from router.letters.showing import body_json, body_lines, native_rows, printable, time_text
 from router.logs import configure_logs
 from router.matching.explanation import RecordExplained
-from router.settings import Settings, load_settings
+from router.settings import load_settings
 from router.state.instants import instant
 from router.state.ledger import Entry, Happening, LetterLedger
 from router.terminal import say, say_json, say_row, terminal
@@ -64,16 +63,12 @@ def show(
         entry = ledger.entries([dead_letter.id]).get(dead_letter.id)
         history = [_redacted(each, redaction) for each in ledger.history(dead_letter.id)]
         behind = ledger.order.behind(dead_letter.id)
-    now = None if catalog is None else _now(dead_letter, catalog, settings, redaction)
+    now = None if catalog is None else redacted_story(explained_now(dead_letter, catalog, settings), redaction)
     shown = Shown(redaction.letter, entry, history, now, behind)
     if format is OutputFormat.json:
         say_json(_form(shown))
     else:
         _print(shown)
-
-
-def _now(letter: Letter, catalog: Catalog, settings: Settings, redaction: Redaction) -> RecordExplained:
-    return redacted_story(explained_now(letter, catalog, settings), redaction)
 
 
 def _redacted(happening: Happening, redaction: Redaction) -> Happening:

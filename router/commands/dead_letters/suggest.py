@@ -71,12 +71,12 @@ def suggest(
     check_free(output, force=force)
     settings = load_settings(config)
     reasons = reason or sorted(DRAFTABLE)
-    wanted = filter_of(
+    selection = filter_of(
         reasons=reasons, endpoints=endpoint, messages=message, since=since, until=until, standings=("open",)
     )
     basis = Basis(settings.catalog.source, network=settings.catalog.network, allow=settings.catalog.allow_addresses)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
-        records = _records(read_letters(settings, sinks=sink or ()), ledger, wanted)
+        records = _records(read_letters(settings, sinks=sink or ()), ledger, selection)
         suggestion = drafted(records, basis, group=group, least=least, hides=_hides(settings, basis))
     if suggestion.drafts:
         document = _merged(suggestion, basis) if merge else suggestion.fragment
@@ -92,9 +92,9 @@ def _merged(suggestion: Suggestion, basis: Basis) -> Mapping[str, Any]:
     return document
 
 
-def _records(letters: Iterable[Letter], ledger: LetterLedger, wanted: Filter) -> Iterator[Record]:
+def _records(letters: Iterable[Letter], ledger: LetterLedger, selection: Filter) -> Iterator[Record]:
     for letter, entry in with_entries(letters, ledger):
-        if wanted.takes(letter, standing_of(entry)):
+        if selection.takes(letter, standing_of(entry)):
             yield letter.record()
 
 

@@ -90,10 +90,10 @@ class Teller:
         name, value = self._text(check.property), self._found(check)
         # What is asked for is a description there, and the very value or template elsewhere.
         described = check.constraint is not None and check.constraint.kind in ("present", "optional")
-        wanted = check.expected or "" if described else self._quoted(check.expected or "")
+        expected = check.expected or "" if described else self._quoted(check.expected or "")
         if not check.holds:
-            return f"      {self._no} {name}: expected {wanted}, found {value}", "red"
-        as_expected = "" if check.found in (None, check.expected) else f", as {wanted}"
+            return f"      {self._no} {name}: expected {expected}, found {value}", "red"
+        as_expected = "" if check.found in (None, check.expected) else f", as {expected}"
         return f"      {self._yes} {name}: {value}{as_expected}", ""
 
     def _found(self, check: Check) -> str:
