@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal
 
-from router.errors import RouterError
+from router.errors import RouterError, StateError
 
 FaultKind = Literal["error", "worker", "time"]
 TEXT_CAP: Final = 300
@@ -43,6 +43,11 @@ _WORLD_JAVA: Final = (
     "org.apache.spark.shuffle.FetchFailedException",
     "org.apache.spark.SparkFileNotFoundException",
 )
+_LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
+"""What Spark says when a broker no longer has records that were to be read."""
+_WHICH: Final = re.compile(r"Reason:\s*([^\n]{1,300})")
+_DAMAGED: Final = ("InboxDamaged", "InboxFormatError")
+"""What a Python worker says of an inbox that no further try mends."""
 _UNREADABLE: Final = ("org.apache.spark.sql.kafka010.KafkaIllegalStateException", "java.lang.ArithmeticException")
 """An error of Spark's Kafka source, and its cause: a timestamp that is too large for microseconds."""
 _RECORDS_JAVA: Final = ("org.apache.kafka.common.errors.RecordTooLargeException",)
@@ -145,3 +150,22 @@ def cause_of(text: str) -> str:
     lines = [line.strip() for line in text.split("\n") if line.strip() and not line.strip().startswith("at ")]
     causes = [line for line in lines if line.startswith("Caused by:") or "Exception:" in line or "Error:" in line]
     return (causes[-1] if causes else lines[0] if lines else "unknown").removeprefix("Caused by: ")[:400]
+
+
+def is_lost(text: str) -> bool:
+    """Tell whether an error says that a broker no longer has records that were to be read."""
+    return any(sign in text for sign in _LOST)
+
+
+def lasting_error(query: str, text: str) -> StateError | None:
+    """Return what a failed query's report says that no further try mends; None when the query may start again."""
+    if is_lost(text):
+        which = _WHICH.search(text)
+        lost = (which[1].strip(" .") if which else "") or cause_of(text)
+        return StateError(
+            f"query {query}: records were lost at the broker before they were read: {lost}",
+            hint="find out which; `on_data_loss: continue` goes on with what is left",
+        )
+    if any(sign in text for sign in _DAMAGED):
+        return StateError(f"query {query}: {cause_of(text)}", hint="see the operations notes on damaged state")
+    return None

@@ -7,14 +7,17 @@ offsets.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import pyarrow as pa
 
 from router.batches.parts import BatchParts, Part, Path
 from router.judging.stages import Kind
 from router.judging.tally import Tally
 from router.logs import get_logger
 from router.machine.sizing import BatchSizing
-from router.reading.extents import BYTES, extents, within
+from router.reading.extents import BYTES, within
 from router.reading.generations import Generation
 from router.reading.offsets import ReadRanges, ReadSpans
 from router.reading.planned import planned, ranges_of, records_in, spans_of
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 OWN_BATCHES: Final = 20
 """Batches that our own client reads behind one that Spark's source could not."""
+Measure: TypeAlias = Callable[[], pa.Table]
+"""Gives the places of the rows at work (:func:`router.reading.extents.extents`), which takes a Spark job."""
 _log = get_logger()
 
 
@@ -66,19 +71,19 @@ class Bounding:
         self._own_until = number + OWN_BATCHES
         return True
 
-    def cut(self, parts: BatchParts, rows: DataFrame) -> bool:
+    def cut(self, parts: BatchParts, measure: Measure) -> bool:
         """Cut a batch that nothing is known to be written of, durably, if it is too large to be written at once."""
         if parts.noted:
             return False
         inherited = parts.number == self._inherited
         spans = planned(self._generation, parts.number)
         if inherited or (spans is not None and self._sizing.suspects(records_in(spans))):
-            self.divide(parts, rows)
+            self.divide(parts, measure)
         return parts.noted
 
-    def divide(self, parts: BatchParts, rows: DataFrame) -> None:
-        """Measure the part at work, whose rows are *rows*, and cut it, durably, if it is too large and can be cut."""
-        places = extents(rows, self._kind)
+    def divide(self, parts: BatchParts, measure: Measure) -> None:
+        """Measure the part at work, and cut it, durably, if it is too large and can be cut."""
+        places = measure()
         size = int(places.column(BYTES).to_numpy().sum()) if places.num_rows else 0
         pieces = min(self._sizing.pieces(size), places.num_rows)
         self._sizing.learn(places.num_rows, size)

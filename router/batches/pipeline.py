@@ -1,9 +1,13 @@
-"""One streaming query: where its batches come from, and what happens to each until it is written.
+"""One streaming query: what happens to each of its batches, from Spark's callback until Spark may commit it.
 
-``foreachBatch`` is where everything happens that must not be done twice in different ways. In this order: a drain
-stops before the first write; the batch is judged, pinned and written (:mod:`router.batches.attempts`), and again for as
-long as a sink is down; one that fails by itself is written in parts (:mod:`router.batches.parts`); counts go to the
-metrics. Only then does Spark commit the batch.
+``foreachBatch`` is where everything happens that must not be done twice in different ways:
+
+1. :meth:`Pipeline.batch`: a drain, or topics that begin anew, end the query before the first write; in the end the
+   counts of the whole batch go to the metrics, and only then does Spark commit it.
+2. :meth:`Pipeline._write_all`: what is left of the batch is written part by part, mostly as one; what is too large, or
+   fails by itself, is cut (:mod:`router.batches.parts`).
+3. :meth:`Pipeline._write`: attempts at a part, for as long as a sink is in the way (:mod:`router.batches.holding`).
+4. :func:`router.batches.attempt.attempt`: the steps of each attempt, those of a replay as well.
 """
 
 from __future__ import annotations
@@ -12,12 +16,15 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING
 
-from router.batches.attempts import Attempts, TooManyLetters
-from router.batches.bounding import Bounding, TooLarge
+from router.batches.attempt import attempt
+from router.batches.bounding import Bounding, Measure, TooLarge
+from router.batches.holding import RETRY_FIRST, Draining, Holding, pauses
+from router.batches.journal import BatchJournal, TooManyLetters
 from router.batches.parts import BatchParts, Part
-from router.batches.plans import LoadedPlan, PlanHolder
+from router.batches.plans import PlanHolder
 from router.errors import DiskError, RouterError, SinkError
 from router.faults import Fault, fault_of, is_unreadable
 from router.judging.plan import Plan
@@ -29,7 +36,7 @@ from router.machine.sizing import BatchSizing
 from router.reading.extents import extents, first_of
 from router.reading.generations import Generation
 from router.reading.planned import Spans, turned_back
-from router.state.notes import BatchNotes, Hold
+from router.state.notes import BatchNotes
 from router.state.state import State
 from router.watching.batches import Watch
 from router.writing.commits import Batch
@@ -41,17 +48,7 @@ if TYPE_CHECKING:
     from router.watching.metrics import Metrics
     from router.watching.status import Status
 
-RETRY_FIRST: Final = 0.5
-RETRY_MOST: Final = 30.0
-LOOK: Final = 1.0
-"""Longest time in which a held batch does not look for an operator's order to set it aside."""
-FOREVER: Final = float("inf")
-MEND: Final = "mend the catalog, and the batch is judged anew; or raise dead_letters.max_ratio and restart"
 _log = get_logger()
-
-
-class Draining(Exception):
-    """Raised inside a batch to end its query before the batch's first write."""
 
 
 class TopicsRenewed(Exception):
@@ -93,8 +90,8 @@ class Pipeline:
         self._idle.set()
         self._notes = BatchNotes(state.batches)
         self._bounding = bounding or Bounding(kind, generation, BatchSizing.of(plans.active.settings), None)
-        ordering = Ordering(state, name, self._notes, self._breathe)
-        self._attempts = Attempts(state, self._notes, ordering, self._bounding)
+        self._holding = Holding(name, self._notes, plans, metrics, status, self._draining)
+        self._ordering = Ordering(state, name, self._notes, self._holding.breathe)
         self._watch = Watch(name, metrics, status)
         metrics.expect_query(name)
         self.failure: RouterError | None = None
@@ -130,7 +127,7 @@ class Pipeline:
             self._check_renewed(number)
             began = time.monotonic()
             self._status.query(self.name, "running", batch=number)
-            tally = self._write_until_done(rows, number)
+            tally = self._write_all(rows, number)
             self._status.query(self.name, "running", batch=number)
             now = time.time()
             self._metrics.batch_done(self.name, tally, time.monotonic() - began, int(now * 1000))
@@ -163,135 +160,90 @@ class Pipeline:
         _log.error("topics were deleted and made again, and are read from their first record", places=places)
         raise TopicsRenewed
 
-    def _write_until_done(self, rows: DataFrame, number: int) -> Tally:
-        """Write what is left of a batch, part by part; mostly it is one part."""
+    def _write_all(self, rows: DataFrame, number: int) -> Tally:
+        """Write what is left of a batch, part by part; mostly it is one part.
+
+        What is written, and how the rest is cut, is durable after each part of a batch that was cut: a crash repeats
+        one part, which the sinks that keep commits know by its own.
+        """
         parts = BatchParts.of(self._notes, self.name, number, self.generation.id)
         while (part := parts.next) is not None:
             share = self._bounding.rows(rows, number, part)
+            measure = partial(extents, share, self.kind)
             try:
-                if self._bounding.cut(parts, share):
+                if self._bounding.cut(parts, measure):
                     continue
-                tally = self._write_part(share, number, part)
+                tally = self._write(share, number, part)
             except Draining:
                 raise
             except TooLarge:
-                self._bounding.divide(parts, share)
+                self._bounding.divide(parts, measure)
             except Exception as error:
                 if is_unreadable(error) and self._bounding.read_anew(number):
                     _log.warning("batch is read by our own client: Spark's takes no such timestamp", query=self.name)
                     continue
                 fault = fault_of(error)
-                if fault is None or not self._failed(parts, share, fault):
+                if fault is None or not self._failed(parts, measure, fault):
                     raise
             else:
                 parts.written(tally)
                 self._bounding.learn(tally)
                 if parts.next is not None:
                     # What is left is noted, so that a drain need not wait for it.
-                    self._breathe(0)
+                    self._holding.breathe(0)
         self._notes.release(self.name, number)
         return parts.tally
 
-    def _failed(self, parts: BatchParts, share: DataFrame, fault: Fault) -> bool:
-        """Count a failure that is the batch's own, and cut the part if it is time; False when nothing is left to do."""
-        part = parts.next
-        assert part is not None
-        self._metrics.fault(self.name, fault.kind)
-        self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
-        if not parts.failed(fault):
-            told = {"query": self.name, "batch": parts.number, "error": fault.text, "times": parts.failures.all}
-            _log.error("batch failed", **told, **self._hint(fault))
-            self._breathe(RETRY_FIRST)
-            return True
-        places = extents(share, self.kind)
-        told = {"query": self.name, "batch": parts.number, "error": fault.text, "records": places.num_rows}
-        told |= self._hint(fault)
-        if not parts.divide(places, fault):
-            _log.error("batch failed, and cannot be cut further", **told)
-            return False
-        if parts.next is not None and parts.next.condemned:
-            _log.error("record becomes a dead letter, since it fails", position=first_of(places), **told)
-        else:
-            _log.error("batch fails, and is written in parts to find the record", parts=len(parts.left), **told)
-        return True
+    def _write(self, rows: DataFrame, number: int, part: Part) -> Tally:
+        """Write a part, and again while the world is in the way: such an error holds a batch and never drops it.
 
-    def _hint(self, fault: Fault) -> dict[str, str]:
-        remedy = divided(self._plans.active.settings).remedy(fault.text, worker=fault.kind == "worker")
-        return {"hint": remedy} if remedy else {}
-
-    def _write_part(self, rows: DataFrame, number: int, part: Part) -> Tally:
-        """Write, and again while the world is in the way: such an error holds a batch and never drops it."""
-        wait = RETRY_FIRST
+        Every attempt is by the plan that the batch is pinned to; until it is, by the active one.
+        """
+        waits = pauses()
         while True:
             pinned = self._state.pinned(self.name, number)
             loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned, self._restore)
             if pinned is None and self._draining.is_set():
                 # Asked after the plan was: a drain comes before a plan that no longer knows the query's topics.
                 raise Draining
-            batch = Batch(self.kind, self.name, self.generation.id, number, _now(), part.path)
+            now = datetime.now(UTC).isoformat(timespec="microseconds")
+            batch = Batch(self.kind, self.name, self.generation.id, number, now, part.path)
             park = self._notes.parked(self.name, number, self.generation.id)
-            limit = loaded.plan.settings.batch_limit
+            journal = BatchJournal(self._state, self._notes, self._ordering, self._bounding, batch, loaded, part, park)
+            limit = loaded.plan.settings.batch_limit.total_seconds()
             try:
-                with self._watch.attempt(rows.sparkSession, number, limit.total_seconds()):
-                    if park is not None:
-                        return self._attempts.set_aside(rows, batch, loaded, part, park)
-                    return self._attempts.write(rows, batch, loaded, part)
+                with self._watch.attempt(rows.sparkSession, number, limit):
+                    outcomes = loaded.outcomes(rows, batch, part, arrived=journal.may_reject)
+                    return attempt(outcomes, batch, loaded.writer, journal)
             except SinkError as error:
-                self._metrics.sink_write(error.sink, "error")
-                self._held(loaded, batch, str(error), error.sink, retry_seconds=wait)
-                self._pause(number, wait, parked=park is not None)
-                wait = min(wait * 2, RETRY_MOST)
+                self._holding.by_sink(loaded, batch, error, next(waits), parked=park is not None)
             except TooManyLetters as error:
-                self._held(loaded, batch, str(error))
-                # The same plan would judge the same records alike, however often it is asked.
-                self._pause(number, FOREVER, judged_by=loaded.plan)
-                wait = RETRY_FIRST
+                self._holding.by_breaker(loaded, batch, str(error))
+                waits = pauses()
 
-    def _held(
-        self, loaded: LoadedPlan, batch: Batch, reason: str, sink: str = "", *, retry_seconds: float | None = None
-    ) -> None:
-        """Say that the batch is held, and note it with the sinks that have their share, if that is news."""
-        self._status.query(self.name, "held", batch=batch.number, reason=reason)
-        self._metrics.held(self.name, sink)
-        hint = f"`xrouter batches park CONFIG {self.name}` makes dead letters of what a sink will never take"
-        _log.error(
-            "batch held",
-            query=self.name,
-            batch=batch.number,
-            reason=reason,
-            hint=hint if sink else MEND,
-            **({} if retry_seconds is None else {"retry_seconds": retry_seconds}),
-        )
-        before = self._notes.held(self.name, batch.number, batch.generation)
-        known = loaded.writer.taken(batch) if sink else frozenset()
-        taken = tuple(sorted(known.union(before.taken if before and before.part == batch.label else ())))
-        note = Hold(batch.generation, before.since if before else batch.failed, reason, sink, taken, batch.label)
-        if note == before:
-            return
-        try:
-            self._notes.hold(self.name, batch.number, note)
-        except OSError as error:  # A full disk may be why the batch is held; the note can wait for it.
-            _log.warning("the hold of a batch cannot be noted", query=self.name, error=error.strerror)
+    def _failed(self, parts: BatchParts, measure: Measure, fault: Fault) -> bool:
+        """Count a failure that is the batch's own, and cut the part if it is time; False when nothing is left to do."""
+        part = parts.next
+        assert part is not None
+        self._metrics.fault(self.name, fault.kind)
+        self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
+        facts = {"query": self.name, "batch": parts.number, "error": fault.text}
+        hint = self._hint(fault)
+        if not parts.failed(fault):
+            _log.error("batch failed", **facts, times=parts.failures.all, **hint)
+            self._holding.breathe(RETRY_FIRST)
+            return True
+        places = measure()
+        facts |= {"records": places.num_rows, **hint}
+        if not parts.divide(places, fault):
+            _log.error("batch failed, and cannot be cut further", **facts)
+            return False
+        if parts.next is not None and parts.next.condemned:
+            _log.error("record becomes a dead letter, since it fails", position=first_of(places), **facts)
+        else:
+            _log.error("batch fails, and is written in parts to find the record", parts=len(parts.left), **facts)
+        return True
 
-    def _pause(self, number: int, seconds: float, *, parked: bool = False, judged_by: Plan | None = None) -> None:
-        """Wait before the next try; an order to set the batch aside ends the wait, a drain ends the query.
-
-        With *judged_by*, another plan than that one ends it as well.
-        """
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            if self._draining.wait(min(left, LOOK)):
-                raise Draining
-            if not parked and self._notes.parked(self.name, number, self.generation.id) is not None:
-                return
-            if judged_by is not None and self._plans.active.id != judged_by.id:
-                return
-
-    def _breathe(self, seconds: float) -> None:
-        """Wait; a drain ends the query."""
-        if self._draining.wait(seconds):
-            raise Draining
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="microseconds")
+    def _hint(self, fault: Fault) -> dict[str, str]:
+        remedy = divided(self._plans.active.settings).remedy(fault.text, worker=fault.kind == "worker")
+        return {"hint": remedy} if remedy else {}

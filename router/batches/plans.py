@@ -5,19 +5,27 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bindings.kafka.layouts import learned
+from router.batches.parts import Part
 from router.errors import BatchPinError
+from router.judging.condemning import condemned
+from router.judging.judging import Tallies
 from router.judging.plan import Plan
-from router.judging.tally import Tally
+from router.judging.stages import judged, prepared, unified
+from router.judging.tally import Tally, collect
 from router.state.state import State
-from router.writing.writer import BatchWriter
+from router.writing.commits import Batch
+from router.writing.spark_outcomes import SparkOutcomes
+from router.writing.writer import BatchWriter, Counted
 
 if TYPE_CHECKING:
-    from pyspark import Broadcast
-    from pyspark.sql import SparkSession
+    from pyspark import Accumulator, Broadcast
+    from pyspark.sql import DataFrame, SparkSession
 
     from router.judging.plan import Judge
     from router.watching.metrics import Metrics
@@ -32,10 +40,32 @@ class LoadedPlan:
     writer: BatchWriter
     layouts: frozenset[str] = frozenset()
 
-    def learn(self, tally: Tally) -> Tally:
-        """Remember the plain header layouts of a batch, which make the next one faster."""
+    def outcomes(self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool) -> SparkOutcomes:
+        """Return the outcomes of a part, of its source's rows; nothing is judged before they are evaluated.
+
+        *arrived* keeps how records arrived beside what they became: where events may become dead letters after all.
+        """
+        source = prepared(rows, batch.kind)
+        if part.condemned:
+            decided, tally = condemned(source, batch.kind, self.plan, part.condemned, bare=part.bare)
+            counted = partial(deepcopy, tally)
+        else:
+            texts = rows.sparkSession.sparkContext.accumulator([], Tallies())
+            decided = judged(source, batch.kind, self.judge, texts, self.layouts)
+            counted = partial(self._counted, texts)
+        one_form = unified(decided, batch.kind, batch.query, arrived=arrived)
+        return SparkOutcomes(one_form, batch, self.plan, counted, source if part.bare else None)
+
+    def _counted(self, texts: Accumulator[list[str]]) -> Tally:
+        """Return the counts of an attempt, and remember the plain header layouts, which make the next one faster."""
+        tally = collect(texts.value)
         self.layouts = learned(self.layouts, tally.layouts)
         return tally
+
+
+def load(spark: SparkSession, plan: Plan, counted: Counted) -> LoadedPlan:
+    """Send a plan to the workers of a session, compiled."""
+    return LoadedPlan(plan, spark.sparkContext.broadcast(plan.judge), BatchWriter(plan, counted))
 
 
 class PlanHolder:
@@ -107,6 +137,5 @@ class PlanHolder:
         with self._lock:
             known = self._loaded.get(plan.id)
             if known is None:
-                judge = self._spark.sparkContext.broadcast(plan.judge)
-                known = self._loaded[plan.id] = LoadedPlan(plan, judge, BatchWriter(plan, self._metrics.sink_write))
+                known = self._loaded[plan.id] = load(self._spark, plan, self._metrics.sink_write)
             return known

@@ -83,8 +83,8 @@ class Tally:
         made.ties.update(told.get("ties", {}))
         return made
 
-    def refuse(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
-        """Move records of (endpoint, definition) from routed to dead letters: a sink refused them at write time."""
+    def reject(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
+        """Move records of (endpoint, definition) from routed to dead letters: a sink rejected them at write time."""
         for (endpoint, message), count in counts.items():
             self.records[(endpoint, ROUTED, "")] -= count
             self.records[(endpoint, DEAD_LETTER, reason)] += count

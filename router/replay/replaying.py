@@ -4,37 +4,36 @@ The batch is durable in the ledger before its first write, with the plan that ju
 that one which was cut off is repeated by the next replay as it was. Tables know the repeat by the ledger's id and the
 batch's number; message targets get it at least once. A letter that stays one is not written again: the ledger counts
 the attempt. Of letters that wait for each other (:mod:`router.state.key_order`), those behind one that stays dead are
-not sent and count no attempt; what a sink refuses while the batch is written holds them up from the next batch on.
+not sent and count no attempt; what a sink rejects while the batch is written holds them up from the next batch on.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from router.batches.pipeline import RETRY_FIRST, RETRY_MOST
+from router.batches.attempt import Journal, attempt
+from router.batches.holding import pauses
+from router.batches.parts import Part
+from router.batches.plans import LoadedPlan, load
 from router.errors import SinkError
-from router.judging.judging import Tallies
 from router.judging.plan import Plan
-from router.judging.stages import judged, unified
+from router.judging.tally import Tally
 from router.letters.letter import Letter
 from router.replay.rows import rows_of
 from router.state.key_order import held_up
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
 from router.writing.commits import Batch
-from router.writing.ordering import without
-from router.writing.refusals import REASON, Refused, detail_of
-from router.writing.writer import BatchWriter
+from router.writing.ordering import HeldBack, HeldRecord
+from router.writing.outcomes import Decision, Outcomes
+from router.writing.rejections import REASON, Rejections, detail_of
 
 if TYPE_CHECKING:
-    from pyspark import Broadcast
-    from pyspark.sql import DataFrame, SparkSession
-
-    from router.judging.plan import Judge
+    from pyspark.sql import SparkSession
 
 QUERY: Final = "replay"
 
@@ -62,6 +61,52 @@ class Summary:
         return self.routed.total() + self.dead.total()
 
 
+@dataclass(slots=True)
+class ReplayJournal(Journal):
+    """The journal of an attempt at a replay batch, which the ledger has with the plan that judges it.
+
+    Its letters stand where they are, so none is written: the ledger settles what became of each.
+    """
+
+    writes_letters = False
+    ledger: LetterLedger
+    plan: Plan
+    pending: PendingReplay
+    letters: Sequence[Letter]
+    keys: Mapping[str, str]
+    summary: Summary
+    decisions: list[Decision] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
+
+    @property
+    def only(self) -> Container[str] | None:
+        """The sinks that lack the records, where others have them."""
+        return frozenset(self.pending.sinks) or None
+
+    def hold_back(self, outcomes: Outcomes, tally: Tally) -> HeldBack:
+        """Decide which letters wait for one of their key that stays dead; a repeat judges them alike."""
+        self.decisions = outcomes.decisions()
+        lasting = (each.letter for each in self._outcomes(self.letters, {}) if each.reason)
+        self.held = held_up((letter.id for letter in self.letters), lasting, self.keys)
+        return HeldBack(tuple(HeldRecord(each, "") for each in self.decisions if each.letter in self.held))
+
+    def settle(self, outcomes: Outcomes, tally: Tally, rejections: Rejections) -> None:
+        """Settle the batch in the ledger, durably: from then on no replay repeats it, and its letters count as tried.
+
+        Raises:
+            StateError: the ledger cannot be written; nothing is settled.
+        """
+        tried = [letter for letter in self.letters if letter.id not in self.held]
+        settled = list(self._outcomes(tried, rejections.details))
+        finish(self.ledger, self.plan, self.pending, settled, self.summary)
+        routed = {outcome.letter for outcome in settled if outcome.reason is None}
+        self.summary.routed.update(each.message for each in self.decisions if each.letter in routed)
+        self.summary.held += len(self.held)
+
+    def _outcomes(self, letters: Sequence[Letter], details: Mapping[str, str]) -> Iterable[Outcome]:
+        return _outcomes_of(letters, self.decisions, details, self.plan, self.pending.sinks)
+
+
 Held = Callable[[str, float], None]
 """Told why a batch is held, and in how many seconds it is tried again."""
 
@@ -74,7 +119,7 @@ class Replayer:
         self._ledger = ledger
         self._stop = stop
         self._held = held
-        self._writers: dict[str, tuple[BatchWriter, Broadcast[Judge]]] = {}
+        self._loaded: dict[str, LoadedPlan] = {}
 
     def replay(self, plan: Plan, pending: PendingReplay, letters: Sequence[Letter], summary: Summary) -> None:
         """Write and settle a batch that has been begun; *letters* are those of it that are still there.
@@ -83,84 +128,65 @@ class Replayer:
             Interrupted: *stop* was set while a sink was away; nothing is settled.
         """
         summary.gone += len(pending.letters) - len(letters)
-        outcomes = self._outcomes(plan, pending, letters, summary) if letters else []
-        self._ledger.finish(pending.number, outcomes, datetime.now(UTC))
-        summary.dead.update(outcome.reason for outcome in outcomes if outcome.reason is not None)
-        summary.parked += self._park(plan, [outcome.letter for outcome in outcomes if outcome.reason is not None])
+        if not letters:
+            finish(self._ledger, plan, pending, (), summary)
+            return
+        if plan.id not in self._loaded:
+            self._loaded[plan.id] = load(self._spark, plan, lambda sink, result: None)
+        for pause in pauses():
+            try:
+                self._attempt(self._loaded[plan.id], pending, letters, summary)
+                return
+            except SinkError as error:
+                self._held(str(error), pause)
+            if self._stop.wait(pause):
+                raise Interrupted
 
-    def _park(self, plan: Plan, failed: Sequence[str]) -> int:
-        entries = self._ledger.entries(failed)
-        most = plan.settings.dead_letters.max_replays
-        return self._ledger.park(letter for letter in failed if entries[letter].attempts >= most)
-
-    def _outcomes(
-        self, plan: Plan, pending: PendingReplay, letters: Sequence[Letter], summary: Summary
-    ) -> list[Outcome]:
-        writer, judge = self._loaded(plan)
-        context = self._spark.sparkContext
+    def _attempt(self, loaded: LoadedPlan, pending: PendingReplay, letters: Sequence[Letter], summary: Summary) -> None:
         keys = self._ledger.order.keys(letter.id for letter in letters)
         rows = self._spark.createDataFrame(rows_of(letters))
         # Letters of a key go in order of arrival, which several tasks would not keep.
         rows = rows.coalesce(1) if keys else rows
-        outcomes = judged(rows, "letters", judge, context.accumulator([], Tallies()))
-        kept = unified(outcomes, "letters", QUERY).persist()
-        try:
-            columns = ("letter", "position", "m.message", "m.reason", "m.detail", "m.route")
-            told = kept.select(*columns).toArrow().to_pylist()
-            lasting = (each.letter for each in _outcomes_of(letters, told, {}, plan, pending.sinks) if each.reason)
-            held = held_up((letter.id for letter in letters), lasting, keys)
-            failed = datetime.now(UTC).isoformat(timespec="microseconds")
-            batch = Batch("letters", QUERY, f"replay-{self._ledger.id}", pending.number, failed)
-            refused = self._write(writer, without(kept, "letter", sorted(held)), batch, pending.sinks)
-        finally:
-            kept.unpersist()
-        tried = [letter for letter in letters if letter.id not in held]
-        made = list(_outcomes_of(tried, told, refused.details, plan, pending.sinks))
-        routed = {outcome.letter for outcome in made if outcome.reason is None}
-        summary.routed.update(row["message"] for row in told if row["letter"] in routed)
-        summary.held += len(held)
-        return made
+        now = datetime.now(UTC).isoformat(timespec="microseconds")
+        batch = Batch("letters", QUERY, f"replay-{self._ledger.id}", pending.number, now)
+        journal = ReplayJournal(self._ledger, loaded.plan, pending, letters, keys, summary)
+        attempt(loaded.outcomes(rows, batch, Part(), arrived=False), batch, loaded.writer, journal)
 
-    def _loaded(self, plan: Plan) -> tuple[BatchWriter, Broadcast[Judge]]:
-        if plan.id not in self._writers:
-            judge = self._spark.sparkContext.broadcast(plan.judge)
-            self._writers[plan.id] = BatchWriter(plan, lambda sink, result: None), judge
-        return self._writers[plan.id]
 
-    def _write(self, writer: BatchWriter, rows: DataFrame, batch: Batch, sinks: Sequence[str]) -> Refused:
-        wait = RETRY_FIRST
-        while True:
-            try:
-                return writer.write_routed(rows, batch, frozenset(sinks) or None)
-            except SinkError as error:
-                self._held(str(error), wait)
-            if self._stop.wait(wait):
-                raise Interrupted
-            wait = min(wait * 2, RETRY_MOST)
+def finish(
+    ledger: LetterLedger, plan: Plan, pending: PendingReplay, outcomes: Sequence[Outcome], summary: Summary
+) -> None:
+    """Settle a batch in the ledger, and park letters that failed too often."""
+    ledger.finish(pending.number, outcomes, datetime.now(UTC))
+    dead = [outcome for outcome in outcomes if outcome.reason is not None]
+    summary.dead.update(outcome.reason for outcome in dead if outcome.reason is not None)
+    entries = ledger.entries(outcome.letter for outcome in dead)
+    most = plan.settings.dead_letters.max_replays
+    summary.parked += ledger.park(each.letter for each in dead if entries[each.letter].attempts >= most)
 
 
 def _outcomes_of(
     letters: Sequence[Letter],
-    told: Iterable[dict[str, Any]],
+    decisions: Iterable[Decision],
     details: Mapping[str, str],
     plan: Plan,
     only: Sequence[str],
-) -> Iterable[Outcome]:
-    """Return what became of each letter; *details* are of records that a sink refused, by position."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in told:
-        found.setdefault(row["letter"], []).append(row)
+) -> Iterator[Outcome]:
+    """Return what became of each letter; *details* are of records that a sink rejected, by position."""
+    decided: dict[str, list[Decision]] = {}
+    for each in decisions:
+        decided.setdefault(each.letter, []).append(each)
     for letter in letters:
-        rows = found.get(letter.id, [])
-        dead = next((row for row in rows if row["route"] < 0), None)
-        turned_down = next((details[row["position"]] for row in rows if row["position"] in details), None)
+        rows = decided.get(letter.id, [])
+        dead = next((row for row in rows if row.route < 0), None)
+        rejected = next((details[row.position] for row in rows if row.position in details), None)
         if not rows:
             yield Outcome(letter.id, letter.reason, "nothing came of it")
         elif dead is not None:
-            yield Outcome(letter.id, dead["reason"], dead["detail"] or "")
-        elif turned_down is not None:
-            yield Outcome(letter.id, REASON, turned_down)
-        elif only and not set(only) & set(plan.settings.routes[rows[0]["route"]].to):
+            yield Outcome(letter.id, dead.reason, dead.detail)
+        elif rejected is not None:
+            yield Outcome(letter.id, REASON, rejected)
+        elif only and not set(only) & set(plan.settings.routes[rows[0].route].to):
             # It may have been given another name; to call the letter settled would lose the record there.
             why = "is not in the route of the record any more, so nothing was sent"
             yield Outcome(letter.id, REASON, detail_of(dict.fromkeys(only, why)))

@@ -13,7 +13,7 @@ from router.letters.filters import Filter
 from router.letters.letter import Letter
 from router.state.key_order import Turns, only_waits
 from router.state.ledger import Entry, LetterLedger
-from router.writing.refusals import REASON, sinks_of
+from router.writing.rejections import REASON, sinks_of
 
 CHUNK: Final = 500
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from router.batches.bounding import Bounding
-from router.batches.pipeline import Draining, Pipeline
+from router.batches.holding import Draining
+from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
-from router.errors import BrokerUnreachable, DiskError, StateError
-from router.faults import cause_of
+from router.errors import BrokerUnreachable, DiskError
+from router.faults import cause_of, lasting_error
 from router.judging.plan import Plan
 from router.judging.stages import Kind
 from router.logs import get_logger
@@ -31,7 +32,6 @@ from router.spark.jvm_life import kill_jvm
 from router.state.durable import disk_of
 from router.state.state import State
 from router.watching.progress import InboxBacklog, end_of, lag_by_topic
-from router.writing.kafka_writing import LOST, lost_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 RESTART_FIRST: Final = 1.0
 RESTART_MOST: Final = 60.0
 COMMIT_SECONDS: Final = 30.0
-_DAMAGED: Final = ("InboxDamaged", "InboxFormatError")
-"""What a Python worker says of an inbox that no further try mends."""
 _log = get_logger()
 
 
@@ -253,15 +251,10 @@ class Queries:
             self._failed(running, str(error))
 
     def _failed(self, running: _Running, text: str) -> None:
+        final = lasting_error(running.name, text)
+        if final is not None:
+            raise final
         cause = cause_of(text)
-        if any(sign in text for sign in LOST):
-            told = lost_of(text) or cause
-            raise StateError(
-                f"query {running.name}: records were lost at the broker before they were read: {told}",
-                hint="find out which; `on_data_loss: continue` goes on with what is left",
-            )
-        if any(sign in text for sign in _DAMAGED):
-            raise StateError(f"query {running.name}: {cause}", hint="see the operations notes on damaged state")
         self._status.query(running.name, "failed", reason=cause)
         _log.error("query ended, will start again", query=running.name, error=cause, seconds=running.pause)
         running.restart_at = time.monotonic() + running.pause

@@ -1,1 +1,1 @@
-"""Writing a judged batch: order, rendering, Spark's writes to Kafka, refusals, commits."""
+"""Writing a judged batch: order, rendering, Spark's writes to Kafka, rejections, commits."""

@@ -86,6 +86,19 @@ def letter_value() -> Column:
     return F.when(F.col("m.spilled"), F.lit(None).cast("binary")).otherwise(F.col("body"))
 
 
+def order_key(kind: Kind) -> Column:
+    """Return what a row's order is kept by, a hash of its channel and key; null for a row without a key.
+
+    The channel is the topic, else the endpoint that the record came by: what the matcher calls its endpoint may
+    depend on the outcome, where several share a channel.
+    """
+    from pyspark.sql import functions as F
+
+    channel = F.concat(F.lit("kafka:"), F.col("raw.topic")) if kind == "kafka" else F.col("raw.endpoint")
+    text = F.concat(F.encode(channel, "UTF-8"), F.lit(bytearray(1)), partition_key())
+    return F.substring(F.sha2(text, 256), 1, 32)
+
+
 def key_template(template: str) -> Column:
     """Return the key that a template gives, of values as they are.
 

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from router.errors import SinkError
-from router.faults import fault_of, is_unreadable
+from router.faults import fault_of, is_lost, is_unreadable
 from router.settings import KafkaSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
-"""What Spark says when a broker no longer has records that were to be read."""
-_WHICH: Final = re.compile(r"Reason:\s*([^\n]{1,300})")
-
-
-def lost_of(text: str) -> str:
-    """Return which records a broker no longer has, by the report of a query that failed; '' where it is silent."""
-    told = _WHICH.search(text)
-    return told[1].strip(" .") if told else ""
 
 
 def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
@@ -36,8 +25,7 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
     try:
         rows.write.format("kafka").options(**options).save()
     except (PySparkException, Py4JJavaError) as error:
-        lost = any(sign in str(error) for sign in LOST)
-        if lost or is_unreadable(error) or fault_of(error) is not None:
+        if is_lost(str(error)) or is_unreadable(error) or fault_of(error) is not None:
             raise  # Not the sink's fault, and none that writing again can mend.
         told = f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
         raise SinkError(name, told) from error

@@ -2,7 +2,7 @@
 
 Spark writes those records, so they are not seen one by one. Where the catalog bounds the topics below the cap nothing
 is done. Else the distinct topics of a batch are counted before it is written, on the rows that were kept for its sinks;
-records of topics past the cap are taken out and refused. The topics known are those of
+records of topics past the cap are taken out and rejected. The topics known are those of
 :mod:`router.sinks.messages.spread`: a batch that is written again in the same process is divided as before, and a
 restart begins to count anew.
 """
@@ -10,9 +10,7 @@ restart begins to count anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
-
-import pyarrow as pa
+from typing import Final
 
 from catalog.model import Catalog
 from catalog.templates import TEMPLATE_TYPES, parse
@@ -22,22 +20,19 @@ from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, Template, va
 from router.sinks.contract import Rejected
 from router.sinks.messages.opening import spread_key
 from router.sinks.messages.spread import Spread, kept_spread
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from router.writing.outcomes import Outcomes
 
 _OF_DEFINITION: Final = ("message", "messageid", "messagegroup")
-_TOPIC: Final = "topic_past_the_cap"
 
 
 def capped_topics(settings: Settings, topics: Mapping[str, Template], catalog: Catalog) -> dict[str, Spread]:
     """Return, by sink, the topics that Kafka sinks have had, for those whose templates may make more than their cap."""
-    found: dict[str, Spread] = {}
+    capped: dict[str, Spread] = {}
     for name, template in topics.items():
         sink = settings.sinks[name].topics
         if sink is not None and is_counted(sink, template, catalog):
-            found[name] = kept_spread(spread_key(name, sink), sink.max_destinations)
-    return found
+            capped[name] = kept_spread(spread_key(name, sink), sink.max_destinations)
+    return capped
 
 
 def is_counted(sink: KafkaSink, template: Template, catalog: Catalog) -> bool:
@@ -54,29 +49,20 @@ def is_counted(sink: KafkaSink, template: Template, catalog: Catalog) -> bool:
     return bound > sink.max_destinations
 
 
-def within(rows: DataFrame, column: str, spread: Spread) -> tuple[DataFrame, tuple[Rejected, ...]]:
-    """Return the rows whose topic, the field *column* of ``m``, is within the cap, and what is refused of the others.
+def within(events: Outcomes, sink: str, spread: Spread) -> tuple[Outcomes, tuple[Rejected, ...]]:
+    """Return the events of a sink whose topic is within its cap, and what is rejected of the others.
 
-    *rows* are read twice, or three times when some are refused.
+    The events are read twice, or three times when some are rejected.
     """
-    from pyspark.sql import functions as F
-
-    topic = F.col(f"m.{column}")
-    found = rows.select(topic.alias(_TOPIC)).distinct().toArrow()[_TOPIC].to_pylist()
     # In the order of their names: a batch that is counted again after a restart is divided in the same way.
-    past = {name: fault for name in sorted(found) if (fault := spread.fault(name)) is not None}
+    past = {name: fault for name in sorted(events.topics(sink)) if (fault := spread.fault(name)) is not None}
     if not past:
-        return rows, ()
-    names = F.broadcast(rows.sparkSession.createDataFrame(pa.table({_TOPIC: pa.array(list(past), pa.string())})))
-    share = rows.join(names, topic == F.col(_TOPIC), "left_semi")
-    told = share.select("position", "m.endpoint", "m.message", topic.alias(_TOPIC)).toArrow().to_pylist()
-    refused = tuple(
-        Rejected(
-            row["position"], f"topic {row[_TOPIC]}: {past[row[_TOPIC]]}", row["endpoint"] or "", row["message"] or ""
-        )
-        for row in told
+        return events, ()
+    outside = events.to_topics(sink, past)
+    rejected = (
+        Rejected(each.position, f"topic {topic}: {past[topic]}", each.endpoint, each.message) for topic, each in outside
     )
-    return rows.join(names, topic == F.col(_TOPIC), "left_anti"), refused
+    return events.without([each.letter for _, each in outside]), tuple(rejected)
 
 
 def _is_literal(catalog: Catalog, attribute: str) -> bool:

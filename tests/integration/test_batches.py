@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 from bindings.inbox.stream import SPARK_SCHEMA
 from catalog.load import load
-from router.batches.pipeline import Draining, Pipeline
+from router.batches.holding import Draining
+from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.commands.batches.begun import park
 from router.judging.plan import Plan
@@ -26,7 +27,7 @@ from router.state.notes import BatchNotes, Hold, Park
 from router.state.state import State
 from router.watching.metrics import Metrics
 from router.watching.status import Status
-from router.writing.refusals import sinks_of
+from router.writing.rejections import sinks_of
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.kafka import create_topics, read_all

@@ -16,7 +16,8 @@ import yaml
 
 from bindings.inbox.stream import SPARK_SCHEMA
 from catalog.load import load
-from router.batches.pipeline import Draining, Pipeline
+from router.batches.holding import Draining
+from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.judging.plan import Plan
 from router.letters.filters import Filter
@@ -33,7 +34,7 @@ from router.state.state import State
 from router.watching.metrics import Metrics
 from router.watching.status import Status
 from router.writing.ordering import Ordering, in_order
-from router.writing.refusals import sinks_of
+from router.writing.rejections import sinks_of
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.dying_router import ENDED_BY_SIGNAL

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -27,12 +27,13 @@ from router.judging.stages import HEADERS_TYPE, Kind, event_headers, judged, uni
 from router.judging.tally import collect
 from router.matching.conformance import Validation
 from router.matching.records import RecordMatcher
-from router.settings import KafkaSink, settings_from_dict
+from router.settings import settings_from_dict
 from router.sinks.forms import TIME_TEXT
 from router.writing.commits import Batch
 from router.writing.render import event_column
 from router.writing.writer import BatchWriter
 from tests.support.generation import ENDPOINT, random_catalog, random_record
+from tests.support.leaving import KeptOutcomes
 from tests.support.reference import Reference
 
 if TYPE_CHECKING:
@@ -284,26 +285,16 @@ def test_http(spark: SparkSession, tmp_path: Path) -> None:
     assert met & {"no-match", "ambiguous"}
 
 
-class _Kept(BatchWriter):
-    """A writer that keeps what it would send to Kafka."""
-
-    def __init__(self, plan: Plan, counted: Callable[[str, str], None]) -> None:
-        super().__init__(plan, counted)
-        self.kept: list[DataFrame] = []
-
-    def _save(self, rows: DataFrame, sink: KafkaSink, name: str, names: Sequence[str]) -> None:
-        self.kept.append(rows)
-
-
 def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_path: Path) -> None:
     catalog = catalog_for(1, "KAFKA")
     plan = plan_of(catalog, tmp_path)
     rows = [kafka_row(line) for line in lines_of(Random(1), catalog, "KAFKA", KAFKA_MEMBERS)[:10]]
-    writer = _Kept(plan, lambda sink, result: None)
+    writer = BatchWriter(plan, lambda sink, result: None)
     assert writer.one_pass
-    outcomes, _ = judged_rows(spark, plan, rows, KAFKA_SCHEMA, "kafka")
-    writer.write(outcomes, Batch("kafka", "q", "g", 0, "2026-01-02T03:04:05Z"))
-    (written,) = writer.kept
+    decided, _ = judged_rows(spark, plan, rows, KAFKA_SCHEMA, "kafka")
+    outcomes = KeptOutcomes(decided, Batch("kafka", "q", "g", 0, "2026-01-02T03:04:05Z"), plan)
+    writer.send_all(outcomes)
+    (written,) = outcomes.kept.values()
     physical = written._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"\w*(?:EvalPython|InArrow|InPandas)\b", physical)) == 1, physical
     assert "Exchange" not in physical, physical

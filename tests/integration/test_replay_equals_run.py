@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +26,10 @@ from router.letters.letter import Letter
 from router.letters.reading import read_letters
 from router.replay.dry_run import verdicts
 from router.replay.rows import rows_of
-from router.settings import KafkaSink, settings_from_dict
+from router.settings import settings_from_dict
 from router.writing.commits import Batch
 from router.writing.writer import BatchWriter
+from tests.support.leaving import KeptOutcomes
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,20 +137,6 @@ def catalog(protocols: Sequence[str], *, mended: bool) -> Catalog:
     )
 
 
-@dataclass
-class Kept(BatchWriter):
-    """A writer that keeps what it would send to Kafka."""
-
-    plan: Plan
-    kept: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__init__(self.plan, lambda sink, result: None)
-
-    def _save(self, rows: DataFrame, sink: KafkaSink, name: str, names: Sequence[str]) -> None:
-        self.kept[name] = rows.toArrow().to_pylist()
-
-
 def plan_of(folder: Path, catalog: Catalog) -> Plan:
     """Return the plan that sends every event to Kafka, in both modes, and to a table."""
     kafka = {"type": "kafka", "bootstrap_servers": "broker:9092"}
@@ -176,14 +162,14 @@ def write(plan: Plan, rows: DataFrame, kind: Kind, query: str) -> dict[str, list
     """Judge rows and write them as ``run`` does; returns what went to Kafka."""
     context = rows.sparkSession.sparkContext
     judge = context.broadcast(plan.judge)
-    outcomes = unified(judged(rows, kind, judge, context.accumulator([], Tallies())), kind, query, arrived=True)
-    writer = Kept(plan)
+    decided = unified(judged(rows, kind, judge, context.accumulator([], Tallies())), kind, query, arrived=True)
     batch = Batch(kind, query, f"g-{query}", 0, "2026-01-02T03:04:06.000000Z")
-    if kind == "letters":
-        writer.write_routed(outcomes, batch)
-    else:
-        writer.write(outcomes, batch)
-    return writer.kept
+    outcomes = KeptOutcomes(decided, batch, plan)
+    writer = BatchWriter(plan, lambda sink, result: None)
+    rejections = writer.send_events(outcomes, batch)
+    if kind != "letters":
+        writer.send_letters(outcomes.letters(rejections), batch)
+    return outcomes.sent
 
 
 def source_rows(spark: SparkSession, kind: Kind) -> DataFrame:

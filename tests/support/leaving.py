@@ -15,8 +15,10 @@ from catalog.record import Record
 from router.judging.judging import Tallies
 from router.judging.plan import Plan
 from router.judging.stages import HEADERS_TYPE, Kind, judged, unified
+from router.judging.tally import Tally
 from router.settings import KafkaSink, settings_from_dict
 from router.writing.commits import Batch
+from router.writing.spark_outcomes import SparkOutcomes
 from router.writing.writer import BatchWriter
 
 if TYPE_CHECKING:
@@ -54,13 +56,20 @@ def any_event(protocol: str) -> Catalog:
     return Catalog({ANY_EVENT.xid: ANY_EVENT}, {GROUP: (ANY_EVENT.xid,)}, {ENDPOINT: endpoint})
 
 
-class _Kept(BatchWriter):
-    """A writer that keeps what it would send."""
+class KeptOutcomes(SparkOutcomes):
+    """Outcomes that keep what Spark would send to Kafka, by the name of the sink."""
 
-    kept: dict[str, list[dict[str, Any]]]
+    def __init__(self, rows: DataFrame, batch: Batch, plan: Plan) -> None:
+        super().__init__(rows, batch, plan, Tally)
+        self.kept: dict[str, DataFrame] = {}
 
-    def _save(self, rows: DataFrame, sink: KafkaSink, name: str, names: Sequence[str]) -> None:
-        self.kept[name] = rows.toArrow().to_pylist()
+    def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:
+        self.kept[name] = rows
+
+    @property
+    def sent(self) -> dict[str, list[dict[str, Any]]]:
+        """The rows of each sink."""
+        return {name: rows.toArrow().to_pylist() for name, rows in self.kept.items()}
 
 
 def leave(
@@ -82,12 +91,15 @@ def leave(
     frame = spark.createDataFrame(rows, _KAFKA_ROW if kafka else SPARK_SCHEMA).coalesce(1)
     tallies = spark.sparkContext.accumulator([], Tallies())
     kind: Kind = "kafka" if kafka else "inbox"
-    outcomes = unified(judged(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q")
-    writer = _Kept(plan, lambda sink, result: None)
-    writer.kept = {}
-    writer.write(outcomes, Batch(kind, "q", "g", 0, RECEIVED))
-    assert not writer.kept["dead"], writer.kept["dead"]
-    return {mode: [_sent(row) for row in writer.kept[mode]] for mode in MODES}
+    rows_out = unified(judged(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q")
+    batch = Batch(kind, "q", "g", 0, RECEIVED)
+    outcomes = KeptOutcomes(rows_out, batch, plan)
+    writer = BatchWriter(plan, lambda sink, result: None)
+    writer.send_events(outcomes, batch)
+    writer.send_letters(outcomes.letters(), batch)
+    sent = outcomes.sent
+    assert not sent["dead"], sent["dead"]
+    return {mode: [_sent(row) for row in sent[mode]] for mode in MODES}
 
 
 def _sent(row: dict[str, Any]) -> Sent:

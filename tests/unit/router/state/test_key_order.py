@@ -19,7 +19,7 @@ from router.letters.retention import RetentionLimits, purge
 from router.replay.selection import Chosen, batches, lacking
 from router.state.key_order import HELD, Turns, held_up, only_waits, waits_for
 from router.state.ledger import LetterLedger, Outcome, PendingReplay
-from router.writing.refusals import detail_of, sinks_of
+from router.writing.rejections import detail_of, sinks_of
 from tests.support.letters import letter_id, row, settings_file, write_letters
 
 WHEN = datetime(2026, 1, 2, tzinfo=UTC)

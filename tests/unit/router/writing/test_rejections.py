@@ -1,4 +1,4 @@
-"""Records that sinks refused: one outcome each, whatever the number of sinks, and sums that stay what they were."""
+"""Records that sinks rejected: one outcome each, whatever the number of sinks, and sums that stay what they were."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from router.routing.limits import ROOM, LetterLimits
 from router.routing.routes import Routes
 from router.settings import settings_from_dict
 from router.sinks import Rejected
-from router.writing.refusals import REASON, Refused
+from router.writing.rejections import REASON, Rejections
 
 M, E = "/messagegroups/G/messages/M", "/endpoints/E"
 
 
-def test_a_record_refused_by_two_sinks_counts_once_and_names_both(tmp_path: Path) -> None:
+def test_a_record_rejected_by_two_sinks_counts_once_and_names_both(tmp_path: Path) -> None:
     bus = {"type": "kafka", "bootstrap_servers": "broker:9092"}
     told = {
         "sinks": {
@@ -30,14 +30,14 @@ def test_a_record_refused_by_two_sinks_counts_once_and_names_both(tmp_path: Path
         "dead_letters": {"sinks": ["out"]},
     }
     settings = settings_from_dict(told, {}, tmp_path)
-    refused = Refused(Routes(settings), LetterLimits(settings))
-    assert not refused
-    refused.add("a", [Rejected("t-0-1", "too odd", E, M), Rejected("t-0-2", "too large", E, M)])
-    refused.add("b", [Rejected("t-0-1", "no", E, M)])
-    refused.add("c", [])
-    assert refused
-    assert refused.counts == Counter({(E, M): 2})
-    assert refused._table().to_pydict() == {
+    rejected = Rejections(Routes(settings), LetterLimits(settings))
+    assert not rejected
+    rejected.add("a", [Rejected("t-0-1", "too odd", E, M), Rejected("t-0-2", "too large", E, M)])
+    rejected.add("b", [Rejected("t-0-1", "no", E, M)])
+    rejected.add("c", [])
+    assert rejected
+    assert rejected.counts == Counter({(E, M): 2})
+    assert rejected.table().to_pydict() == {
         "at": ["t-0-1", "t-0-2"],
         "detail": ["sink a: too odd; sink b: no", "sink a: too large"],
         "letters_dead": ["d.E.sink-rejected"] * 2,
@@ -49,7 +49,7 @@ def test_a_record_refused_by_two_sinks_counts_once_and_names_both(tmp_path: Path
 
 def test_a_tally_keeps_its_sum() -> None:
     tally = Tally(Counter({(E, ROUTED, ""): 5, (E, DEAD_LETTER, "no-match"): 1}), Counter({M: 5}))
-    tally.refuse(Counter({(E, M): 2}), REASON)
+    tally.reject(Counter({(E, M): 2}), REASON)
     assert (tally.total, tally.dead) == (6, 3)
     assert tally.records[(E, ROUTED, "")] == 3
     assert tally.records[(E, DEAD_LETTER, "sink-rejected")] == 2

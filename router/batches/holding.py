@@ -1,0 +1,111 @@
+"""A batch that is held: said, noted beside its pin, and tried again after growing pauses."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from router.batches.plans import LoadedPlan, PlanHolder
+from router.errors import SinkError
+from router.logs import get_logger
+from router.state.notes import BatchNotes, Hold
+from router.writing.commits import Batch
+
+if TYPE_CHECKING:
+    from router.judging.plan import Plan
+    from router.watching.metrics import Metrics
+    from router.watching.status import Status
+
+RETRY_FIRST: Final = 0.5
+RETRY_MOST: Final = 30.0
+LOOK: Final = 1.0
+"""Longest time in which a held batch does not look for an operator's order to set it aside."""
+FOREVER: Final = float("inf")
+MEND: Final = "mend the catalog, and the batch is judged anew; or raise dead_letters.max_ratio and restart"
+_log = get_logger()
+
+
+class Draining(Exception):
+    """Raised inside a batch to end its query before the batch's first write."""
+
+
+def pauses() -> Iterator[float]:
+    """Yield in how many seconds a batch that a sink holds is tried again, each time."""
+    yield from (min(RETRY_FIRST * 2**n, RETRY_MOST) for n in range(16))
+    yield from itertools.repeat(RETRY_MOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Holds the batches of one query; once *draining* is set, every wait ends the query."""
+
+    query: str
+    notes: BatchNotes
+    plans: PlanHolder
+    metrics: Metrics
+    status: Status
+    draining: threading.Event
+
+    def by_sink(self, loaded: LoadedPlan, batch: Batch, error: SinkError, seconds: float, *, parked: bool) -> None:
+        """Hold a batch that a sink does not take, with a note of the sinks that have their share, and wait.
+
+        An order to set the batch aside ends the wait, unless it was there before: *parked*.
+
+        Raises:
+            Draining: the query is to end.
+        """
+        hint = f"`xrouter batches park CONFIG {self.query}` makes dead letters of what a sink will never take"
+        self.metrics.sink_write(error.sink, "error")
+        self._say(batch, str(error), error.sink, hint=hint, retry_seconds=seconds)
+        self._note(batch, str(error), error.sink, loaded.writer.taken(batch))
+        self._wait(batch, seconds, parked=parked)
+
+    def by_breaker(self, loaded: LoadedPlan, batch: Batch, reason: str) -> None:
+        """Hold a batch of too many dead letters until another plan is active: the same would judge it alike.
+
+        An order to set it aside ends the wait as well.
+
+        Raises:
+            Draining: the query is to end.
+        """
+        self._say(batch, reason, "", hint=MEND)
+        self._note(batch, reason, "", frozenset())
+        self._wait(batch, FOREVER, judged_by=loaded.plan)
+
+    def breathe(self, seconds: float) -> None:
+        """Wait.
+
+        Raises:
+            Draining: the query is to end.
+        """
+        if self.draining.wait(seconds):
+            raise Draining
+
+    def _say(self, batch: Batch, reason: str, sink: str, **more: object) -> None:
+        self.status.query(self.query, "held", batch=batch.number, reason=reason)
+        self.metrics.held(self.query, sink)
+        _log.error("batch held", query=self.query, batch=batch.number, reason=reason, **more)
+
+    def _note(self, batch: Batch, reason: str, sink: str, known: frozenset[str]) -> None:
+        before = self.notes.held(self.query, batch.number, batch.generation)
+        taken = tuple(sorted(known.union(before.taken if before and before.part == batch.label else ())))
+        note = Hold(batch.generation, before.since if before else batch.failed, reason, sink, taken, batch.label)
+        if note == before:
+            return
+        try:
+            self.notes.hold(self.query, batch.number, note)
+        except OSError as error:  # A full disk may be why the batch is held; the note can wait for it.
+            _log.warning("the hold of a batch cannot be noted", query=self.query, error=error.strerror)
+
+    def _wait(self, batch: Batch, seconds: float, *, parked: bool = False, judged_by: Plan | None = None) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self.breathe(min(left, LOOK))
+            if not parked and self.notes.parked(self.query, batch.number, batch.generation) is not None:
+                return
+            if judged_by is not None and self.plans.active.id != judged_by.id:
+                return

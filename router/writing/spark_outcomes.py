@@ -1,0 +1,246 @@
+"""The judged records of an attempt as a DataFrame of Spark: every column that any step or sink takes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import pyarrow as pa
+
+from router.judging.condemning import raw_records
+from router.judging.plan import Plan
+from router.judging.stages import ARRIVED, HEADERS_TYPE, came_from, header
+from router.judging.tally import Tally
+from router.matching.facts import EVENT_MEDIA
+from router.settings import KafkaSink, letter_sinks
+from router.sinks.forms import AMBIGUOUS, DEAD_LETTER, TIME_TEXT, WIDE
+from router.writing.commits import Batch
+from router.writing.kafka_columns import letter_headers, letter_value, order_key, sent_headers, sent_key
+from router.writing.kafka_writing import save_to_kafka
+from router.writing.outcomes import Decision
+from router.writing.rejections import REASON, Rejections
+from router.writing.render import event_column, native_column, spilled_records, structured_column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_AMONG: Final = "among"
+_TOPIC: Final = "sent_to"
+
+
+class SparkOutcomes:
+    """The :class:`~router.writing.outcomes.Outcomes` of rows as :func:`router.judging.stages.unified` gives them.
+
+    *tally* gives their counts once they were evaluated. *bare* is the source's row of a record whose dead letter leaves
+    out what Python would have to render.
+    """
+
+    def __init__(
+        self, rows: DataFrame, batch: Batch, plan: Plan, tally: Callable[[], Tally], bare: DataFrame | None = None
+    ) -> None:
+        self._rows = rows
+        self._batch = batch
+        self._plan = plan
+        self._tally = tally
+        self._bare = bare
+
+    def evaluate(self) -> Tally:
+        self._rows.persist().count()
+        return self._tally()
+
+    def tally(self) -> Tally:
+        return self._tally()
+
+    def release(self) -> None:
+        self._rows.unpersist()
+
+    def on_routes(self, routes: Sequence[int]) -> Self:
+        return self._of(self._rows.where(_on_routes(routes)))
+
+    def without(self, letters: Collection[str]) -> Self:
+        return self._of(self._among("letter", letters, "left_anti")) if letters else self
+
+    def letters(self, rejections: Rejections | None = None) -> Self:
+        dead = self._rows.where("m.route < 0")
+        if rejections:
+            # One write: a table drops a second one with the batch's commit.
+            dead = dead.unionByName(self._rejected(rejections))
+        return self._of(dead)
+
+    def decisions(self) -> list[Decision]:
+        return [_decision(row) for row in self._decided(self._rows).toArrow().to_pylist()]
+
+    def keyed(self, keys: Collection[str] | None = None) -> list[Decision]:
+        from pyspark.sql import functions as F
+
+        keyed = self._decided(self._rows, order_key(self._batch.kind).alias("key")).where(F.col("key").isNotNull())
+        if keys is not None:
+            keyed = self._of(keyed)._among("key", keys, "left_semi")
+        return [_decision(row) for row in keyed.toArrow().to_pylist()]
+
+    def topics(self, sink: str) -> list[str]:
+        from pyspark.sql import functions as F
+
+        distinct = self._rows.select(F.col(f"m.topic_{sink}").alias(_TOPIC)).distinct()
+        names: list[str] = distinct.toArrow()[_TOPIC].to_pylist()
+        return names
+
+    def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, Decision]]:
+        from pyspark.sql import functions as F
+
+        sent = self._decided(self._rows, F.col(f"m.topic_{sink}").alias(_TOPIC))
+        share = self._of(sent)._among(_TOPIC, topics, "left_semi").toArrow().to_pylist()
+        return [(row.pop(_TOPIC), _decision(row)) for row in share]
+
+    def events(self, schema: pa.Schema) -> pa.Table:
+        from pyspark.sql import functions as F
+
+        columns: dict[str, Column] = {field: F.col(f"e.{field}") for field in (*WIDE.names, TIME_TEXT)}
+        columns |= {
+            "data": F.col("body"),
+            "message": F.col("m.message"),
+            "endpoint": F.col("m.endpoint"),
+            "epoch": F.lit(self._plan.epoch),
+            "position": F.col("position"),
+            "protocol": F.col("protocol"),
+            "context": F.col("m.context"),
+            "received": F.col("received"),
+            AMBIGUOUS: F.col("m.ambiguous"),
+        }
+        return _table(self._rows.withColumn("e", event_column(self._batch.kind)), columns, schema)
+
+    def dead_letters(self) -> pa.Table:
+        from pyspark.sql import functions as F
+
+        columns: dict[str, Column] = {
+            **{field: F.col(f"m.{field}") for field in ("reason", "detail", "nearest")},
+            "endpoint": came_from(self._batch.kind),
+            "letter": F.col("letter"),
+            "protocol": F.col("protocol"),
+            "native": native_column(self._batch.kind),
+            "body": F.col("body"),
+            "epoch": F.lit(self._plan.epoch),
+            "position": F.col("position"),
+            "received": F.col("received"),
+            "failed": F.lit(self._batch.failed).cast("timestamp"),
+            "attempts": F.lit(1),
+        }
+        return _table(self._rows, columns, DEAD_LETTER)
+
+    def publish_events(self, sink: str) -> None:
+        from pyspark.sql import functions as F
+
+        settings = self._kafka(sink)
+        value = structured_column(self._batch.kind) if settings.mode == "structured" else F.col("body")
+        headers = sent_headers(settings, self._plan.epoch)
+        self._publish(sink, F.col(f"m.topic_{sink}"), sent_key(settings), value, headers)
+
+    def publish_letters(self, sink: str) -> None:
+        from pyspark.sql import functions as F
+
+        self._publish(sink, F.col(f"m.letters_{sink}"), F.col("key"), letter_value(), self._letter_headers())
+
+    def publish_all(self, sinks: Sequence[str]) -> None:
+        from pyspark.sql import functions as F
+
+        topic: Column = F.lit(None).cast("string")
+        for name, numbers in self._plan.routes.letter_sinks.items():
+            topic = F.when(_on_routes(numbers), F.col(f"m.letters_{name}")).otherwise(topic)
+        key: Column = F.col("key")
+        headers = self._letter_headers()
+        for name, numbers in self._plan.routes.event_sinks.items():
+            settings = self._kafka(name)
+            mine = _on_routes(numbers)
+            topic = F.when(mine, F.col(f"m.topic_{name}")).otherwise(topic)
+            key = F.when(mine, sent_key(settings)).otherwise(key)
+            headers = F.when(mine, sent_headers(settings, self._plan.epoch)).otherwise(headers)
+        self._publish(letter_sinks(self._plan.settings)[0], topic, key, letter_value(), headers, ",".join(sinks))
+
+    def spilled(self) -> Iterator[tuple[str, bytes]]:
+        return spilled_records(self._rows, self._batch.kind)
+
+    def left_out(self) -> Iterator[tuple[str, bytes]]:
+        if self._bare is not None:
+            yield from raw_records(self._bare, self._batch.kind, self._batch.query)
+
+    def _of(self, rows: DataFrame) -> Self:
+        share = copy(self)
+        share._rows = rows
+        return share
+
+    def _among(self, column: str, values: Collection[str], how: str) -> DataFrame:
+        """Return the rows that have (``left_semi``) or have not (``left_anti``) one of these values, in their order."""
+        from pyspark.sql import functions as F
+
+        table = pa.table({_AMONG: pa.array(sorted(values), pa.string())})
+        among = F.broadcast(self._rows.sparkSession.createDataFrame(table))
+        return self._rows.join(among, self._rows[column] == F.col(_AMONG), how)
+
+    def _decided(self, rows: DataFrame, *more: Column) -> DataFrame:
+        members = ("m.route", "m.endpoint", "m.message", "m.reason", "m.detail")
+        return rows.select("position", "letter", *members, *more)
+
+    def _rejected(self, rejections: Rejections) -> DataFrame:
+        """Return the dead letters of rejected records, with the columns of the others."""
+        from pyspark.sql import functions as F
+
+        rows = self._rows
+        table = rows.sparkSession.createDataFrame(rejections.table()).alias("rejection")
+        letters = rows.join(F.broadcast(table), rows["position"] == F.col("rejection.at"))
+        letters = letters.withColumn("body", F.when(F.col("m.replaced"), F.col(ARRIVED)).otherwise(F.col("body")))
+        match = F.col("m").withField("reason", F.lit(REASON)).withField("detail", F.col("rejection.detail"))
+        match = match.withField("passed", _headers_as_they_came()).withField("route", F.col("rejection.route"))
+        size = F.coalesce(F.length("body"), F.lit(0)) + F.coalesce(F.length("key"), F.lit(0))
+        match = match.withField("spilled", size > F.col("rejection.limit"))
+        for name in self._plan.routes.letter_topics:
+            match = match.withField(f"letters_{name}", F.col(f"rejection.letters_{name}"))
+        return letters.withColumn("m", match).select(*rows.columns)
+
+    def _letter_headers(self) -> Column:
+        return letter_headers(self._batch.kind, self._plan.epoch, self._batch.failed)
+
+    def _kafka(self, sink: str) -> KafkaSink:
+        settings = self._plan.settings.sinks[sink].topics
+        assert settings is not None
+        return settings
+
+    def _publish(self, sink: str, topic: Column, key: Column, value: Column, headers: Column, names: str = "") -> None:
+        columns = {"topic": topic, "key": key, "value": value, "headers": headers}
+        rows = self._rows.select(*(column.alias(name) for name, column in columns.items()))
+        self._save(rows, self._kafka(sink), names or sink)
+
+    def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:
+        save_to_kafka(rows, sink, name)
+
+
+def _decision(row: dict[str, Any]) -> Decision:
+    return Decision(**{name: value for name, value in row.items() if value is not None})
+
+
+def _on_routes(numbers: Sequence[int]) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col("m.route").isin(*numbers)
+
+
+def _table(rows: DataFrame, columns: dict[str, Column], schema: pa.Schema) -> pa.Table:
+    table = rows.select(*(columns[name].alias(name) for name in schema.names)).toArrow()
+    return table.select(schema.names).cast(schema)
+
+
+def _headers_as_they_came() -> Column:
+    """Return the headers of a rejected record's letter; for an event out of a batch with its own media type."""
+    from pyspark.sql import functions as F
+
+    came = F.coalesce(F.col("headers"), F.col("m.passed"), F.array().cast(HEADERS_TYPE))
+    media = F.lit(EVENT_MEDIA.decode())
+
+    def of_one(entry: Column) -> Column:
+        replaced = F.struct(entry["key"].alias("key"), media.cast("binary").alias("value"))
+        return F.when(F.lower(entry["key"]) == "content-type", replaced).otherwise(entry)
+
+    named = F.exists(came, lambda entry: F.lower(entry["key"]) == "content-type")
+    single = F.when(named, F.transform(came, of_one)).otherwise(F.concat(came, F.array(header("content-type", media))))
+    # Without a place, null: then the headers as they came are taken.
+    return F.when(F.col("m.place").isNotNull(), single)

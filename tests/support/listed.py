@@ -1,0 +1,326 @@
+"""Batches without Spark: records, outcomes and sinks in lists, by the contracts that the steps of a batch ask for.
+
+A :class:`World` is what is there when the process is not: it stays when a test lets that die, at a step of its choice.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from catalog.load import load
+from router.batches.parts import Part
+from router.batches.plans import LoadedPlan
+from router.errors import SinkError
+from router.judging.plan import Plan
+from router.judging.tally import DEAD_LETTER, ROUTED, Tally
+from router.reading.extents import BYTES, CHANNEL, NUMBERS, Ranges
+from router.settings import settings_from_dict
+from router.sinks import Commit, Rejected, WriteResult
+from router.writing.commits import Batch
+from router.writing.outcomes import Decision
+from router.writing.rejections import REASON, Rejections
+from router.writing.writer import BatchWriter
+from tests.support import shop
+
+GOOD: Final = "/messagegroups/G/messages/good"
+
+
+class Died(BaseException):
+    """What stands for the end of the process."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A record of the source: which number, what it ends as, its key, and its route when it is routed."""
+
+    number: int
+    reason: str = ""
+    key: str = ""
+    route: int = 0
+    letter: str = ""
+    topic: str = "t"
+    fails: bool = False
+    """Whether judging it fails, whoever tries."""
+
+    @property
+    def position(self) -> str:
+        """Where it lies in the inbox."""
+        return f"u-0-1-{self.number}"
+
+
+@dataclass
+class World:
+    """What every process finds: what sinks have, by name, and what Kafka has, by topic sink."""
+
+    sinks: dict[tuple[str, bool], ListSink] = field(default_factory=dict)
+    published: dict[str, list[int]] = field(default_factory=dict)
+    down: set[str] = field(default_factory=set)
+    rejecting: dict[str, set[int]] = field(default_factory=dict)
+    forgetful: set[str] = field(default_factory=set)
+
+    def open(self, name: str, settings: object, role: str, *more: object) -> ListSink:
+        """Open a sink, as :func:`router.sinks.open_sink` does."""
+        letters = role == "dead-letters"
+        return self.sinks.setdefault((name, letters), ListSink(self, name))
+
+    def numbers(self, name: str, *, letters: bool = False) -> list[int]:
+        """Return the numbers of the records at a sink, in order of arrival."""
+        sink = self.sinks.get((name, letters))
+        return [] if sink is None else [number_of(row["position"]) for row in sink.rows]
+
+    def letters(self, name: str = "dead") -> dict[int, dict[str, Any]]:
+        """Return the dead letters of a sink by number; each record has one."""
+        sink = self.sinks.get((name, True))
+        rows = [] if sink is None else sink.rows
+        made = {number_of(row["position"]): row for row in rows}
+        assert len(made) == len(rows), sorted(row["position"] for row in rows)
+        return made
+
+
+@dataclass
+class ListSink:
+    """A sink of whole batches: one that keeps commits takes none twice, a forgetful one takes all again."""
+
+    world: World
+    name: str
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    commits: dict[str, int] = field(default_factory=dict)
+
+    def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
+        """Write a batch."""
+        self._check()
+        if self.already(commit):
+            return WriteResult(0, repeated=True)
+        never = self.world.rejecting.get(self.name, set())
+        rejected = [row for row in rows.to_pylist() if number_of(row["position"]) in never]
+        taken = [row for row in rows.to_pylist() if number_of(row["position"]) not in never]
+        self.rows += taken
+        if taken:  # An empty batch writes nothing.
+            self.commits[commit.app] = commit.version
+        return WriteResult(len(taken), refused=tuple(Rejected(row["position"], "never", "e", GOOD) for row in rejected))
+
+    def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
+        """It cannot tell: it lacks all."""
+        return iter(share)
+
+    def already(self, commit: Commit) -> bool:
+        """Tell whether it has the batch."""
+        self._check()
+        keeps = self.name not in self.world.forgetful
+        return keeps and any(self.commits.get(app, -1) >= commit.version for app in commit.apps)
+
+    def _check(self) -> None:
+        if self.name in self.world.down:
+            raise SinkError(self.name, "is away")
+
+
+@dataclass
+class ListOutcomes:
+    """Outcomes of records in a list."""
+
+    world: World
+    plan: Plan
+    batch: Batch
+    given: Sequence[Given]
+    rejections: Rejections | None = None
+    kept: bool = False
+
+    def evaluate(self) -> Tally:
+        """Judge, and fail as some records do."""
+        self.kept = True
+        return self.tally()
+
+    def tally(self) -> Tally:
+        """Count."""
+        if any(each.fails for each in self.given):
+            raise ValueError("cannot judge it")
+        tally = Tally()
+        for each in self.given:
+            tally.records[("e", DEAD_LETTER if each.reason else ROUTED, each.reason)] += 1
+            tally.definitions.update([] if each.reason else [GOOD])
+        return tally
+
+    def release(self) -> None:
+        """Keep nothing."""
+        self.kept = False
+
+    def on_routes(self, routes: Sequence[int]) -> ListOutcomes:
+        """Filter."""
+        return self._of(each for each in self.given if self._decision(each).route in routes)
+
+    def without(self, letters: Collection[str]) -> ListOutcomes:
+        """Filter."""
+        return self._of(each for each in self.given if self._decision(each).letter not in letters)
+
+    def letters(self, rejections: Rejections | None = None) -> ListOutcomes:
+        """Return dead letters, and those that rejected records become."""
+        details = rejections.details if rejections is not None else {}
+        dead = [each for each in self.given if each.reason]
+        dead += [replace(each, reason=REASON) for each in self.given if each.position in details]
+        return replace(self, given=dead, rejections=rejections)
+
+    def decisions(self) -> list[Decision]:
+        """Decide."""
+        return [replace(self._decision(each), key="") for each in self.given]
+
+    def keyed(self, keys: Collection[str] | None = None) -> list[Decision]:
+        """Decide."""
+        return [self._decision(each) for each in self.given if each.key and (keys is None or each.key in keys)]
+
+    def topics(self, sink: str) -> list[str]:
+        """Return the topics."""
+        return list({each.topic for each in self.given})
+
+    def to_topics(self, sink: str, topics: Collection[str]) -> list[tuple[str, Decision]]:
+        """Decide."""
+        return [(each.topic, self._decision(each)) for each in self.given if each.topic in topics]
+
+    def events(self, schema: pa.Schema) -> pa.Table:
+        """Return rows with a position."""
+        return pa.table({"position": pa.array([each.position for each in self.given], pa.string())})
+
+    def dead_letters(self) -> pa.Table:
+        """Return rows with a position, a reason and a detail."""
+        details = self.rejections.details if self.rejections is not None else {}
+        rows = [
+            {"position": each.position, "reason": each.reason, "detail": details.get(each.position, "")}
+            for each in self.given
+        ]
+        return pa.Table.from_pylist(rows, pa.schema([(name, pa.string()) for name in ("position", "reason", "detail")]))
+
+    def publish_events(self, sink: str) -> None:
+        """Publish."""
+        if sink in self.world.down:
+            raise SinkError(sink, "is away")
+        self.world.published.setdefault(sink, []).extend(each.number for each in self.given)
+
+    def publish_letters(self, sink: str) -> None:
+        """Publish."""
+        self.publish_events(sink)
+
+    def publish_all(self, sinks: Sequence[str]) -> None:
+        """Publish events to the first and letters to the last."""
+        self._of(each for each in self.given if not each.reason).publish_events(sinks[0])
+        self.letters().publish_letters(sinks[-1])
+
+    def spilled(self) -> Iterator[tuple[str, bytes]]:
+        """Spill nothing."""
+        return iter(())
+
+    def left_out(self) -> Iterator[tuple[str, bytes]]:
+        """Leave nothing out."""
+        return iter(())
+
+    def _of(self, given: Iterator[Given]) -> ListOutcomes:
+        return replace(self, given=list(given))
+
+    def _decision(self, each: Given) -> Decision:
+        route = self.plan.routes.letters("e", each.reason) if each.reason else each.route
+        letter = each.letter or f"{self.batch.query}-{each.position}"
+        return Decision(each.position, letter, route, "e", "" if each.reason else GOOD, each.reason, "", each.key)
+
+
+class ListPlan(LoadedPlan):
+    """A plan whose batches are :class:`ListRows`."""
+
+    __slots__ = ("world",)
+
+    def __init__(self, plan: Plan, world: World) -> None:
+        nothing: Any = None
+        super().__init__(plan, nothing, BatchWriter(plan, lambda sink, result: None))
+        self.world = world
+
+    def outcomes(self, rows: Any, batch: Batch, part: Part, *, arrived: bool) -> Any:
+        """Judge: what is condemned becomes a dead letter unseen."""
+        given: Sequence[Given] = rows.given
+        if part.condemned:
+            given = [replace(each, fails=False, reason="undecodable") for each in given]
+        return ListOutcomes(self.world, self.plan, batch, given)
+
+
+@dataclass(frozen=True)
+class ListRows:
+    """The rows of a source."""
+
+    given: tuple[Given, ...]
+    sparkSession: Any = field(default_factory=lambda: SimpleNamespace(sparkContext=_Context()))
+
+    def coalesce(self, number: int) -> ListRows:
+        """They are in one place."""
+        return self
+
+
+class _Context:
+    def getLocalProperty(self, name: str) -> None:
+        """No job runs."""
+
+
+def places(rows: ListRows, kind: str) -> pa.Table:
+    """Return where rows lie, as :func:`router.reading.extents.extents` does."""
+    numbers = [each.number for each in rows.given]
+    columns = {CHANNEL: ["u-0"] * len(numbers), NUMBERS[0]: [1] * len(numbers), NUMBERS[1]: numbers}
+    return pa.table({**columns, BYTES: [10] * len(numbers)})
+
+
+def rows_within(rows: ListRows, kind: str, ranges: Ranges) -> ListRows:
+    """Return the rows in these ranges, as :func:`router.reading.extents.within` does."""
+    kept = (each for each in rows.given if any(r.first <= (1, each.number) <= r.last for r in ranges))
+    return ListRows(tuple(kept), rows.sparkSession)
+
+
+def number_of(position: str) -> int:
+    """Return the number of a record."""
+    return int(position.rpartition("-")[2])
+
+
+def plan_of(routes: Sequence[str], *, kafka: bool = False, **dead: Any) -> Plan:
+    """Return a plan that sends every event to these sinks, and dead letters to ``dead``: a table, or else Kafka.
+
+    ``bus`` is a Kafka sink; all others are tables by their settings.
+    """
+    return _plan_of(tuple(routes), kafka, tuple(dead.items()))
+
+
+@functools.cache
+def _plan_of(routes: tuple[str, ...], kafka: bool, dead: tuple[tuple[str, Any], ...]) -> Plan:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        shop.write_catalog(folder, mended=True)
+        settings = shop.settings(folder, "http://127.0.0.1:9")
+        bus = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "t"}
+        settings["sinks"] = {
+            name: bus if kafka or name == "bus" else {"type": "table", "path": name} for name in (*routes, "dead")
+        }
+        settings["routes"] = [{"to": list(routes)}]
+        settings["dead_letters"] = {"sinks": ["dead"], **dict(dead)}
+        return Plan(load([str(folder / "catalog.json")]), settings_from_dict(settings, {}, folder))
+
+
+@contextmanager
+def dying(owner: type, name: str, when: str, nth: int = 1) -> Iterator[list[int]]:
+    """Let the process die before or after the *nth* call of a method; what is yielded has an entry for each call."""
+    function = getattr(owner, name)
+    calls: list[int] = []
+
+    @functools.wraps(function)
+    def fatal(*arguments: Any, **named: Any) -> Any:
+        calls.append(len(calls) + 1)
+        if len(calls) != nth:
+            return function(*arguments, **named)
+        if when == "after":
+            function(*arguments, **named)
+        raise Died
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(owner, name, fatal)
+        yield calls

@@ -1,0 +1,366 @@
+"""A batch that dies at each of its steps is written by the next process: once where commits are kept, nothing lost.
+
+Everything from Spark's callback on is the router's own: pins, notes, ledger and counts on the disk. Records, outcomes
+and sinks are lists (:mod:`tests.support.listed`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import pytest
+
+from router.batches import bounding, holding, pipeline
+from router.batches.holding import Draining, Holding
+from router.batches.journal import ASIDE, BatchJournal
+from router.batches.parts import BatchParts
+from router.batches.pipeline import Pipeline
+from router.judging.plan import Plan
+from router.reading import generations
+from router.reading.generations import Generation
+from router.sources.sources import INBOX
+from router.state.ledger import LetterLedger
+from router.state.notes import BatchNotes, Park
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
+from router.writing import writer
+from router.writing.rejections import REASON, sinks_of
+from router.writing.writer import BatchWriter
+from tests.support.listed import (
+    Died,
+    Given,
+    ListOutcomes,
+    ListPlan,
+    ListRows,
+    ListSink,
+    World,
+    dying,
+    places,
+    plan_of,
+    rows_within,
+)
+
+SINKS: Final = ("lake", "files", "bus", "hook")
+"""Two tables; Kafka by Spark; and one that keeps no commits."""
+KEPT: Final = ("lake", "files")
+WRITTEN: Final = {0, 1, 2, 3, 4, 7}
+LETTERS: Final = {3: REASON, 5: "no-match", 6: REASON}
+RECORDS: Final = ListRows(
+    tuple(
+        Given(n, reason="no-match" if n == 5 else "", key={3: "B", 5: "A", 6: "A", 7: "C"}.get(n, "")) for n in range(8)
+    )
+)
+"""5 is a dead letter, 6 waits for it, and the hook rejects 3."""
+POINTS: Final[tuple[tuple[type, str, int], ...]] = (
+    (ListOutcomes, "evaluate", 1),
+    (BatchJournal, "look", 1),
+    (BatchJournal, "pin", 1),
+    (BatchJournal, "set_aside", 1),
+    (BatchNotes, "block", 1),
+    (BatchJournal, "hold_back", 1),
+    (BatchWriter, "send_events", 1),
+    *((ListSink, "write", nth) for nth in (1, 2, 3, 4)),
+    (ListOutcomes, "publish_events", 1),
+    (BatchJournal, "spill", 1),
+    (BatchWriter, "send_letters", 1),
+    (BatchJournal, "settle", 1),
+    (ListOutcomes, "release", 1),
+    (BatchParts, "written", 1),
+    (BatchNotes, "release", 1),
+    (Metrics, "batch_done", 1),
+)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """What all processes of a test find."""
+    made = World(forgetful={"hook"}, rejecting={"hook": {3}})
+    monkeypatch.setattr(writer, "open_sink", made.open)
+    monkeypatch.setattr(pipeline, "extents", places)
+    monkeypatch.setattr(bounding, "within", rows_within)
+    monkeypatch.setattr(pipeline, "RETRY_FIRST", 0)
+    monkeypatch.setattr(holding, "RETRY_FIRST", 0.001)
+    return made
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    """A state folder of its own."""
+    with State.open(tmp_path / "state") as opened:
+        yield opened
+
+
+class Process:
+    """The one query of a router: it remembers nothing of the processes before it."""
+
+    def __init__(self, state: State, plan: Plan, world: World, generation: Generation) -> None:
+        self.loaded = ListPlan(plan, world)
+        self.plans = cast(Any, SimpleNamespace(active=plan, current=self.current, pinned=self.current))
+        self.metrics = Metrics(plan.settings.sinks, [])
+        status, plans = Status(), self.plans
+        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, status, lambda _: plan)
+
+    def current(self, *pinned: object) -> ListPlan:
+        """Return the plan that this process has loaded."""
+        return self.loaded
+
+    def batch(self, number: int = 0, rows: Any = RECORDS) -> None:
+        """Take a batch, as Spark hands it in."""
+        self.pipeline.batch(rows, number)
+
+    def counts(self) -> Counter[str]:
+        """Return the records by what they ended as."""
+        samples = (sample for metric in self.metrics.registry.collect() for sample in metric.samples)
+        found: Counter[str] = Counter()
+        for each in samples:
+            if each.name == "xrouter_records_total" and each.value:
+                found[each.labels["reason"] or each.labels["outcome"]] += int(each.value)
+        return found
+
+
+def assert_written(state: State, world: World) -> None:
+    """Every record is where it belongs: once where commits are kept, and at least once elsewhere."""
+    for name in KEPT:
+        assert Counter(world.numbers(name)) == Counter(WRITTEN)
+    assert set(world.numbers("hook")) == WRITTEN - {3}
+    assert set(world.published["bus"]) == WRITTEN
+    letters = world.letters()
+    assert {n: row["reason"] for n, row in letters.items()} == LETTERS
+    assert sinks_of(letters[3]["detail"]) == ("hook",)
+    assert sinks_of(letters[6]["detail"]) == SINKS
+    with LetterLedger.open(state.root, create=False) as ledger:
+        assert sorted(ledger.order.heads()) == ["A", "B"]
+        assert len(ledger.order.numbers()) == 3
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("owner", "name", "nth"), POINTS, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_dying_at_each_step_loses_and_doubles_nothing(
+    state: State, world: World, owner: type, name: str, nth: int, when: str
+) -> None:
+    plan = plan_of(SINKS, order="park")
+    generation = generations.begin(state, INBOX, ())
+    with dying(owner, name, when, nth), pytest.raises(Died):
+        Process(state, plan, world, generation).batch()
+    process = Process(state, plan, world, generation)
+    process.batch()
+    assert_written(state, world)
+    assert process.counts() == Counter({"routed": 5, "no-match": 1, REASON: 2})
+    assert len(world.published["bus"]) <= 2 * len(WRITTEN)
+    # As when Spark's own commit is lost: all is known already.
+    Process(state, plan, world, generation).batch()
+    assert_written(state, world)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(BatchJournal, "pin"), (BatchWriter, "send_all"), (ListOutcomes, "publish_events"), (BatchJournal, "spill")],
+)
+def test_dying_in_one_pass_loses_nothing(state: State, world: World, owner: type, name: str, when: str) -> None:
+    plan = plan_of(["bus"], kafka=True)
+    generation = generations.begin(state, INBOX, ())
+    with dying(owner, name, when), pytest.raises(Died):
+        Process(state, plan, world, generation).batch()
+    process = Process(state, plan, world, generation)
+    process.batch()
+    assert set(world.published["bus"]) == set(range(8)) - {5}
+    assert set(world.published["dead"]) == {5}
+    assert process.counts() == Counter({"routed": 7, "no-match": 1})
+
+
+def test_nothing_is_written_before_the_pin(state: State, world: World) -> None:
+    plan = plan_of(SINKS, order="park")
+    generation = generations.begin(state, INBOX, ())
+    with dying(BatchJournal, "pin", "before"), pytest.raises(Died):
+        Process(state, plan, world, generation).batch()
+    assert state.pinned(INBOX, 0) is None
+    assert not world.published and not any(sink.rows for sink in world.sinks.values())
+    with dying(BatchJournal, "pin", "after"), pytest.raises(Died):
+        Process(state, plan, world, generation).batch()
+    assert state.pinned(INBOX, 0) == plan.id
+    assert not world.published and not any(sink.rows for sink in world.sinks.values())
+
+
+def test_letters_are_written_after_all_events(state: State, world: World) -> None:
+    plan = plan_of(SINKS)
+    world.down = {"hook"}
+    process = Process(state, plan, world, generations.begin(state, INBOX, ()))
+    with dying(Holding, "_wait", "before"), pytest.raises(Died):
+        process.batch()
+    assert world.numbers("lake") and world.published["bus"]
+    assert not world.letters()
+
+
+def test_a_sink_that_has_its_share_is_not_asked_again_while_another_holds_the_batch(state: State, world: World) -> None:
+    plan = plan_of(["bus", "lake", "hook"])
+    world.down = {"hook"}
+    generation = generations.begin(state, INBOX, ())
+    process = Process(state, plan, world, generation)
+    with dying(Holding, "_note", "after", 3), pytest.raises(Died):
+        process.batch()
+    held = BatchNotes(state.batches).held(INBOX, 0, generation.id)
+    assert held is not None and (held.sink, held.taken) == ("hook", ("bus", "lake"))
+    world.down = set()
+    process.batch()
+    once = Counter(set(range(8)) - {5})
+    assert Counter(world.published["bus"]) == Counter(world.numbers("lake")) == once
+    assert BatchNotes(state.batches).held(INBOX, 0, generation.id) is None
+
+
+def test_a_drain_ends_a_held_batch_and_a_batch_to_come(state: State, world: World) -> None:
+    plan = plan_of(SINKS)
+    world.down = {"lake"}
+    process = Process(state, plan, world, generations.begin(state, INBOX, ()))
+    process.pipeline.drain()
+    with pytest.raises(Draining):
+        process.batch()
+    assert state.pinned(INBOX, 0) is None
+
+
+def test_the_breaker_holds_a_batch_unwritten_until_it_is_pinned(state: State, world: World) -> None:
+    generation = generations.begin(state, INBOX, ())
+    strict = plan_of(SINKS, max_ratio=0.1)
+    process = Process(state, strict, world, generation)
+    with dying(Holding, "_wait", "before"), pytest.raises(Died):
+        process.batch()
+    held = BatchNotes(state.batches).held(INBOX, 0, generation.id)
+    assert held is not None and held.sink == "" and "1 of 8 records" in held.reason
+    assert state.pinned(INBOX, 0) is None and not world.published
+    # Another plan judges it anew, and what is pinned to it is not looked at again.
+    with dying(BatchJournal, "pin", "after"), pytest.raises(Died):
+        Process(state, plan_of(SINKS), world, generation).batch()
+    Process(state, strict, world, generation).batch()
+    assert set(world.letters()) == {3, 5}
+
+
+def test_another_plan_ends_the_wait_of_the_breaker(state: State, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    strict, lenient = plan_of(SINKS, max_ratio=0.1), plan_of(SINKS, max_ratio=0.5)
+    process = Process(state, strict, world, generations.begin(state, INBOX, ()))
+    looks: list[float] = []
+
+    def look(seconds: float) -> None:
+        looks.append(seconds)
+        process.plans.active, process.loaded = lenient, ListPlan(lenient, world)
+
+    monkeypatch.setattr(Holding, "breathe", lambda self, seconds: look(seconds))
+    process.batch()
+    assert len(looks) == 1
+    assert set(world.letters()) == {3, 5}
+
+
+ASIDE_POINTS: Final[tuple[tuple[type, str, int], ...]] = (
+    *((BatchJournal, name, 1) for name in ("look", "pin", "set_aside", "hold_back", "spill", "settle")),
+    (BatchNotes, "park", 1),
+    (BatchWriter, "withhold_events", 1),
+    (BatchWriter, "send_letters", 1),
+    (ListSink, "write", 1),
+    (Metrics, "batch_done", 1),
+)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("owner", "name", "nth"), ASIDE_POINTS, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_dying_while_a_batch_is_set_aside_names_the_same_sinks(
+    state: State, world: World, owner: type, name: str, nth: int, when: str
+) -> None:
+    plan = plan_of(SINKS, order="park")
+    generation = generations.begin(state, INBOX, ())
+    world.down = {"hook"}
+    with dying(Holding, "_wait", "before"), pytest.raises(Died):
+        Process(state, plan, world, generation).batch()
+    notes = BatchNotes(state.batches)
+    notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
+    with dying(owner, name, when, nth), pytest.raises(Died):
+        Process(state, plan, world, generation).batch()
+    process = Process(state, plan, world, generation)
+    process.batch()
+    letters = world.letters()
+    assert {n: sinks_of(row["detail"]) for n, row in letters.items()} == {
+        5: (),
+        6: SINKS,
+        **dict.fromkeys(WRITTEN, ("hook",)),
+    }
+    assert ASIDE in letters[0]["detail"]
+    assert Counter(world.numbers("lake")) == Counter(world.published["bus"]) == Counter(WRITTEN)
+    assert not world.numbers("hook")
+    assert process.counts() == Counter({REASON: 7, "no-match": 1})
+    order = notes.parked(INBOX, 0, generation.id)
+    assert order is not None and set(order.lacking or ()) == {"hook"}
+
+
+def test_an_order_ends_the_wait_for_a_sink(state: State, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    generation = generations.begin(state, INBOX, ())
+    process = Process(state, plan_of(SINKS), world, generation)
+    world.down = {"lake"}
+    notes = BatchNotes(state.batches)
+
+    def look(seconds: float) -> None:
+        notes.park(INBOX, 0, Park(generation.id, "2026-01-02T03:04:05Z"))
+
+    monkeypatch.setattr(Holding, "breathe", lambda self, seconds: look(seconds))
+    process.batch()
+    assert {sinks_of(row["detail"]) for row in world.letters().values()} == {(), SINKS}
+
+
+POISONED: Final = ListRows(tuple(Given(n, fails=n == 4, reason="no-match" if n == 5 else "") for n in range(12)))
+
+
+def assert_all_but_one(world: World) -> None:
+    """Every record is where it belongs, and the one that fails is a dead letter."""
+    good = set(range(12)) - {4, 5}
+    for name in KEPT:
+        assert Counter(world.numbers(name)) == Counter(good)
+    assert set(world.published["bus"]) == good
+    assert {n: row["reason"] for n, row in world.letters().items()} == {4: "undecodable", 5: "no-match"}
+
+
+def test_the_record_that_fails_is_found_and_the_rest_is_written_once(state: State, world: World) -> None:
+    world.rejecting = {}
+    process = Process(state, plan_of(SINKS), world, generations.begin(state, INBOX, ()))
+    process.batch(rows=POISONED)
+    assert_all_but_one(world)
+    assert Counter(world.published["bus"]) == Counter(set(range(12)) - {4, 5})
+    assert process.counts() == Counter({"routed": 10, "no-match": 1, "undecodable": 1})
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("owner", "name"), [(BatchNotes, "note_parts"), (ListSink, "write"), (BatchParts, "divide")])
+def test_dying_anywhere_between_parts_doubles_nothing(
+    state: State, world: World, owner: type, name: str, when: str
+) -> None:
+    world.rejecting = {}
+    generation = generations.begin(state, INBOX, ())
+    plan = plan_of(SINKS)
+    deaths = 0
+    while True:
+        process = Process(state, plan, world, generation)
+        with dying(owner, name, when, nth=deaths + 1):  # Each comes a little further than the one before it.
+            try:
+                process.batch(rows=POISONED)
+                break
+            except Died:
+                deaths += 1
+    assert deaths
+    assert_all_but_one(world)
+    assert process.counts() == Counter({"routed": 10, "no-match": 1, "undecodable": 1})
+
+
+def test_what_has_the_whole_batch_does_not_get_its_parts(state: State, world: World) -> None:
+    generation = generations.begin(state, INBOX, ())
+    plan = plan_of(SINKS)
+    with dying(ListOutcomes, "publish_events", "before"), pytest.raises(Died):
+        Process(state, plan, world, generation).batch()
+    assert set(world.numbers("lake")) == set(range(8)) - {5}
+    parts = BatchParts.of(BatchNotes(state.batches), INBOX, 0, generation.id)
+    parts.cut(places(RECORDS, "inbox"), 3)
+    process = Process(state, plan, world, generation)
+    process.batch()
+    assert Counter(world.numbers("lake")) == Counter(set(range(8)) - {5})
+    assert set(world.letters()) == {3, 5}
+    assert process.counts() == Counter({"routed": 6, "no-match": 1, REASON: 1})

@@ -1,0 +1,147 @@
+"""A replay that dies at each of its steps is finished by the next one: every record once where commits are kept."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import pytest
+
+from router.batches import holding
+from router.letters.letter import Letter
+from router.replay import replaying
+from router.replay.replaying import Interrupted, Replayer, ReplayJournal, Summary
+from router.state.ledger import LetterLedger, PendingReplay
+from router.writing import writer
+from router.writing.writer import BatchWriter
+from tests.support.listed import Died, Given, ListOutcomes, ListPlan, ListRows, ListSink, World, dying, plan_of
+
+SINKS: Final = ("lake", "files", "hook")
+WHEN: Final = datetime(2026, 1, 2, tzinfo=UTC)
+GIVEN: Final = tuple(
+    Given(n, reason="no-match" if n == 2 else "", letter=f"letter-{n}", key={2: "A", 3: "A"}.get(n, ""))
+    for n in range(6)
+)
+"""2 stays dead and 3 waits for it; the hook rejects 4."""
+LETTERS: Final = tuple(
+    Letter(each.letter, "no-match", "", (), "e", "HTTP", {}, None, "epoch", each.position, None, None, 1)
+    for each in GIVEN
+)
+POINTS: Final[tuple[tuple[type, str, int], ...]] = (
+    (ListOutcomes, "evaluate", 1),
+    (ReplayJournal, "hold_back", 1),
+    (BatchWriter, "send_events", 1),
+    *((ListSink, "write", nth) for nth in (1, 2, 3)),
+    (ReplayJournal, "settle", 1),
+    (LetterLedger, "finish", 1),
+    (LetterLedger, "park", 1),
+)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """What all replays of a test find."""
+    made = World(forgetful={"hook"}, rejecting={"hook": {4}})
+    given = {each.letter: each for each in GIVEN}
+    monkeypatch.setattr(writer, "open_sink", made.open)
+    monkeypatch.setattr(replaying, "load", lambda spark, plan, counted: ListPlan(plan, made))
+    monkeypatch.setattr(replaying, "rows_of", lambda letters: ListRows(tuple(given[each.id] for each in letters)))
+    monkeypatch.setattr(holding, "RETRY_FIRST", 0.001)
+    return made
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[LetterLedger]:
+    """A ledger in which two letters are of one key."""
+    with LetterLedger.open(tmp_path) as opened:
+        opened.order.arrived([("A", "letter-2"), ("A", "letter-3")])
+        yield opened
+
+
+def replay(ledger: LetterLedger, summary: Summary, stop: threading.Event | None = None) -> None:
+    """Replay what is pending, in a process that remembers nothing."""
+    pending = ledger.pending()
+    assert pending is not None
+    spark = cast(Any, SimpleNamespace(createDataFrame=lambda rows: rows))
+    letters = [each for each in LETTERS if each.id in pending.letters]
+    held = threading.Event() if stop is None else stop
+    replayer = Replayer(spark, ledger, held, lambda reason, seconds: held.set())
+    replayer.replay(plan_of(SINKS, max_replays=2), pending, letters, summary)
+
+
+def begun(ledger: LetterLedger, letters: tuple[Letter, ...] = LETTERS, sinks: tuple[str, ...] = ()) -> PendingReplay:
+    """Begin a batch, as whoever chose the letters does."""
+    plan = plan_of(SINKS, max_replays=2)
+    pending = PendingReplay(ledger.next_number(), plan.id, tuple(each.id for each in letters), sinks)
+    ledger.begin(pending)
+    return pending
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("owner", "name", "nth"), POINTS, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_dying_at_each_step_leaves_every_record_once(
+    ledger: LetterLedger, world: World, owner: type, name: str, nth: int, when: str
+) -> None:
+    begun(ledger)
+    with dying(owner, name, when, nth), pytest.raises(Died):
+        replay(ledger, Summary())
+    if ledger.pending() is not None:
+        replay(ledger, Summary())
+    assert ledger.pending() is None
+    sent = {0, 1, 4, 5}
+    assert Counter(world.numbers("lake")) == Counter(world.numbers("files")) == Counter(sent)
+    assert set(world.numbers("hook")) == sent - {4}
+    assert not world.letters()
+    standing = ledger.standing(each.id for each in LETTERS)
+    assert {letter for letter, known in standing.items() if known == "replayed"} == {"letter-0", "letter-1", "letter-5"}
+    entries = ledger.entries(["letter-2", "letter-3", "letter-4"])
+    assert {letter: entry.attempts for letter, entry in entries.items()} == {"letter-2": 1, "letter-4": 1}
+
+
+def test_what_a_replay_did_is_told(ledger: LetterLedger, world: World) -> None:
+    summary = Summary()
+    begun(ledger)
+    replay(ledger, summary)
+    assert (summary.routed.total(), summary.dead, summary.held) == (3, Counter({"no-match": 1, "sink-rejected": 1}), 1)
+    # Again, the rejected one to the sink alone that lacks it; the second failure parks it.
+    begun(ledger, LETTERS[4:5], ("hook",))
+    replay(ledger, summary)
+    assert summary.parked == 1
+    assert world.numbers("lake").count(4) == 1
+
+
+def test_a_sink_that_is_away_holds_the_batch_until_it_is_back_or_somebody_ends_it(
+    ledger: LetterLedger, world: World
+) -> None:
+    begun(ledger)
+    world.down = {"hook"}
+    with pytest.raises(Interrupted):
+        replay(ledger, Summary())
+    assert ledger.pending() is not None
+    assert set(world.numbers("lake")) == {0, 1, 4, 5}
+
+    class Waiting(threading.Event):
+        """What an interrupted wait asks; the sink comes back meanwhile."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            world.down = set()
+            return False
+
+    replay(ledger, Summary(), Waiting())
+    assert Counter(world.numbers("lake")) == Counter({0, 1, 4, 5})
+    assert set(world.numbers("hook")) == {0, 1, 5}
+
+
+def test_letters_that_are_gone_settle_the_batch(ledger: LetterLedger, world: World) -> None:
+    pending = begun(ledger)
+    summary = Summary()
+    Replayer(cast(Any, None), ledger, threading.Event(), lambda reason, seconds: None).replay(
+        plan_of(SINKS), pending, (), summary
+    )
+    assert ledger.pending() is None
+    assert summary.gone == len(LETTERS)
