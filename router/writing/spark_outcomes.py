@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
@@ -101,14 +102,14 @@ class SparkOutcomes:
             "data": F.col("body"),
             "message": F.col("m.message"),
             "endpoint": F.col("m.endpoint"),
-            "epoch": F.lit(self._plan.epoch),
             "position": F.col("position"),
             "protocol": F.col("protocol"),
             "context": F.col("m.context"),
             "received": F.col("received"),
             AMBIGUOUS: F.col("m.ambiguous"),
         }
-        return _table(self._rows.withColumn("e", event_column(self._batch.kind)), columns, schema)
+        rows = self._rows.withColumn("e", event_column(self._batch.kind))
+        return _table(rows, columns, schema, epoch=self._plan.epoch)
 
     def dead_letters(self) -> pa.Table:
         from pyspark.sql import functions as F
@@ -120,13 +121,11 @@ class SparkOutcomes:
             "protocol": F.col("protocol"),
             "native": native_column(self._batch.kind),
             "body": F.col("body"),
-            "epoch": F.lit(self._plan.epoch),
             "position": F.col("position"),
             "received": F.col("received"),
-            "failed": F.lit(self._batch.failed).cast("timestamp"),
-            "attempts": F.lit(1),
         }
-        return _table(self._rows, columns, DEAD_LETTER)
+        failed = datetime.fromisoformat(self._batch.failed)
+        return _table(self._rows, columns, DEAD_LETTER, epoch=self._plan.epoch, failed=failed, attempts=1)
 
     def publish_events(self, sink: str) -> None:
         from pyspark.sql import functions as F
@@ -224,8 +223,12 @@ def _on_routes(numbers: Sequence[int]) -> Column:
     return F.col("m.route").isin(*numbers)
 
 
-def _table(rows: DataFrame, columns: dict[str, Column], schema: pa.Schema) -> pa.Table:
-    table = rows.select(*(columns[name].alias(name) for name in schema.names)).toArrow()
+def _table(rows: DataFrame, columns: dict[str, Column], schema: pa.Schema, **same: Any) -> pa.Table:
+    """Return the columns as a table; *same* are the values of columns that are the same in every row."""
+    # They stay out of the plan: Spark writes an instant into generated code, and would compile each batch anew.
+    table = rows.select(*(columns[name].alias(name) for name in schema.names if name not in same)).toArrow()
+    for name, value in same.items():
+        table = table.append_column(name, pa.repeat(pa.scalar(value, schema.field(name).type), table.num_rows))
     return table.select(schema.names).cast(schema)
 
 

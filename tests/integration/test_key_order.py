@@ -257,6 +257,7 @@ def test_a_batch_that_is_repeated_holds_back_the_same_records(
 
 
 @pytest.mark.spark
+@pytest.mark.full
 def test_a_batch_that_is_set_aside_blocks_its_keys(spark: SparkSession, state: State, tmp_path: Path) -> None:
     with Webhook(lambda request: Answer()) as hook:
         plan = plan_of(tmp_path, hook.url)

@@ -99,6 +99,7 @@ def test_the_records_that_fail_are_found_and_the_rest_goes_on(
     assert line.status.ready()[1]["queries"][INBOX]["state"] == "running"
 
 
+@pytest.mark.full
 def test_what_has_the_whole_batch_does_not_get_its_parts(
     spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +125,7 @@ def test_what_has_the_whole_batch_does_not_get_its_parts(
     assert sent == Counter(n for n in good if n != 7)
 
 
+@pytest.mark.full
 def test_crashes_between_and_inside_parts_double_nothing(
     spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
