@@ -41,7 +41,7 @@ def demonstrate(console: Terminal, keep: Path | None = None) -> bool:
     with _folder(keep) as folder:
         samples = files("catalog") / "samples"
         (folder / CATALOG).write_bytes((samples / CATALOG).read_bytes())
-        (folder / CONFIG).write_bytes((files("router") / "demo" / CONFIG).read_bytes())
+        (folder / CONFIG).write_bytes((files("router.commands.demo") / CONFIG).read_bytes())
         results = _results(console, folder)
         show(console, results)
         if keep is not None:
