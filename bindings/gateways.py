@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from bindings.inbox.frames import InboxRow
+from bindings.parts import InboxRow
 
 
 @dataclass(frozen=True, slots=True)

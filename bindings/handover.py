@@ -18,7 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from bindings.backoff import Backoff
 from bindings.gateways import RowStore
 from bindings.inbox.errors import InboxError, InboxRowError
-from bindings.inbox.frames import InboxRow
+from bindings.parts import InboxRow
 
 GROUP_ROWS: Final = 5_000
 GROUP_BYTES: Final = 8 * 2**20

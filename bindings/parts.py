@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -41,6 +42,21 @@ class Part(NamedTuple):
 
 
 Parts = Sequence[Part]
+
+
+@dataclass(frozen=True, slots=True)
+class InboxRow:
+    """One native record, taken apart.
+
+    ``received`` is the arrival in microseconds since 1970 UTC. ``properties`` keep order and repeats; a part
+    without a value is a header without one. ``body`` None means that there is none.
+    """
+
+    endpoint: str
+    protocol: str
+    received: int
+    properties: Sequence[Part]
+    body: bytes | None = None
 
 
 class Shape(NamedTuple):

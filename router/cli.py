@@ -15,7 +15,6 @@ from typing import Annotated, Final
 
 import typer
 
-from bindings.kafka.client import KafkaUnreachable
 from catalog.errors import CatalogError, DocumentError
 from router.errors import BrokerUnreachable, CatalogUnavailable, RouterError
 from router.lazy import HELP, lazy_group
@@ -106,6 +105,9 @@ def _told(error: Exception) -> tuple[str, str, int]:
         return str(error), error.hint, CatalogUnavailable("").exit_code
     if isinstance(error, CatalogError):
         return str(error), "", 1
+    # Here, since Kafka's client takes long to load and most commands never ask it.
+    from bindings.kafka.client import KafkaUnreachable
+
     if isinstance(error, KafkaUnreachable):
         return str(error), "check the address, and that the broker runs", BrokerUnreachable("").exit_code
     if isinstance(error, _UsageError):

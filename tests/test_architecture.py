@@ -95,15 +95,24 @@ def test_catalog_and_codecs_know_no_spark_and_no_client(path: Path) -> None:
     assert not wrong, f"{name_of(path)} imports (name: line) {wrong}"
 
 
+def loaded_by(modules: Sequence[str], unwanted: set[str]) -> str:
+    """Import *modules* in a process of their own, and return which *unwanted* ones were loaded by the way."""
+    script = (
+        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
+        f"sys.exit(' '.join(sorted({unwanted!r} & sys.modules.keys())) or 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return done.stderr
+
+
 def test_importing_catalog_and_codecs_loads_no_spark() -> None:
     wanted = [path for path in SOURCES if room_of(path) == "catalog" or path.name == "codec.py"]
     modules = [name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in wanted]
-    script = (
-        f"import importlib, sys\nfor name in {modules!r}: importlib.import_module(name)\n"
-        f"sys.exit(' '.join(sorted({SPARK | CLIENTS!r} & sys.modules.keys())) or 0)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, f"loaded by way of catalog or a codec: {done.stderr}"
+    assert not loaded_by(modules, SPARK | CLIENTS)
+
+
+def test_the_command_line_and_settings_start_without_columns_spark_and_clients() -> None:
+    assert not loaded_by(["router.cli", "router.settings"], SPARK | CLIENTS | {"numpy", "pyarrow"})
 
 
 @every_file

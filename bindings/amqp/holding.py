@@ -13,7 +13,7 @@ from bindings.amqp.dialing import reconnecting
 from bindings.amqp.inlet import Inlet
 from bindings.gateways import GatewayCounters, RowStore
 from bindings.handover import Handover
-from bindings.inbox import InboxRow
+from bindings.parts import InboxRow
 
 EAGER: Final = 250
 """So many messages go to the store while it has others; every group costs two changes of threads, and a frame."""

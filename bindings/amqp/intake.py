@@ -23,7 +23,7 @@ from bindings.amqp.inlet import Inlet
 from bindings.amqp.mailbox import Mailbox
 from bindings.amqp.sections import row_of
 from bindings.gateways import GatewayCounters, Limits, RowStore, Subscription
-from bindings.inbox import InboxRow
+from bindings.parts import InboxRow
 
 OPEN_LIMIT_SECONDS: Final = 30.0
 CLOSE_LIMIT_SECONDS: Final = 2.0

@@ -13,8 +13,7 @@ import msgspec
 from bindings.amqp.forms import TYPES, json_text, name, part
 from bindings.amqp.plain import binary, fields, texts
 from bindings.amqp.values import MalformedValue, Typed, read_value
-from bindings.inbox import InboxRow
-from bindings.parts import JSON_KIND, Part
+from bindings.parts import JSON_KIND, InboxRow, Part
 
 PROTOCOL: Final = "AMQP/1.0"
 UNDECODABLE: Final = "undecodable"

@@ -21,7 +21,8 @@ from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.problems import HttpProblem, Reply, unavailable
 from bindings.http.request import Head, parts_of_request
 from bindings.http.routing import PathRoutes, RouteMatch
-from bindings.inbox import InboxError, InboxRow, InboxRowError
+from bindings.inbox import InboxError, InboxRowError
+from bindings.parts import InboxRow
 
 BODY_METHODS: Final = frozenset(("POST", "PUT", "PATCH"))
 """Methods whose requests say how long their body is, or are answered 411."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bindings.inbox.errors import InboxClosed, InboxDamaged, InboxError, InboxFormatError, InboxFull, InboxRowError
-from bindings.inbox.frames import InboxRow
 from bindings.inbox.inbox import Inbox
 from bindings.inbox.space import InboxLimits
 
@@ -15,6 +14,5 @@ __all__ = [
     "InboxFormatError",
     "InboxFull",
     "InboxLimits",
-    "InboxRow",
     "InboxRowError",
 ]

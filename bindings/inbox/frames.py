@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.inbox.errors import InboxRowError
-from bindings.parts import Part
+from bindings.parts import InboxRow
 
 MAX_PAYLOAD: Final = 2**30
 """Largest payload in bytes; keeps every 32-bit Arrow offset and the header's length field valid."""
@@ -40,21 +40,6 @@ SCHEMA: Final = pa.schema(
 _MAGIC: Final = b"XRF1"
 _HEADER: Final = struct.Struct("<4sIIIQ8x")
 _CHECKED: Final = struct.Struct("<IIQ")
-
-
-@dataclass(frozen=True, slots=True)
-class InboxRow:
-    """One native record, taken apart.
-
-    ``received`` is the arrival in microseconds since 1970 UTC. ``properties`` keep order and repeats (see
-    :mod:`bindings.parts`); a part without a value is a header without one. ``body`` None means that there is none.
-    """
-
-    endpoint: str
-    protocol: str
-    received: int
-    properties: Sequence[Part]
-    body: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)

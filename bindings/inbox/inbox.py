@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Final
 
 from bindings.inbox.compaction import Compactor
-from bindings.inbox.frames import InboxRow
 from bindings.inbox.layout import open_layout
 from bindings.inbox.log import PartitionLog
 from bindings.inbox.segments import partition_directory, segments_in
 from bindings.inbox.space import InboxLimits, Space
+from bindings.parts import InboxRow
 
 DEFAULT_PARTITIONS: Final = 2
 ORDER_KEYS: Final = frozenset(("path", "topic_name", "topic", "subject", "properties.subject"))

@@ -22,10 +22,11 @@ import pyarrow as pa
 from bindings.background import count_fault
 from bindings.inbox.ends import End, EndFile
 from bindings.inbox.errors import InboxClosed, InboxError, InboxFull, InboxRowError
-from bindings.inbox.frames import InboxRow, batch_of, encode, seed_of
+from bindings.inbox.frames import batch_of, encode, seed_of
 from bindings.inbox.recovery import recover
 from bindings.inbox.segments import segment_path
 from bindings.inbox.space import InboxLimits, Space
+from bindings.parts import InboxRow
 from bindings.private import FILE_MODE, sync_path
 
 GROUP_ROWS: Final = 10_000

@@ -17,10 +17,10 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from bindings.background import Background
 from bindings.inbox.errors import InboxClosed, InboxError, InboxFull, InboxRowError
-from bindings.inbox.frames import InboxRow
 from bindings.inbox.inbox import ORDER_KEYS
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.selectors import FirstBytes, Text
+from bindings.parts import InboxRow
 from catalog.values import YEAR_10000
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from typing import Final
 from bindings.backoff import Backoff
 from bindings.gateways import Connection, GatewayCounters, Limits, RowStore, Subscription
 from bindings.handover import Handover
-from bindings.inbox import InboxRow
 from bindings.mqtt.alarm import Alarm
 from bindings.mqtt.connecting import Connector, LinkError, connector_of
 from bindings.mqtt.link import Link
 from bindings.mqtt.messages import Delivery, Version, row_of
 from bindings.mqtt.subscribing import Copies, Subscriber, Table, Tables
+from bindings.parts import InboxRow
 
 _ROUND_SECONDS: Final = 1.0
 """Longest wait of the thread: what needs no waking, such as pings, is looked after that often."""

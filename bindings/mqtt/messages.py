@@ -10,8 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final, Literal, NamedTuple
 
-from bindings.inbox.frames import InboxRow
-from bindings.parts import BINARY_KIND, JSON_KIND, Part
+from bindings.parts import BINARY_KIND, JSON_KIND, InboxRow, Part
 
 Version = Literal["MQTT/5.0", "MQTT/3.1.1"]
 

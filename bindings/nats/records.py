@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from bindings.inbox.frames import InboxRow
 from bindings.nats.headers import headers_of
-from bindings.parts import JSON_KIND, Part
+from bindings.parts import JSON_KIND, InboxRow, Part
 from catalog.values import whole_number
 
 PROTOCOL: Final = "NATS"

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from bindings.backoff import Backoff
 from bindings.gateways import RowStore
 from bindings.handover import Handover
-from bindings.inbox.frames import InboxRow
+from bindings.parts import InboxRow
 
 _LOWEST_SECONDS: Final = 0.1
 _HIGHEST_SECONDS: Final = 2.0

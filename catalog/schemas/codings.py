@@ -9,8 +9,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
 
-import pyarrow as pa
-
 from catalog.schemas.bodies import fault
 from catalog.schemas.contract import MAX_BODY_BYTES, SchemaFault
 from catalog.schemas.families import family_of
@@ -55,6 +53,8 @@ def encoded(body: bytes, coding: str) -> bytes:
     names = [name.strip().lower() for name in coding.split(",") if name.strip() and name.strip().lower() != "identity"]
     if not all(name in _DECODERS for name in names):
         return body
+    import pyarrow as pa
+
     for name in names:
         if name == "deflate":
             body = zlib.compress(body)
@@ -80,6 +80,8 @@ def behind_frame(body: bytes, family: str) -> bytes | None:
 
 def _streamed(codec: str) -> Callable[[bytes], Iterator[bytes]]:
     def pieces(body: bytes) -> Iterator[bytes]:
+        import pyarrow as pa
+
         with pa.CompressedInputStream(pa.BufferReader(body), codec) as stream:
             while piece := stream.read(_PIECE):
                 yield piece

@@ -32,11 +32,12 @@ from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, Gateway, Limits, RowStore, Subscription
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.routing import HttpRoute
-from bindings.inbox import Inbox, InboxLimits, InboxRow
+from bindings.inbox import Inbox, InboxLimits
 from bindings.mqtt.gateway import MqttGateway
 from bindings.nats.gateway import NatsGateway
 from bindings.nats.publisher import NatsPublisher
 from bindings.nats.publisher import OutMessage as NatsMessage
+from bindings.parts import InboxRow
 from tests.benchmarks.http_load import Load, load
 from tests.benchmarks.machine import machine
 from tests.support.amqp_client import queue_name

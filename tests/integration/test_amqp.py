@@ -16,7 +16,8 @@ from bindings.amqp import codec
 from bindings.amqp.outgoing import OutMessage
 from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, Subscription
-from bindings.inbox import Inbox, InboxRow
+from bindings.inbox import Inbox
+from bindings.parts import InboxRow
 from bindings.protocols import BINDINGS
 from bindings.sending import Unsettled
 from tests.support.amqp_client import (

@@ -24,8 +24,9 @@ from bindings.gateways import GatewayError
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.limits import ServerLimits
 from bindings.http.routing import HttpRoute, PathRoutes
-from bindings.inbox import Inbox, InboxLimits, InboxRow
+from bindings.inbox import Inbox, InboxLimits
 from bindings.inbox.view import InboxView
+from bindings.parts import InboxRow
 from catalog import load as catalog_load
 from router.intake.intake import Intake, local_store
 from router.judging.plan import Plan

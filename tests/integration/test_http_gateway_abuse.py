@@ -27,7 +27,7 @@ from bindings.http.connections import address_group
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.limits import ServerLimits
 from bindings.http.routing import HttpRoute, PathRoutes
-from bindings.inbox import InboxRow
+from bindings.parts import InboxRow
 from tests.support.http_strictness import GOOD, POST, REFUSED, TAKEN
 from tests.support.waiting import wait_until
 

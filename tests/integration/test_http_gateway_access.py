@@ -17,7 +17,7 @@ from bindings.gateways import GatewayError
 from bindings.http.access import Access
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.routing import HttpRoute
-from bindings.inbox import InboxRow
+from bindings.parts import InboxRow
 from router.errors import ConfigError
 from router.intake.intake import server_settings
 from router.settings import load_settings

@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from bindings.inbox import Inbox, InboxDamaged, InboxFormatError, InboxLimits, InboxRow
+from bindings.inbox import Inbox, InboxDamaged, InboxFormatError, InboxLimits
 from bindings.inbox.compaction import compact
 from bindings.inbox.offsets import InboxPosition, shares
 from bindings.inbox.segments import segment_path, segments_in
 from bindings.inbox.stream import NAME, SPARK_SCHEMA, InboxDataSource, InboxStreamReader
 from bindings.inbox.view import READ_SCHEMA, InboxView
-from bindings.parts import Part
+from bindings.parts import InboxRow, Part
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

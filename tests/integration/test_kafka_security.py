@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from bindings.inbox import InboxRow
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.login import SaslLogin
 from bindings.kafka.store import KafkaStore
-from bindings.parts import Part
+from bindings.parts import InboxRow, Part
 from router.settings import Settings, settings_from_dict
 from router.sources.clusters import inbox_client
 from tests.support.authority import Authority, Pair

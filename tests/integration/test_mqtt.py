@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from bindings.gateways import Connection, GatewayError, Limits, Login, Subscription, Tls
-from bindings.inbox import InboxRow
 from bindings.mqtt.messages import Version
+from bindings.parts import InboxRow
 from bindings.protocols import BINDINGS
 from tests.support.authority import Authority
 from tests.support.counts import Counts

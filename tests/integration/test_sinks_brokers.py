@@ -14,8 +14,7 @@ from bindings.amqp.gateway import AmqpGateway
 from bindings.gateways import Connection, Gateway, Limits, Subscription
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.routing import HttpRoute
-from bindings.inbox import InboxRow
-from bindings.parts import first
+from bindings.parts import InboxRow, first
 from bindings.protocols import BINDINGS
 from catalog.load import load
 from catalog.model import Catalog

@@ -20,7 +20,8 @@ from bindings.amqp.holding import EAGER
 from bindings.amqp.outgoing import OutMessage
 from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, Limits, Subscription
-from bindings.inbox import Inbox, InboxRow
+from bindings.inbox import Inbox
+from bindings.parts import InboxRow
 from bindings.sending import Unsettled
 from tests.support.amqp_client import depth, queue_name
 from tests.support.amqp_gateway import ENDPOINT, HeldStore, running, stored

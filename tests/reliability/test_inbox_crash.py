@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from bindings.inbox import Inbox, InboxFull, InboxLimits, InboxRow
+from bindings.inbox import Inbox, InboxFull, InboxLimits
 from bindings.inbox.view import InboxView
-from bindings.parts import Part
+from bindings.parts import InboxRow, Part
 
 ROOT = Path(__file__).parents[2]
 LIMITS = InboxLimits(segment_bytes=200_000, min_free_bytes=0)

@@ -18,10 +18,11 @@ from pathlib import Path
 import pytest
 
 from bindings.gateways import Limits
-from bindings.inbox import Inbox, InboxFull, InboxLimits, InboxRow, InboxRowError
+from bindings.inbox import Inbox, InboxFull, InboxLimits, InboxRowError
 from bindings.inbox.offsets import InboxPosition
 from bindings.inbox.view import InboxView
 from bindings.mqtt.messages import Version
+from bindings.parts import InboxRow
 from tests.support.counts import Counts
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_gateways import LIMIT_SECONDS, Rows, bodies_in, connected, gateway, running

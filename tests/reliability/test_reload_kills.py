@@ -18,8 +18,8 @@ import httpx
 import pytest
 from deltalake import DeltaTable
 
-from bindings.inbox import Inbox, InboxRow
-from bindings.parts import Part
+from bindings.inbox import Inbox
+from bindings.parts import InboxRow, Part
 from tests.conftest import Kafka, TopicFactory
 from tests.support import load
 from tests.support.dying_router import ACTIVATED, BATCH_DONE, CATALOG_READ, ENDED_BY_SIGNAL, JUDGED, PINNED

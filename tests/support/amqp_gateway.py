@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from bindings.amqp.gateway import AmqpGateway
 from bindings.gateways import Connection, Limits, RowStore, Subscription
-from bindings.inbox import Inbox, InboxFull, InboxRow
+from bindings.inbox import Inbox, InboxFull
 from bindings.inbox.view import InboxView
-from bindings.parts import Part
+from bindings.parts import InboxRow, Part
 from tests.support.counts import Counts
 
 ENDPOINT = "/endpoints/e"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from bindings.gateways import Connection, Limits, RowStore, Subscription
-from bindings.inbox import InboxRow
 from bindings.inbox.view import InboxView
 from bindings.mqtt.gateway import MqttGateway
 from bindings.mqtt.messages import Version
+from bindings.parts import InboxRow
 from bindings.protocols import BINDINGS
 from catalog.record import Record
 from tests.support.counts import Counts

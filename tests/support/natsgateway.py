@@ -12,9 +12,10 @@ import nats
 from nats.aio.client import Client
 
 from bindings.gateways import Connection, Limits, RowStore, Subscription
-from bindings.inbox import InboxFull, InboxRow
+from bindings.inbox import InboxFull
 from bindings.nats.codec import native
 from bindings.nats.gateway import NatsGateway
+from bindings.parts import InboxRow
 from tests.support.counts import Counts
 from tests.support.natsserver import NatsServer
 from tests.support.waiting import wait_until

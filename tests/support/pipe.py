@@ -25,8 +25,7 @@ from pydantic import Field
 from bindings.addresses import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.gateways import Subscription
-from bindings.inbox import InboxRow
-from bindings.parts import Shape, native_of, parts_of
+from bindings.parts import InboxRow, Shape, native_of, parts_of
 from bindings.protocols import BINDINGS, Binding
 from bindings.receiving import Receiving, Terms, templates_of
 from bindings.sending import Outbound, Publisher, Refusal, Sending, Unsettled, headers_of

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from bindings.inbox import InboxRow
-from bindings.parts import Part
+from bindings.parts import InboxRow, Part
 from tests.support.readme import ROOT
 
 CASES: Final = ROOT / "tests" / "cases" / "poison"

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from deltalake import DeltaTable
 
-from bindings.inbox import Inbox, InboxRow
-from bindings.parts import Part
+from bindings.inbox import Inbox
+from bindings.parts import InboxRow, Part
 from tests.support.router import RouterProcess
 
 SHOP: Final = "/endpoints/shop"

@@ -11,7 +11,8 @@ import pytest
 
 from bindings.backoff import Backoff
 from bindings.handover import GROUP_BYTES, GROUP_ROWS, Handover
-from bindings.inbox import InboxFull, InboxRow, InboxRowError
+from bindings.inbox import InboxFull, InboxRowError
+from bindings.parts import InboxRow
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ import pytest
 from catalog.dialects.detection import DIALECTS
 from catalog.dialects.dialect import Dialect
 from catalog.load import load
-from catalog.schemas import PayloadValidation
 from catalog.schemas.columns_of import payload_findings
 from catalog.schemas.families import FAMILIES, family_names
 from catalog.schemas.formats import inferred_content_type, parse_format
 from catalog.schemas.making import PayloadMaker
+from catalog.schemas.validation import PayloadValidation
 from router.cli import status_of
 from tests.support.toy_family import LINES
 

@@ -16,7 +16,7 @@ from bindings.amqp.options import node_of, option
 from bindings.amqp.outlet import _Terms
 from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, GatewayError, Limits, Login, Subscription, Tls
-from bindings.inbox import InboxRow
+from bindings.parts import InboxRow
 
 GOOD = Subscription("/endpoints/e", "q.a")
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bindings.inbox import InboxRow, InboxRowError
+from bindings.inbox import InboxRowError
 from bindings.inbox.frames import batch_of, decode, encode, frame_at, frames, is_intact, search_intact, seed_of
-from bindings.parts import Part
+from bindings.parts import InboxRow, Part
 
 SEED = seed_of("inbox", 0, 0)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

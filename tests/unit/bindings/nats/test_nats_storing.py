@@ -8,8 +8,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from bindings.inbox import InboxFull, InboxRow, InboxRowError
+from bindings.inbox import InboxFull, InboxRowError
 from bindings.nats.storing import Item, Storing
+from bindings.parts import InboxRow
 
 BAD = "bad"
 

@@ -10,7 +10,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from bindings.inbox.frames import SCHEMA, InboxRow, batch_of
+from bindings.inbox.frames import SCHEMA, batch_of
+from bindings.parts import InboxRow
 from bindings.protocols import binding_of
 from catalog.load import load
 from router.judging.judging import inbox_parts, judge_inbox

@@ -109,7 +109,8 @@ def test_a_fingerprint_covers_what_is_referred_to() -> None:
 
 def test_families_are_imported_when_they_are_met() -> None:
     script = (
-        "import sys; from catalog.model import Catalog, Definition; from catalog.schemas import PayloadValidation\n"
+        "import sys\nfrom catalog.model import Catalog, Definition\n"
+        "from catalog.schemas.validation import PayloadValidation\n"
         "schemas = {'s': {'format': 'JsonSchema', 'document': {'type': 'string'}}}\n"
         "catalog = Catalog({'m': Definition('m', 'g', schemakey='s')}, schemas=schemas)\n"
         "assert PayloadValidation(catalog).fault('m', b'1', None) is not None\n"

@@ -9,7 +9,7 @@ import pytest
 
 from bindings.background import faults
 from bindings.gateways import GatewayError, Subscription
-from bindings.inbox import InboxRow
+from bindings.parts import InboxRow
 from router.intake.gateways import BrokerGateways
 from router.settings import Settings, SourceSettings
 from router.sources.sources import Source
