@@ -7,16 +7,9 @@ from typing import Any, Final
 
 from bindings.envelope import AttributeRule
 from bindings.parts import Part, Shape, native_of, parts_of
+from catalog.protocols.properties import AMQP_SECTIONS
 
-SECTIONS: Final = (
-    "properties",
-    "application-properties",
-    "message-annotations",
-    "delivery-annotations",
-    "header",
-    "footer",
-)
-SHAPE: Final = Shape(maps=SECTIONS)
+SHAPE: Final = Shape(maps=AMQP_SECTIONS)
 RULE: Final = AttributeRule(
     prefixes=("application-properties.cloudEvents:", "application-properties.cloudEvents_"),
     content_type="properties.content-type",

@@ -11,13 +11,13 @@ from typing import Any, Final
 import proton
 from proton import Data, Described, ProtonException, symbol, ulong
 
-from bindings.amqp.codec import SECTIONS
 from bindings.amqp.declared import FIELD_TYPES
 from bindings.amqp.forms import typed_of, types_of
 from bindings.amqp.sections import DESCRIPTORS, HEADER_FIELDS, PROPERTY_FIELDS, Fields
 from bindings.amqp.values import Typed
 from bindings.parts import Part
 from bindings.sending import Outbound
+from catalog.protocols.properties import AMQP_SECTIONS
 
 _CONVERSIONS: Final[Mapping[str, Any]] = {
     "boolean": bool,
@@ -77,7 +77,7 @@ class OutMessage:
 def message_of(message: Outbound) -> OutMessage:
     """Return the client's message, each value of the type that its part and the part ``types`` tell."""
     types = types_of(message.parts)
-    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    sections: dict[str, dict[str, Any]] = {section: {} for section in AMQP_SECTIONS}
     for part in message.parts:
         section, _, name = part.key.partition(".")
         if section in sections:
