@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.ranges import KafkaRange, read_ranges
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 ReadRanges = Callable[[tuple[KafkaRange, ...]], "DataFrame"]
 ReadSpans = Callable[[Spans], "DataFrame"]
+_Asked = TypeVar("_Asked")
 _log = get_logger()
 
 
@@ -41,21 +43,17 @@ def spans_reader(spark: SparkSession, settings: Settings, sources: Sequence[Sour
 
     None for the local inbox, which has no offsets.
     """
-    client = _client_of(settings, sources)
-    if client is None:
-        return None
 
-    def read(spans: Spans) -> DataFrame:
+    def read(client: KafkaClient, spans: Spans) -> DataFrame:
         starts, ends = (
             {t: {str(n): span[at] for n, span in each.items()} for t, each in spans.items()} for at in (0, 1)
         )
         reader = spark.read.format("kafka").options(**client.jvm()).option("includeHeaders", "true")
         reader = reader.option("assign", json.dumps({topic: list(each) for topic, each in spans.items()}))
         reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-        rows = reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower()).load()
-        return rows if sources else inbox_columns(rows)
+        return reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower()).load()
 
-    return read
+    return _reader(settings, sources, read)
 
 
 def ranges_reader(spark: SparkSession, settings: Settings, sources: Sequence[Source]) -> ReadRanges | None:
@@ -63,18 +61,16 @@ def ranges_reader(spark: SparkSession, settings: Settings, sources: Sequence[Sou
 
     None for the local inbox, which has no offsets.
     """
-    client = _client_of(settings, sources)
-    if client is None:
-        return None
-
-    def read(ranges: tuple[KafkaRange, ...]) -> DataFrame:
-        rows = read_ranges(spark, client, ranges)
-        return rows if sources else inbox_columns(rows)
-
-    return read
+    return _reader(settings, sources, partial(read_ranges, spark))
 
 
-def _client_of(settings: Settings, sources: Sequence[Source]) -> KafkaClient | None:
+def _reader(
+    settings: Settings, sources: Sequence[Source], read: Callable[[KafkaClient, _Asked], DataFrame]
+) -> Callable[[_Asked], DataFrame] | None:
+    """Return *read* for the cluster that has the query's records, its rows as those of the query."""
     if sources:
-        return source_client(sources[0])
-    return inbox_client(settings.inbox.kafka) if settings.inbox.kafka is not None else None
+        return partial(read, source_client(sources[0]))
+    if settings.inbox.kafka is None:
+        return None
+    client = inbox_client(settings.inbox.kafka)
+    return lambda asked: inbox_columns(read(client, asked))
