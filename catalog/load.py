@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.collection import building
 from catalog.declared import Declarations, DeclaredEndpoint, Place
 from catalog.definitions.inheritance import Inheritance
 from catalog.definitions.properties import definition_of
@@ -23,6 +22,7 @@ from catalog.findings import Findings
 from catalog.linting import Subject, lint
 from catalog.listing import meaning_of
 from catalog.model import Catalog, Definition, Endpoint
+from catalog.paused_gc import paused_gc
 from catalog.references.abroad import Abroad
 from catalog.references.following import Following
 from catalog.references.resolving import Resolver
@@ -34,7 +34,7 @@ MAX_CANDIDATES: Final = 1_000_000
 """Candidates of all endpoints of a load together."""
 
 
-@building()
+@paused_gc()
 def load(
     sources: Sequence[str | Path],
     *,

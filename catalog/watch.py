@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from catalog.declared import Declarations, Place
+from catalog.documents.doubting import MAX_SHRINK, Doubtful, Sizes, first_of, sizes_of, unfinished
 from catalog.documents.fetching import Cache, Fetcher
 from catalog.documents.reach import Reach
-from catalog.doubting import MAX_SHRINK, Doubtful, Sizes, first_of, sizes_of, unfinished
 from catalog.errors import DocumentError
 from catalog.findings import Findings
 from catalog.load import load
@@ -63,7 +63,7 @@ class CatalogWatcher:
     A catalog is refused for errors that the one in use does not have, and waits for what it refers to and cannot be
     reached (semantics.md section 7); both only while another is in use.
 
-    A change that looks unfinished (:mod:`catalog.doubting`) is taken when the next look finds the same.
+    A change that looks unfinished (:mod:`catalog.documents.doubting`) is taken when the next look finds the same.
 
     A change is answered once, as a catalog, a refusal or a wait; sources that cannot be read are refused once and
     looked at again every time. What changes without changing the meaning (the epoch) is answered with None, but for the

@@ -15,8 +15,8 @@ from catalog.convert.messages import flat_form, message_form
 from catalog.convert.names import FIRST_VERSION, common, last, version_of
 from catalog.convert.schemas import schema_form
 from catalog.declared import Declarations, DeclaredMessage
+from catalog.dialects.versions import default_version
 from catalog.model import Catalog
-from catalog.versions import default_version
 
 SPECVERSION: Final = "1.0-rc4"
 REGISTRY: Final = "catalog"

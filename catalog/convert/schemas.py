@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from catalog.convert.names import FIRST_VERSION, common, last, version_of
-from catalog.versions import default_version
+from catalog.dialects.versions import default_version
 
 _RENAMED: Final[Mapping[str, str]] = {
     "schemaformat": "format",

@@ -19,7 +19,7 @@ from catalog.definitions.pointing import OptionPlaces, attribute_place
 from catalog.definitions.properties import Report, property_of
 from catalog.findings import Findings
 from catalog.model import CLOUDEVENTS, Property, PropertyType
-from catalog.pointers import unescaped
+from catalog.parsing.pointers import unescaped
 from catalog.protocols.properties import (
     ALWAYS_REQUIRED,
     ANY_SHAPE,

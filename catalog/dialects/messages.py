@@ -17,9 +17,9 @@ from catalog.dialects.dialect import Dialect
 from catalog.dialects.metadata import Content, add_definition, add_metadata, document_of, split_config, split_options
 from catalog.dialects.names import Reader, message_names
 from catalog.dialects.reading import Format, given, optional_text, read_format, reference_of, spelled
+from catalog.dialects.versions import default_version
 from catalog.findings import Findings
 from catalog.protocols.properties import canonical_protocol
-from catalog.versions import default_version
 
 _TEXTS: Final = frozenset({"dataschemaformat", "dataschemauri", "dataschemaxid", "datacontenttype"})
 _OBJECTS: Final = frozenset({"envelopemetadata", "envelopeoptions", "protocoloptions"})

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from catalog.declared import Declarations
+from catalog.dialects.versions import default_version
 from catalog.explaining.provenance import explain
 from catalog.model import Catalog
 from catalog.schemas.registry import Entry, SchemaRegistry
-from catalog.versions import default_version
 
 MASK: Final = "***"
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#@\s]+(?=@)")

@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 
 from catalog.model import Finding
-from catalog.pointers import steps_of
+from catalog.parsing.pointers import steps_of
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 """Larger files get no lines: looking would take longer than reading them did."""

@@ -20,7 +20,7 @@ from catalog.documents.fetching import Fetcher, is_url
 from catalog.documents.registry_api import next_page
 from catalog.errors import DocumentError
 from catalog.findings import Findings
-from catalog.pointers import steps_of
+from catalog.parsing.pointers import steps_of
 
 MAX_DOCUMENTS: Final = 200
 """Documents that are looked into for what the sources of one load name by address."""

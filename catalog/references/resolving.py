@@ -11,7 +11,7 @@ from catalog.declared import MESSAGE_REFERENCE, DeclaredEndpoint, DeclaredGroup,
 from catalog.dialects import suffixes
 from catalog.documents.fetching import is_url
 from catalog.errors import DocumentError
-from catalog.pointers import unescaped
+from catalog.parsing.pointers import unescaped
 
 if TYPE_CHECKING:
     from catalog.references.abroad import Abroad, Land

@@ -17,10 +17,10 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from catalog.declared import Declarations, Place
+from catalog.dialects.versions import default_version
 from catalog.documents.fetching import is_url
-from catalog.pointers import unescaped
+from catalog.parsing.pointers import unescaped
 from catalog.schemas.library import as_tree
-from catalog.versions import default_version
 
 _DOCUMENTS: Final = ("schema", "schemaobject", "schemabase64")
 _ADDRESSES: Final = ("schemauri", "schemaurl", "uri", "url")

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import msgspec
 
-from catalog.collection import building
 from catalog.listing import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
+from catalog.paused_gc import paused_gc
 from catalog.schemas.validation import PayloadValidation
 from router.errors import BatchPinError
 from router.judging.outputs import OutputBuilder
@@ -64,7 +64,7 @@ class Plan:
         return Routes(self.settings)
 
     @cached_property
-    @building()
+    @paused_gc()
     def judge(self) -> Judge:
         """What judges batches; it is sent to the workers once per plan."""
         match = self.settings.match

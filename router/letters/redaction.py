@@ -19,7 +19,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final
 from urllib.parse import unquote
 
-from catalog.pointers import steps_of
+from catalog.parsing.pointers import steps_of
 from router.letters.letter import Letter
 
 HIDDEN: Final = "•••"

@@ -16,9 +16,9 @@ from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.parts import Part, first
 from bindings.protocols import BINDINGS, Binding, binding_of
-from catalog.collection import building
 from catalog.errors import RecordError
 from catalog.model import Catalog
+from catalog.paused_gc import paused_gc
 from catalog.record import Record, parse_record
 from catalog.schemas.codings import Framing
 from catalog.schemas.validation import PayloadValidation
@@ -59,7 +59,7 @@ class RecordMatcher:
     and a record without one has every definition as candidate.
     """
 
-    @building()
+    @paused_gc()
     def __init__(
         self,
         catalog: Catalog,

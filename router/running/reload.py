@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from catalog.doubting import Doubtful
+from catalog.documents.doubting import Doubtful
 from catalog.model import Catalog, Finding
 from catalog.watch import CatalogWatcher, Refusal, Waiting
 from router.errors import ConfigError, StateError

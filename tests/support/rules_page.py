@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from catalog.rules import TABLE, page
+from catalog.linting.rules import TABLE, page
 
-PAGE: Final = TABLE.with_name("RULES.md")
+PAGE: Final = TABLE.parents[1] / "RULES.md"
 
 if __name__ == "__main__":
     PAGE.write_text(page(), encoding="utf-8")

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from fastavro.schema import SchemaParseException, UnknownType, fingerprint, parse_schema, to_parsing_canonical_form
 
-from catalog.pointers import at_pointer
+from catalog.parsing.pointers import at_pointer
 from catalog.schemas.bodies import short
 from catalog.schemas.contract import Library, SchemaError, SchemaSource
 

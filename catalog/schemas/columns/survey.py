@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from catalog.pointers import as_pointer
+from catalog.parsing.pointers import as_pointer
 from catalog.schemas.bodies import short
 from catalog.schemas.columns.naming import column_names
 from catalog.schemas.columns.shapes import JSON, Leaf

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from catalog.pointers import as_pointer
+from catalog.parsing.pointers import as_pointer
 from catalog.schemas.bodies import json_value
 from catalog.schemas.columns.columns import Take
 from catalog.schemas.columns.reading import Undecoded, Unfit, present

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import unquote, urldefrag, urljoin
 
-from catalog.pointers import at_pointer
+from catalog.parsing.pointers import at_pointer
 from catalog.schemas.contract import Library, SchemaSource
 from catalog.schemas.filling.filling import Unfillable
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from catalog.pointers import as_pointer, at_pointer
+from catalog.parsing.pointers import as_pointer, at_pointer
 
 HOLDERS: Final = ("definitions", "$defs")
 """Members of a document that hold its types."""

@@ -16,7 +16,7 @@ from urllib.parse import quote, urljoin
 import jsonschema_rs
 import msgspec
 
-from catalog.pointers import as_pointer, at_pointer
+from catalog.parsing.pointers import as_pointer, at_pointer
 from catalog.schemas.bodies import fault, json_value, short
 from catalog.schemas.contract import (
     MAX_FAULTS,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urldefrag, urljoin
 
-from catalog.pointers import at_pointer
+from catalog.parsing.pointers import at_pointer
 from catalog.schemas.contract import MAX_DIRECT_BYTES
 
 MAX_JUDGING: Final = 20_000_000

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from json_structure import SchemaValidator
 
-from catalog.pointers import at_pointer
+from catalog.parsing.pointers import at_pointer
 from catalog.schemas.bodies import fault, short
 from catalog.schemas.contract import (
     MAX_DIRECT_BYTES,

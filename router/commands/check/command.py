@@ -16,11 +16,11 @@ from catalog.declared import Declarations
 from catalog.errors import DocumentError
 from catalog.escaping import one_line
 from catalog.linting.overlaps import overlaps
+from catalog.linting.rules import explanation, rules
 from catalog.listing import finding_to_json
 from catalog.load import load
 from catalog.model import Finding
 from catalog.parsing.lines import lines_of_findings
-from catalog.rules import explanation, rules
 from router.commands.arguments import AllowAddresses, Sources
 from router.commands.check.sarif import sarif
 from router.errors import RouterError

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from catalog.linting.rules import Rule, rules
 from catalog.model import Finding, Severity
-from catalog.rules import Rule, rules
 
 SARIF_VERSION: Final = "2.1.0"
 SCHEMA: Final = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"

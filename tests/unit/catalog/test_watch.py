@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from catalog.doubting import Doubtful
+from catalog.documents.doubting import Doubtful
 from catalog.load import load
 from catalog.model import Catalog
 from catalog.watch import CatalogWatcher, Refusal, Waiting

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from catalog.model import Catalog
-from catalog.pointers import steps_of
+from catalog.parsing.pointers import steps_of
 from catalog.values import whole_number
 from router.commands.dead_letters.suggesting.basis import FRAGMENT, Basis
 from router.commands.dead_letters.suggesting.bundles import Bundle, joined

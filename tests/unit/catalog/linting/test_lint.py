@@ -20,10 +20,10 @@ from catalog.definitions.demands import candidate_of
 from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.linting.nearest import nearest
+from catalog.linting.rules import rules
 from catalog.load import build, load
 from catalog.model import PROTOCOLS, Finding
 from catalog.record import parse_record
-from catalog.rules import rules
 from tests.support.generation import ENDPOINT, conforming, random_catalog
 from tests.support.reference import Reference
 

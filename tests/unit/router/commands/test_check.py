@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from catalog.linting.rules import rules
 from catalog.model import Finding
-from catalog.rules import rules
 from router.cli import status_of
 from router.commands.check.sarif import SARIF_VERSION, artifact_uri, sarif
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def building() -> Iterator[None]:
+def paused_gc() -> Iterator[None]:
     """Pause the collection of cycles while a catalog or plan is built: it finds none, for a third of the time.
 
     What is no longer referred to is freed all the same. It is a function decorator too.

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
 
+from catalog.linting.rules import explanation, page, rules
 from catalog.model import Severity
-from catalog.rules import explanation, page, rules
 from tests.support.rules_page import PAGE
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 SOURCES = [path for room in ("catalog", "router") for path in sorted((ROOT / room).rglob("*.py"))]
 RULE_ID = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 COLLECTORS = ("findings", "_findings", "report", "_report")
@@ -44,7 +44,7 @@ def test_whatever_is_reported_is_in_the_table() -> None:
     found = list(reported())
     assert len({rule for rule, _, _ in found}) > 40
     for rule, severity, place in found:
-        assert rule in rules(), f"{place} reports {rule}, which catalog/rules.yaml lacks"
+        assert rule in rules(), f"{place} reports {rule}, which catalog/linting/rules.yaml lacks"
         assert severity is None or severity in rules()[rule].severities, f"{place}: {rule} is no {severity}"
 
 
