@@ -92,6 +92,22 @@ class Limits:
     max_in_flight: int = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a gateway is made of.
+
+    ``client_id`` is our name at the broker. What the broker keeps for us (a session, durable subscriptions, consumers)
+    belongs to it, so it has to stay the same from run to run and differ between gateways that run side by side.
+    """
+
+    connection: Connection
+    subscriptions: Sequence[Subscription]
+    store: RowStore
+    client_id: str
+    limits: Limits
+    counters: GatewayCounters
+
+
 class Gateway(Protocol):
     """A running client. All methods are called from one thread; its own work is on threads of its own."""
 

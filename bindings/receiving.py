@@ -6,25 +6,13 @@ Each says it in its folder, and :data:`bindings.protocols.BINDINGS` names it. Ho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from bindings.gateways import Connection, Gateway, GatewayCounters, Limits, RowStore, Subscription
+from bindings.gateways import Gateway, Terms
 from catalog.model import Catalog, Endpoint
 from catalog.values import text_of
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a gateway is made of. ``client_id`` is its name at the broker, the same at every start."""
-
-    connection: Connection
-    subscriptions: Sequence[Subscription]
-    store: RowStore
-    client_id: str
-    limits: Limits
-    counters: GatewayCounters
 
 
 @dataclass(frozen=True, slots=True)

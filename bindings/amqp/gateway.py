@@ -16,7 +16,7 @@ from typing import Final
 from bindings.amqp.dialing import Dialer, reconnecting
 from bindings.amqp.inlet import check
 from bindings.amqp.intake import Intake, Replace, Shared, Stop
-from bindings.gateways import Connection, GatewayCounters, Limits, RowStore, Subscription
+from bindings.gateways import Subscription, Terms
 
 _JOIN_SECONDS: Final = 10.0
 
@@ -26,29 +26,13 @@ _logger = logging.getLogger(__name__)
 class AmqpGateway:
     """Takes the messages of some nodes; started once, stopped once. A ``bindings.gateways.Gateway``.
 
-    ``container_id`` is our name at the broker; durable subscriptions belong to it, so it has to stay the same from run
-    to run and differ between gateways that run side by side.
-
     Raises:
         GatewayError: the connection or a subscription has something that no waiting mends.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        subscriptions: Sequence[Subscription],
-        store: RowStore,
-        *,
-        container_id: str,
-        limits: Limits,
-        counters: GatewayCounters,
-    ) -> None:
-        self._connection = connection
-        self._subscriptions = tuple(subscriptions)
-        self._store = store
-        self._container_id = container_id
-        self._limits = limits
-        self._counters = counters
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._subscriptions = tuple(terms.subscriptions)
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._grace = 0.0
@@ -80,8 +64,7 @@ class AmqpGateway:
         """
         for subscription in self._subscriptions:
             check(subscription)
-        dialer = Dialer(self._connection, self._container_id)
-        self._shared = Shared(dialer, self._store, self._container_id, self._limits, self._counters)
+        self._shared = Shared(Dialer(self._terms.connection, self._terms.client_id), self._terms)
         self._thread = threading.Thread(target=self._run, args=(self._shared,), name="amqp-gateway", daemon=True)
         self._thread.start()
 

@@ -22,7 +22,7 @@ from bindings.amqp.holding import Arrival, Holding
 from bindings.amqp.inlet import Inlet
 from bindings.amqp.mailbox import Mailbox
 from bindings.amqp.sections import row_of
-from bindings.gateways import GatewayCounters, Limits, RowStore, Subscription
+from bindings.gateways import Subscription, Terms
 from bindings.parts import InboxRow
 
 OPEN_LIMIT_SECONDS: Final = 30.0
@@ -40,10 +40,7 @@ class Shared:
     """
 
     dialer: Dialer
-    store: RowStore
-    container_id: str
-    limits: Limits
-    counters: GatewayCounters
+    terms: Terms
     kept: list[InboxRow] = field(default_factory=list)
     trouble: str = ""
     connected: bool = False
@@ -88,10 +85,10 @@ class Intake(Handler):
     def __init__(self, shared: Shared, subscriptions: Sequence[Subscription]) -> None:
         self.mailbox = Mailbox()
         self._shared = shared
-        self._inlets = [Inlet(each, shared.container_id) for each in subscriptions]
+        self._inlets = [Inlet(each, shared.terms.client_id) for each in subscriptions]
         self._by_name: dict[str, Inlet] = {}
         wake = partial(self.mailbox.post, Answered())
-        self._holding = Holding(shared.store, shared.counters, wake, shared.kept)
+        self._holding = Holding(shared.terms.store, shared.terms.counters, wake, shared.kept)
         self._handover = self._holding.handover
         self._reason = ""
         self._refusing = self._probing = False
@@ -103,7 +100,7 @@ class Intake(Handler):
         """Connect, serve, and return when the connection has ended, for whatever reason."""
         shared = self._shared
         shared.opened = False
-        self._container = Container(self, container_id=shared.container_id)
+        self._container = Container(self, container_id=shared.terms.client_id)
         try:
             self._container.run()
         except (ProtonException, OSError) as error:
@@ -187,12 +184,12 @@ class Intake(Handler):
         if inlet is None or inlet.receiver is None:
             return
         endpoint = inlet.subscription.endpoint
-        self._shared.counters.received(endpoint)
+        self._shared.terms.counters.received(endpoint)
         settled = delivery.settled
         if not settled and (self._stopping or self._refusing or inlet.leaving):
             delivery.update(Delivery.RELEASED)
         else:
-            row = row_of(data, endpoint, received, self._shared.limits.max_body_bytes)
+            row = row_of(data, endpoint, received, self._shared.terms.limits.max_body_bytes)
             self._holding.add(Arrival(row, inlet, inlet.receiver, None if settled else delivery))
             if not settled:
                 return
@@ -256,7 +253,7 @@ class Intake(Handler):
     def _share(self) -> None:
         """Divide what may be in flight among the links."""
         for inlet in self._inlets:
-            inlet.window = max(1, self._shared.limits.max_in_flight // len(self._inlets))
+            inlet.window = max(1, self._shared.terms.limits.max_in_flight // len(self._inlets))
 
     def _replace(self, subscriptions: Sequence[Subscription]) -> None:
         wanted = list(subscriptions)
@@ -266,7 +263,7 @@ class Intake(Handler):
                 inlet.shut()
                 inlet.leaving = True
         known = [inlet.subscription for inlet in kept]
-        new = [Inlet(each, self._shared.container_id) for each in wanted if each not in known]
+        new = [Inlet(each, self._shared.terms.client_id) for each in wanted if each not in known]
         self._inlets += new
         if self._open:
             self._attach(new)

@@ -6,8 +6,8 @@ import operator
 from typing import Final
 
 from bindings.amqp.options import node_of
-from bindings.gateways import Gateway
-from bindings.receiving import Receiving, Terms, paths_of
+from bindings.gateways import Gateway, Terms
+from bindings.receiving import Receiving, paths_of
 from catalog.model import Catalog, Endpoint
 
 
@@ -19,14 +19,7 @@ def _addresses(endpoint: Endpoint, _catalog: Catalog) -> tuple[str, ...]:
 def _gateway(terms: Terms) -> Gateway:
     from bindings.amqp.gateway import AmqpGateway
 
-    return AmqpGateway(
-        terms.connection,
-        terms.subscriptions,
-        terms.store,
-        container_id=terms.client_id,
-        limits=terms.limits,
-        counters=terms.counters,
-    )
+    return AmqpGateway(terms)
 
 
 AMQP: Final = Receiving(_addresses, operator.eq, _gateway)

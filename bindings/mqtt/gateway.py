@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bindings.backoff import Backoff
-from bindings.gateways import Connection, GatewayCounters, Limits, RowStore, Subscription
+from bindings.gateways import GatewayCounters, Subscription, Terms
 from bindings.handover import Handover
 from bindings.mqtt.alarm import Alarm
 from bindings.mqtt.connecting import Connector, LinkError, connector_of
@@ -66,34 +66,21 @@ class Acknowledging:
 class MqttGateway:
     """Keeps :class:`bindings.gateways.Gateway` for one broker; see the module for its promises.
 
-    ``client_id`` names the session at the broker: the same at every start, and no other client's. The session lasts
-    for the connection's option ``sessionexpiryinterval`` (seconds) after a connection ends.
+    ``client_id`` names the session at the broker, which lasts for the connection's option ``sessionexpiryinterval``
+    (seconds) after a connection ends.
 
     Raises:
         GatewayError: a subscription is no topic filter.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        subscriptions: Sequence[Subscription],
-        store: RowStore,
-        *,
-        protocol: Version,
-        client_id: str,
-        limits: Limits,
-        counters: GatewayCounters,
-    ) -> None:
-        self._connection = connection
-        self._version = protocol
-        self._client_id = client_id
-        self._limits = limits
-        self._counters = counters
-        self._tables = Tables(Table(subscriptions))
+    def __init__(self, terms: Terms, version: Version) -> None:
+        self._terms = terms
+        self._version = version
+        self._tables = Tables(Table(terms.subscriptions))
         self._replacement: Table | None = None
         self._lock = threading.Lock()
         self._alarm = Alarm()
-        self._handover = Handover(store, Acknowledging(counters), self._alarm.ring, Backoff(0.1, 10.0))
+        self._handover = Handover(terms.store, Acknowledging(terms.counters), self._alarm.ring, Backoff(0.1, 10.0))
         self._subscriber = Subscriber(self._tables.current.filters)
         self._copies = Copies()
         self._backoff = Backoff()
@@ -122,9 +109,8 @@ class MqttGateway:
 
     def start(self) -> None:
         """Begin to connect; see :meth:`bindings.gateways.Gateway.start`."""
-        connector = connector_of(
-            self._connection, self._version, self._client_id, clean=False, receive=self._limits.max_in_flight
-        )
+        terms, receive = self._terms, self._terms.limits.max_in_flight
+        connector = connector_of(terms.connection, self._version, terms.client_id, clean=False, receive=receive)
         self._alarm.open()
         self._thread = threading.Thread(target=self._run, args=(connector,), name="mqtt-gateway", daemon=True)
         self._thread.start()
@@ -164,9 +150,9 @@ class MqttGateway:
         elif self._copies.is_repeat(delivery, len(taking.filters)):
             _let_go(link, delivery)
         else:
-            self._counters.received(taking.endpoint)
+            self._terms.counters.received(taking.endpoint)
             received = time.time_ns() // 1000
-            row = row_of(delivery, taking.endpoint, self._version, received, self._limits.max_body_bytes)
+            row = row_of(delivery, taking.endpoint, self._version, received, self._terms.limits.max_body_bytes)
             self._handover.add(Held(row, link, delivery.mid))
 
     def subscribed(self, _link: Link, mid: int, fault: str) -> None:
@@ -267,7 +253,7 @@ class MqttGateway:
         A receive maximum that the broker keeps to is never passed, so that reading, pings included, goes on. Messages
         of QoS 0, 3.1.1, and brokers that do not keep to it, are bounded by not reading.
         """
-        return self._handover.held <= self._limits.max_in_flight
+        return self._handover.held <= self._terms.limits.max_in_flight
 
     def _take_replacement(self) -> None:
         with self._lock:
@@ -284,7 +270,7 @@ class MqttGateway:
             text = (
                 "no source takes topic %s any more, though session %s still subscribes to it; its messages are dropped"
             )
-            _logger.warning(text, delivery.topic, self._client_id)
+            _logger.warning(text, delivery.topic, self._terms.client_id)
         _let_go(link, delivery)
 
     def _say(self, fault: str) -> None:

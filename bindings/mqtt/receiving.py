@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from bindings.gateways import Gateway
+from bindings.gateways import Gateway, Terms
 from bindings.mqtt import filters
-from bindings.receiving import Receiving, Terms, paths_of, templates_of
+from bindings.receiving import Receiving, paths_of, templates_of
 from catalog.model import Catalog, Endpoint
 
 if TYPE_CHECKING:
@@ -34,15 +34,7 @@ def _filterable(endpoint: Endpoint, catalog: Catalog) -> Iterator[str]:
 def _gateway(version: Version, terms: Terms) -> Gateway:
     from bindings.mqtt.gateway import MqttGateway
 
-    return MqttGateway(
-        terms.connection,
-        terms.subscriptions,
-        terms.store,
-        protocol=version,
-        client_id=terms.client_id,
-        limits=terms.limits,
-        counters=terms.counters,
-    )
+    return MqttGateway(terms, version)
 
 
 MQTT_5: Final = Receiving(_addresses, filters.overlap, partial(_gateway, "MQTT/5.0"))

@@ -26,7 +26,7 @@ from nats import errors
 
 from bindings.addresses import Address
 from bindings.backoff import Backoff
-from bindings.gateways import Connection, GatewayCounters, GatewayError, Limits, RowStore, Subscription
+from bindings.gateways import GatewayError, Subscription, Terms
 from bindings.nats.connection import ConnectFault, Dialling, RawClient, connect, dialling_of
 from bindings.nats.options import Plan, plans_of
 from bindings.nats.session import CoreIntake, Session
@@ -47,22 +47,10 @@ class NatsGateway:
     options of a subscription say.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        subscriptions: Sequence[Subscription],
-        store: RowStore,
-        *,
-        name: str,
-        limits: Limits,
-        counters: GatewayCounters,
-    ) -> None:
-        self._connection = connection
-        self._subscriptions = tuple(subscriptions)
-        self._store = store
-        self._name = name
-        self._limits = limits
-        self._counters = counters
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._subscriptions = tuple(terms.subscriptions)
+        self._name = terms.client_id
         self._plans: tuple[Plan, ...] = ()
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -109,8 +97,8 @@ class NatsGateway:
         """
         if self._thread is not None:
             raise GatewayError(f"{self._name} was started already; make another gateway")
-        dialling = dialling_of(self._connection, self._name)
-        self._plans = plans_of(self._subscriptions, self._connection.options)
+        dialling = dialling_of(self._terms.connection, self._name)
+        self._plans = plans_of(self._subscriptions, self._terms.connection.options)
         self._thread = threading.Thread(target=self._run, args=(dialling,), name=f"nats-{self._name}", daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -121,7 +109,7 @@ class NatsGateway:
         Raises:
             GatewayError: a subject or option that no server takes; then all stays as it was.
         """
-        self._plans = plans_of(subscriptions, self._connection.options)
+        self._plans = plans_of(subscriptions, self._terms.connection.options)
         self._subscriptions = tuple(subscriptions)
         self._tell(self._changed)
 
@@ -154,8 +142,8 @@ class NatsGateway:
 
     async def _work(self, dialling: Dialling) -> None:
         self._loop = asyncio.get_running_loop()
-        self._storing = storing = Storing(self._store, self._loop)
-        self._core = CoreIntake(storing, self._limits, self._counters)
+        self._storing = storing = Storing(self._terms.store, self._loop)
+        self._core = CoreIntake(storing, self._terms.limits, self._terms.counters)
         self._ready.set()
         backoff = Backoff(_LOWEST_SECONDS, _HIGHEST_SECONDS)
         for address in itertools.cycle(dialling.addresses):
@@ -166,7 +154,7 @@ class NatsGateway:
             else:
                 if client is None:
                     break
-                session = Session(client, self._core, storing, self._limits, self._counters)
+                session = Session(client, self._core, storing, self._terms.limits, self._terms.counters)
                 if await self._serve(session, str(address)):
                     backoff.reset()
             if await within(self._stop, backoff.pause()):

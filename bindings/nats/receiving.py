@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from bindings.gateways import Gateway
+from bindings.gateways import Gateway, Terms
 from bindings.nats import subjects
-from bindings.receiving import Receiving, Terms, templates_of
+from bindings.receiving import Receiving, templates_of
 from catalog.model import Catalog, Endpoint
 
 
@@ -20,14 +20,7 @@ def _addresses(endpoint: Endpoint, catalog: Catalog) -> tuple[str, ...]:
 def _gateway(terms: Terms) -> Gateway:
     from bindings.nats.gateway import NatsGateway
 
-    return NatsGateway(
-        terms.connection,
-        terms.subscriptions,
-        terms.store,
-        name=terms.client_id,
-        limits=terms.limits,
-        counters=terms.counters,
-    )
+    return NatsGateway(terms)
 
 
 NATS: Final = Receiving(_addresses, subjects.overlap, _gateway)

@@ -19,9 +19,9 @@ from bindings.gateways import (
     Login,
     RowStore,
     Subscription,
+    Terms,
 )
 from bindings.protocols import BINDINGS
-from bindings.receiving import Terms
 from catalog.protocols.properties import squash
 from router.errors import ConfigError
 from router.logs import get_logger

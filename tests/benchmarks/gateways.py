@@ -29,7 +29,7 @@ from proton.reactor import Container
 from bindings.amqp.gateway import AmqpGateway
 from bindings.amqp.outgoing import OutMessage as AmqpMessage
 from bindings.amqp.sender import AmqpSender
-from bindings.gateways import Connection, Gateway, Limits, RowStore, Subscription
+from bindings.gateways import Connection, Gateway, Limits, RowStore, Subscription, Terms
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.routing import HttpRoute
 from bindings.inbox import Inbox, InboxLimits
@@ -131,15 +131,8 @@ class Mqtt:
 
     def gateway(self, store: RowStore, counts: Counts) -> Gateway:
         """Return the gateway on the session that was prepared."""
-        return MqttGateway(
-            Connection((self._broker.uri,)),
-            [Subscription(ENDPOINT, "bench")],
-            store,
-            protocol="MQTT/5.0",
-            client_id=f"bench{self._session}",
-            limits=MOST,
-            counters=counts,
-        )
+        connection, subscriptions = Connection((self._broker.uri,)), [Subscription(ENDPOINT, "bench")]
+        return MqttGateway(Terms(connection, subscriptions, store, f"bench{self._session}", MOST, counts), "MQTT/5.0")
 
     def close(self) -> None:
         """Stop the broker."""
@@ -198,9 +191,7 @@ class Amqp:
     def gateway(self, store: RowStore, counts: Counts) -> Gateway:
         """Return the gateway on that queue."""
         subscriptions = [Subscription(ENDPOINT, self._queue)]
-        return AmqpGateway(
-            Connection((self._uri,)), subscriptions, store, container_id="bench", limits=MOST, counters=counts
-        )
+        return AmqpGateway(Terms(Connection((self._uri,)), subscriptions, store, "bench", MOST, counts))
 
     def close(self) -> None:
         """Stop the broker."""
@@ -252,9 +243,7 @@ class Nats:
         """Return the gateway on that stream."""
         options = {"stream": f"S{self._round}", "durable": "gateway"}
         subscriptions = [Subscription(ENDPOINT, f"bench{self._round}", options)]
-        return NatsGateway(
-            Connection((self._server.uri,)), subscriptions, store, name="bench", limits=MOST, counters=counts
-        )
+        return NatsGateway(Terms(Connection((self._server.uri,)), subscriptions, store, "bench", MOST, counts))
 
     def close(self) -> None:
         """Stop the server."""

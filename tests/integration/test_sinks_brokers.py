@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from bindings.amqp.gateway import AmqpGateway
-from bindings.gateways import Connection, Gateway, Limits, Subscription
+from bindings.gateways import Connection, Gateway, Limits, Subscription, Terms
 from bindings.http.gateway import HttpGateway, HttpSettings
 from bindings.http.routing import HttpRoute
 from bindings.parts import InboxRow, first
@@ -203,12 +203,7 @@ def test_amqp(qpid: str, tmp_path: Path, mode: str) -> None:
     settings = {"type": "amqp", "uri": qpid, "node": node, "mode": mode}
     assert sink(tmp_path, settings).write(table(), FIRST).rows == len(CASES)
     gateway: Gateway = AmqpGateway(
-        Connection((qpid,)),
-        [Subscription(E, node)],
-        rows,
-        container_id=f"reader-{mode}",
-        limits=Limits(),
-        counters=Counts(),
+        Terms(Connection((qpid,)), [Subscription(E, node)], rows, f"reader-{mode}", Limits(), Counts())
     )
     gateway.start()
     try:

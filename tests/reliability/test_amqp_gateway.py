@@ -19,7 +19,7 @@ from bindings.amqp.gateway import AmqpGateway
 from bindings.amqp.holding import EAGER
 from bindings.amqp.outgoing import OutMessage
 from bindings.amqp.sender import AmqpSender
-from bindings.gateways import Connection, Limits, Subscription
+from bindings.gateways import Connection, Limits, Subscription, Terms
 from bindings.inbox import Inbox
 from bindings.parts import InboxRow
 from bindings.sending import Unsettled
@@ -42,7 +42,7 @@ def serve(uri: str, queue: str, path: Path) -> None:
     """Run a gateway for ever; says on standard output how many messages it has acknowledged."""
     counts, limits = Counts(), Limits(max_in_flight=200)
     subscriptions, inbox = [Subscription(ENDPOINT, queue)], Inbox(path)
-    AmqpGateway(Connection((uri,)), subscriptions, inbox, container_id="killed", limits=limits, counters=counts).start()
+    AmqpGateway(Terms(Connection((uri,)), subscriptions, inbox, "killed", limits, counts)).start()
     said = 0
     while True:
         said = wait_until(partial(_more, counts, said), 10 * SECONDS, "messages")

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from bindings.amqp.gateway import AmqpGateway
-from bindings.gateways import Connection, Limits, RowStore, Subscription
+from bindings.gateways import Connection, Limits, RowStore, Subscription, Terms
 from bindings.inbox import Inbox, InboxFull
 from bindings.inbox.view import InboxView
 from bindings.parts import InboxRow, Part
@@ -75,12 +75,14 @@ def running(
     """Run a gateway; a URI and a node stand for the simplest connection and subscription."""
     counts = Counts()
     gateway = AmqpGateway(
-        Connection((connection,)) if isinstance(connection, str) else connection,
-        [Subscription(ENDPOINT, subscriptions)] if isinstance(subscriptions, str) else subscriptions,
-        store,
-        container_id=container_id,
-        limits=Limits(max_body_bytes, max_in_flight),
-        counters=counts,
+        Terms(
+            Connection((connection,)) if isinstance(connection, str) else connection,
+            [Subscription(ENDPOINT, subscriptions)] if isinstance(subscriptions, str) else subscriptions,
+            store,
+            container_id,
+            Limits(max_body_bytes, max_in_flight),
+            counts,
+        )
     )
     gateway.start()
     try:

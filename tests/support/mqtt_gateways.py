@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bindings.gateways import Connection, Limits, RowStore, Subscription
+from bindings.gateways import Connection, Limits, RowStore, Subscription, Terms
 from bindings.inbox.view import InboxView
 from bindings.mqtt.gateway import MqttGateway
 from bindings.mqtt.messages import Version
@@ -71,15 +71,15 @@ def gateway(
     options: Mapping[str, Any] | None = None,
 ) -> MqttGateway:
     """Return a gateway that is not started, for subscriptions as ``{endpoint: filter}``."""
-    return MqttGateway(
+    terms = Terms(
         Connection((uri,)) if isinstance(uri, str) else uri,
         [Subscription(endpoint, address, options or {}) for endpoint, address in subscriptions.items()],
         store,
-        protocol=protocol,
-        client_id=client_id,
-        limits=limits or Limits(),
-        counters=counts or Counts(),
+        client_id,
+        limits or Limits(),
+        counts or Counts(),
     )
+    return MqttGateway(terms, protocol)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import nats
 from nats.aio.client import Client
 
-from bindings.gateways import Connection, Limits, RowStore, Subscription
+from bindings.gateways import Connection, Limits, RowStore, Subscription, Terms
 from bindings.inbox import InboxFull
 from bindings.nats.codec import native
 from bindings.nats.gateway import NatsGateway
@@ -85,7 +85,7 @@ def made(
 ) -> NatsGateway:
     """Return a gateway that is not yet started."""
     connection = server if isinstance(server, Connection) else Connection((server.uri,))
-    return NatsGateway(connection, subscriptions, store, name="test", limits=limits, counters=counts)
+    return NatsGateway(Terms(connection, subscriptions, store, "test", limits, counts))
 
 
 @contextmanager

@@ -24,10 +24,10 @@ from pydantic import Field
 
 from bindings.addresses import AddressForm
 from bindings.envelope import AttributeRule
-from bindings.gateways import Subscription
+from bindings.gateways import Subscription, Terms
 from bindings.parts import InboxRow, Shape, native_of, parts_of
 from bindings.protocols import BINDINGS, Binding
-from bindings.receiving import Receiving, Terms, templates_of
+from bindings.receiving import Receiving, templates_of
 from bindings.sending import Outbound, Publisher, Refusal, Sending, Unsettled, headers_of
 from catalog.model import Catalog, Endpoint
 from catalog.protocols import properties

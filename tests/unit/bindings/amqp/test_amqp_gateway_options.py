@@ -15,7 +15,7 @@ from bindings.amqp.gateway import AmqpGateway
 from bindings.amqp.options import node_of, option
 from bindings.amqp.outlet import _Terms
 from bindings.amqp.sender import AmqpSender
-from bindings.gateways import Connection, GatewayError, Limits, Login, Subscription, Tls
+from bindings.gateways import Connection, GatewayError, Limits, Login, Subscription, Terms, Tls
 from bindings.parts import InboxRow
 
 GOOD = Subscription("/endpoints/e", "q.a")
@@ -33,7 +33,7 @@ class NoCounters:
 
 
 def gateway(connection: Connection, *subscriptions: Subscription) -> AmqpGateway:
-    return AmqpGateway(connection, subscriptions, Store(), container_id="c", limits=Limits(), counters=NoCounters())
+    return AmqpGateway(Terms(connection, subscriptions, Store(), "c", Limits(), NoCounters()))
 
 
 @pytest.mark.parametrize(
