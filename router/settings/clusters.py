@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from bindings.kafka.addresses import Brokers, brokers_of, contradiction
 from bindings.kafka.login import SaslLogin
+from router.settings.logins import KafkaLogin
 from router.settings.values import Options, revealed
 
 if TYPE_CHECKING:
     from bindings.kafka.client import KafkaClient
-    from router.settings.inward import KafkaInboxSettings
-    from router.settings.model import SourceSettings
-    from router.settings.sinks.kafka import KafkaSink
-
-    KafkaLogin: TypeAlias = SourceSettings | KafkaSink | KafkaInboxSettings
 
 _HOST_CHECK: Final = "ssl.endpoint.identification.algorithm"
 _MECHANISM: Final = ("sasl.mechanism", "sasl.mechanisms")

@@ -7,16 +7,7 @@ from datetime import timedelta
 
 from pydantic import Field, SecretStr
 
-from router.settings.logins import (
-    HTTP_URL,
-    PLAIN_TEXT,
-    SASL_TEXT,
-    SCOPE_TEXT,
-    TOKEN_CA_TEXT,
-    TOKENS_TEXT,
-    Sasl,
-    TlsSettings,
-)
+from router.settings.logins import KafkaLogin
 from router.settings.section import Section
 from router.settings.values import Duration, Options, Size
 
@@ -88,20 +79,17 @@ class GatewaySettings(Section):
     max_in_flight: int = Field(1000, ge=1, description="Messages that one connection holds before they are on disk.")
 
 
-class KafkaInboxSettings(Section):
-    """A Kafka topic as the inbox, written by processes of `xrouter gateway`."""
+class _InboxTopic(Section):
+    """The topic, and what it takes."""
 
     bootstrap_servers: str = Field(description="Kafka brokers, HOST:PORT with commas.", min_length=1)
     topic: str = Field(description="The topic; it must exist and keep messages until they are routed.", min_length=1)
     max_message_bytes: Size = Field(1_000_000, ge=65_536, description="Largest message the brokers take.")
-    username: str | None = Field(None, description="User name at the broker.")
-    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
-    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
-    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
-    sasl: Sasl | None = Field(None, description=SASL_TEXT)
-    token_endpoint: str | None = Field(None, description=TOKENS_TEXT, pattern=HTTP_URL)
-    token_scope: str | None = Field(None, description=SCOPE_TEXT)
-    token_ca: str | None = Field(None, description=TOKEN_CA_TEXT)
+
+
+class KafkaInboxSettings(KafkaLogin, _InboxTopic):
+    """A Kafka topic as the inbox, written by processes of `xrouter gateway`."""
+
     options: Options = Field({}, description="More options of the Kafka client, by their own names.")
 
     @property

@@ -6,18 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from bindings.gateways import Tls
 from router.settings.section import Section
 
 Sasl = Literal["plain", "scram-sha-256", "scram-sha-512", "oauthbearer"]
-SASL_TEXT: Final = "How to log in to Kafka; unset is plain where there is a username."
-TOKENS_TEXT: Final = "Kafka, sasl oauthbearer: URL that gives tokens for client id `username` and secret `password`."
-SCOPE_TEXT: Final = "Kafka, sasl oauthbearer: scope asked for."
-TOKEN_CA_TEXT: Final = "Kafka, sasl oauthbearer: authorities of `token_endpoint`, PEM; unset trusts the system's."
 PLAIN_TEXT: Final = "Whether secrets may be sent without TLS; else it is an error, for loopback addresses too."
-HTTP_URL: Final = "^https?://"
 
 
 class TlsSettings(Section):
@@ -26,6 +21,29 @@ class TlsSettings(Section):
     ca: str | None = Field(None, description="Certificates of the authorities to trust; unset trusts the system's.")
     cert: str | None = Field(None, description="Our own certificate, for brokers that ask for one.")
     key: str | None = Field(None, description="The private key of `cert`.")
+
+
+class KafkaLogin(Section):
+    """Who we are to Kafka, or to another broker that a source names.
+
+    The reference lists keys in the order of bases, the last base first. So settings that have other keys before these
+    inherit them from a class behind this one.
+    """
+
+    username: str | None = Field(None, description="User name at the broker.")
+    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
+    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
+    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
+    sasl: Sasl | None = Field(None, description="How to log in to Kafka; unset is plain where there is a username.")
+    token_endpoint: str | None = Field(
+        None,
+        description="Kafka, sasl oauthbearer: URL that gives tokens for client id `username` and secret `password`.",
+        pattern="^https?://",
+    )
+    token_scope: str | None = Field(None, description="Kafka, sasl oauthbearer: scope asked for.")
+    token_ca: str | None = Field(
+        None, description="Kafka, sasl oauthbearer: authorities of `token_endpoint`, PEM; unset trusts the system's."
+    )
 
 
 def tls_of(settings: TlsSettings | None) -> Tls | None:

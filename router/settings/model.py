@@ -18,7 +18,7 @@ from catalog.schemas.codings import Framing
 from router.matching.ties import Ambiguous
 from router.settings.dead_letters import DeadLetterSettings as DeadLetterSettings
 from router.settings.inward import GatewaySettings, HttpSettings, InboxSettings
-from router.settings.logins import HTTP_URL, PLAIN_TEXT, SASL_TEXT, SCOPE_TEXT, TOKEN_CA_TEXT, TOKENS_TEXT, Sasl
+from router.settings.logins import PLAIN_TEXT, KafkaLogin
 from router.settings.logins import TlsSettings as TlsSettings
 from router.settings.memory import MemorySettings
 from router.settings.routes import RouteSettings
@@ -49,8 +49,8 @@ class CatalogSettings(Section):
     allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
 
 
-class SourceSettings(Section):
-    """One endpoint of the catalog that records are taken from."""
+class _SourceEndpoint(Section):
+    """Which endpoint, where its records are, and where reading begins."""
 
     endpoint: str = Field(description="The endpoint's xid, such as /endpoints/plant.", pattern=r"^/endpoints/[^/]+$")
     lane: str | None = Field(None, description="Gives the source a query of its own, so that it cannot hold others up.")
@@ -74,14 +74,11 @@ class SourceSettings(Section):
     token: SecretStr | None = Field(None, description="NATS: token, by reference.")
     credentials: str | None = Field(None, description="NATS: file of credentials.")
     seed: str | None = Field(None, description="NATS: file with the seed of an nkey.")
-    username: str | None = Field(None, description="User name at the broker.")
-    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
-    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
-    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
-    sasl: Sasl | None = Field(None, description=SASL_TEXT)
-    token_endpoint: str | None = Field(None, description=TOKENS_TEXT, pattern=HTTP_URL)
-    token_scope: str | None = Field(None, description=SCOPE_TEXT)
-    token_ca: str | None = Field(None, description=TOKEN_CA_TEXT)
+
+
+class SourceSettings(KafkaLogin, _SourceEndpoint):
+    """One endpoint of the catalog that records are taken from."""
+
     kafka: Options = Field({}, description="More options of the Kafka client, by their own names.")
     path: str | None = Field(
         None, description="HTTP: the path to listen at, instead of the endpoint's own.", pattern="^/"

@@ -13,16 +13,7 @@ from bindings.sending import Publisher
 from catalog.model import Endpoint
 from router.errors import SinkError
 from router.settings.clusters import broker_faults, kafka_client, kafka_login_faults, option_faults
-from router.settings.logins import (
-    HTTP_URL,
-    PLAIN_TEXT,
-    SASL_TEXT,
-    SCOPE_TEXT,
-    TOKEN_CA_TEXT,
-    TOKENS_TEXT,
-    Sasl,
-    TlsSettings,
-)
+from router.settings.logins import KafkaLogin
 from router.settings.names import DEAD_LETTER_VARIABLES, EVENT_VARIABLES, NameTemplateError, escape_value, parse_name
 from router.settings.routes import MISSING_TEXT, Missing
 from router.settings.sinks.contract import Fault, Filled, RemoteSink
@@ -35,8 +26,8 @@ if TYPE_CHECKING:
 _SECONDS: Final = 30.0
 
 
-class KafkaSink(RemoteSink):
-    """Topics of a Kafka cluster, at least once."""
+class _KafkaRecords(RemoteSink):
+    """What is sent, and to which topics of which brokers."""
 
     reader = "router.letters.kafka_reading:read_topics"
     needs_connector = True
@@ -62,14 +53,11 @@ class KafkaSink(RemoteSink):
     max_message_bytes: Size = Field(
         1_000_000, ge=65_536, description="Largest record the brokers take; a larger one is `sink-rejected`."
     )
-    username: str | None = Field(None, description="User name at the broker.")
-    password: SecretStr | None = Field(None, description="Password, by reference: `${VAR}` or `file:/path`.")
-    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
-    tls: TlsSettings | None = Field(None, description="Certificates; `{}` is TLS with the system's authorities.")
-    sasl: Sasl | None = Field(None, description=SASL_TEXT)
-    token_endpoint: str | None = Field(None, description=TOKENS_TEXT, pattern=HTTP_URL)
-    token_scope: str | None = Field(None, description=SCOPE_TEXT)
-    token_ca: str | None = Field(None, description=TOKEN_CA_TEXT)
+
+
+class KafkaSink(KafkaLogin, _KafkaRecords):
+    """Topics of a Kafka cluster, at least once."""
+
     options: Options = Field({}, description="More options of the Kafka producer, by their own names.")
 
     @property
