@@ -43,14 +43,11 @@ class Inbox:
         self._compactor = Compactor(self.layout.inbox)
         self._logs = [self._open(partition, limits) for partition in range(partitions)]
 
-    def append(self, row: InboxRow) -> Future[None]:
-        """Store one row; see :meth:`PartitionLog.append` for what the future promises and how it fails."""
-        return self._logs[self.partition_of(row)].append((row,))
-
     def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
         """Store rows; the future resolves once all are durable, and fails when any is not.
 
-        It is no transaction: when it fails, rows of other partitions than the failing one may have been stored.
+        :meth:`PartitionLog.append` says how it fails and what a crash leaves. It is no transaction: when it fails, rows
+        of other partitions than the failing one may have been stored.
         """
         shares: dict[int, list[InboxRow]] = defaultdict(list)
         for row in rows:

@@ -57,10 +57,6 @@ class KafkaStore:
         self._poller = Background("kafka-inbox", self._poll)
         self._poller.start()
 
-    def append(self, row: InboxRow) -> Future[None]:
-        """Store one row; see :meth:`append_many`."""
-        return self.append_many((row,))
-
     def append_many(self, rows: Sequence[InboxRow]) -> Future[None]:
         """Store rows; the future is done once the brokers have them all.
 

@@ -82,7 +82,7 @@ def test_a_batch_is_bounded_by_bytes_as_well(tmp_path: Path, *, compacted: bool)
     inbox = Inbox(tmp_path, partitions=1)
     sizes = [100, 100, 5_000, 100, *([900] * 40), 30_000, 100, 100]
     for number, size in enumerate(sizes):
-        inbox.append(InboxRow("/endpoints/e", "HTTP", number, [Part("path", b"/a")], b"x" * size)).result(20)
+        inbox.append_many([InboxRow("/endpoints/e", "HTTP", number, [Part("path", b"/a")], b"x" * size)]).result(20)
     inbox.close()
     if compacted:
         Inbox(tmp_path, partitions=1).close()

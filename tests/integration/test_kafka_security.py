@@ -206,7 +206,7 @@ def test_the_inbox_topic_is_written_in_every_way(world: World, tmp_path: Path, w
     assert chosen is not None
     store = KafkaStore(inbox_client(chosen), chosen.topic, max_message_bytes=100_000)
     try:
-        store.append(InboxRow("/endpoints/e", "HTTP", 0, [Part("path", b"/x")], b"body")).result(SECONDS)
+        store.append_many([InboxRow("/endpoints/e", "HTTP", 0, [Part("path", b"/x")], b"body")]).result(SECONDS)
     finally:
         store.close()
     assert [each.value for each in read_all(world.kafka.bootstrap, f"inbox-{way}")] == [b"body"]

@@ -52,7 +52,7 @@ def append_for_ever(path: Path, run: str) -> None:
         number = 0
         while True:
             text = f"{run}-{name}:{number}"
-            inbox.append(row(text)).result()
+            inbox.append_many([row(text)]).result()
             os.write(1, f"{text}\n".encode())
             number += 1
 
@@ -69,14 +69,14 @@ def fill_the_disk(path: Path) -> None:
     number = 0
     try:
         while True:
-            inbox.append(row(f"a:{number}")).result(SECONDS)
+            inbox.append_many([row(f"a:{number}")]).result(SECONDS)
             number += 1
     except InboxFull:
         assert number > 5
     with pytest.raises(InboxFull):
-        inbox.append(row("refused:1")).result(SECONDS)
+        inbox.append_many([row("refused:1")]).result(SECONDS)
     resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    inbox.append(row("b:0")).result(SECONDS)
+    inbox.append_many([row("b:0")]).result(SECONDS)
     inbox.close()
     assert stored(path) == [f"a:{each}" for each in range(number)] + ["b:0"]
 
@@ -132,11 +132,11 @@ def test_a_full_disk_refuses_and_recovers(small_disk: Path) -> None:
         # Nothing is to stay free, so that it is the kernel that refuses, with a frame half written.
         with pytest.raises(InboxFull, match="No space left on device"):
             for number in range(10_000):
-                inbox.append(row(f"a:{number}")).result(SECONDS)
+                inbox.append_many([row(f"a:{number}")]).result(SECONDS)
                 taken.append(f"a:{number}")
         assert stored(small_disk / "inbox") == taken
         ballast.unlink()
-        inbox.append(row("b:0")).result(SECONDS)
+        inbox.append_many([row("b:0")]).result(SECONDS)
         inbox.close()
         Inbox(small_disk / "inbox", partitions=1, limits=InboxLimits(min_free_bytes=0)).close()
         assert stored(small_disk / "inbox") == [*taken, "b:0"]

@@ -213,7 +213,7 @@ def test_what_was_begun_is_finished_though_no_source_is_left_of_it(
     inbox = Inbox(router.folder / "state" / "inbox", partitions=4)
     headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-type": "plant.event0", "ce-source": "/plant/p/lines/l"}
     parts = [Part("method", b"POST"), *(Part(f"headers.{name}", text.encode()) for name, text in headers.items())]
-    inbox.append(InboxRow(door, "HTTP", 1, parts, b'{"n": 100}')).result(LIMIT)
+    inbox.append_many([InboxRow(door, "HTTP", 1, parts, b'{"n": 100}')]).result(LIMIT)
     inbox.close()
     router.module = ("tests.support.dying_router", f"{PINNED}~kafka", "after", "0")
     router.launch()

@@ -49,7 +49,7 @@ def filled(path: Path, numbers: range) -> Path:
     """Make an inbox with one partition and one frame for each number; return its first segment."""
     inbox = Inbox(path, partitions=1, limits=FREE)
     for number in numbers:
-        inbox.append(row(number)).result(SECONDS)
+        inbox.append_many([row(number)]).result(SECONDS)
     inbox.close()
     return segment_path(path / "0", 0)
 
@@ -61,12 +61,12 @@ def test_rows_are_visible_once_acknowledged(tmp_path: Path) -> None:
     inbox.append_many([]).result(SECONDS)
     inbox.close()
     with pytest.raises(InboxClosed):
-        inbox.append(row(1)).result(SECONDS)
+        inbox.append_many([row(1)]).result(SECONDS)
 
 
 def test_rows_of_one_path_keep_their_order(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, limits=FREE)
-    futures = [inbox.append(row(number, b"/one")) for number in range(300)]
+    futures = [inbox.append_many([row(number, b"/one")]) for number in range(300)]
     for future in futures:
         future.result(SECONDS)
     inbox.close()
@@ -85,7 +85,7 @@ def test_a_tail_torn_at_any_byte_is_cut_and_the_rest_kept(tmp_path: Path) -> Non
         (torn / "0" / "durable").unlink()  # as after a power cut: not yet published, or lost
         segment_path(torn / "0", 0).write_bytes(content[:length] + b"\xff" * (length % 3))
         inbox = Inbox(torn, partitions=1, limits=FREE)
-        inbox.append(row(9)).result(SECONDS)
+        inbox.append_many([row(9)]).result(SECONDS)
         inbox.close()
         assert bodies(torn) == ["0", "9"], length
         shutil.rmtree(torn)
@@ -121,7 +121,7 @@ def test_segments_roll_and_are_compacted_with_the_same_numbers(tmp_path: Path) -
     limits = InboxLimits(segment_bytes=4000, min_free_bytes=0)
     inbox = Inbox(tmp_path, partitions=1, limits=limits)
     for number in range(60):
-        inbox.append(row(number)).result(SECONDS)
+        inbox.append_many([row(number)]).result(SECONDS)
     inbox.close()
     directory = tmp_path / "0"
     sealed = segments_in(directory)[:-1]
@@ -144,25 +144,25 @@ def test_a_full_inbox_refuses_and_recovers_when_it_was_trimmed(tmp_path: Path) -
     taken = 0
     with pytest.raises(InboxFull, match="max_bytes"):
         for number in range(1000):
-            inbox.append(row(number, size=500)).result(SECONDS)
+            inbox.append_many([row(number, size=500)]).result(SECONDS)
             taken += 1
     assert 10 < taken < 100
     view = InboxView(tmp_path)
     view.trim(0, InboxPosition(view.end(0).segment, 0))
-    inbox.append(row(taken)).result(SECONDS)
+    inbox.append_many([row(taken)]).result(SECONDS)
     inbox.close()
 
 
 def test_free_space_is_kept(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, limits=InboxLimits(min_free_bytes=2**62))
     with pytest.raises(InboxFull, match="min_free_bytes"):
-        inbox.append(row(1)).result(SECONDS)
+        inbox.append_many([row(1)]).result(SECONDS)
     inbox.close()
 
 
 def test_a_failed_fsync_acknowledges_nothing_and_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inbox = Inbox(tmp_path, partitions=1, limits=FREE)
-    inbox.append(row(0)).result(SECONDS)
+    inbox.append_many([row(0)]).result(SECONDS)
 
     def failing(_: int) -> None:
         raise OSError(5, "Input/output error")
@@ -170,9 +170,9 @@ def test_a_failed_fsync_acknowledges_nothing_and_is_cut_off(tmp_path: Path, monk
     with monkeypatch.context() as patched:
         patched.setattr(log_module, "_sync", failing)
         with pytest.raises(InboxFull, match="Input/output error"):
-            inbox.append(row(1)).result(SECONDS)
+            inbox.append_many([row(1)]).result(SECONDS)
     assert bodies(tmp_path) == ["0"]
-    inbox.append(row(2)).result(SECONDS)
+    inbox.append_many([row(2)]).result(SECONDS)
     inbox.close()
     assert bodies(tmp_path) == ["0", "2"]
     filled(tmp_path, range(3, 4))
@@ -187,7 +187,7 @@ def test_one_bad_row_does_not_cost_its_neighbours(tmp_path: Path, monkeypatch: p
     with pytest.raises(InboxRowError):
         futures[1].result(SECONDS)
     with pytest.raises(InboxRowError):
-        inbox.append(InboxRow("e", "HTTP", 1, [], 5)).result(SECONDS)  # type: ignore[arg-type]
+        inbox.append_many([InboxRow("e", "HTTP", 1, [], 5)]).result(SECONDS)  # type: ignore[arg-type]
     inbox.close()
     assert bodies(tmp_path) == ["0", "1", "2"]
 
@@ -215,9 +215,9 @@ def held_together(
         sync(descriptor)
 
     monkeypatch.setattr(log_module, "_sync", slow)
-    inbox.append(row(0))
+    inbox.append_many([row(0)])
     assert busy.wait(SECONDS)
-    futures = [inbox.append(each) for each in rows]
+    futures = [inbox.append_many([each]) for each in rows]
     meanwhile(futures)
     go.set()
     return futures
@@ -228,14 +228,14 @@ def test_a_fault_of_the_writer_fails_its_group_and_the_next_is_stored(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox = Inbox(tmp_path, partitions=1, limits=FREE)
-    inbox.append(row(0)).result(SECONDS)
+    inbox.append_many([row(0)]).result(SECONDS)
     counted = faults().get("inbox", 0)
     with monkeypatch.context() as broken:
         broken.setattr(log_module, step, lambda *_: 1 // 0)
         for number in (1, 2):
             with pytest.raises(InboxFull, match="ZeroDivisionError"):
-                inbox.append(row(number)).result(SECONDS)
-    inbox.append(row(3)).result(SECONDS)
+                inbox.append_many([row(number)]).result(SECONDS)
+    inbox.append_many([row(3)]).result(SECONDS)
     inbox.close()
     assert bodies(tmp_path) == ["0", "3"]
     assert faults()["inbox"] == counted + 2
