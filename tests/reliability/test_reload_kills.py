@@ -34,7 +34,7 @@ LIMIT: Final = 240.0
 STARTED: Final = "[router.running.service] metrics="
 RELOADED: Final = "catalog reloaded"
 POINTS: Final = (
-    ("router.intake.intake:local_store", "after"),
+    ("router.running.service:local_store", "after"),
     (CATALOG_READ, "before"),
     (CATALOG_READ, "after"),
     ("router.running.queries:Queries.place", "before"),

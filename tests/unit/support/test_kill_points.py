@@ -1,0 +1,71 @@
+"""A point that would never be met is refused when it is set, and every point that the tests name is met."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kill_points import NoSuchPoint, Point
+
+TESTS = Path(__file__).parents[2]
+NAMED = re.compile(r"(?:catalog|bindings|router|os|pathlib)[a-z_.]*:[A-Za-z_.]+(?:~[^~]+)?")
+OUTSIDE = Path(__file__)
+
+
+def named_in_tests() -> Iterator[str]:
+    """Yield every text of the tests that names a point."""
+    for path in TESTS.rglob("*.py"):
+        if path == OUTSIDE:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAMED.fullmatch(node.value):
+                yield node.value
+
+
+@pytest.mark.parametrize("name", sorted(set(named_in_tests())))
+def test_points_of_the_tests_are_met(name: str) -> None:
+    Point.of(name)
+
+
+def test_the_points_of_the_tests_are_seen() -> None:
+    assert {"router.state.state:State.pin", "os:replace~offsets.json"} <= set(named_in_tests())
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("router.reading.streams:kafka_rows", "imported by name in router.running.queries"),
+        ("router.intake.intake:local_store", "imported by name in router.running.service"),
+        ("router.reading.streams:Source", "no function or method"),
+        ("router.sinks:check_endpoints", "imported by name in router.commands"),
+        ("router.state.state:State.open", "classmethod, no function"),
+        ("router.state.state:_keep", "there is no _keep"),
+        ("router.state.state:State.gone", "there is no State.gone"),
+        ("router.state.state:Gone.pin", "there is no Gone.pin"),
+        ("router.state.gone:State.pin", "No module named"),
+        ("router.batches.plans:PlanHolder.active", "property, no function"),
+        ("router.running.queries:COMMIT_SECONDS", "float, no function"),
+        ("router.watching.batches:_Jobs._stage", "staticmethod, no function"),
+    ],
+)
+def test_a_point_that_is_not_met_is_refused(name: str, why: str) -> None:
+    with pytest.raises(NoSuchPoint, match=re.escape(why)):
+        Point.of(name)
+
+
+def test_what_is_asked_for_is_called_around_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(Path, "unlink", Path.unlink)
+    first, second = tmp_path / "first", tmp_path / "second"
+    for path in (first, second):
+        path.touch()
+    point = Point.of("pathlib:Path.unlink~/first")
+    point.wrap(before=lambda: calls.append(f"{first.exists()}"), after=lambda: calls.append(f"{first.exists()}"))
+    second.unlink()
+    assert not calls
+    first.unlink()
+    assert calls == ["True", "False"]
