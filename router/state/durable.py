@@ -30,6 +30,11 @@ def write_durably(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def unfinished(folder: Path) -> list[Path]:
+    """Return what :func:`write_durably` left where processes died in it; nobody else may be writing to the folder."""
+    return [entry for entry in folder.glob(".*.*") if whole_number(entry.suffix[1:]) is not None]
+
+
 @contextmanager
 def disk_of(root: Path) -> Iterator[None]:
     """Turn what a full or failing disk says within the block, to us or to the JVM, into :class:`DiskError`."""

@@ -18,7 +18,7 @@ from bindings.private import narrow, private_folder, sync_path
 from catalog.values import whole_number
 from router.errors import StateError
 from router.logs import get_logger
-from router.state.durable import damaged, read, write_durably
+from router.state.durable import damaged, read, unfinished, write_durably
 from router.state.inventory import NAME, Inventory
 
 _log = get_logger()
@@ -42,6 +42,7 @@ class State:
         self.batches = root / "batches"
         self._plans = root / "plans"
         self._pinning = threading.Lock()
+        # The plans that this process has written and not removed. The pin of another may have outlived its document.
         self._kept: set[str] = set()
 
     @classmethod
@@ -103,6 +104,7 @@ class State:
                 if number < batch - 1:
                     entry.unlink(missing_ok=True)
             if fresh:
+                self._kept.add(plan)
                 self._drop_unnamed_plans()
 
     def since(self, query: str, batch: int) -> datetime | None:
@@ -139,10 +141,11 @@ class State:
     def _drop_unnamed_plans(self) -> None:
         pins = (entry for entry in self.batches.glob("*/*") if whole_number(entry.name) is not None)
         named = {(read(pin) or b"").decode("ascii", "replace").strip() for pin in pins}
-        for entry in self._plans.glob("*.json"):
-            if entry.stem not in named:
-                entry.unlink(missing_ok=True)
-        self._kept = named
+        # Forgotten first: a disk may fail in the middle of removing them.
+        self._kept &= named
+        unnamed = (entry for entry in self._plans.glob("*.json") if entry.stem not in named)
+        for entry in (*unnamed, *unfinished(self._plans)):
+            entry.unlink(missing_ok=True)
 
     def plan(self, plan: str) -> bytes | None:
         """Return a plan's document; None when it is not kept.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Iterator
@@ -48,6 +49,57 @@ def test_a_plan_that_a_dead_process_left_is_written_again(state: State) -> None:
     with_none = State(state.root)
     with_none.pin("kafka-1", 0, A, b"plan a")
     assert state.plan(A) == b"plan a"
+
+
+def test_plans_do_not_pile_up(state: State) -> None:
+    """What the last pins of a plan leave unnamed stays until the first pin of the next."""
+    for reload in range(30):
+        plan = f"{reload:032}"
+        for query in QUERIES:
+            state.pin(query, reload, plan, b"plan")
+            if query == QUERIES[0]:
+                named = {pin.read_text() for pin in state.batches.glob("*/*")}
+                assert {path.stem for path in (state.root / "plans").iterdir()} == named
+    assert len(list((state.root / "plans").iterdir())) == 3
+
+
+def test_a_plan_is_kept_again_though_an_old_pin_names_it_that_outlived_it(state: State) -> None:
+    state.pin("inbox", 0, A, b"plan a")
+    (state.root / "plans" / f"{A}.json").unlink()
+    again = State(state.root)
+    again.pin("kafka-1", 0, B, b"plan b")
+    again.pin("kafka-1", 1, A, b"plan a")
+    assert again.plan(A) == b"plan a"
+
+
+def test_a_plan_is_kept_again_though_a_disk_failed_while_others_were_removed(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for query, plan in (("kafka-1", A), ("kafka-2", B)):
+        state.pin(query, 0, plan, b"plan")
+    for query in ("kafka-1", "kafka-2"):
+        state.unpin_all(query)
+    unlink = Path.unlink
+
+    def one_only(path: Path, missing_ok: bool = False) -> None:
+        if path.parent.name == "plans" and len(list(path.parent.iterdir())) < 3:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        unlink(path, missing_ok=missing_ok)
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        patched.setattr(Path, "unlink", one_only)
+        state.pin("inbox", 0, C, b"plan")
+    for query, plan in (("kafka-1", A), ("kafka-2", B)):
+        state.pin(query, 0, plan, b"plan")
+        assert state.plan(plan) == b"plan"
+
+
+def test_what_dead_writers_left_of_plans_is_removed(state: State) -> None:
+    state.pin("inbox", 0, A, b"plan a")
+    left = state.root / "plans" / f".{B}.json.99"
+    left.write_bytes(b"plan")
+    state.pin("inbox", 1, C, b"plan c")
+    assert sorted(path.stem for path in (state.root / "plans").iterdir()) == [A, C]
 
 
 class PowerCut(Exception):
