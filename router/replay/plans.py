@@ -9,7 +9,7 @@ from typing import Final
 
 from router.errors import BatchPinError
 from router.judging.plan import Plan, plan_of
-from router.state.durable import write_durably
+from router.state.durable import unfinished, write_durably
 
 FOLDER: Final = "plans"
 
@@ -21,15 +21,18 @@ class ReplayPlans:
         self._folder = ledger / FOLDER
         self._base = base
         self._environ = environ
+        self._kept = ""
 
     def keep(self, plan: Plan) -> None:
         """Keep a plan, durably, and drop all others: only one replay batch can be pending."""
         path = self._folder / f"{plan.id}.json"
-        if not path.exists():
+        if plan.id != self._kept:
+            # Also where it is there: a process that died may have renamed it, and not made that durable.
             write_durably(path, plan.to_bytes())
-        for other in self._folder.glob("*.json"):
-            if other != path:
-                other.unlink(missing_ok=True)
+            self._kept = plan.id
+        others = (entry for entry in self._folder.glob("*.json") if entry != path)
+        for other in (*others, *unfinished(self._folder)):
+            other.unlink(missing_ok=True)
 
     def restore(self, plan_id: str) -> Plan:
         """Compile the plan with that id from what was kept.
