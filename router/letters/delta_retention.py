@@ -16,8 +16,8 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from router.errors import SinkError
 from router.letters.folder_retention import OldFiles, old_files
 from router.letters.table_reading import FAILED, PARQUET
+from router.rendering.instants import INSTANT
 from router.settings import TableSink
-from router.sinks.forms import INSTANT
 
 _ATTEMPTS: Final = 5
 _TICK: Final = timedelta(milliseconds=1)

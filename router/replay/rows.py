@@ -13,7 +13,7 @@ from catalog.errors import RecordError
 from router.errors import RouterError
 from router.judging.judging import source_row
 from router.letters.letter import Letter
-from router.sinks.forms import INSTANT
+from router.rendering.instants import INSTANT
 
 _PART: Final = pa.struct([("key", pa.string()), ("value", pa.binary()), ("type", pa.string())])
 _HEADER: Final = pa.struct([("key", pa.string()), ("value", pa.binary())])

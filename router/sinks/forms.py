@@ -11,9 +11,8 @@ import msgspec
 import pyarrow as pa
 
 from bindings.events import encode_event
-
-INSTANT: Final = pa.timestamp("us", tz="UTC")
-TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
+from router.rendering.exact import TEXT_MAP, TIME_TEXT
+from router.rendering.instants import INSTANT
 
 
 def _schema(texts: str, *others: tuple[str, pa.DataType]) -> dict[str, pa.DataType]:
@@ -28,7 +27,10 @@ WIDE: Final = pa.schema(
         **_schema("native", ("received", INSTANT)),
     }.items()
 )
-"""One routed event. ``extensions`` are the attributes without a column; ``native`` the record's JSON without body."""
+"""One routed event. ``extensions`` are the attributes without a column; ``native`` the record's JSON without body.
+
+For JSON lines the column ``TIME_TEXT`` stands beside them.
+"""
 
 DEAD_LETTER: Final = pa.schema(
     {
@@ -37,9 +39,6 @@ DEAD_LETTER: Final = pa.schema(
     }.items()
 )
 """One dead letter. ``nearest`` is a JSON list, ``native`` the record's JSON without body, ``body`` its bytes."""
-
-TIME_TEXT: Final = "time_text"
-"""An optional column beside WIDE for JSON lines: ``time`` as the event wrote it, which an instant cannot give back."""
 
 AMBIGUOUS: Final = "ambiguous"
 """An optional column beside WIDE: how ``match.ambiguous`` decided for an event, null where nothing was to decide."""

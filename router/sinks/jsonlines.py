@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 
 from bindings.private import sync_path
 from catalog.escaping import escaped_json
+from router.rendering.instants import INSTANT
 from router.settings.sinks.jsonlines import JsonLinesSink as JsonLinesSettings
 from router.sinks.contract import ArrowSink, Commit, WriteResult
-from router.sinks.forms import INSTANT, JsonForm, dead_letter_to_json_line, wide_to_json_line
+from router.sinks.forms import JsonForm, dead_letter_to_json_line, wide_to_json_line
 from router.sinks.tables.files import batch_file, has_batch, refused, write_atomically
 
 _SLICE: Final = 1000

@@ -14,8 +14,9 @@ from router.judging.plan import Plan
 from router.judging.stages import ARRIVED, HEADERS_TYPE, came_from, header
 from router.judging.tally import Tally
 from router.matching.facts import EVENT_MEDIA
+from router.rendering.exact import TIME_TEXT
 from router.settings import KafkaSink, letter_sinks
-from router.sinks.forms import AMBIGUOUS, DEAD_LETTER, TIME_TEXT, WIDE
+from router.sinks.forms import AMBIGUOUS, DEAD_LETTER, WIDE
 from router.writing.commits import Batch
 from router.writing.kafka_columns import letter_headers, letter_value, order_key, sent_headers, sent_key
 from router.writing.kafka_writing import save_to_kafka

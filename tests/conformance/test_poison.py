@@ -12,8 +12,8 @@ import pytest
 from catalog.load import load
 from router.judging.judging import judge_inbox
 from router.judging.plan import Plan
+from router.rendering.exact import EVENT, native_json, parts_of_raw, render_event
 from router.settings import settings_from_dict
-from router.writing.render import EVENT, native_json, parts_of_raw, render_event
 from tests.support.poison import Case, cases, catalog
 
 ROWS = pa.schema(

@@ -27,8 +27,8 @@ from router.judging.stages import HEADERS_TYPE, Kind, event_headers, judged, uni
 from router.judging.tally import collect
 from router.matching.conformance import Validation
 from router.matching.records import RecordMatcher
+from router.rendering.exact import TIME_TEXT
 from router.settings import settings_from_dict
-from router.sinks.forms import TIME_TEXT
 from router.writing.commits import Batch
 from router.writing.render import event_column
 from router.writing.writer import BatchWriter

@@ -22,11 +22,11 @@ from router.judging.stages import HEADERS_TYPE, Kind, judged, lineage_headers, u
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher
+from router.rendering.exact import COLUMNS, TIME_TEXT
 from router.routing.limits import SizeLimits
 from router.routing.routes import Routes
 from router.settings import settings_from_dict
-from router.sinks.forms import TIME_TEXT
-from router.writing.render import COLUMNS, event_column
+from router.writing.render import event_column
 from tests.support.reference import Reference
 from tests.support.reference_mapping import POSITION as UNPLACED
 from tests.support.rule_records import POSITION, RECEIVED

@@ -22,7 +22,8 @@ from bindings.parts import JSON_KIND, Part
 from bindings.protocols import Binding
 from bindings.sending import Outbound
 from catalog.values import media_type_of
-from router.sinks.forms import AMBIGUOUS, TIME_TEXT, WIDE, instant_text, pairs_of
+from router.rendering.exact import TIME_TEXT
+from router.sinks.forms import AMBIGUOUS, WIDE, instant_text, pairs_of
 from router.sinks.messages.passing import LINEAGE as LINEAGE
 from router.sinks.messages.passing import HeaderPassing
 

@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.sinks.forms import INSTANT
+from router.rendering.instants import INSTANT
 
 _DERIVED: Final = {"day": pa.date32(), "hour": INSTANT}
 """Columns made from ``received``, in UTC; ``hour`` is the instant at which the hour begins."""

@@ -17,9 +17,9 @@ from catalog.load import load
 from router.judging.judging import inbox_parts, judge_inbox
 from router.judging.plan import Judge, Plan
 from router.judging.stages import RAW_COLUMNS
+from router.rendering.exact import native_json, render_event
 from router.settings import Settings
 from router.sinks.forms import DEAD_LETTER, WIDE, dead_letter_to_json_line, wide_to_json_line
-from router.writing.render import native_json, render_event
 
 U32, U64, I64 = 2**32 - 1, 2**64 - 1, 2**63 - 1
 PROTOCOLS = {"HTTP": "HTTP", "MQTT/5.0": "MQTT/5.0", "AMQP/1.0": "AMQP/1.0", "NATS": "NATS"}

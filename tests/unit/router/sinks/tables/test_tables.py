@@ -16,9 +16,10 @@ from deltalake.exceptions import DeltaError
 
 from router.errors import SinkError
 from router.faults import fault_of
+from router.rendering.instants import INSTANT
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
-from router.sinks.forms import DEAD_LETTER, DECIDED, INSTANT, WIDE, wide_to_json_line
+from router.sinks.forms import DEAD_LETTER, DECIDED, WIDE, wide_to_json_line
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 

@@ -1,0 +1,88 @@
+"""Native records (semantics.md section 3) of many rows as JSON, without bodies, as the exact codec writes them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from router.rendering.entries import Entries, entries_of
+from router.rendering.exact import Source, native_json, parts_of_raw
+from router.rendering.texts import Bool, Int, as_text, base64_of, escaped, or_empty, replaced, runs, together
+
+_NUMBERS: Final = ("partition", "offset", "timestamp")
+
+
+def native_texts(kind: Source, raw: pa.StructArray, place: pa.Int32Array) -> pa.StringArray:
+    """Return the native record of each row as JSON, without the body.
+
+    ``raw`` has the columns that a source of that *kind* gives (``RAW_COLUMNS`` in :mod:`router.judging.stages`; a body
+    is not looked at). ``place`` is that of an event in its batch, null outside of one.
+    """
+    if kind == "kafka":
+        texts, odd = _of_kafka(raw)
+    else:
+        texts, odd = pa.nulls(len(raw), pa.string()), np.ones(len(raw), bool)
+    odd |= place.is_valid().to_numpy(zero_copy_only=False)
+    rows = np.flatnonzero(odd | texts.is_null().to_numpy(zero_copy_only=False))
+    if not len(rows):
+        return texts
+    some = pa.array(rows)
+    given = zip(raw.take(some).to_pylist(), place.take(some).to_pylist(), strict=True)
+    exact = [native_json(*parts_of_raw(row, kind, at)) for row, at in given]
+    return replaced(texts, rows, pa.array(exact, pa.string()))
+
+
+def _of_kafka(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
+    """Return the texts of rows of Kafka, null where a member is null that records of Kafka have; and odd rows."""
+    headers = entries_of(pc.struct_field(raw, "headers"))
+    numbers = [pc.struct_field(raw, name).cast(pa.string()) for name in _NUMBERS]
+    some = pa.array(np.diff(headers.offsets) > 0)
+    listed = together(',"headers":[', runs(_listed(headers), headers.offsets), "]")
+    texts = together(
+        '{"topic":"',
+        escaped(pc.struct_field(raw, "topic")),
+        '","partition":',
+        numbers[0],
+        ',"offset":',
+        numbers[1],
+        ',"timestamp":',
+        numbers[2],
+        pc.if_else(some, listed, ""),
+        or_empty(_member("key", pc.struct_field(raw, "key"))),
+        "}",
+    )
+    return texts, headers.nameless()
+
+
+def _member(name: str, values: pa.BinaryArray) -> pa.StringArray:
+    """Return a member that is text or base64, with a comma before it; null for null."""
+    texts, broken = as_text(values)
+    members = together(f',"{name}":"', escaped(texts), '"')
+    encoded = base64_of(values.take(pa.array(broken)))
+    return replaced(members, broken, together(f',"{name}_base64":"', encoded, '"'))
+
+
+def _listed(entries: Entries) -> pa.StringArray:
+    """Return each entry as a JSON object of name and value, with a comma before all but the first of a row."""
+    follows = np.ones(len(entries.codes), np.int64)
+    begins = entries.offsets[:-1][np.diff(entries.offsets) > 0]
+    follows[begins] = 0
+    at = entries.codes * 2 + follows
+    texts, broken = as_text(entries.values)
+    members = together(_opened(entries, at, '"value":"'), escaped(texts), '"}')
+    if members.null_count:
+        absent = np.flatnonzero(entries.values.is_null().to_numpy(zero_copy_only=False))
+        members = replaced(members, absent, _opened(entries, at[absent], '"value":null}'))
+        coded = base64_of(entries.values.take(pa.array(broken)))
+        members = replaced(members, broken, together(_opened(entries, at[broken], '"value_base64":"'), coded, '"}'))
+    return members
+
+
+def _opened(entries: Entries, at: Int, end: str) -> pa.StringArray:
+    names = escaped(pa.array(entries.names, pa.string())).to_pylist()
+    pieces = [f'{comma}{{"name":"{name}",{end}' for name in names for comma in ("", ",")]
+    # Entries without a name make their rows odd; any text will do.
+    return pa.array([*pieces, ""], pa.string()).take(pa.array(np.where(at < 0, len(pieces), at)))

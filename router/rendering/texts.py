@@ -1,0 +1,121 @@
+"""Arrays of texts and bytes, worked on through their buffers: joined, escaped for JSON, written as base64."""
+
+from __future__ import annotations
+
+import binascii
+from functools import cache
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Int = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+Bytes = npt.NDArray[np.uint8]
+NONE_OF_THEM: Final = np.zeros(0, np.int64)
+_BACKSLASH: Final = 0x5C
+_QUOTE: Final = 0x22
+_PADDING: Final = pa.array([b"", b"\0", b"\0\0"])
+
+
+def data_of(texts: pa.Array) -> tuple[Bytes, Int]:
+    """Return the bytes that an array of texts or bytes shares, and where each begins, then where the last ends.
+
+    The texts lie one behind another; a null has as a rule no bytes, yet may have some.
+    """
+    if not len(texts):
+        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
+    _, offsets, data = texts.buffers()
+    places = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
+    shared = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return shared[places[0] : places[-1]], places - places[0]
+
+
+def owners_of(places: Int, at: Int) -> Int:
+    """Return for each place in the shared bytes the text that it lies in; *places* as :func:`data_of` gives them."""
+    return np.searchsorted(places, at, "right") - 1
+
+
+def runs(texts: pa.StringArray, offsets: Int) -> pa.StringArray:
+    """Return the texts of runs: each is what stands from one offset to the next, put together. No text may be null."""
+    data, places = data_of(texts)
+    ends = np.ascontiguousarray(places[offsets], np.int32)
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(ends), pa.py_buffer(np.ascontiguousarray(data)))
+
+
+def together(*texts: pa.Array | str) -> pa.StringArray:
+    """Return the texts of several arrays side by side; null where one of them is null. A ``str`` stands in each."""
+    return pc.binary_join_element_wise(*texts, "")
+
+
+def or_empty(texts: pa.StringArray) -> pa.StringArray:
+    """Return the texts with empty ones for nulls."""
+    return pc.fill_null(texts, "") if texts.null_count else texts
+
+
+def replaced(texts: pa.Array, rows: Int, some: pa.Array) -> pa.Array:
+    """Return the array with *some* in these rows, which are in order."""
+    if not len(rows):
+        return texts
+    indices = np.arange(len(texts))
+    indices[rows] = len(texts) + np.arange(len(rows))
+    return pa.concat_arrays([texts, some]).take(pa.array(indices))
+
+
+def as_text(values: pa.BinaryArray) -> tuple[pa.StringArray, Int]:
+    """Return bytes as text, and the places of those that are no UTF-8, which are null."""
+    try:
+        return values.cast(pa.string()), NONE_OF_THEM
+    except pa.ArrowInvalid:
+        data, places = data_of(values)
+        # One by one, but only those that may be none.
+        suspects = np.unique(owners_of(places, np.flatnonzero(data >= 0x80)))
+        broken = np.array([at for at in suspects.tolist() if not _is_text(values[at].as_py())], np.int64)
+        mask = np.zeros(len(values), bool)
+        mask[broken] = True
+        return pc.if_else(pa.array(mask), pa.scalar(None, pa.binary()), values).cast(pa.string()), broken
+
+
+def escaped(texts: pa.StringArray) -> pa.StringArray:
+    """Return texts as they stand between the quotes of a JSON string, just as ``msgspec.json`` writes them."""
+    data, places = data_of(texts)
+    at = np.flatnonzero((data < 0x20) | (data == _QUOTE) | (data == _BACKSLASH))
+    if not len(at):
+        return texts
+    rows = np.unique(owners_of(places, at))
+    some = texts.take(pa.array(rows))
+    # The backslash first: the escapes of all others begin with one.
+    for byte in sorted(np.unique(data[at]).tolist(), key=lambda byte: byte != _BACKSLASH):
+        some = pc.replace_substring(some, chr(byte), _escape(byte))
+    return replaced(texts, rows, some)
+
+
+def base64_of(values: pa.BinaryArray) -> pa.StringArray:
+    """Return bytes as base64; null stays null."""
+    sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    spare = -sizes % 3
+    padded = pc.binary_join_element_wise(values, _PADDING.take(pa.array(spare)), b"")
+    data, places = data_of(padded)
+    # Each begins a group of three bytes, so that all of them are written at once.
+    coded = np.frombuffer(bytearray(binascii.b2a_base64(data.data, newline=False)), np.uint8)
+    ends = places // 3 * 4
+    coded[ends[1:][spare > 0] - 1] = ord("=")
+    coded[ends[1:][spare == 2] - 2] = ord("=")
+    buffers = (pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(coded))
+    return pa.StringArray.from_buffers(len(values), *buffers, padded.buffers()[0], padded.null_count)
+
+
+@cache
+def _escape(byte: int) -> str:
+    return msgspec.json.encode(chr(byte)).decode()[1:-1]
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

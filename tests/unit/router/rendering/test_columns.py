@@ -1,0 +1,263 @@
+"""Events and native records of whole arrays are, row by row, what the exact reading of each row has."""
+
+from __future__ import annotations
+
+import base64
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bindings.kafka.facts import SOURCE_SCHEMA
+from router.rendering.attributes import attributes_of_rows
+from router.rendering.events import event_columns
+from router.rendering.exact import EVENT, Source, attributes_of, native_json, parts_of_raw, render_event
+from router.rendering.instants import INSTANT, moment, moments
+from router.rendering.native import native_texts
+from router.rendering.texts import as_text, base64_of, escaped
+
+PAIR: Final = [("key", pa.string()), ("value", pa.binary())]
+HEADERS: Final = pa.list_(pa.struct(PAIR))
+KAFKA: Final = pa.struct([field for field in SOURCE_SCHEMA if field.name != "value"])
+INBOX: Final = pa.struct(
+    [
+        *((name, pa.string()) for name in ("endpoint", "protocol", "position")),
+        ("received", INSTANT),
+        ("properties", pa.list_(pa.struct([*PAIR, ("type", pa.string())]))),
+    ]
+)
+INT32: Final = st.integers(-(2**31), 2**31 - 1)
+INT64: Final = st.integers(-(2**63), 2**63 - 1)
+HOSTILE_TEXTS: Final = (
+    "",
+    '"',
+    "\\",
+    'a "b" \\c',
+    "\x00\x1f\x7f\n\r\t\b\f",
+    "ü€😀\u2028",
+    "%41%zz",
+    "%ff",
+    '"x\\"y"',
+    "null",
+)
+CONTENT_TYPES: Final = (
+    "application/json",
+    "application/JSON; charset=utf-8",
+    "application/cloudevents+json",
+    " Application/CloudEvents-batch+json ; x=1",
+    "application/cloudevents+avro",
+    "text/plain",
+)
+TIMES: Final = ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05.123456789+02:00", "0000-01-01T00:00:00Z", "yesterday")
+NUMBERS: Final = ("1", "-0", "1.5", "1e999", "true", "NaN", "Infinity", "{}", '["a", 1]', "nul", "00")
+TEXTS: Final = st.one_of(
+    st.sampled_from(("1.0", "a", "/plants/7", *HOSTILE_TEXTS, *CONTENT_TYPES, *TIMES, *NUMBERS)), st.text(max_size=8)
+)
+VALUES: Final = st.one_of(
+    st.none(), TEXTS.map(str.encode), st.binary(max_size=8), st.sampled_from((b"\xff", b"\xc3", b"\xed\xa0\x80", b"ok"))
+)
+NAMES: Final = (
+    "id",
+    "source",
+    "type",
+    "specversion",
+    "subject",
+    "time",
+    "dataschema",
+    "datacontenttype",
+    "partitionkey",
+)
+ODD_NAMES: Final = ("data", "Upper", "a-b", "", "specversion: x", "x", "traceparent")
+ATTRIBUTES: Final = st.one_of(st.sampled_from((*NAMES, *ODD_NAMES)), st.text(max_size=4))
+
+
+def entry(key: str | None, value: bytes | None, **more: Any) -> dict[str, Any]:
+    return {"key": key, "value": value, **more}
+
+
+@st.composite
+def attribute_entries(draw: st.DrawFn, /, prefix: str, media: str, **more: Any) -> list[dict[str, Any]]:
+    """An event in binary mode, or near one: attributes in any order, perhaps one of them spoilt."""
+    found = [entry(f"{prefix}{name}", draw(TEXTS).encode(), **more) for name in draw(st.permutations(NAMES[:5]))]
+    found.append(entry(f"{prefix}specversion", b"1.0", **more))
+    if draw(st.booleans()):
+        found.insert(
+            draw(st.integers(0, len(found))), entry(media, draw(st.sampled_from(CONTENT_TYPES)).encode(), **more)
+        )
+    if draw(st.booleans()):
+        found.append(entry(f"{prefix}time", draw(st.sampled_from(TIMES)).encode(), **more))
+    return found
+
+
+KAFKA_NAMES: Final = st.one_of(
+    ATTRIBUTES.map("ce_{}".format),
+    st.sampled_from(("content-type", "Content-Type", "ce_", "x.y", "xrouter-epoch", "content-encoding")),
+    st.text(max_size=4),
+)
+KAFKA_HEADERS: Final = st.one_of(
+    st.none(),
+    attribute_entries("ce_", "content-type"),
+    st.lists(st.builds(entry, st.one_of(KAFKA_NAMES, st.none()), VALUES), max_size=6),
+    st.tuples(
+        attribute_entries("ce_", "content-type"), st.lists(st.builds(entry, KAFKA_NAMES, VALUES), max_size=3)
+    ).map(lambda lists: [*lists[0], *lists[1]]),
+)
+KAFKA_ROWS: Final = st.fixed_dictionaries(
+    {
+        "topic": st.one_of(st.none(), TEXTS),
+        "partition": st.one_of(st.none(), INT32),
+        "offset": st.one_of(st.none(), INT64),
+        "timestamp": st.one_of(st.none(), INT64),
+        "key": VALUES,
+        "headers": KAFKA_HEADERS,
+    }
+)
+PROTOCOLS: Final = {
+    "HTTP": ("headers.ce-", "headers.content-type"),
+    "NATS": ("headers.ce-", "headers.content-type"),
+    "MQTT/5.0": ("user_properties.", "content_type"),
+    "MQTT/3.1.1": ("user_properties.", "content_type"),
+    "AMQP/1.0": ("application-properties.cloudEvents:", "properties.content-type"),
+    "KAFKA": ("headers.ce_", "headers.content-type"),
+    "http/2": ("headers.ce-", "headers.Content-Type"),
+    "amqp": ("application-properties.cloudEvents_", "properties.content-type"),
+    "carrier pigeon": ("headers.ce-", "headers.content-type"),
+}
+KEYS: Final = (
+    "method path path status topic_name subject stream sequence key types qos retain correlation_data "
+    "properties.message-id header.durable headers.x-y user_properties.a-b query.a query.a.b "
+    "header headers headers. properties. . partition"
+).split()
+KINDS: Final = st.sampled_from((None, None, None, "json", "binary", "other"))
+
+
+@st.composite
+def inbox_rows(draw: st.DrawFn) -> dict[str, Any]:
+    protocol = draw(st.sampled_from(tuple(PROTOCOLS)))
+    prefix, media = PROTOCOLS[protocol]
+    keys = st.one_of(
+        ATTRIBUTES.map(lambda name: f"{prefix}{name}"), st.sampled_from((media, *KEYS)), st.text(max_size=4)
+    )
+    stray = st.lists(st.builds(entry, keys, VALUES, type=KINDS), max_size=5)
+    parts = [*draw(stray), *draw(st.one_of(st.just([]), attribute_entries(prefix, media, type=None))), *draw(stray)]
+    received = datetime(2026, 1, 2, tzinfo=UTC)
+    return {
+        "endpoint": "/endpoints/e",
+        "protocol": protocol,
+        "position": "p",
+        "received": received,
+        "properties": parts,
+    }
+
+
+GIVEN_NAMES: Final = st.one_of(st.sampled_from(("content-type", *(f"ce_{name}" for name in NAMES))), KAFKA_NAMES)
+GIVEN: Final = st.one_of(
+    st.none(),
+    attribute_entries("ce_", "content-type"),
+    st.lists(st.builds(entry, GIVEN_NAMES, TEXTS.map(str.encode)), max_size=6),
+)
+PLACES: Final = st.one_of(st.none(), st.none(), INT32)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Source, pa.StructArray, pa.ListArray, pa.Int32Array]:
+    """A batch of rows of one source, perhaps a slice of a larger one, as batches of Spark may be."""
+    kind: Source = draw(st.sampled_from(("kafka", "inbox", "letters")))
+    rows = st.tuples(KAFKA_ROWS if kind == "kafka" else inbox_rows(), GIVEN, PLACES)
+    drawn = draw(st.lists(rows, min_size=1, max_size=6))
+    raw = pa.array([row for row, _, _ in drawn], KAFKA if kind == "kafka" else INBOX)
+    given = pa.array([attributes for _, attributes, _ in drawn], HEADERS)
+    place = pa.array([at for _, _, at in drawn], pa.int32())
+    begin = draw(st.integers(0, len(drawn)))
+    end = draw(st.integers(begin, len(drawn)))
+    return kind, raw[begin:end], given[begin:end], place[begin:end]
+
+
+def rows_of(*arrays: pa.Array) -> list[tuple[Any, ...]]:
+    return list(zip(*(array.to_pylist() for array in arrays), strict=True))
+
+
+@given(batches())
+def test_columns_are_what_each_row_is(batch: tuple[Source, pa.StructArray, pa.ListArray, pa.Int32Array]) -> None:
+    kind, raw, attributes, place = batch
+    events = event_columns(*batch)
+    events.validate(full=True)
+    expected = [render_event(*parts_of_raw(row, kind, at), named) for row, named, at in rows_of(raw, attributes, place)]
+    assert events.equals(pa.array(expected, EVENT))
+    natives = [native_json(*parts_of_raw(row, kind, at)) for row, at in rows_of(raw, place)]
+    assert native_texts(kind, raw, place).to_pylist() == natives
+
+
+@given(batches())
+def test_attributes_keep_their_order(batch: tuple[Source, pa.StructArray, pa.ListArray, pa.Int32Array]) -> None:
+    kind, raw, given_attributes, place = batch
+    found = attributes_of_rows(*batch)
+    rows: list[list[tuple[str, str]]] = [[] for _ in range(len(raw))]
+    for owner, code, text in zip(found.owners, found.codes, found.texts.to_pylist(), strict=True):
+        rows[owner].append((found.names[code], text))
+    for at, (row, named, spot) in enumerate(rows_of(raw, given_attributes, place)):
+        if not found.odd[at]:
+            assert rows[at] == list(attributes_of(*parts_of_raw(row, kind, spot), named).items())
+
+
+def test_ordinary_rows_are_not_odd() -> None:
+    headers = [("ce_id", b"1"), ("ce_source", b"/s"), ("ce_type", b"t"), ("ce_specversion", b"1.0"), ("x", None)]
+    kafka = {"topic": "t", "partition": 0, "offset": 1, "timestamp": 2, "key": b"k"}
+    raw = pa.array([{**kafka, "headers": [entry(*each) for each in headers]}], KAFKA)
+    assert not attributes_of_rows("kafka", raw, pa.nulls(1, HEADERS), pa.nulls(1, pa.int32())).odd.any()
+    for protocol, (prefix, media) in PROTOCOLS.items():
+        parts = [entry(f"{prefix}{name}", b"1.0", type=None) for name in NAMES[:5]]
+        parts += [entry(media, b"text/plain", type=None), entry("qos", b"1", type="json")]
+        inbox = pa.array([{"protocol": protocol, "properties": parts}], INBOX)
+        assert not attributes_of_rows("inbox", inbox, pa.nulls(1, HEADERS), pa.nulls(1, pa.int32())).odd.any(), protocol
+
+
+@st.composite
+def near_times(draw: st.DrawFn) -> str:
+    """A date-time whose numbers are at or past their bounds, perhaps with one letter changed."""
+    numbers = [
+        draw(st.sampled_from(each)) for each in ((0, 1, 2024, 2023, 9999), (0, 1, 2, 12, 13), (0, 1, 28, 29, 31, 32))
+    ]
+    clock = [draw(st.sampled_from(each)) for each in ((0, 23, 24), (0, 59, 60), (0, 59, 60, 61))]
+    date = "{:04}-{:02}-{:02}".format(*numbers)
+    fraction = draw(st.one_of(st.just(""), st.from_regex(r"\.[0-9]{0,11}", fullmatch=True)))
+    zone = draw(st.sampled_from(("Z", "z", "+00:00", "-23:59", "+24:00", "+01:60", "-00:01", "", "+0100", "+01")))
+    text = date + draw(st.sampled_from("Tt ")) + "{:02}:{:02}:{:02}".format(*clock) + fraction + zone
+    if draw(st.booleans()):
+        at = draw(st.integers(0, len(text) - 1))
+        text = text[:at] + draw(st.sampled_from("0:;/.-TZ9٣ ")) + text[at + 1 :]
+    return text
+
+
+@given(st.lists(st.one_of(st.none(), near_times(), st.sampled_from(TIMES), st.text(max_size=40))))
+def test_instants_are_read_as_one_by_one(texts: list[str | None]) -> None:
+    assert moments(pa.array(texts, pa.string())).cast(pa.int64()).to_pylist() == [moment(text) for text in texts]
+
+
+@given(st.lists(st.one_of(st.none(), VALUES, st.binary(max_size=40))), st.integers(0, 3))
+def test_texts_are_escaped_and_coded_as_one_by_one(values: list[bytes | None], begin: int) -> None:
+    array = pa.array(values, pa.binary())[begin:]
+    texts, broken = as_text(array)
+    kept = array.to_pylist()
+    coded = [None if value is None else base64.b64encode(value).decode() for value in kept]
+    assert base64_of(array).to_pylist() == coded
+    for at, value in enumerate(kept):
+        try:
+            expected = None if value is None else value.decode()
+            assert at not in broken
+        except UnicodeDecodeError:
+            expected = None
+            assert at in broken
+        assert texts[at].as_py() == expected
+    plain = [None if text is None else msgspec.json.encode(text).decode()[1:-1] for text in texts.to_pylist()]
+    assert escaped(texts).to_pylist() == plain
+
+
+@pytest.mark.parametrize("kind", ["kafka", "inbox"])
+def test_no_rows_are_no_columns(kind: Source) -> None:
+    raw = pa.array([], KAFKA if kind == "kafka" else INBOX)
+    assert event_columns(kind, raw, pa.array([], HEADERS), pa.array([], pa.int32())).equals(pa.array([], EVENT))
