@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from bindings.addresses import AddressForm
 from bindings.parts import BINARY_KIND, JSON_KIND, Part
@@ -146,6 +147,11 @@ class Sending:
         plain = (each for each in addresses if self.form.is_plain(each, tls=tls))
         return next((shown(address) for address in plain), "")
 
+    def origins(self, addresses: Iterable[str]) -> Iterator[str]:
+        """Give scheme, host and port of addresses, in one form for all ways to write them."""
+        full = (each if "://" in each else f"{self.family}://{each}" for each in addresses)
+        return (origin_of(each, self.form.ports, self.form.secure_port) for each in full)
+
     def option_parts(self, options: Iterable[tuple[Property, str]]) -> list[Part]:
         """Return the parts for protocol options and their texts."""
         return [self._part(prop, text) for prop, text in options]
@@ -202,6 +208,19 @@ def shown(address: str) -> str:
     scheme, mark, rest = address.partition("://")
     host = (rest if mark else scheme).partition("/")[0].rpartition("@")[2]
     return f"{scheme}://{host}" if mark else host
+
+
+def origin_of(address: str, ports: Mapping[str, int], default: int) -> str:
+    """Return scheme, host and port of an address; the port that its scheme means, else *default*, where it has none."""
+    scheme, _, rest = address.partition("://")  # urlsplit knows no scheme with an underscore
+    try:
+        parts = urlsplit(f"//{rest}")
+        host, port = (parts.hostname or "").lower(), parts.port
+    except ValueError:
+        return address.rpartition("@")[2]
+    scheme = scheme.lower()
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}:{port or ports.get(scheme, default)}"
 
 
 def headers_of(parts: Iterable[Part], prefix: str = "headers.") -> Iterator[tuple[str, Part]]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from bindings.kafka.addresses import brokers_of, protocol_of
 from bindings.parts import BINARY_KIND, Part
-from bindings.sending import Sending
+from bindings.sending import Sending, origin_of
 from catalog.definitions.constraints import BASE64_KEY
 from catalog.model import Property
+
+_PORT: Final = 9092
+"""The port that brokers usually have."""
 
 
 class KafkaSending(Sending):
@@ -34,6 +38,12 @@ class KafkaSending(Sending):
             return ""  # a fault of its own
         protocol = protocol_of(brokers.security, tls=tls or brokers.tls, login=login, options=options)
         return brokers.servers if brokers.servers and not protocol.endswith("SSL") else ""
+
+    def origins(self, addresses: Iterable[str]) -> Iterator[str]:
+        """Give the brokers; their scheme is the security protocol that the addresses ask for."""
+        brokers = brokers_of(addresses)
+        scheme = brokers.security.lower() or self.family
+        return (origin_of(f"{scheme}://{server}", {}, _PORT) for server in brokers.servers.split(","))
 
     def _part(self, prop: Property, text: str) -> Part:
         if prop.name == self.key and prop.type != "binary":

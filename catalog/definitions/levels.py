@@ -197,7 +197,7 @@ def _path(spelling: str | None, top: str, sub: str, written: Iterable[str]) -> t
     if name is None or (name != top and name in written):
         return None
     if sub and name in shape.lists:
-        return f"{name}.{sub.lower() if spelling == 'HTTP' and name == 'headers' else sub}", "string"
+        return f"{name}.{sub.lower() if name in shape.lower else sub}", "string"
     if sub and name in shape.sections:
         table = shape.sections[name]
         known = sub if table is None else canonical_member(table, sub)

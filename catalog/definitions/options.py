@@ -68,15 +68,15 @@ def normal_options(
             findings.respelled(at, name, canonical)
         if canonical in normal and canonical != name:
             continue
-        read = _option(shape, canonical, value, protocol, at, findings)
+        read = _option(shape, canonical, value, at, findings)
         if read is not None:
             normal[canonical] = read
     return normal
 
 
-def _option(shape: Shape, name: str, value: Any, protocol: str | None, at: Place, findings: Findings) -> Any:
+def _option(shape: Shape, name: str, value: Any, at: Place, findings: Findings) -> Any:
     if name in shape.lists:
-        return Named(tuple(_named(value, at, findings, lower=protocol == "HTTP" and name == "headers")))
+        return Named(tuple(_named(value, at, findings, lower=name in shape.lower)))
     if name in shape.sections:
         return _section(value, shape.sections[name], at, findings)
     return value

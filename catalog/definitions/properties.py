@@ -71,16 +71,16 @@ def _options(effective: Effective, findings: Findings) -> Iterator[Property]:
         name = canonical_option(protocol, written)
         if name is None or (name != written and name in given):
             continue
-        for path, body, default in _places(shape, name, value, lower=protocol == "HTTP" and name == "headers"):
+        for path, body, default in _places(shape, name, value):
             report = Report(findings, partial(places.of, path))
             yield property_of(path, body, default, report)
 
 
-def _places(shape: Shape, name: str, value: Any, *, lower: bool) -> Iterator[tuple[str, Any, PropertyType]]:
+def _places(shape: Shape, name: str, value: Any) -> Iterator[tuple[str, Any, PropertyType]]:
     """Give path, body and default type of every property below one option."""
     if isinstance(value, Named) and name in shape.lists:
         for inner, body in value.entries:
-            yield f"{name}.{inner.lower() if lower else inner}", body, "string"
+            yield f"{name}.{inner.lower() if name in shape.lower else inner}", body, "string"
     elif isinstance(value, dict) and name in shape.sections:
         table = shape.sections[name]
         for written, body in value.items():

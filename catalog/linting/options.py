@@ -10,13 +10,12 @@ from catalog.declared import Place
 from catalog.definitions.pointing import option_place
 from catalog.definitions.subject import Declared, Subject
 from catalog.model import Definition
-from catalog.protocols.properties import REQUEST_CREDENTIALS, TOKEN_PARAMETER
+from catalog.protocols.properties import ANY_SHAPE, REQUEST_CREDENTIALS, SHAPES, TOKEN_PARAMETER
 from catalog.templates import tokens_of
 
 _STRIPPED: Final = frozenset({f"query.{TOKEN_PARAMETER}", *(f"headers.{name}" for name in REQUEST_CREDENTIALS)})
 _EXCLUSIVE: Final[Mapping[str, tuple[str, str]]] = {"KAFKA": ("key", "key_base64"), "HTTP": ("method", "status")}
 _TOPICS: Final = frozenset({"topic_name", "response_topic"})
-_SUBJECTS: Final = frozenset({"subject", "reply-to"})
 _WILDCARD: Final = re.compile(r"[+#*>]")
 _CHARACTERS: Final = re.compile(r"[+#]")
 _TOKENS: Final = re.compile(r"(?<![^.])[*>](?![^.])")
@@ -41,15 +40,17 @@ def options(subject: Subject) -> None:
 
 def _wildcard(subject: Subject, declared: Declared) -> None:
     prop, protocol = declared.prop, declared.definition.protocol
-    kinds = _SUBJECTS if protocol == "NATS" else _TOPICS if (protocol or "").startswith("MQTT/") else frozenset()
+    topics = _TOPICS if (protocol or "").startswith("MQTT/") else frozenset()
+    kinds = SHAPES.get(protocol or "", ANY_SHAPE).dotted or topics
     if prop.name in kinds and isinstance(prop.value, str) and _WILDCARD.search(prop.value):
         _tell_wildcard(subject, protocol, prop.value, prop.name, declared.place)
 
 
 def _tell_wildcard(subject: Subject, protocol: str | None, value: str, what: str, place: Place) -> None:
-    """Report a wildcard in the literal part of a name; NATS has them as whole tokens only."""
+    """Report a wildcard in the literal part of a name; where dots part the levels, only as a whole level."""
+    wildcards = _TOKENS if SHAPES.get(protocol or "", ANY_SHAPE).dotted else _CHARACTERS
     for text in tokens_of(value)[::2]:
-        wildcard = _TOKENS.search(text) if protocol == "NATS" else _CHARACTERS.search(text)
+        wildcard = wildcards.search(text)
         if wildcard is not None:
             message = f"{what} holds the wildcard {wildcard.group()}, and no message is published to such a name"
             hint = "write a placeholder such as {name} in its place"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, get_args
 
@@ -53,7 +53,10 @@ class Shape:
 
     A section with a table takes only the names of that table; one with None takes any. ``hops`` are the options and
     sections that change hop by hop, ``content_type`` is the option that names the type of a body, and in those of
-    ``dotted`` a dot ends a placeholder.
+    ``dotted`` a dot ends a placeholder. Names in the lists of ``lower`` compare without regard to case.
+
+    ``about`` is the option by which the protocol says what a message is about; where it ``tells``, also of an event,
+    and not only where its channel is. ``fleeting`` are options that differ from message to message of one kind.
     """
 
     scalars: Mapping[str, PropertyType]
@@ -62,6 +65,10 @@ class Shape:
     hops: frozenset[str] = frozenset()
     content_type: str = ""
     dotted: frozenset[str] = frozenset()
+    lower: frozenset[str] = frozenset()
+    about: str = ""
+    tells: bool = False
+    fleeting: frozenset[str] = frozenset()
 
 
 _AMQP_PROPERTIES: Final[dict[str, PropertyType]] = {
@@ -100,6 +107,9 @@ _MQTT: Final = Shape(
     ("user_properties",),
     hops=frozenset({"qos", "retain", "message_expiry_interval"}),
     content_type="content_type",
+    about="topic_name",
+    tells=True,
+    fleeting=frozenset({"qos", "retain"}),
 )
 _CONTENT_TYPE: Final = "headers.content-type"
 SHAPES: Final[Mapping[str, Shape]] = {
@@ -107,6 +117,8 @@ SHAPES: Final[Mapping[str, Shape]] = {
         {"path": "uritemplate", "method": "string", "status": "string"},
         ("headers", "query"),
         content_type=_CONTENT_TYPE,
+        lower=frozenset({"headers"}),
+        about="path",
     ),
     "AMQP/1.0": Shape(
         {},
@@ -117,20 +129,35 @@ SHAPES: Final[Mapping[str, Shape]] = {
         },
         hops=frozenset({"header", "delivery-annotations"}),
         content_type="properties.content-type",
+        about="properties.subject",
+        fleeting=frozenset(
+            {
+                *("properties.message-id", "properties.user-id", "properties.correlation-id", "properties.reply-to"),
+                *("properties.absolute-expiry-time", "properties.creation-time", "properties.group-id"),
+                *("properties.group-sequence", "properties.reply-to-group-id"),
+            }
+        ),
     ),
     "MQTT/3.1.1": _MQTT,
-    "MQTT/5.0": _MQTT,
+    "MQTT/5.0": replace(
+        _MQTT, fleeting=_MQTT.fleeting | {"payload_format", "message_expiry_interval", "correlation_data"}
+    ),
     "KAFKA": Shape(
         {"topic": "string", "partition": "integer", "key": "string", "key_base64": "binary"},
         ("headers",),
         hops=frozenset({"partition"}),
         content_type=_CONTENT_TYPE,
+        about="topic",
+        fleeting=frozenset({"partition", "key", "key_base64"}),
     ),
     "NATS": Shape(
         {"subject": "uritemplate", "reply-to": "uritemplate"},
         ("headers",),
         content_type=_CONTENT_TYPE,
         dotted=frozenset({"subject", "reply-to"}),
+        about="subject",
+        tells=True,
+        fleeting=frozenset({"reply-to"}),
     ),
 }
 ANY_SHAPE: Final = Shape(

@@ -72,7 +72,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     """
     needs_kafka = (
         settings.inbox.kafka is not None
-        or any(source.kind == "kafka" for source in sources)
+        or not all(source.pushed for source in sources)
         or any(sink.needs_connector for sink in settings.sinks.values())
     )
     jars = kafka_jars() if needs_kafka else []

@@ -9,13 +9,12 @@ same addresses are no move. An address in the settings is the operator's word: n
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
 
-from bindings.kafka.addresses import Brokers, brokers_of
+from bindings.kafka.addresses import Brokers
 from bindings.locks import waiting_lock
 from bindings.protocols import sending_of
 from catalog.model import Catalog, Finding
@@ -37,6 +36,7 @@ class Client:
     """A source or sink that connects to somebody else's server; ``own`` is whether the settings give its address.
 
     ``place`` is where its settings stand, such as ``sinks.bus``, and ``field`` the one that names addresses.
+    ``settable`` tells whether that may be set beside an endpoint.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Client:
     addresses: tuple[str, ...]
     party: Party
     own: bool
+    settable: bool = True
 
     @property
     def guided(self) -> bool:
@@ -55,15 +56,7 @@ class Client:
     @property
     def origins(self) -> tuple[str, ...]:
         """Scheme, host and port of each address, in one form for all ways to write it; no user, password or path."""
-        if self.kind == "kafka":
-            brokers = brokers_of(self.addresses)
-            scheme = brokers.security.lower() or "kafka"
-            found = {_origin(f"{scheme}://{server}", {}, 9092) for server in brokers.servers.split(",")}
-        else:
-            form = sending_of(self.kind).form
-            full = (each if "://" in each else f"{self.kind}://{each}" for each in self.addresses)
-            found = {_origin(each, form.ports, form.secure_port) for each in full}
-        return tuple(sorted(found))
+        return tuple(sorted(set(sending_of(self.kind).origins(self.addresses))))
 
 
 def clients_of(settings: Settings, catalog: Catalog, sources: Iterable[Source]) -> list[Client]:
@@ -126,7 +119,7 @@ class Pins:
             text = f"{each.name}: its credentials are for {', '.join(pinned)}; the catalog says {', '.join(strange)}"
             remove = f"remove the entry from {self._path}"
             hint = f"if that is meant, {remove}"
-            if each.kind != "http":  # where an address beside an endpoint has no meaning
+            if each.settable:
                 hint = f"if that is meant, set {each.place}.{each.field} to it, or {remove}"
             findings.append(Finding("", _pointer(each.place, each.field), "error", "moved-address", text, hint))
         return findings
@@ -181,15 +174,15 @@ def admit(clients: Sequence[Client], pins: Pins) -> None:
 def _of_sources(settings: Settings, sources: Iterable[Source]) -> Iterator[Client]:
     places = {each.endpoint: index for index, each in enumerate(settings.sources)}
     for source in sources:
-        if source.kind == "http":
+        if source.served:
             continue  # others connect to us
         place = f"sources.{places.get(source.endpoint, 0)}"
         chosen = source.settings
-        if source.kind == "kafka":
-            addresses: tuple[str, ...] = (Brokers(source.servers, source.security).text,)
-            field, own = "bootstrap_servers", bool(chosen.bootstrap_servers)
-        else:
+        if source.brokered:
             addresses, field, own = source.uris, "uris", bool(chosen.uris)
+        else:
+            addresses = (Brokers(source.servers, source.security).text,)
+            field, own = "bootstrap_servers", bool(chosen.bootstrap_servers)
         yield Client(f"source {source.endpoint}", place, field, source.kind, addresses, chosen, own)
 
 
@@ -201,20 +194,9 @@ def _of_sinks(settings: Settings, catalog: Catalog) -> Iterator[Client]:
         endpoint, own = catalog.endpoints.get(remote.endpoint), remote.own_addresses
         addresses = own or tuple(endpoint.uris if endpoint else ())
         place = f"sinks.{name}"
-        yield Client(f"sink {name}", place, remote.address_field, remote.family, addresses, remote, bool(own))
+        settable = remote.address_field != remote.template_field
+        yield Client(f"sink {name}", place, remote.address_field, remote.family, addresses, remote, bool(own), settable)
 
 
 def _pointer(place: str, field: str) -> str:
     return f"/{place.replace('.', '/')}/{field}"
-
-
-def _origin(address: str, ports: Mapping[str, int], default: int) -> str:
-    scheme, _, rest = address.partition("://")  # urlsplit knows no scheme with an underscore
-    try:
-        parts = urlsplit(f"//{rest}")
-        host, port = (parts.hostname or "").lower(), parts.port
-    except ValueError:
-        return address.rpartition("@")[2]
-    scheme = scheme.lower()
-    shown = f"[{host}]" if ":" in host else host
-    return f"{scheme}://{shown}:{port or ports.get(scheme, default)}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from catalog.protocols.properties import is_dotted
 from router.commands.dead_letters.suggesting.bodies import commonest, labels_of, numbered, purity
 from router.commands.dead_letters.suggesting.clusters import Pattern, clusters_of
 from router.commands.dead_letters.suggesting.sampling import RecordShape, Reservoir
@@ -95,7 +96,7 @@ def _by_address(bundle: Bundle) -> Iterator[Bundle]:
         yield bundle
         return
     labels = labels_of(bundle.records)
-    addresses = [words_of(text or "", subject=bundle.shape.protocol == "NATS") for text in texts]
+    addresses = [words_of(text or "", subject=is_dotted(bundle.shape.protocol, key[2:])) for text in texts]
     structures: dict[tuple[str, ...], list[int]] = {}
     for row, words in enumerate(addresses):
         structures.setdefault(words.delimiters, []).append(row)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from catalog.protocols.properties import is_dotted
 from router.commands.dead_letters.suggesting.clusters import Pattern
 from router.commands.dead_letters.suggesting.words import Words, is_unsafe, looks_like_id, words_of
 
@@ -95,7 +96,7 @@ def _pieces(key: str, texts: list[str], protocol: str, pattern: Pattern | None) 
         return (first,)
     if pattern is None and any(" " in text for text in texts):
         return None  # prose, whose words in common say nothing
-    subject = protocol == "NATS" and key == "p.subject"
+    subject = is_dotted(protocol, key.removeprefix("p."))
     addresses = [words_of(text, subject=subject) for text in texts]
     if any(each.delimiters != addresses[0].delimiters for each in addresses):
         return None

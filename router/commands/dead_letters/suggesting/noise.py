@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
-from catalog.protocols.properties import NAMED
+from catalog.protocols.properties import ANY_SHAPE, NAMED, SHAPES
 
 _ATTRIBUTES: Final = frozenset(
     """
@@ -14,20 +13,6 @@ _ATTRIBUTES: Final = frozenset(
     correlationid causationid dataref
     """.split()
 )
-_OPTIONS: Final[Mapping[str, frozenset[str]]] = {
-    "HTTP": frozenset(),
-    "KAFKA": frozenset({"partition", "key", "key_base64"}),
-    "NATS": frozenset({"reply-to"}),
-    "MQTT/5.0": frozenset({"qos", "retain", "payload_format", "message_expiry_interval", "correlation_data"}),
-    "MQTT/3.1.1": frozenset({"qos", "retain"}),
-    "AMQP/1.0": frozenset(
-        {
-            *("properties.message-id", "properties.user-id", "properties.correlation-id", "properties.reply-to"),
-            *("properties.absolute-expiry-time", "properties.creation-time", "properties.group-id"),
-            *("properties.group-sequence", "properties.reply-to-group-id"),
-        }
-    ),
-}
 _SECTIONS: Final = ("header.", "footer.", "delivery-annotations.", "message-annotations.")
 _TRANSPORT: Final = re.compile(
     r"""
@@ -58,7 +43,7 @@ def is_noise(key: str, protocol: str) -> bool:
     side, _, path = key.partition(".")
     if side == "e":
         return path in _ATTRIBUTES or _TRACING.fullmatch(path) is not None or _SECRET.search(path) is not None
-    if path in _OPTIONS.get(protocol, ()) or path.startswith(_SECTIONS):
+    if path in SHAPES.get(protocol, ANY_SHAPE).fleeting or path.startswith(_SECTIONS):
         return True
     for prefix in NAMED:
         if path.startswith(prefix):

@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from catalog.protocols.properties import is_dotted
 from router.commands.dead_letters.suggesting.traits import Traits
 from router.commands.dead_letters.suggesting.words import looks_like_id, words_of
 
@@ -95,7 +96,11 @@ def shape_of(traits: Traits) -> RecordShape:
     """Return the shape of a record. Two types of events that differ only in what looks like ids are one."""
     kind = words_of(traits.properties.get("e.type") or "") if traits.event else None
     address = None if traits.event else traits.properties.get(traits.address)
-    structure = words_of(address, subject=traits.protocol == "NATS").delimiters if address is not None else ("none",)
+    structure = (
+        words_of(address, subject=is_dotted(traits.protocol, traits.address[2:])).delimiters
+        if address is not None
+        else ("none",)
+    )
     return RecordShape(
         traits.endpoint or "",
         traits.protocol,

@@ -13,23 +13,12 @@ from bindings.parts import BINARY_KIND, Part
 from bindings.protocols import Binding, binding_of
 from catalog.errors import RecordError
 from catalog.linting.values import is_media_type
-from catalog.protocols.properties import SHAPES
+from catalog.protocols.properties import SHAPES, Shape
 from catalog.record import Record
 from catalog.schemas.bodies import json_value
 from catalog.values import media_type_of
 from router.commands.dead_letters.suggesting.noise import is_noise
 
-ADDRESSES: Final[Mapping[str, str]] = {
-    "HTTP": "p.path",
-    "KAFKA": "p.topic",
-    "MQTT/3.1.1": "p.topic_name",
-    "MQTT/5.0": "p.topic_name",
-    "NATS": "p.subject",
-    "AMQP/1.0": "p.properties.subject",
-}
-"""The property by which the protocol says what a message is about."""
-_TELLING: Final = frozenset({"MQTT/3.1.1", "MQTT/5.0", "NATS"})
-"""Protocols whose address tells more of an event than where the channel is."""
 _ATTRIBUTE: Final = re.compile(r"(?!data\Z)[a-z0-9]{1,64}", re.ASCII)
 _MARKS: Final = frozenset({"oversized", "undecodable"})
 MAX_VALUE: Final = 1_000
@@ -65,7 +54,8 @@ class Traits:
     @property
     def address(self) -> str:
         """The key of the property that says what the message is about; empty for events where none does."""
-        return "" if self.event and self.protocol not in _TELLING else ADDRESSES[self.protocol]
+        shape = SHAPES[self.protocol]
+        return "" if self.event and not shape.tells else f"p.{shape.about}"
 
     @property
     def size(self) -> int:
@@ -134,13 +124,13 @@ def _attributes(attributes: Mapping[str, str]) -> dict[str, str | None]:
 
 def _options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[str, str | None]:
     """Return the options of a record, first value of each; of an event only the address, where that tells something."""
-    protocol = binding.protocol
+    protocol, shape = binding.protocol, SHAPES[binding.protocol]
     options: dict[str, str | None] = {}
     for part in parts:
         key = f"p.{part.key}"
-        if key in options or part.key.lower() == binding.rule.content_type or not _is_option(part.key, protocol):
+        if key in options or part.key.lower() == binding.rule.content_type or not _is_option(part.key, shape):
             continue
-        if event and not (protocol in _TELLING and key == ADDRESSES[protocol]):
+        if event and not (shape.tells and part.key == shape.about):
             continue
         if is_noise(key, protocol):
             continue
@@ -149,9 +139,8 @@ def _options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[st
     return options
 
 
-def _is_option(path: str, protocol: str) -> bool:
+def _is_option(path: str, shape: Shape) -> bool:
     """Tell whether a definition can ask for a member of the native record."""
-    shape = SHAPES[protocol]
     holder, dot, name = path.partition(".")
     if not dot:
         return path in shape.scalars
