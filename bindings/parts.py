@@ -59,7 +59,7 @@ class InboxRow:
     body: bytes | None = None
 
 
-class Shape(NamedTuple):
+class NativeForm(NamedTuple):
     """How a protocol's native record is laid out.
 
     ``lists`` are members holding name/value lists, ``maps`` members holding maps, ``binary`` scalar members
@@ -72,7 +72,7 @@ class Shape(NamedTuple):
     lower: tuple[str, ...] = ()
 
 
-def parts_of(native: Mapping[str, Any], shape: Shape) -> list[Part]:
+def parts_of(native: Mapping[str, Any], form: NativeForm) -> list[Part]:
     """Take a native record apart.
 
     Raises:
@@ -82,31 +82,31 @@ def parts_of(native: Mapping[str, Any], shape: Shape) -> list[Part]:
     for member, value in native.items():
         if value is None:
             continue
-        if member in shape.lists:
-            parts.extend(_listed(member, value, lower=member in shape.lower))
-        elif member in shape.maps:
+        if member in form.lists:
+            parts.extend(_listed(member, value, lower=member in form.lower))
+        elif member in form.maps:
             if not isinstance(value, dict):
                 raise RecordError(f"native.{member} must be a JSON object")
             parts.extend(_scalar(f"{member}.{name}", entry) for name, entry in value.items() if entry is not None)
-        elif member in shape.binary:
+        elif member in form.binary:
             parts.append(Part(member, bytes_of({f"{member}_base64": value}, member), BINARY_KIND))
-        elif member.partition(".")[0] in (*shape.lists, *shape.maps):
+        elif member.partition(".")[0] in (*form.lists, *form.maps):
             raise RecordError(f"native has no member {member}: what is listed goes into a list or map of its own")
         else:
             parts.append(_scalar(member, value))
     return parts
 
 
-def native_of(parts: Iterable[Part], shape: Shape) -> dict[str, Any]:
+def native_of(parts: Iterable[Part], form: NativeForm) -> dict[str, Any]:
     """Put a native record together again; the inverse of :func:`parts_of`."""
     native: dict[str, Any] = {}
     for part in parts:
         member, _, name = part.key.partition(".")
-        if member in shape.lists:
+        if member in form.lists:
             entry: dict[str, Any] = {"name": name}
             entry.update(_valued(part))
             native.setdefault(member, []).append(entry)
-        elif member in shape.maps:
+        elif member in form.maps:
             native.setdefault(member, {})[name] = _plain(part)
         else:
             native[part.key] = _plain(part)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bindings.envelope import AttributeRule
-from bindings.parts import Part, Shape, native_of, parts_of
+from bindings.parts import NativeForm, Part, native_of, parts_of
 from catalog.protocols.properties import AMQP_SECTIONS
 
-SHAPE: Final = Shape(maps=AMQP_SECTIONS)
+FORM: Final = NativeForm(maps=AMQP_SECTIONS)
 RULE: Final = AttributeRule(
     prefixes=("application-properties.cloudEvents:", "application-properties.cloudEvents_"),
     content_type="properties.content-type",
@@ -19,9 +19,9 @@ RULE: Final = AttributeRule(
 
 def parts(native: Mapping[str, Any]) -> list[Part]:
     """Take a native record apart."""
-    return parts_of(native, SHAPE)
+    return parts_of(native, FORM)
 
 
 def native(taken: list[Part]) -> dict[str, Any]:
     """Put a native record together: the inverse of :func:`parts`."""
-    return native_of(taken, SHAPE)
+    return native_of(taken, FORM)

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bindings.envelope import AttributeRule
-from bindings.parts import Part, Shape, native_of, parts_of
+from bindings.parts import NativeForm, Part, native_of, parts_of
 
 PROTOCOL: Final = "HTTP"
-SHAPE: Final = Shape(lists=("headers", "query"), lower=("headers",))
+FORM: Final = NativeForm(lists=("headers", "query"), lower=("headers",))
 RULE: Final = AttributeRule(prefixes=("headers.ce-",), content_type="headers.content-type", encoded=True)
 
 
 def parts(native: Mapping[str, Any]) -> list[Part]:
     """Take a native record apart; header names become lower case."""
-    return parts_of(native, SHAPE)
+    return parts_of(native, FORM)
 
 
 def native(taken: list[Part]) -> dict[str, Any]:
     """Put a native record together: the inverse of :func:`parts`."""
-    return native_of(taken, SHAPE)
+    return native_of(taken, FORM)

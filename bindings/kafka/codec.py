@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bindings.envelope import AttributeRule
-from bindings.parts import BINARY_KIND, JSON_KIND, Part, Shape, native_of, parts_of
+from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, native_of, parts_of
 from catalog.errors import RecordError
 from catalog.record import bytes_of, text_or_base64
 
 PROTOCOL: Final = "KAFKA"
 INTEGERS: Final = {"partition": 32, "offset": 64, "timestamp": 64}
 """Members that are signed integers, and their width in bits."""
-SHAPE: Final = Shape(lists=("headers",))
+FORM: Final = NativeForm(lists=("headers",))
 RULE: Final = AttributeRule(prefixes=("headers.ce_",), content_type="headers.content-type")
 
 
@@ -33,7 +33,7 @@ def parts(native: Mapping[str, Any]) -> list[Part]:
             raise RecordError(f"native.{member} must be an integer")
         if value is not None and not -(1 << bits - 1) <= value < 1 << bits - 1:
             raise RecordError(f"native.{member} must be an integer of {bits} bits")
-    taken = parts_of(rest, SHAPE)
+    taken = parts_of(rest, FORM)
     key = bytes_of(native, "key")
     if key is not None:
         taken.append(Part("key", key, BINARY_KIND))
@@ -43,7 +43,7 @@ def parts(native: Mapping[str, Any]) -> list[Part]:
 def native(taken: list[Part]) -> dict[str, Any]:
     """Put a native record together: the inverse of :func:`parts`."""
     key = next((part.value for part in taken if part.key == "key"), None)
-    form = native_of((part for part in taken if part.key != "key"), SHAPE)
+    form = native_of((part for part in taken if part.key != "key"), FORM)
     if key is not None:
         form.update(text_or_base64("key", key))
     return form

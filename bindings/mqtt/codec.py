@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from bindings.envelope import AttributeRule
-from bindings.parts import Part, Shape, native_of, parts_of
+from bindings.parts import NativeForm, Part, native_of, parts_of
 
-SHAPE: Final = Shape(lists=("user_properties",), binary=("correlation_data",))
+FORM: Final = NativeForm(lists=("user_properties",), binary=("correlation_data",))
 RULE: Final = AttributeRule(prefixes=("user_properties.",), content_type="content_type", strict=False)
 
 
 def parts(native: Mapping[str, Any]) -> list[Part]:
     """Take a native record apart."""
-    return parts_of(native, SHAPE)
+    return parts_of(native, FORM)
 
 
 def native(taken: list[Part]) -> dict[str, Any]:
     """Put a native record together: the inverse of :func:`parts`."""
-    return native_of(taken, SHAPE)
+    return native_of(taken, FORM)

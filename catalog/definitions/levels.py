@@ -22,9 +22,9 @@ from catalog.model import CLOUDEVENTS, Property, PropertyType
 from catalog.parsing.pointers import unescaped
 from catalog.protocols.properties import (
     ALWAYS_REQUIRED,
-    ANY_SHAPE,
+    ANY_VOCABULARY,
     ATTRIBUTE_TYPES,
-    SHAPES,
+    VOCABULARIES,
     canonical_member,
     canonical_option,
 )
@@ -192,17 +192,17 @@ def _property(path: str, body: _Body, default: PropertyType, *, required: bool) 
 
 def _path(spelling: str | None, top: str, sub: str, written: Iterable[str]) -> tuple[str, PropertyType] | None:
     """Return path and default type of an option in the protocol of the nearest level; None when it has none such."""
-    shape = SHAPES.get(spelling or "", ANY_SHAPE)
+    vocabulary = VOCABULARIES.get(spelling or "", ANY_VOCABULARY)
     name = canonical_option(spelling, top)
     if name is None or (name != top and name in written):
         return None
-    if sub and name in shape.lists:
-        return f"{name}.{sub.lower() if name in shape.lower else sub}", "string"
-    if sub and name in shape.sections:
-        table = shape.sections[name]
+    if sub and name in vocabulary.lists:
+        return f"{name}.{sub.lower() if name in vocabulary.lower else sub}", "string"
+    if sub and name in vocabulary.sections:
+        table = vocabulary.sections[name]
         known = sub if table is None else canonical_member(table, sub)
         return None if known is None else (f"{name}.{known}", table[known] if table is not None else "string")
-    return (name, shape.scalars[name]) if not sub and name in shape.scalars else None
+    return (name, vocabulary.scalars[name]) if not sub and name in vocabulary.scalars else None
 
 
 def _lay(bodies: _Bodies, level: Level, *, nearest: bool, over: bool) -> None:
@@ -240,7 +240,7 @@ def _written(level: Level) -> Iterator[tuple[_Key, Any, Place | None]]:
         if isinstance(value, Named):
             for sub, body in value.entries:
                 yield ("protocoloptions", top, sub), body, _of_entry(level.message, places.of(f"{top}.{sub}"))
-        elif isinstance(value, dict) and top in SHAPES.get(level.spelling or "", ANY_SHAPE).sections:
+        elif isinstance(value, dict) and top in VOCABULARIES.get(level.spelling or "", ANY_VOCABULARY).sections:
             for sub, body in value.items():
                 yield ("protocoloptions", top, sub), body, places.of(f"{top}.{sub}")
         else:

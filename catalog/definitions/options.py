@@ -13,7 +13,7 @@ from typing import Any, Final
 from catalog.declared import Place
 from catalog.findings import Findings
 from catalog.model import PropertyType
-from catalog.protocols.properties import ANY_SHAPE, SHAPES, Shape, canonical_member, canonical_option
+from catalog.protocols.properties import ANY_VOCABULARY, VOCABULARIES, Vocabulary, canonical_member, canonical_option
 
 CONTENT_TYPE: Final = "content-type"
 _MEMBERS: Final = frozenset({"name", "type", "value", "required", "description", "specurl"})
@@ -53,32 +53,32 @@ def normal_options(
     options: Mapping[str, Any], protocol: str | None, place: Place, findings: Findings
 ) -> dict[str, Any]:
     """Return the options in canonical spelling; what the protocol does not know is reported and left out."""
-    shape = SHAPES.get(protocol or "", ANY_SHAPE)
+    vocabulary = VOCABULARIES.get(protocol or "", ANY_VOCABULARY)
     normal: dict[str, Any] = {}
     for name, value, at in _flat(options, protocol, place):
         if value is None:
             continue
         canonical = canonical_option(protocol, name)
         if canonical is None:
-            if protocol in SHAPES:
-                hint = f"remove it, or correct the name; {protocol} has {', '.join(_names(shape))}"
+            if protocol in VOCABULARIES:
+                hint = f"remove it, or correct the name; {protocol} has {', '.join(_names(vocabulary))}"
                 findings.warning(at, "unknown-option", f"{protocol} has no option {name}; it is ignored", hint)
             continue
         if canonical != name:
             findings.respelled(at, name, canonical)
         if canonical in normal and canonical != name:
             continue
-        read = _option(shape, canonical, value, at, findings)
+        read = _option(vocabulary, canonical, value, at, findings)
         if read is not None:
             normal[canonical] = read
     return normal
 
 
-def _option(shape: Shape, name: str, value: Any, at: Place, findings: Findings) -> Any:
-    if name in shape.lists:
-        return Named(tuple(_named(value, at, findings, lower=name in shape.lower)))
-    if name in shape.sections:
-        return _section(value, shape.sections[name], at, findings)
+def _option(vocabulary: Vocabulary, name: str, value: Any, at: Place, findings: Findings) -> Any:
+    if name in vocabulary.lists:
+        return Named(tuple(_named(value, at, findings, lower=name in vocabulary.lower)))
+    if name in vocabulary.sections:
+        return _section(value, vocabulary.sections[name], at, findings)
     return value
 
 
@@ -139,5 +139,5 @@ def _section(
     return section
 
 
-def _names(shape: Shape) -> tuple[str, ...]:
-    return (*shape.scalars, *shape.lists, *shape.sections)
+def _names(vocabulary: Vocabulary) -> tuple[str, ...]:
+    return (*vocabulary.scalars, *vocabulary.lists, *vocabulary.sections)

@@ -17,10 +17,10 @@ from catalog.model import CLOUDEVENTS, Definition, Property, PropertyType
 from catalog.protocols.properties import (
     ALWAYS_REQUIRED,
     AMQP_SECTIONS,
-    ANY_SHAPE,
+    ANY_VOCABULARY,
     ATTRIBUTE_TYPES,
-    SHAPES,
-    Shape,
+    VOCABULARIES,
+    Vocabulary,
     canonical_member,
     canonical_option,
     canonical_type,
@@ -64,31 +64,31 @@ def _envelope(effective: Effective, findings: Findings) -> tuple[Property, ...]:
 def _options(effective: Effective, findings: Findings) -> Iterator[Property]:
     """Give the options that the protocol has; a base may have written others, for a protocol of its own."""
     protocol = effective.spelling
-    shape = SHAPES.get(protocol or "", ANY_SHAPE)
+    vocabulary = VOCABULARIES.get(protocol or "", ANY_VOCABULARY)
     given = effective.attributes.get("protocoloptions", {})
     places = OptionPlaces(effective.message, protocol)
     for written, value in given.items():
         name = canonical_option(protocol, written)
         if name is None or (name != written and name in given):
             continue
-        for path, body, default in _places(shape, name, value):
+        for path, body, default in _places(vocabulary, name, value):
             report = Report(findings, partial(places.of, path))
             yield property_of(path, body, default, report)
 
 
-def _places(shape: Shape, name: str, value: Any) -> Iterator[tuple[str, Any, PropertyType]]:
+def _places(vocabulary: Vocabulary, name: str, value: Any) -> Iterator[tuple[str, Any, PropertyType]]:
     """Give path, body and default type of every property below one option."""
-    if isinstance(value, Named) and name in shape.lists:
+    if isinstance(value, Named) and name in vocabulary.lists:
         for inner, body in value.entries:
-            yield f"{name}.{inner.lower() if name in shape.lower else inner}", body, "string"
-    elif isinstance(value, dict) and name in shape.sections:
-        table = shape.sections[name]
+            yield f"{name}.{inner.lower() if name in vocabulary.lower else inner}", body, "string"
+    elif isinstance(value, dict) and name in vocabulary.sections:
+        table = vocabulary.sections[name]
         for written, body in value.items():
             known = written if table is None else canonical_member(table, written)
             if known is not None:
                 yield f"{name}.{known}", body, table[known] if table is not None else "string"
-    elif name in shape.scalars:
-        yield name, value, shape.scalars[name]
+    elif name in vocabulary.scalars:
+        yield name, value, vocabulary.scalars[name]
 
 
 @dataclass(frozen=True, slots=True)

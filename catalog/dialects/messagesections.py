@@ -15,7 +15,13 @@ from typing import Any, Final
 from catalog.declared import Place
 from catalog.dialects.reading import Format, given, optional_text
 from catalog.findings import Findings
-from catalog.protocols.properties import SHAPES, Shape, canonical_member, canonical_option, canonical_protocol
+from catalog.protocols.properties import (
+    VOCABULARIES,
+    Vocabulary,
+    canonical_member,
+    canonical_option,
+    canonical_protocol,
+)
 
 _MQTT_NAMES: Final = {"expiryinterval": "message_expiry_interval"}
 _MAIN: Final = {"MQTT/5.0": "publish", "MQTT/3.1.1": "publish", "NATS": "pub"}
@@ -78,39 +84,41 @@ class _Reader:
 
     def options(self, content: Mapping[str, Any], protocol: str, main: str | None) -> None:
         """Read the sections of a message of a protocol."""
-        shape = SHAPES.get(protocol, Shape({}))
+        vocabulary = VOCABULARIES.get(protocol, Vocabulary({}))
         options: dict[str, Any] = {}
         for name, value in content.items():
             place = self._at / name
             if name in _PAYLOADS:
                 self._schema(self._map(value, place).get("dataschema"), place / "dataschema")
             elif name == main:
-                self._plain(self._map(value, place), protocol, shape, place, options)
-            elif name == "userproperty" and "user_properties" in shape.lists:
+                self._plain(self._map(value, place), protocol, vocabulary, place, options)
+            elif name == "userproperty" and "user_properties" in vocabulary.lists:
                 options["user_properties"] = self._list("user_properties", value, place)
             else:
-                self._section(name, value, protocol, shape, place, options)
+                self._section(name, value, protocol, vocabulary, place, options)
         self.attributes["protocoloptions"] = options
         self.written["protocoloptions"] = self._at
 
     def _plain(
-        self, section: Mapping[str, Any], protocol: str, shape: Shape, at: Place, options: dict[str, Any]
+        self, section: Mapping[str, Any], protocol: str, vocabulary: Vocabulary, at: Place, options: dict[str, Any]
     ) -> None:
         for name, value in section.items():
             known = _MQTT_NAMES.get(name, name) if protocol.startswith("MQTT/") else name
             canonical = canonical_option(protocol, known)
-            if canonical is not None and canonical in shape.scalars:
+            if canonical is not None and canonical in vocabulary.scalars:
                 if _is_listed(value):
                     options[canonical] = value
                     self.written[f"protocoloptions.{canonical}"] = at / name
             elif name != "mqttversion":
                 self._unknown(f"{protocol} has no {name}; it is ignored", at / name)
 
-    def _section(self, name: str, value: Any, protocol: str, shape: Shape, at: Place, options: dict[str, Any]) -> None:
+    def _section(
+        self, name: str, value: Any, protocol: str, vocabulary: Vocabulary, at: Place, options: dict[str, Any]
+    ) -> None:
         """Read a section of AMQP; what a format that 0.1 does not define has is taken as it is."""
         canonical = canonical_option(protocol, name)
-        if canonical is not None and canonical in shape.sections:
-            table = shape.sections[canonical]
+        if canonical is not None and canonical in vocabulary.sections:
+            table = vocabulary.sections[canonical]
             section = options.setdefault(canonical, {})
             for inner, body in self._map(value, at).items():
                 known = inner if table is None else canonical_member(table, inner)

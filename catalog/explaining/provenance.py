@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from catalog.declared import Declarations, Place
 from catalog.definitions.levels import Laid, Level, Said, laid, levels_of
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
-from catalog.protocols.properties import ALWAYS_REQUIRED, ATTRIBUTE_TYPES, NAMED, SHAPES
+from catalog.protocols.properties import ALWAYS_REQUIRED, ATTRIBUTE_TYPES, NAMED, VOCABULARIES
 
 Source = Literal["message", "base", "group", "endpoint", "cloudevents", "protocol", "default"]
 """``cloudevents`` and ``protocol`` are tables of the specifications, ``default`` what holds where they are silent."""
@@ -244,7 +244,10 @@ def _table(each: Laid, definition: Definition) -> dict[str, Source]:
         forced: Source = "cloudevents" if known and name in ALWAYS_REQUIRED else "default"
         return {"type": "cloudevents" if known and name in ATTRIBUTE_TYPES else "default", "required": forced}
     listed = name.startswith(NAMED)
-    return {"type": "protocol" if definition.protocol in SHAPES and not listed else "default", "required": "default"}
+    return {
+        "type": "protocol" if definition.protocol in VOCABULARIES and not listed else "default",
+        "required": "default",
+    }
 
 
 def _expected(

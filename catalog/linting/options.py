@@ -10,7 +10,7 @@ from catalog.declared import Place
 from catalog.definitions.pointing import option_place
 from catalog.definitions.subject import Declared, Subject
 from catalog.model import Definition
-from catalog.protocols.properties import ANY_SHAPE, REQUEST_CREDENTIALS, SHAPES, TOKEN_PARAMETER
+from catalog.protocols.properties import ANY_VOCABULARY, REQUEST_CREDENTIALS, TOKEN_PARAMETER, VOCABULARIES
 from catalog.templates import tokens_of
 
 _STRIPPED: Final = frozenset({f"query.{TOKEN_PARAMETER}", *(f"headers.{name}" for name in REQUEST_CREDENTIALS)})
@@ -41,14 +41,14 @@ def options(subject: Subject) -> None:
 def _wildcard(subject: Subject, declared: Declared) -> None:
     prop, protocol = declared.prop, declared.definition.protocol
     topics = _TOPICS if (protocol or "").startswith("MQTT/") else frozenset()
-    kinds = SHAPES.get(protocol or "", ANY_SHAPE).dotted or topics
+    kinds = VOCABULARIES.get(protocol or "", ANY_VOCABULARY).dotted or topics
     if prop.name in kinds and isinstance(prop.value, str) and _WILDCARD.search(prop.value):
         _tell_wildcard(subject, protocol, prop.value, prop.name, declared.place)
 
 
 def _tell_wildcard(subject: Subject, protocol: str | None, value: str, what: str, place: Place) -> None:
     """Report a wildcard in the literal part of a name; where dots part the levels, only as a whole level."""
-    wildcards = _TOKENS if SHAPES.get(protocol or "", ANY_SHAPE).dotted else _CHARACTERS
+    wildcards = _TOKENS if VOCABULARIES.get(protocol or "", ANY_VOCABULARY).dotted else _CHARACTERS
     for text in tokens_of(value)[::2]:
         wildcard = wildcards.search(text)
         if wildcard is not None:

@@ -48,7 +48,7 @@ AMQP_SECTIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Vocabulary:
     """The options of one protocol: scalars, lists of named values, and sections that are maps.
 
     A section with a table takes only the names of that table; one with None takes any. ``hops`` are the options and
@@ -93,7 +93,7 @@ _AMQP_HEADER: Final[dict[str, PropertyType]] = {
     "first-acquirer": "boolean",
     "delivery-count": "integer",
 }
-_MQTT: Final = Shape(
+_MQTT: Final = Vocabulary(
     {
         "qos": "integer",
         "retain": "boolean",
@@ -112,15 +112,15 @@ _MQTT: Final = Shape(
     fleeting=frozenset({"qos", "retain"}),
 )
 _CONTENT_TYPE: Final = "headers.content-type"
-SHAPES: Final[Mapping[str, Shape]] = {
-    "HTTP": Shape(
+VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
+    "HTTP": Vocabulary(
         {"path": "uritemplate", "method": "string", "status": "string"},
         ("headers", "query"),
         content_type=_CONTENT_TYPE,
         lower=frozenset({"headers"}),
         about="path",
     ),
-    "AMQP/1.0": Shape(
+    "AMQP/1.0": Vocabulary(
         {},
         sections={
             **dict.fromkeys(AMQP_SECTIONS, None),
@@ -142,7 +142,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
     "MQTT/5.0": replace(
         _MQTT, fleeting=_MQTT.fleeting | {"payload_format", "message_expiry_interval", "correlation_data"}
     ),
-    "KAFKA": Shape(
+    "KAFKA": Vocabulary(
         {"topic": "string", "partition": "integer", "key": "string", "key_base64": "binary"},
         ("headers",),
         hops=frozenset({"partition"}),
@@ -150,7 +150,7 @@ SHAPES: Final[Mapping[str, Shape]] = {
         about="topic",
         fleeting=frozenset({"partition", "key", "key_base64"}),
     ),
-    "NATS": Shape(
+    "NATS": Vocabulary(
         {"subject": "uritemplate", "reply-to": "uritemplate"},
         ("headers",),
         content_type=_CONTENT_TYPE,
@@ -160,16 +160,16 @@ SHAPES: Final[Mapping[str, Shape]] = {
         fleeting=frozenset({"reply-to"}),
     ),
 }
-ANY_SHAPE: Final = Shape(
-    {name: kind for shape in SHAPES.values() for name, kind in shape.scalars.items()},
-    tuple(dict.fromkeys(name for shape in SHAPES.values() for name in shape.lists)),
+ANY_VOCABULARY: Final = Vocabulary(
+    {name: kind for vocabulary in VOCABULARIES.values() for name, kind in vocabulary.scalars.items()},
+    tuple(dict.fromkeys(name for vocabulary in VOCABULARIES.values() for name in vocabulary.lists)),
     dict.fromkeys(AMQP_SECTIONS),
 )
 """All options of all protocols, for a message whose protocol is not said where it is written."""
-CONTENT_TYPES: Final = tuple(dict.fromkeys(shape.content_type for shape in SHAPES.values()))
+CONTENT_TYPES: Final = tuple(dict.fromkeys(vocabulary.content_type for vocabulary in VOCABULARIES.values()))
 """The options that name the type of a body, of all protocols."""
-_HOPS: Final = frozenset(name for shape in SHAPES.values() for name in shape.hops)
-REPEATED: Final = tuple(f"{name}." for name in ANY_SHAPE.lists)
+_HOPS: Final = frozenset(name for vocabulary in VOCABULARIES.values() for name in vocabulary.hops)
+REPEATED: Final = tuple(f"{name}." for name in ANY_VOCABULARY.lists)
 """What members of records begin with that may come several times, and whose values are texts."""
 NAMED: Final = (*REPEATED, "application-properties.")
 """What members begin with that senders name as they like."""
@@ -253,9 +253,9 @@ def canonical_option(protocol: str | None, name: str) -> str | None:
     Without a known protocol a name of any of them is taken.
     """
     squashed = squash(name)
-    if protocol is not None and protocol in SHAPES:
+    if protocol is not None and protocol in VOCABULARIES:
         return _OPTION_ALIASES.get(protocol, {}).get(squashed) or _spellings(protocol).get(squashed)
-    return next((_spellings(each)[squashed] for each in SHAPES if squashed in _spellings(each)), None)
+    return next((_spellings(each)[squashed] for each in VOCABULARIES if squashed in _spellings(each)), None)
 
 
 def canonical_member(table: Mapping[str, PropertyType], name: str) -> str | None:
@@ -273,7 +273,7 @@ def changes_by_hop(option: str) -> bool:
 
 def is_dotted(protocol: str, option: str) -> bool:
     """Tell an option of a protocol in which a dot ends a placeholder, as a slash does."""
-    return protocol in SHAPES and option in SHAPES[protocol].dotted
+    return protocol in VOCABULARIES and option in VOCABULARIES[protocol].dotted
 
 
 def canonical_channel_option(name: str) -> str:
@@ -284,5 +284,5 @@ def canonical_channel_option(name: str) -> str:
 
 @lru_cache(maxsize=16)
 def _spellings(protocol: str) -> Mapping[str, str]:
-    shape = SHAPES[protocol]
-    return {squash(name): name for name in (*shape.scalars, *shape.lists, *shape.sections)}
+    vocabulary = VOCABULARIES[protocol]
+    return {squash(name): name for name in (*vocabulary.scalars, *vocabulary.lists, *vocabulary.sections)}

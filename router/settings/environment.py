@@ -18,7 +18,7 @@ from typing import Any, Final
 from router.errors import ConfigError
 from router.settings.places import Place, dotted, holds_secret
 from router.settings.references import is_reference
-from router.settings.schema import ROOT, Shape
+from router.settings.schema import ROOT, Spot
 
 PREFIX: Final = "XROUTER_"
 _NEAR: Final = 0.8
@@ -61,17 +61,17 @@ def _unknown(name: str, key: str, known: tuple[str, ...]) -> ConfigError:
 
 def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str) -> None:
     node: Any = merged
-    shape: Shape = ROOT
+    spot: Spot = ROOT
     place: Place = ()
     for depth, part in enumerate(keys):
-        key = _key(node, shape, name, part)
+        key = _key(node, spot, name, part)
         place = (*place, str(key))
-        shape = shape.child(str(key), node[key] if _has(node, key) else {})
+        spot = spot.child(str(key), node[key] if _has(node, key) else {})
         if depth == len(keys) - 1:
             _put(node, key, _value(place, name, text))
             return
         if not _has(node, key) or node[key] is None:
-            _put(node, key, [] if shape.is_list else {})
+            _put(node, key, [] if spot.is_list else {})
         node = node[key]
         if not isinstance(node, dict | list):
             raise ConfigError(
@@ -81,13 +81,13 @@ def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str) -> None:
             )
 
 
-def _key(node: Any, shape: Shape, name: str, part: str) -> str | int:
+def _key(node: Any, spot: Spot, name: str, part: str) -> str | int:
     if isinstance(node, list):
         if not part.isdecimal() or int(part) > len(node):
             raise ConfigError(f"environment variable {name}: {part!r} is no index of a list of {len(node)}", key=part)
         return int(part)
     wanted = part.lower()
-    known = shape.keys()
+    known = spot.keys()
     if known:
         if wanted not in known:
             raise _unknown(name, wanted, known)

@@ -22,7 +22,7 @@ from router.settings.environment import overlay
 from router.settings.model import Settings
 from router.settings.plaintext import plaintext_faults
 from router.settings.references import resolve
-from router.settings.schema import ROOT, Shape
+from router.settings.schema import ROOT, Spot
 from router.settings.sinks.kinds import KINDS
 
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
@@ -139,11 +139,11 @@ def with_defaults(unresolved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _problem(detail: ErrorDetails, values: Any) -> tuple[str, str]:
-    place, shape = _walk(detail["loc"], values)
+    place, spot = _walk(detail["loc"], values)
     key = ".".join(place)
     kind = detail["type"]
     if kind == "extra_forbidden":
-        known = shape.keys()
+        known = spot.keys()
         near = get_close_matches(place[-1], known, 1)
         hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
         return key, f"unknown key {place[-1]!r}; {hint}"
@@ -161,18 +161,18 @@ def _sink_types() -> str:
     return ", ".join(get_args(kind.model_fields["type"].annotation)[0] for kind in KINDS)
 
 
-def _walk(loc: tuple[int | str, ...], values: Any) -> tuple[list[str], Shape]:
-    """Follow an error's location; return the key path, without pydantic's union tags, and the shape of the parent."""
+def _walk(loc: tuple[int | str, ...], values: Any) -> tuple[list[str], Spot]:
+    """Follow an error's location; return the key path, without pydantic's union tags, and the spot of the parent."""
     place: list[str] = []
-    shape = parent = ROOT
+    spot = parent = ROOT
     node = values
     for part in loc:
         if isinstance(node, dict) and part not in node and node.get("type") == part:
             continue
-        parent = shape
+        parent = spot
         place.append(str(part))
         node = node[part] if isinstance(node, dict) and part in node else _item(node, part)
-        shape = shape.child(str(part), node)
+        spot = spot.child(str(part), node)
     return place, parent
 
 

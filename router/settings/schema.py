@@ -24,7 +24,7 @@ _PLAIN: Final = {str: "string", int: "integer", float: "number", bool: "boolean"
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Spot:
     """What may stand at one place: the annotation of the field there."""
 
     annotation: Any
@@ -43,30 +43,30 @@ class Shape:
         """The known keys; empty where any key may stand."""
         return tuple(dict.fromkeys(key for model in self.models for key in fields_of(model)))
 
-    def child(self, key: str, value: Any) -> Shape:
-        """The shape below *key*; *value* (its ``type`` member) settles which model of a union is meant."""
+    def child(self, key: str, value: Any) -> Spot:
+        """The spot below *key*; *value* (its ``type`` member) settles which model of a union is meant."""
         for member in self._members():
             if get_origin(member) in (dict, Mapping):
-                return Shape(get_args(member)[1])._settled(value)
+                return Spot(get_args(member)[1])._settled(value)
             if get_origin(member) is tuple:
-                return Shape(get_args(member)[0])._settled(value)
+                return Spot(get_args(member)[0])._settled(value)
         for model in self.models:
             if key in fields_of(model):
-                return Shape(_annotation(fields_of(model)[key]))
-        return Shape(str)
+                return Spot(_annotation(fields_of(model)[key]))
+        return Spot(str)
 
-    def _settled(self, value: Any) -> Shape:
+    def _settled(self, value: Any) -> Spot:
         kind = value.get("type") if isinstance(value, Mapping) else None
         for model in self.models if len(self.models) > 1 else ():
             if kind in get_args(fields_of(model)["type"].annotation):
-                return Shape(model)
+                return Spot(model)
         return self
 
     def _members(self) -> tuple[Any, ...]:
         return _members(self.annotation)
 
 
-ROOT: Final = Shape(Settings)
+ROOT: Final = Spot(Settings)
 
 
 def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -98,10 +98,10 @@ def _nested(key: str, annotation: Any) -> list[tuple[str, type[BaseModel]]]:
     for member in _members(annotation):
         if isinstance(member, type) and issubclass(member, Section):
             return [(key, member)]
-        if get_origin(member) is tuple and Shape(get_args(member)[0]).models:
-            return [(f"{key}[]", model) for model in Shape(get_args(member)[0]).models]
-        if get_origin(member) is dict and Shape(get_args(member)[1]).models:
-            models = Shape(get_args(member)[1]).models
+        if get_origin(member) is tuple and Spot(get_args(member)[0]).models:
+            return [(f"{key}[]", model) for model in Spot(get_args(member)[0]).models]
+        if get_origin(member) is dict and Spot(get_args(member)[1]).models:
+            models = Spot(get_args(member)[1]).models
             return [(f"{key}.NAME[{get_args(fields_of(model)['type'].annotation)[0]}]", model) for model in models]
     return []
 

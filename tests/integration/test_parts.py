@@ -14,7 +14,7 @@ from bindings.inbox.stream import SPARK_SCHEMA
 from router.batches.parts import BatchParts
 from router.reading import generations
 from router.reading.extents import extents
-from router.sinks.messages.sink import TemplateShape
+from router.sinks.messages.sink import TemplateComposer
 from router.sources.sources import INBOX
 from router.state.notes import BatchNotes
 from router.state.state import State
@@ -103,14 +103,14 @@ def test_the_records_that_fail_are_found_and_the_rest_goes_on(
 def test_what_has_the_whole_batch_does_not_get_its_parts(
     spark: SparkSession, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shapes = TemplateShape.shapes
+    compose = TemplateComposer.compose
 
-    def failing(self: TemplateShape, events: Any) -> Any:
+    def failing(self: TemplateComposer, events: Any) -> Any:
         if any(event.attributes["id"] == "id-7" for event in events):
             raise KeyError("no such thing in a record")
-        return shapes(self, events)
+        return compose(self, events)
 
-    monkeypatch.setattr(TemplateShape, "shapes", failing)
+    monkeypatch.setattr(TemplateComposer, "compose", failing)
     rows = rows_of(spark, COUNT, {}, WRONG)
     with Webhook() as hook:
         generation = generations.begin(state, INBOX, ())

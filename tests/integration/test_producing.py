@@ -26,9 +26,9 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.settings import load_settings
 from router.sinks import Commit, close_targets, open_sink
-from router.sinks.messages.definitions import EndpointShape
+from router.sinks.messages.definitions import EndpointComposer
 from router.sinks.messages.events import NotTaken, event_of
-from router.sinks.messages.opening import shape_of
+from router.sinks.messages.opening import composer_of
 from tests.conftest import Kafka
 from tests.support.amqp_client import queue_name
 from tests.support.amqp_gateway import running as amqp_running
@@ -81,10 +81,10 @@ def sink_settings(folder: Path, kind: str, more: Mapping[str, Any]) -> Any:
 
 def shaped(settings: Any, sent: Journey) -> Mapping[str, Any]:
     """Return the messages that the sink will make, by position, or why it will make none."""
-    shape = shape_of(settings, sent.catalog.endpoints[OUT], sent.catalog)
-    assert isinstance(shape, EndpointShape)
+    composer = composer_of(settings, sent.catalog.endpoints[OUT], sent.catalog)
+    assert isinstance(composer, EndpointComposer)
     events = [event_of(row) for row in sent.rows.drop_columns(["time", "received"]).to_pylist()]
-    return dict(zip((event.position for event in events), shape.shapes(events), strict=True))
+    return dict(zip((event.position for event in events), composer.compose(events), strict=True))
 
 
 def travel(

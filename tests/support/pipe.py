@@ -25,7 +25,7 @@ from pydantic import Field
 from bindings.addresses import AddressForm
 from bindings.envelope import AttributeRule
 from bindings.gateways import Subscription, Terms
-from bindings.parts import InboxRow, Shape, native_of, parts_of
+from bindings.parts import InboxRow, NativeForm, native_of, parts_of
 from bindings.protocols import BINDINGS, Binding
 from bindings.receiving import Receiving, templates_of
 from bindings.sending import Outbound, Publisher, Refusal, Sending, Unsettled, headers_of
@@ -36,7 +36,7 @@ from router.settings.values import Texts
 from tests.support.kinds import registered
 
 PROTOCOL = "PIPE"
-SHAPE = Shape(lists=("headers",))
+FORM = NativeForm(lists=("headers",))
 RULE = AttributeRule(prefixes=("headers.ce_",), content_type="headers.content-type")
 
 
@@ -121,7 +121,7 @@ class PipeGateway:
                 message = json.loads(line)
                 endpoint = self._pipes[message["pipe"]]
                 self._counters.received(endpoint)
-                parts = parts_of({"pipe": message["pipe"], "headers": message["headers"]}, SHAPE)
+                parts = parts_of({"pipe": message["pipe"], "headers": message["headers"]}, FORM)
                 row = InboxRow(endpoint, PROTOCOL, 0, parts, base64.b64decode(message["body"]))
                 self._store.append_many([row]).result()
                 lines.write(b"ok\n")
@@ -161,8 +161,8 @@ def spoken() -> Iterator[None]:
     """Add the protocol for the time of the block: a line in each of three lists."""
     binding = Binding(
         PROTOCOL,
-        partial(parts_of, shape=SHAPE),
-        partial(native_of, shape=SHAPE),
+        partial(parts_of, form=FORM),
+        partial(native_of, form=FORM),
         RULE,
         PipeSending(),
         Receiving(_pipes, eq, PipeGateway),
@@ -170,9 +170,9 @@ def spoken() -> Iterator[None]:
     )
     with pytest.MonkeyPatch.context() as patched:
         patched.setitem(BINDINGS, PROTOCOL, binding)
-        table = properties.SHAPES
+        table = properties.VOCABULARIES
         assert isinstance(table, dict)
-        patched.setitem(table, PROTOCOL, properties.Shape({"pipe": "uritemplate"}, ("headers",)))
+        patched.setitem(table, PROTOCOL, properties.Vocabulary({"pipe": "uritemplate"}, ("headers",)))
         with registered(PipeSink):
             yield
 

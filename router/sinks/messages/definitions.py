@@ -77,7 +77,7 @@ class _Try:
         return NotTaken(f"{endpoint} has no definition of type {self.event.attributes['type']!r}")
 
 
-class EndpointShape:
+class EndpointComposer:
     """Makes messages for one endpoint. ``mode`` overrides what its definitions ask for; ``base`` is a URL for HTTP.
 
     ``least`` has numbers that parts have at least, whatever endpoint and definition say, in place of those of the
@@ -112,18 +112,18 @@ class EndpointShape:
         definitions = [each.definition for each in self._candidates]
         self._conformance = Conformance(catalog, endpoint, binding, definitions, uncarried)
 
-    def shape(self, event: Event) -> Outbound:
+    def compose_one(self, event: Event) -> Outbound:
         """Return the message for one event.
 
         Raises:
             NotTaken: there can be none, as :meth:`shapes` says.
         """
-        (made,) = self.shapes([event])
+        (made,) = self.compose([event])
         if isinstance(made, NotTaken):
             raise made
         return made
 
-    def shapes(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
+    def compose(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
         """Return the message for each event, held against the definition that it was made by.
 
         NotTaken stands where no definition has the event's type, or those that do lack values or would not be matched.

@@ -11,10 +11,10 @@ from router.settings.addresses import parse_address
 from router.settings.sinks.contract import RemoteSink
 from router.sinks.contract import ArrowSink
 from router.sinks.messages.connecting import kept
-from router.sinks.messages.definitions import EndpointShape
+from router.sinks.messages.definitions import EndpointComposer
 from router.sinks.messages.events import Mode
 from router.sinks.messages.passing import HeaderPassing
-from router.sinks.messages.sink import ConfirmedSink, Shape, TemplateShape
+from router.sinks.messages.sink import Composer, ConfirmedSink, TemplateComposer
 from router.sinks.messages.spread import kept_spread
 
 
@@ -22,10 +22,10 @@ def open_messages(name: str, settings: RemoteSink, kind: str, catalog: Catalog, 
     """Make the sink of events; none of these takes dead letters."""
     endpoint = endpoint_of(name, settings, catalog)
     settings.check(name, endpoint)
-    shape = shape_of(settings, endpoint, catalog)
+    composer = composer_of(settings, endpoint, catalog)
     publisher = kept(name, settings, endpoint)
     spread = kept_spread(spread_key(name, settings), settings.max_destinations)
-    return ConfirmedSink(name, shape, publisher, settings.body_limit, spread)
+    return ConfirmedSink(name, composer, publisher, settings.body_limit, spread)
 
 
 def endpoint_of(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint | None:
@@ -50,13 +50,13 @@ def endpoint_of(name: str, settings: RemoteSink, catalog: Catalog) -> Endpoint |
     return endpoint
 
 
-def shape_of(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) -> Shape:
+def composer_of(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) -> Composer:
     """Return what makes messages of events: the endpoint's definitions, or the template of the settings."""
     binding = settings.binding(endpoint)
     passing = passing_of(settings, binding)
     mode = cast(Mode | None, settings.content_mode)
     if endpoint is not None:
-        return EndpointShape(
+        return EndpointComposer(
             catalog,
             endpoint,
             binding,
@@ -66,7 +66,7 @@ def shape_of(settings: RemoteSink, endpoint: Endpoint | None, catalog: Catalog) 
             passing=passing,
             uncarried=settings.uncarried,
         )
-    return TemplateShape(
+    return TemplateComposer(
         parse_address(settings.template, binding.sending),
         binding,
         mode or ("binary" if binding.binary else "structured"),

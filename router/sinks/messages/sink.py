@@ -36,15 +36,15 @@ Settled = dict[str, Rejected | None]
 """What became of the records of a batch, by position; None is taken."""
 
 
-class Shape(Protocol):
+class Composer(Protocol):
     """What makes messages of events."""
 
-    def shapes(self, events: Sequence[Event]) -> Sequence[Outbound | NotTaken]:
+    def compose(self, events: Sequence[Event]) -> Sequence[Outbound | NotTaken]:
         """Return the message for each event; NotTaken says why there can be none for this target."""
         ...
 
 
-class TemplateShape:
+class TemplateComposer:
     """Makes messages for the address that a template of the settings gives; ``given`` parts are on every one.
 
     ``passing`` adds the headers that records came with; None leaves them out. ``strict`` takes no event that misses a
@@ -70,17 +70,17 @@ class TemplateShape:
         self._given = tuple(given)
         self._passing = passing
 
-    def shapes(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
+    def compose(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
         """Return the message for each event; NotTaken for an address too long, or that misses a value and may not."""
         made: list[Outbound | NotTaken] = []
         for event in events:
             try:
-                made.append(self._shape(event))
+                made.append(self._composer(event))
             except NotTaken as error:
                 made.append(error)
         return made
 
-    def _shape(self, event: Event) -> Outbound:
+    def _composer(self, event: Event) -> Outbound:
         values = event_values(event.message, event.endpoint, "", event.context, event.attributes)
         missing = self._template.missing(values) if self._strict else ()
         if missing:
@@ -102,12 +102,17 @@ class ConfirmedSink(ArrowSink):
     """
 
     def __init__(
-        self, name: str, shape: Shape, publisher: Publisher, max_body: int | None = None, spread: Spread | None = None
+        self,
+        name: str,
+        composer: Composer,
+        publisher: Publisher,
+        max_body: int | None = None,
+        spread: Spread | None = None,
     ) -> None:
         self._name = name
         self._spread = spread
         self._max_body = max_body
-        self._shape = shape
+        self._composer = composer
         self._publisher = publisher
         self._lock = threading.Lock()
         self._settled: dict[str, tuple[int, Settled]] = {}
@@ -155,7 +160,7 @@ class ConfirmedSink(ArrowSink):
     def _send(self, events: list[Event], settled: Settled) -> None:
         messages: list[Outbound] = []
         sent: list[Event] = []
-        for event, made in zip(events, self._shape.shapes(events), strict=True):
+        for event, made in zip(events, self._composer.compose(events), strict=True):
             try:
                 if isinstance(made, NotTaken):
                     raise made

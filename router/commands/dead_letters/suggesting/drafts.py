@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from catalog.linting.values import is_media_type
 from catalog.model import CLOUDEVENTS
-from catalog.protocols.properties import ATTRIBUTE_TYPES, SHAPES
+from catalog.protocols.properties import ATTRIBUTE_TYPES, VOCABULARIES
 from catalog.values import is_valid
 from router.commands.dead_letters.suggesting.bundles import Bundle
 from router.commands.dead_letters.suggesting.columns import Column, Gap, column_of
@@ -177,7 +177,7 @@ def _type(key: str) -> str:
     if side == "e":
         return ATTRIBUTE_TYPES.get(path, "string")
     holder, _, name = path.partition(".")
-    for shape in SHAPES.values():
+    for shape in VOCABULARIES.values():
         table = shape.sections.get(holder)
         kind = shape.scalars.get(path) or (table.get(name) if table is not None else None)
         if kind is not None:
@@ -187,7 +187,7 @@ def _type(key: str) -> str:
 
 def _options(draft: Draft) -> dict[str, Any]:
     """Return the protocol options: scalars, lists of named values, and sections that are maps."""
-    protocol = SHAPES[draft.bundle.shape.protocol]
+    protocol = VOCABULARIES[draft.bundle.shape.protocol]
     options: dict[str, Any] = {}
     for each in draft.asked:
         if not each.key.startswith("p."):

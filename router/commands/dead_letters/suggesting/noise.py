@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from catalog.protocols.properties import ANY_SHAPE, NAMED, SHAPES
+from catalog.protocols.properties import ANY_VOCABULARY, NAMED, VOCABULARIES
 
 _ATTRIBUTES: Final = frozenset(
     """
@@ -43,7 +43,7 @@ def is_noise(key: str, protocol: str) -> bool:
     side, _, path = key.partition(".")
     if side == "e":
         return path in _ATTRIBUTES or _TRACING.fullmatch(path) is not None or _SECRET.search(path) is not None
-    if path in SHAPES.get(protocol, ANY_SHAPE).fleeting or path.startswith(_SECTIONS):
+    if path in VOCABULARIES.get(protocol, ANY_VOCABULARY).fleeting or path.startswith(_SECTIONS):
         return True
     for prefix in NAMED:
         if path.startswith(prefix):

@@ -13,7 +13,7 @@ from bindings.parts import BINARY_KIND, Part
 from bindings.protocols import Binding, binding_of
 from catalog.errors import RecordError
 from catalog.linting.values import is_media_type
-from catalog.protocols.properties import SHAPES, Shape
+from catalog.protocols.properties import VOCABULARIES, Vocabulary
 from catalog.record import Record
 from catalog.schemas.bodies import json_value
 from catalog.values import media_type_of
@@ -54,8 +54,8 @@ class Traits:
     @property
     def address(self) -> str:
         """The key of the property that says what the message is about; empty for events where none does."""
-        shape = SHAPES[self.protocol]
-        return "" if self.event and not shape.tells else f"p.{shape.about}"
+        vocabulary = VOCABULARIES[self.protocol]
+        return "" if self.event and not vocabulary.tells else f"p.{vocabulary.about}"
 
     @property
     def size(self) -> int:
@@ -124,13 +124,13 @@ def _attributes(attributes: Mapping[str, str]) -> dict[str, str | None]:
 
 def _options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[str, str | None]:
     """Return the options of a record, first value of each; of an event only the address, where that tells something."""
-    protocol, shape = binding.protocol, SHAPES[binding.protocol]
+    protocol, vocabulary = binding.protocol, VOCABULARIES[binding.protocol]
     options: dict[str, str | None] = {}
     for part in parts:
         key = f"p.{part.key}"
-        if key in options or part.key.lower() == binding.rule.content_type or not _is_option(part.key, shape):
+        if key in options or part.key.lower() == binding.rule.content_type or not _is_option(part.key, vocabulary):
             continue
-        if event and not (shape.tells and part.key == shape.about):
+        if event and not (vocabulary.tells and part.key == vocabulary.about):
             continue
         if is_noise(key, protocol):
             continue
@@ -139,10 +139,12 @@ def _options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[st
     return options
 
 
-def _is_option(path: str, shape: Shape) -> bool:
+def _is_option(path: str, vocabulary: Vocabulary) -> bool:
     """Tell whether a definition can ask for a member of the native record."""
     holder, dot, name = path.partition(".")
     if not dot:
-        return path in shape.scalars
-    table = shape.sections.get(holder)
-    return bool(name) and (holder in shape.lists or (holder in shape.sections and (table is None or name in table)))
+        return path in vocabulary.scalars
+    table = vocabulary.sections.get(holder)
+    return bool(name) and (
+        holder in vocabulary.lists or (holder in vocabulary.sections and (table is None or name in table))
+    )

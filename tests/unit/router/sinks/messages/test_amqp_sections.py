@@ -13,7 +13,7 @@ from bindings.amqp.sections import decode
 from bindings.protocols import BINDINGS
 from catalog.load import load
 from router.commands.emit.producer import Producer, check_matches
-from router.sinks.messages.definitions import EndpointShape
+from router.sinks.messages.definitions import EndpointComposer
 from router.sinks.messages.events import Event
 
 MESSAGE = "/messagegroups/G/messages/T"
@@ -103,8 +103,8 @@ def catalog(tmp_path: Path, options: dict[str, Any]) -> Any:
 
 def sent(tmp_path: Path, options: dict[str, Any]) -> dict[str, Any]:
     found = catalog(tmp_path, options)
-    shaping = EndpointShape(found, found.endpoints["/endpoints/out"], BINDINGS["AMQP/1.0"], lineage=False)
-    return BINDINGS["AMQP/1.0"].native(decode(encode(message_of(shaping.shape(EVENT)))).parts)
+    shaping = EndpointComposer(found, found.endpoints["/endpoints/out"], BINDINGS["AMQP/1.0"], lineage=False)
+    return BINDINGS["AMQP/1.0"].native(decode(encode(message_of(shaping.compose_one(EVENT)))).parts)
 
 
 def test_all_sections_are_sent_as_the_definition_has_them(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.errors import SinkError
 from router.settings import NatsSink, load_settings
-from router.sinks.messages.definitions import EndpointShape
+from router.sinks.messages.definitions import EndpointComposer
 from router.sinks.messages.events import Event, NotTaken
-from router.sinks.messages.opening import shape_of
+from router.sinks.messages.opening import composer_of
 from router.sinks.messages.passing import HeaderPassing
 from router.sinks.opening import check_endpoints
 
@@ -34,10 +34,10 @@ def catalog(tmp_path: Path, endpoint: dict[str, Any], **messages: Any) -> Catalo
     return load([tmp_path / "c.json"])
 
 
-def shape(found: Catalog, **options: Any) -> EndpointShape:
+def composer(found: Catalog, **options: Any) -> EndpointComposer:
     endpoint = found.endpoints["/endpoints/out"]
     protocol = endpoint.protocol or ""
-    return EndpointShape(found, endpoint, BINDINGS[protocol], **options)
+    return EndpointComposer(found, endpoint, BINDINGS[protocol], **options)
 
 
 def event(context: dict[str, str] | None = None, message: str = "/m", **attributes: str) -> Event:
@@ -67,13 +67,13 @@ def test_mqtt_topics_properties_and_options(tmp_path: Path) -> None:
             },
         },
     )
-    made = shape(found).shape(event({"line": "a/b+"}))
+    made = composer(found).compose_one(event({"line": "a/b+"}))
     assert made.address == "plants/p1/a%2Fb%2B"
     told = parts(made)
     assert (told["user_properties.line"], told["qos"], told["retain"]) == ("a/b+", "1", "true")
     assert told["user_properties.type"] == "T"
     with pytest.raises(NotTaken, match="lacks a value for line"):
-        shape(found).shape(event())
+        composer(found).compose_one(event())
 
 
 def test_the_definition_of_the_record_goes_first_then_one_whose_attributes_hold(tmp_path: Path) -> None:
@@ -85,13 +85,13 @@ def test_the_definition_of_the_record_goes_first_then_one_whose_attributes_hold(
 
     any_source = message("{where}", "c")
     found = catalog(tmp_path, {"protocol": "MQTT/5.0"}, A=message("/a", "a"), B=message("/b", "b"), C=any_source)
-    shaping = shape(found)
-    assert shaping.shape(event(message="/messagegroups/G/messages/C", source="/b")).address == "c"
-    assert shaping.shape(event(source="/b")).address == "b"
-    assert shaping.shape(event(source="/other")).address == "c"
-    assert shaping.shape(event(message="/messagegroups/G/messages/A", source="/b")).address == "b"
+    shaping = composer(found)
+    assert shaping.compose_one(event(message="/messagegroups/G/messages/C", source="/b")).address == "c"
+    assert shaping.compose_one(event(source="/b")).address == "b"
+    assert shaping.compose_one(event(source="/other")).address == "c"
+    assert shaping.compose_one(event(message="/messagegroups/G/messages/A", source="/b")).address == "b"
     with pytest.raises(NotTaken, match="/endpoints/out has no definition of type 'other'"):
-        shaping.shape(event(type="other"))
+        shaping.compose_one(event(type="other"))
 
 
 def test_what_would_not_match_its_definition_is_not_sent(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_what_would_not_match_its_definition_is_not_sent(tmp_path: Path) -> None
             },
         },
     )
-    shaping = shape(found)
+    shaping = composer(found)
     asked = [
         event(type="Source"),
         event(type="Content", datacontenttype="application/json"),
@@ -122,7 +122,7 @@ def test_what_would_not_match_its_definition_is_not_sent(tmp_path: Path) -> None
         event(type="Held", subject="s"),
     ]
     for _ in range(2):  # what was found out before is found again
-        told = [str(made) if isinstance(made, NotTaken) else "" for made in shaping.shapes(asked)]
+        told = [str(made) if isinstance(made, NotTaken) else "" for made in shaping.compose(asked)]
         assert [fault.partition(": it would not match: ")[2] for fault in told[:5]] == [
             "envelopemetadata.source should be '/a' and is '/plants/p1'",
             "datacontenttype should be 'text/csv' and is 'application/json'",
@@ -137,10 +137,10 @@ def test_a_stream_carries_no_subject_to_reply_to(tmp_path: Path) -> None:
     asks = {"protocol": "NATS", "protocoloptions": {"reply-to": {"value": "answers"}}}
     found = catalog(tmp_path, {"protocol": "NATS"}, T=asks)
     endpoint = found.endpoints["/endpoints/out"]
-    made = shape_of(NatsSink(type="nats", endpoint=endpoint.xid, jetstream=False), endpoint, found)
-    assert not isinstance(made.shapes([event()])[0], NotTaken)
-    stored = shape_of(NatsSink(type="nats", endpoint=endpoint.xid), endpoint, found)
-    (refused,) = stored.shapes([event()])
+    made = composer_of(NatsSink(type="nats", endpoint=endpoint.xid, jetstream=False), endpoint, found)
+    assert not isinstance(made.compose([event()])[0], NotTaken)
+    stored = composer_of(NatsSink(type="nats", endpoint=endpoint.xid), endpoint, found)
+    (refused,) = stored.compose([event()])
     assert "reply-to should be 'answers' and is None" in str(refused)
 
 
@@ -153,13 +153,13 @@ def test_a_native_message_that_would_be_read_as_an_event(tmp_path: Path) -> None
     more = {"topic_name": {"value": "t"}, "user_properties": [{"name": "p", "value": "v"}]}
     listed = {**native, "protocoloptions": more}
     found = catalog(tmp_path, {"protocol": "MQTT/3.1.1"}, T=native, U=listed)
-    shaping = shape(found)
-    assert shaping.shape(event()).address == "t"
+    shaping = composer(found)
+    assert shaping.compose_one(event()).address == "t"
     with pytest.raises(NotTaken, match=r"user_properties\.p should be 'v' and is None"):
-        shaping.shape(event(type="U"))
+        shaping.compose_one(event(type="U"))
     body = b'{"specversion": "1.0", "id": ""}'
     with pytest.raises(NotTaken, match="it would not match: "):
-        shaping.shape(Event({**NAMED}, body, "/m", "/endpoints/in", "e", "t-0-1", {}))
+        shaping.compose_one(Event({**NAMED}, body, "/m", "/endpoints/in", "e", "t-0-1", {}))
 
 
 def test_http_path_query_headers_and_method(tmp_path: Path) -> None:
@@ -177,40 +177,48 @@ def test_http_path_query_headers_and_method(tmp_path: Path) -> None:
         },
         U={},
     )
-    made = shape(found).shape(event({"plant": "a b/é"}))
+    made = composer(found).compose_one(event({"plant": "a b/é"}))
     assert made.address == "https://h:8443/plants/a%20b%2F%C3%A9?q=a%20b%2F%C3%A9"
     told = parts(made)
     assert (told["method"], told["headers.x-fixed"], told["headers.x-plant"]) == ("PUT", "yes", "a b/é")
-    assert shape(found).shape(event(type="U")).address == "https://h:8443/base"
+    assert composer(found).compose_one(event(type="U")).address == "https://h:8443/base"
 
 
 def test_templates_in_the_address_of_an_endpoint(tmp_path: Path) -> None:
     uri = {"protocoloptions": {"endpoints": [{"uri": "https://h/p/{plant}/x?k=v"}]}}
-    made = shape(catalog(tmp_path, {"protocol": "HTTP", **uri}, T={})).shape(event({"plant": "a/b"}))
+    made = composer(catalog(tmp_path, {"protocol": "HTTP", **uri}, T={})).compose_one(event({"plant": "a/b"}))
     assert made.address == "https://h/p/a%2Fb/x?k=v"
     plain = {"protocoloptions": {"endpoints": [{"uri": "https://h"}], "options": {"path": "/o/{plant}"}}}
-    made = shape(catalog(tmp_path, {"protocol": "HTTP", **plain}, T={})).shape(event({"plant": "7"}))
+    made = composer(catalog(tmp_path, {"protocol": "HTTP", **plain}, T={})).compose_one(event({"plant": "7"}))
     assert made.address == "https://h/o/7"
     topic = {"protocoloptions": {"endpoints": [{"uri": "mqtt://h/plants/out"}]}}
-    assert shape(catalog(tmp_path, {"protocol": "MQTT/5.0", **topic}, T={})).shape(event()).address == "plants/out"
-    assert shape(catalog(tmp_path, {"protocol": "MQTT/5.0"}, T={})).shape(event()).address == "T"
+    assert (
+        composer(catalog(tmp_path, {"protocol": "MQTT/5.0", **topic}, T={})).compose_one(event()).address
+        == "plants/out"
+    )
+    assert composer(catalog(tmp_path, {"protocol": "MQTT/5.0"}, T={})).compose_one(event()).address == "T"
 
 
 @pytest.mark.parametrize(("least", "declared", "sent"), [(1, 0, "1"), (1, 2, "2"), (0, 0, "0")])
 def test_what_is_to_be_confirmed_is_not_sent_with_qos_0(tmp_path: Path, least: int, declared: int, sent: str) -> None:
     by_endpoint = {"protocol": "MQTT/5.0", "protocoloptions": {"options": {"topic": "a", "qos": declared}}}
-    assert parts(shape(catalog(tmp_path, by_endpoint, T={}), least={"qos": least}).shape(event()))["qos"] == sent
+    assert (
+        parts(composer(catalog(tmp_path, by_endpoint, T={}), least={"qos": least}).compose_one(event()))["qos"] == sent
+    )
     message = {"protocol": "MQTT/5.0", "protocoloptions": {"qos": declared}}
     by_definition = catalog(tmp_path, {"protocol": "MQTT/5.0"}, T=message)
-    assert parts(shape(by_definition, least={"qos": least}).shape(event()))["qos"] == sent
+    assert parts(composer(by_definition, least={"qos": least}).compose_one(event()))["qos"] == sent
 
 
 def test_an_endpoint_may_ask_for_structured_events_by_its_options(tmp_path: Path) -> None:
     options: dict[str, Any] = {"protocoloptions": {"options": {"subject": "s", "contentmode": "structured"}}}
-    made = shape(catalog(tmp_path, {"protocol": "NATS", **options}, T={})).shape(event())
+    made = composer(catalog(tmp_path, {"protocol": "NATS", **options}, T={})).compose_one(event())
     assert parts(made)["headers.content-type"] == "application/cloudevents+json"
     options = {"envelopeoptions": {"mode": "binary"}, **options}
-    assert parts(shape(catalog(tmp_path, {"protocol": "NATS", **options}, T={})).shape(event()))["headers.ce-id"] == "1"
+    assert (
+        parts(composer(catalog(tmp_path, {"protocol": "NATS", **options}, T={})).compose_one(event()))["headers.ce-id"]
+        == "1"
+    )
 
 
 def test_headers_of_the_record_go_on_behind_those_of_the_definition(tmp_path: Path) -> None:
@@ -218,9 +226,9 @@ def test_headers_of_the_record_go_on_behind_those_of_the_definition(tmp_path: Pa
     found = catalog(tmp_path, {"protocol": "HTTP", "protocoloptions": {"endpoints": ["https://h"]}}, T=fixed)
     native = json.dumps({"headers": [{"name": "x-a", "value": "theirs"}, {"name": "x-b", "value": "b"}]})
     came = Event(NAMED, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {}, "KAFKA", native)
-    told = parts(shape(found, passing=HeaderPassing(BINDINGS["HTTP"])).shape(came))
+    told = parts(composer(found, passing=HeaderPassing(BINDINGS["HTTP"])).compose_one(came))
     assert (told["headers.x-a"], told["headers.x-b"]) == ("ours", "b")
-    assert "headers.x-b" not in parts(shape(found).shape(came))
+    assert "headers.x-b" not in parts(composer(found).compose_one(came))
 
 
 def test_nats_subjects_cannot_be_widened(tmp_path: Path) -> None:
@@ -230,11 +238,11 @@ def test_nats_subjects_cannot_be_widened(tmp_path: Path) -> None:
         T={},
         U={"protocol": "NATS", "protocoloptions": {"subject": {"value": "u.{place}", "type": "uritemplate"}}},
     )
-    shaping = shape(found)
-    assert shaping.shape(event({"place": "a.b>"})).address == "out.T.a%2Eb%3E"
-    assert shaping.shape(event({"place": "a"}, type="U")).address == "u.a"
+    shaping = composer(found)
+    assert shaping.compose_one(event({"place": "a.b>"})).address == "out.T.a%2Eb%3E"
+    assert shaping.compose_one(event({"place": "a"}, type="U")).address == "u.a"
     with pytest.raises(NotTaken, match="a value does not fit subject"):
-        shaping.shape(event({"place": "a.b"}, type="U"))
+        shaping.compose_one(event({"place": "a.b"}, type="U"))
 
 
 def test_amqp_node_and_typed_properties(tmp_path: Path) -> None:
@@ -249,7 +257,7 @@ def test_amqp_node_and_typed_properties(tmp_path: Path) -> None:
             },
         },
     )
-    made = shape(found).shape(event({"plant": "7"}))
+    made = composer(found).compose_one(event({"plant": "7"}))
     assert made.address == "queue"
     told = parts(made)
     assert (told["properties.subject"], told["properties.message-id"]) == ("7", "1")
@@ -259,14 +267,14 @@ def test_amqp_node_and_typed_properties(tmp_path: Path) -> None:
 def test_kafka_keys(tmp_path: Path) -> None:
     protocol = {"protocol": "KAFKA", "protocoloptions": {"options": {"topic": "out", "key": "{plant}"}}}
     found = catalog(tmp_path, protocol, T={}, U={"protocoloptions": {"key": {"value": "k-{plant}"}}})
-    assert parts(shape(found).shape(event({"plant": "7"})))["key"] == "7"
-    assert parts(shape(found).shape(event({"plant": "7"}, type="U")))["key"] == "k-7"
+    assert parts(composer(found).compose_one(event({"plant": "7"})))["key"] == "7"
+    assert parts(composer(found).compose_one(event({"plant": "7"}, type="U")))["key"] == "k-7"
     protocol["protocoloptions"] = {"options": {"topic": "out"}}
     found = catalog(tmp_path, protocol, T={})
-    assert "key" not in parts(shape(found).shape(event()))
-    assert parts(shape(found).shape(event(partitionkey="p")))["key"] == "p"
+    assert "key" not in parts(composer(found).compose_one(event()))
+    assert parts(composer(found).compose_one(event(partitionkey="p")))["key"] == "p"
     source = Event(dict(NAMED), None, "/m", "/e", "e", "t-0-1", {}, "KAFKA", '{"key_base64": "a2V5"}')
-    assert parts(shape(found).shape(source))["key"] == "key"
+    assert parts(composer(found).compose_one(source))["key"] == "key"
 
 
 @pytest.mark.parametrize(
@@ -296,7 +304,7 @@ def test_values_of_type_binary_are_sent_as_the_bytes_they_stand_for(
     tmp_path: Path, protocol: str, options: dict[str, Any], place: str
 ) -> None:
     where = {"protocol": protocol, "protocoloptions": {"endpoints": [{"uri": "https://h/x"}]}}
-    made = shape(catalog(tmp_path, where, T={"protocol": protocol, "protocoloptions": options})).shape(event())
+    made = composer(catalog(tmp_path, where, T={"protocol": protocol, "protocoloptions": options})).compose_one(event())
     assert [part.value for part in made.parts if part.key == place] == [b"\xff\0"]
 
 
@@ -305,9 +313,9 @@ def test_bytes_where_mqtt_has_text_only(tmp_path: Path) -> None:
         told = {"user_properties": [{"name": "p", "type": "binary", "value": value}]}
         return catalog(tmp_path, {"protocol": "MQTT/5.0"}, T={"protocol": "MQTT/5.0", "protocoloptions": told})
 
-    assert parts(shape(with_value("aGVsbG8=")).shape(event()))["user_properties.p"] == "hello"
+    assert parts(composer(with_value("aGVsbG8=")).compose_one(event()))["user_properties.p"] == "hello"
     with pytest.raises(NotTaken, match=r"user_properties\.p has to be text"):
-        shape(with_value("/wA=")).shape(event())
+        composer(with_value("/wA=")).compose_one(event())
 
 
 def test_modes(tmp_path: Path) -> None:
@@ -320,13 +328,13 @@ def test_modes(tmp_path: Path) -> None:
         S=structured,
         N=native,
     )
-    shaping = shape(found)
-    assert parts(shaping.shape(event()))["headers.ce-type"] == "T"
-    assert parts(shaping.shape(event(type="S")))["headers.content-type"] == "application/cloudevents+json"
-    told = parts(shaping.shape(event(type="N", datacontenttype="text/plain")))
+    shaping = composer(found)
+    assert parts(shaping.compose_one(event()))["headers.ce-type"] == "T"
+    assert parts(shaping.compose_one(event(type="S")))["headers.content-type"] == "application/cloudevents+json"
+    told = parts(shaping.compose_one(event(type="N", datacontenttype="text/plain")))
     assert "headers.ce-type" not in told
     assert (told["method"], told["headers.content-type"]) == ("PUT", "text/plain")
-    forced = shape(found, mode="structured").shape(event())
+    forced = composer(found, mode="structured").compose_one(event())
     assert json.loads(forced.body or b"")["type"] == "T"
 
 

@@ -15,7 +15,7 @@ from router.settings.addresses import parse_address
 from router.sinks.contract import Commit
 from router.sinks.messages.events import MESSAGE
 from router.sinks.messages.opening import spread_key
-from router.sinks.messages.sink import ConfirmedSink, TemplateShape
+from router.sinks.messages.sink import ConfirmedSink, TemplateComposer
 from router.sinks.messages.spread import Spread, kept_spread
 
 
@@ -49,8 +49,8 @@ def rows(*places: str) -> pa.Table:
 
 def test_past_the_cap_a_record_is_refused_and_the_known_destinations_go_on() -> None:
     target, spread = Taking(), Spread(2)
-    shape = TemplateShape(parse_address("a/{context.x}", sending_of("mqtt")), BINDINGS["MQTT/5.0"], "binary")
-    sink = ConfirmedSink("out", shape, target, spread=spread)
+    composer = TemplateComposer(parse_address("a/{context.x}", sending_of("mqtt")), BINDINGS["MQTT/5.0"], "binary")
+    sink = ConfirmedSink("out", composer, target, spread=spread)
     result = sink.write(rows("p", "q", "r", "p", "s"), Commit("g", 1))
     assert target.addresses == ["a/p", "a/q", "a/p"]
     assert result.rows == 3
@@ -59,14 +59,16 @@ def test_past_the_cap_a_record_is_refused_and_the_known_destinations_go_on() -> 
         "a/r: it would be destination 3 of the sink, whose max_destinations is 2"
     )
     # What was decided of a batch stays decided while the process lives.
-    again = ConfirmedSink("out", shape, target, spread=spread).write(rows("q", "r"), Commit("g", 2))
+    again = ConfirmedSink("out", composer, target, spread=spread).write(rows("q", "r"), Commit("g", 2))
     assert [record.position for record in again.refused] == ["t-0-1"]
 
 
 def test_a_message_that_is_refused_for_its_size_takes_no_place() -> None:
     target = Taking()
-    shape = TemplateShape(parse_address("a/{context.x}", sending_of("mqtt")), BINDINGS["MQTT/3.1.1"], "structured")
-    sink = ConfirmedSink("out", shape, target, max_body=1, spread=Spread(1))
+    composer = TemplateComposer(
+        parse_address("a/{context.x}", sending_of("mqtt")), BINDINGS["MQTT/3.1.1"], "structured"
+    )
+    sink = ConfirmedSink("out", composer, target, max_body=1, spread=Spread(1))
     result = sink.write(rows("p", "q"), Commit("g", 1))
     assert all("max_body" in record.reason for record in result.refused)
 
