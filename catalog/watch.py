@@ -26,7 +26,7 @@ LOOK_SECONDS: Final = 45.0
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedCatalog:
     """A changed catalog that must not take effect, with all that is wrong with it; the last good one goes on."""
 
     findings: tuple[Finding, ...]
@@ -121,7 +121,7 @@ class CatalogWatcher:
         """Why the catalog that was found last waits for a second look; empty when it does not."""
         return self._doubts
 
-    def poll(self) -> Catalog | Refusal | Waiting | Doubtful | None:
+    def poll(self) -> Catalog | RefusedCatalog | Waiting | Doubtful | None:
         """Return a new catalog, the refusal of one with errors, what one waits for, why one is doubted, or None.
 
         None when nothing changed, when it is too early, and when a file is being written just now.
@@ -156,19 +156,19 @@ class CatalogWatcher:
             return ()
         return first_of((*sizes.shrunk(self._sizes, self._max_shrink), *unfinished(fetcher, before)))
 
-    def _second_look(self) -> Catalog | Refusal | Waiting | None:
+    def _second_look(self) -> Catalog | RefusedCatalog | Waiting | None:
         """Take what was doubted, since it is still the same."""
         if self._held is None:
             return None
         held, self._held, self._doubts = self._held, None, ()
         return self._judged(*held)
 
-    def _judged(self, catalog: Catalog, sizes: Sizes) -> Catalog | Refusal | Waiting | None:
+    def _judged(self, catalog: Catalog, sizes: Sizes) -> Catalog | RefusedCatalog | Waiting | None:
         errors = new_errors(catalog, self._tolerated)
         if errors:
             self._refused = True
             self._awaited = ()
-            return Refusal(errors)
+            return RefusedCatalog(errors)
         if catalog.epoch == self._epoch and not self._refused:
             self._awaited = ()
             self._sizes = sizes
@@ -186,7 +186,7 @@ class CatalogWatcher:
     def _fetcher(self) -> Fetcher:
         return Fetcher(network=self._network, cache=self._cache, reach=self._reach, load_seconds=LOOK_SECONDS)
 
-    def _unreadable(self, error: DocumentError) -> Refusal | None:
+    def _unreadable(self, error: DocumentError) -> RefusedCatalog | None:
         if self._trouble == str(error):
             return None
         self._trouble = str(error)
@@ -194,4 +194,4 @@ class CatalogWatcher:
         self._awaited = ()
         findings = Findings()
         findings.error(Place(error.file, error.pointer), "unreadable-document", str(error), error.hint)
-        return Refusal(findings.sorted())
+        return RefusedCatalog(findings.sorted())

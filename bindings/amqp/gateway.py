@@ -13,9 +13,9 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
+from bindings.amqp.connection import ReceivingConnection, Replace, Shared, Stop
 from bindings.amqp.dialing import Dialer, reconnecting
 from bindings.amqp.inlet import check
-from bindings.amqp.intake import Intake, Replace, Shared, Stop
 from bindings.gateways import Subscription, Terms
 
 _JOIN_SECONDS: Final = 10.0
@@ -36,7 +36,7 @@ class AmqpGateway:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._grace = 0.0
-        self._intake: Intake | None = None
+        self._connection: ReceivingConnection | None = None
         self._shared: Shared | None = None
         self._thread: threading.Thread | None = None
         self._failure = ""
@@ -78,8 +78,8 @@ class AmqpGateway:
             check(subscription)
         with self._lock:
             self._subscriptions = tuple(subscriptions)
-            if self._intake is not None:
-                self._intake.mailbox.post(Replace(self._subscriptions))
+            if self._connection is not None:
+                self._connection.mailbox.post(Replace(self._subscriptions))
 
     def stop(self, grace: float) -> None:
         """Take nothing more, finish what is in flight for up to *grace* seconds, and disconnect.
@@ -92,8 +92,8 @@ class AmqpGateway:
         with self._lock:
             self._grace = grace
             self._stopped.set()
-            if self._intake is not None:
-                self._intake.mailbox.post(Stop(grace))
+            if self._connection is not None:
+                self._connection.mailbox.post(Stop(grace))
         thread.join(grace + _JOIN_SECONDS)
         if thread.is_alive():
             _logger.warning("the AMQP gateway did not end within %s s; its broker takes back what it holds", grace)
@@ -103,10 +103,10 @@ class AmqpGateway:
         try:
             while not self._stopped.is_set():
                 with self._lock:
-                    intake = self._intake = Intake(shared, self._subscriptions)
+                    connection = self._connection = ReceivingConnection(shared, self._subscriptions)
                     if self._stopped.is_set():
                         break
-                intake.live()
+                connection.live()
                 if self._stopped.is_set():
                     break
                 if shared.opened:

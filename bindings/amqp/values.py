@@ -35,7 +35,7 @@ class Typed(NamedTuple):
 
 
 NULL: Final = Typed("null", None)
-Reader = Callable[[bytes, int, int, int], tuple[Typed, int]]
+ValueReader = Callable[[bytes, int, int, int], tuple[Typed, int]]
 
 
 def read_value(data: bytes, at: int, end: int, depth: int = 0) -> tuple[Typed, int]:
@@ -54,7 +54,7 @@ def read_value(data: bytes, at: int, end: int, depth: int = 0) -> tuple[Typed, i
     return _reader(code, at)(data, at + 1, end, depth)
 
 
-def _reader(code: int, at: int) -> Reader:
+def _reader(code: int, at: int) -> ValueReader:
     reader = _READERS.get(code)
     if reader is None:
         raise MalformedValue(f"there is no type 0x{code:02x} (byte {at})")
@@ -67,11 +67,11 @@ def _deeper(depth: int, at: int) -> int:
     return depth + 1
 
 
-def _constant(value: Typed) -> Reader:
+def _constant(value: Typed) -> ValueReader:
     return lambda data, at, end, depth: (value, at)
 
 
-def _sized(kind: str, width: int, convert: Callable[[bytes], Any]) -> Reader:
+def _sized(kind: str, width: int, convert: Callable[[bytes], Any]) -> ValueReader:
     """Return a reader of what begins with its length in *width* bytes."""
 
     def read(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
@@ -84,7 +84,7 @@ def _sized(kind: str, width: int, convert: Callable[[bytes], Any]) -> Reader:
     return read
 
 
-def _fixed(kind: str, layout: str) -> Reader:
+def _fixed(kind: str, layout: str) -> ValueReader:
     unpack, size = struct.Struct(layout).unpack_from, struct.calcsize(layout)
 
     def read(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
@@ -103,7 +103,7 @@ def _text(raw: bytes) -> str | bytes:
         return raw
 
 
-def _few(kind: str, size: int, convert: Callable[[bytes], Any]) -> Reader:
+def _few(kind: str, size: int, convert: Callable[[bytes], Any]) -> ValueReader:
     """Return a reader of exactly *size* bytes that no ``struct`` format converts."""
 
     def read(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
@@ -129,7 +129,7 @@ def _float(raw: bytes) -> float:
     return exact
 
 
-def _compound(width: int, build: Callable[[list[Typed], int], Typed]) -> Reader:
+def _compound(width: int, build: Callable[[list[Typed], int], Typed]) -> ValueReader:
     def read(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
         count, start, stop = _extent(data, at, end, width)
         inner, items = _deeper(depth, at), []
@@ -158,7 +158,7 @@ def _map(items: list[Typed], at: int) -> Typed:
     return Typed("map", list(zip(items[::2], items[1::2], strict=True)))
 
 
-def _array(width: int) -> Reader:
+def _array(width: int) -> ValueReader:
     def read(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
         count, start, stop = _extent(data, at, end, width)
         if start >= stop:
@@ -190,7 +190,7 @@ def _described(data: bytes, at: int, end: int, depth: int) -> tuple[Typed, int]:
 
 
 _SHORT_TEXTS: Final = {0xA1: "string", 0xA3: "symbol"}
-_READERS: Final[dict[int, Reader]] = {
+_READERS: Final[dict[int, ValueReader]] = {
     0x00: _described,
     0x40: _constant(NULL),
     0x41: _constant(Typed("boolean", True)),

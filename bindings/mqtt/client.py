@@ -24,7 +24,7 @@ VERSIONS: Final = {"MQTT/5.0": MQTTProtocolVersion.MQTTv5, "MQTT/3.1.1": MQTTPro
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LinkTerms:
     """On what terms we connect. ``clean``: the session begins and ends with the connection; else it lasts for
     ``options.expiry`` seconds after it. ``receive`` is the receive maximum, which only MQTT 5 can tell a broker;
     ``tls`` is for addresses with TLS.
@@ -61,7 +61,7 @@ class LinkClient(paho.Client):
     errors: they fail should paho change there.
     """
 
-    def __init__(self, terms: Terms, take: Callable[[Delivery], None]) -> None:
+    def __init__(self, terms: LinkTerms, take: Callable[[Delivery], None]) -> None:
         super().__init__(
             CallbackAPIVersion.VERSION2,
             client_id=terms.client_id,
@@ -115,7 +115,7 @@ class LinkClient(paho.Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
-def client_for(terms: Terms, address: Address, take: Callable[[Delivery], None]) -> LinkClient:
+def client_for(terms: LinkTerms, address: Address, take: Callable[[Delivery], None]) -> LinkClient:
     """Return a client that is ready to connect to *address*, and gives *take* every message that arrives."""
     client = LinkClient(terms, take)
     client.on_socket_open = _send_at_once

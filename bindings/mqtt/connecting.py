@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from bindings.addresses import Address, addresses_of, tls_context, with_login
 from bindings.gateways import Connection, GatewayError, Tls
-from bindings.mqtt.client import MAX_RECEIVE, VERSIONS, Terms
+from bindings.mqtt.client import MAX_RECEIVE, VERSIONS, LinkTerms
 from bindings.mqtt.link import Link, LinkOwner
 from bindings.mqtt.messages import Version
 from bindings.mqtt.options import session_options
@@ -22,7 +22,7 @@ class Connector:
     """Makes links, to one address after the other."""
 
     addresses: tuple[Address, ...]
-    terms: Terms
+    terms: LinkTerms
 
     def open(self, turn: int, owner: LinkOwner) -> Link:
         """Connect to the address whose turn it is, counted from 0 for ever; blocks for the network's time limits.
@@ -62,7 +62,7 @@ def connector_of(
     if not addresses:
         raise GatewayError("an MQTT connection has no address; give the endpoint one, such as mqtts://host:8883")
     tls = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
-    terms = Terms(known, client_id, session_options(connection.options), clean, receive, tls)
+    terms = LinkTerms(known, client_id, session_options(connection.options), clean, receive, tls)
     return Connector(addresses, terms)
 
 

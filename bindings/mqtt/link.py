@@ -22,7 +22,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from bindings.addresses import Address
-from bindings.mqtt.client import BrokerLimits, LinkClient, Terms, client_for, limits_of, properties_for
+from bindings.mqtt.client import BrokerLimits, LinkClient, LinkTerms, client_for, limits_of, properties_for
 from bindings.mqtt.messages import Delivery
 
 ANSWER_SECONDS: Final = 15.0
@@ -54,7 +54,7 @@ class Link:
     ``code`` is the reason code of the broker's DISCONNECT, None without one (MQTT 5 section 3.14.2.1).
     """
 
-    def __init__(self, terms: Terms, address: Address, owner: LinkOwner) -> None:
+    def __init__(self, terms: LinkTerms, address: Address, owner: LinkOwner) -> None:
         self.accepted = False
         self.session_present = False
         self.limits = BrokerLimits()

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from catalog.declared import DeclaredEndpoint, Place
 from catalog.dialects.declaring import other_members
-from catalog.dialects.names import Reader, names_of
+from catalog.dialects.names import DocumentReader, names_of
 from catalog.dialects.reading import read_format, reference_of, spelled
 from catalog.findings import Findings
 from catalog.protocols.properties import canonical_channel_option, canonical_protocol
@@ -19,7 +19,7 @@ _USAGES: Final = frozenset({"producer", "consumer", "subscriber"})
 _ADDRESS_MEMBERS: Final = ("uri", "url", "href", "bootstrap.servers", "bootstrapservers", "servers")
 
 
-def read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, reader: Reader) -> DeclaredEndpoint:
+def read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, reader: DocumentReader) -> DeclaredEndpoint:
     """Read one endpoint; its messages are read by the caller."""
     holder, beside = _holder(endpoint, place, reader)
     options = endpoint.get("envelopeoptions")
@@ -41,7 +41,7 @@ def read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, reader: R
     )
 
 
-def _holder(endpoint: Mapping[str, Any], place: Place, reader: Reader) -> tuple[Mapping[str, Any], str]:
+def _holder(endpoint: Mapping[str, Any], place: Place, reader: DocumentReader) -> tuple[Mapping[str, Any], str]:
     """Return what holds addresses and options, and the name of options that stand beside the rest, if they do."""
     for name, _ in reader.spelled(endpoint, "holders", place, several=True):
         if isinstance(endpoint[name], dict):
@@ -51,7 +51,7 @@ def _holder(endpoint: Mapping[str, Any], place: Place, reader: Reader) -> tuple[
     return {}, ""
 
 
-def _groups(endpoint: Mapping[str, Any], place: Place, reader: Reader) -> Iterator[tuple[str, Place]]:
+def _groups(endpoint: Mapping[str, Any], place: Place, reader: DocumentReader) -> Iterator[tuple[str, Place]]:
     """Give the references to message groups, under all of their names, with their places."""
     for name, _ in reader.spelled(endpoint, "groups", place, several=True):
         for number, reference in enumerate(group_references(endpoint[name], place / name, reader.findings)):

@@ -15,7 +15,7 @@ from catalog.declared import MESSAGE_REFERENCE, DeclaredMessage, Place
 from catalog.dialects.declaring import MAX_DECLARED, members, other_members
 from catalog.dialects.dialect import Dialect
 from catalog.dialects.metadata import Content, add_definition, add_metadata, document_of, split_config, split_options
-from catalog.dialects.names import Reader, message_names
+from catalog.dialects.names import DocumentReader, message_names
 from catalog.dialects.reading import Format, given, optional_text, read_format, reference_of, spelled
 from catalog.dialects.versions import default_version
 from catalog.findings import Findings
@@ -28,7 +28,7 @@ _MAX_VERSION_DIGITS: Final = 18
 
 
 def read_message(
-    xid: str, group: str, message: Mapping[str, Any], place: Place, default: Format, reader: Reader
+    xid: str, group: str, message: Mapping[str, Any], place: Place, default: Format, reader: DocumentReader
 ) -> Iterator[DeclaredMessage]:
     """Give a message, and before it its versions, which others may have as base.
 
@@ -90,7 +90,7 @@ def version_number(version: Any) -> int:
 
 
 def _content(
-    body: Mapping[str, Any], place: Place, default: Format, reader: Reader, *, inside: bool = False
+    body: Mapping[str, Any], place: Place, default: Format, reader: DocumentReader, *, inside: bool = False
 ) -> tuple[Content, Format]:
     """Return what defines a message or a version of one, and the envelope and protocol that it names itself.
 
@@ -148,7 +148,7 @@ def _attribute(name: str, value: Any, place: Place, findings: Findings) -> Any:
     return value
 
 
-def _base(message: Mapping[str, Any], place: Place, reader: Reader) -> str | None:
+def _base(message: Mapping[str, Any], place: Place, reader: DocumentReader) -> str | None:
     """Return the base reference, under whichever of its names."""
     for name, _ in reader.spelled(message, "bases", place):
         reference = given(optional_text(message[name], place / name, reader.findings))

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from catalog.declared import Place
 from catalog.dialects.messagesections import described
-from catalog.dialects.names import Reader, message_names, spellings
+from catalog.dialects.names import DocumentReader, message_names, spellings
 from catalog.dialects.reading import Format
 from catalog.protocols.properties import canonical_option
 
@@ -54,7 +54,7 @@ class Content:
         self.written.update({f"envelopemetadata.{name}": at / name for name in new})
 
 
-def add_metadata(holder: Mapping[str, Any], form: Format, at: Place, content: Content, reader: Reader) -> None:
+def add_metadata(holder: Mapping[str, Any], form: Format, at: Place, content: Content, reader: DocumentReader) -> None:
     """Put ``metadata`` where its format has it: envelope attributes, or options of a protocol."""
     for name, _ in reader.spelled(holder, "metadata", at):
         place, metadata = at / name, holder[name]
@@ -83,7 +83,9 @@ def document_of(holder: Mapping[str, Any]) -> str | None:
     return None
 
 
-def add_definition(holder: Mapping[str, Any], form: Format, at: Place, content: Content, reader: Reader) -> None:
+def add_definition(
+    holder: Mapping[str, Any], form: Format, at: Place, content: Content, reader: DocumentReader
+) -> None:
     """Add what ``definition`` of Message Catalog 0.1 holds, in its sections."""
     for name, _ in reader.spelled(holder, "definition", at):
         sections = holder[name]
@@ -103,7 +105,7 @@ def add_definition(holder: Mapping[str, Any], form: Format, at: Place, content: 
             content.attributes["protocol"] = read.protocol
 
 
-def split_options(content: Content, reader: Reader) -> None:
+def split_options(content: Content, reader: DocumentReader) -> None:
     """Take the constraints of attributes out of ``envelopeoptions``."""
     options = content.attributes.get("envelopeoptions")
     if not isinstance(options, dict):

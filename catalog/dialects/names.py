@@ -48,7 +48,7 @@ def _united(dialects: tuple[Dialect, ...], kind: Kind) -> Mapping[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class DocumentReader:
     """What reading one document takes along: its dialect, where declarations go, and where to report."""
 
     dialect: Dialect

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from catalog.declared import Place
-from catalog.dialects.names import Reader
+from catalog.dialects.names import DocumentReader
 from catalog.findings import Findings
 from catalog.model import PROTOCOLS
 from catalog.protocols.properties import canonical_envelope, canonical_protocol
@@ -65,7 +65,7 @@ class Format:
         return self.envelope is not None or self.protocol is not None
 
 
-def read_format(holder: Mapping[str, Any], at: Place, reader: Reader) -> Format:
+def read_format(holder: Mapping[str, Any], at: Place, reader: DocumentReader) -> Format:
     """Read envelope and protocol, each from the first of its names that is given; ``None`` is not given.
 
     An envelope that is the name of a protocol is the protocol, unless another is named as such (semantics.md section

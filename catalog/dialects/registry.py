@@ -28,7 +28,7 @@ from catalog.dialects.dialect import Kind
 from catalog.dialects.endpoints import read_endpoint
 from catalog.dialects.message_catalog import is_definition
 from catalog.dialects.messages import read_message, version_number
-from catalog.dialects.names import Reader, names_of, spellings
+from catalog.dialects.names import DocumentReader, names_of, spellings
 from catalog.dialects.reading import Format, read_format
 from catalog.findings import Findings
 
@@ -45,7 +45,7 @@ def read(tree: Mapping[str, Any], root: Place, into: Declarations, findings: Fin
     dialect = detect(tree)
     if dialect is None:
         return False
-    reader = Reader(dialect, into, findings)
+    reader = DocumentReader(dialect, into, findings)
     if dialect.is_replaced:
         deprecated(root, dialect.title, findings)
         findings.of_older_dialect(root.file)
@@ -65,7 +65,7 @@ def read(tree: Mapping[str, Any], root: Place, into: Declarations, findings: Fin
     return True
 
 
-def _read_lone_group(tree: Mapping[str, Any], root: Place, reader: Reader) -> None:
+def _read_lone_group(tree: Mapping[str, Any], root: Place, reader: DocumentReader) -> None:
     own = _id(tree)
     if own is None:
         reader.findings.error(root, "missing-id", "the group has no id, and is left out", "give it an id")
@@ -73,7 +73,7 @@ def _read_lone_group(tree: Mapping[str, Any], root: Place, reader: Reader) -> No
         _read_group(f"/messagegroups/{own}", tree, root, reader)
 
 
-def _read_single(tree: Mapping[str, Any], root: Place, reader: Reader) -> None:
+def _read_single(tree: Mapping[str, Any], root: Place, reader: DocumentReader) -> None:
     """Read a definition that is a document of its own; of several versions of it the highest counts."""
     own = _id(tree)
     if own is None:
@@ -95,7 +95,7 @@ def _read_single(tree: Mapping[str, Any], root: Place, reader: Reader) -> None:
         declare_message(message, reader.into, reader.findings)
 
 
-def _read_group(xid: str, group: Mapping[str, Any], place: Place, reader: Reader) -> None:
+def _read_group(xid: str, group: Mapping[str, Any], place: Place, reader: DocumentReader) -> None:
     form = read_format(group, place, reader)
     other = other_members(group, names_of("selectors", "messages"))
     if reader.dialect.is_listed:
@@ -104,7 +104,7 @@ def _read_group(xid: str, group: Mapping[str, Any], place: Place, reader: Reader
     _read_messages(xid, group, place, form, reader)
 
 
-def _read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, reader: Reader) -> None:
+def _read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, reader: DocumentReader) -> None:
     known = reader.into.endpoints.get(xid)
     if known is not None:
         repeated(place, xid, known.place, reader.findings)
@@ -116,7 +116,7 @@ def _read_endpoint(xid: str, endpoint: Mapping[str, Any], place: Place, reader: 
     _read_messages(xid, endpoint, place, default, reader)
 
 
-def _read_messages(xid: str, container: Mapping[str, Any], at: Place, default: Format, reader: Reader) -> None:
+def _read_messages(xid: str, container: Mapping[str, Any], at: Place, default: Format, reader: DocumentReader) -> None:
     """Add the messages of a group or an endpoint, with their versions; of several with one id the highest version."""
     latest: dict[str, tuple[Mapping[str, Any], Place]] = {}
     for key, message, place in _collections(container, "messages", at, reader):
@@ -140,7 +140,7 @@ def _read_messages(xid: str, container: Mapping[str, Any], at: Place, default: F
             reader.findings.warning(place / "relatedto", "dangling-relation", text, hint)
 
 
-def _add(xid: str, read: Iterator[DeclaredMessage], place: Place, reader: Reader) -> bool:
+def _add(xid: str, read: Iterator[DeclaredMessage], place: Place, reader: DocumentReader) -> bool:
     """Declare a message and its versions; one that is declared already is compared. False when there is no room."""
     if xid in reader.into.messages:
         *_, message = read
@@ -154,7 +154,7 @@ def _add(xid: str, read: Iterator[DeclaredMessage], place: Place, reader: Reader
 
 
 def _collections(
-    holder: Mapping[str, Any], kind: Kind, at: Place, reader: Reader
+    holder: Mapping[str, Any], kind: Kind, at: Place, reader: DocumentReader
 ) -> Iterator[tuple[str, Mapping[str, Any], Place]]:
     """Give the members of the collections of a kind that *holder* has: of maps by key, of lists by id."""
     for name, _ in reader.spelled(holder, kind, at, several=True):
@@ -165,7 +165,7 @@ def _collections(
             yield from members(holder, name, at, reader.into, reader.findings)
 
 
-def _listed(entries: list[Any], at: Place, reader: Reader) -> Iterator[tuple[str, Mapping[str, Any], Place]]:
+def _listed(entries: list[Any], at: Place, reader: DocumentReader) -> Iterator[tuple[str, Mapping[str, Any], Place]]:
     for index, member in enumerate(entries):
         if not has_room(reader.into, at, reader.findings):
             return

@@ -34,7 +34,7 @@ _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class BrokerConnection:
     """One connection and what is taken by it. ``key`` is equal for sources that can share a connection."""
 
     key: str
@@ -45,20 +45,20 @@ class Link:
     client_id: str
 
 
-def links_of(sources: Iterable[Source], identity: str) -> list[Link]:
+def connections_of(sources: Iterable[Source], identity: str) -> list[BrokerConnection]:
     """Group sources into connections. ``identity`` tells this router from others, in names that must last."""
     groups: dict[str, list[Source]] = {}
     for source in sources:
         if source.brokered:
             groups.setdefault(_key(source), []).append(source)
-    return [_link(key, members, identity) for key, members in groups.items()]
+    return [_connection(key, members, identity) for key, members in groups.items()]
 
 
 def _key(source: Source) -> str:
     chosen = source.settings
     who = (chosen.username, chosen.client_id, chosen.credentials, chosen.seed, chosen.token is not None, chosen.tls)
-    link = sorted((name, repr(value)) for name, value in _of_connection(source.options).items())
-    return hashlib.sha256(repr((source.protocol, source.uris, who, link)).encode()).hexdigest()[:12]
+    options = sorted((name, repr(value)) for name, value in _of_connection(source.options).items())
+    return hashlib.sha256(repr((source.protocol, source.uris, who, options)).encode()).hexdigest()[:12]
 
 
 CONNECTING: Final = "connecting"
@@ -71,10 +71,10 @@ def _of_connection(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if squash(name) in _OF_CONNECTIONS}
 
 
-def _link(key: str, members: Sequence[Source], identity: str) -> Link:
+def _connection(key: str, members: Sequence[Source], identity: str) -> BrokerConnection:
     first = members[0]
     chosen = first.settings
-    return Link(
+    return BrokerConnection(
         key,
         ", ".join(source.endpoint for source in members),
         first.protocol,
@@ -96,14 +96,14 @@ def _login(chosen: SourceSettings) -> Login:
     )
 
 
-Opener = Callable[[Link, RowStore, Limits, GatewayCounters], Gateway]
+Opener = Callable[[BrokerConnection, RowStore, Limits, GatewayCounters], Gateway]
 
 
-def open_gateway(link: Link, store: RowStore, limits: Limits, counters: GatewayCounters) -> Gateway:
+def open_gateway(broker: BrokerConnection, store: RowStore, limits: Limits, counters: GatewayCounters) -> Gateway:
     """Make the gateway of a connection; it does not connect before its start."""
-    receiving = BINDINGS[link.protocol].receiving
+    receiving = BINDINGS[broker.protocol].receiving
     assert receiving is not None
-    return receiving.gateway(Terms(link.connection, link.subscriptions, store, link.client_id, limits, counters))
+    return receiving.gateway(Terms(broker.connection, broker.subscriptions, store, broker.client_id, limits, counters))
 
 
 class BrokerGateways:
@@ -124,7 +124,7 @@ class BrokerGateways:
         self._status = status
         self._identity = identity
         self._open = opener
-        self._running: dict[str, tuple[Link, Gateway]] = {}
+        self._running: dict[str, tuple[BrokerConnection, Gateway]] = {}
         self._retries = Retries()
 
     def take(self, sources: Iterable[Source]) -> None:
@@ -133,56 +133,56 @@ class BrokerGateways:
         Raises:
             ConfigError: a gateway can never work as it is told.
         """
-        wanted = {link.key: link for link in links_of(sources, self._identity)}
+        wanted = {broker.key: broker for broker in connections_of(sources, self._identity)}
         for key in [key for key in self._running if key not in wanted]:
-            link, gateway = self._running.pop(key)
+            broker, gateway = self._running.pop(key)
             gateway.stop(5.0)
-            self._status.no_gateway(link.name)
-        for key, link in wanted.items():
+            self._status.no_gateway(broker.name)
+        for key, broker in wanted.items():
             known = self._running.get(key)
             if known is None:
-                self._start(link)
-            elif known[0].subscriptions != link.subscriptions:
-                known[1].replace(link.subscriptions)
-                self._running[key] = (link, known[1])
+                self._start(broker)
+            elif known[0].subscriptions != broker.subscriptions:
+                known[1].replace(broker.subscriptions)
+                self._running[key] = (broker, known[1])
 
-    def _start(self, link: Link) -> None:
-        gateway = self._open(link, self._store, self._limits, self._counters)
+    def _start(self, broker: BrokerConnection) -> None:
+        gateway = self._open(broker, self._store, self._limits, self._counters)
         try:
             gateway.start()
         except GatewayError as error:
-            raise ConfigError(f"gateway of {link.name}: {error}", key="sources") from error
-        self._running[link.key] = (link, gateway)
+            raise ConfigError(f"gateway of {broker.name}: {error}", key="sources") from error
+        self._running[broker.key] = (broker, gateway)
         # Not ready before it is connected, also when nobody has looked yet.
-        self._status.gateway(link.name, False, CONNECTING)
-        addresses = [each.address for each in link.subscriptions]
-        _log.info("gateway started", protocol=link.protocol, endpoints=link.name, addresses=addresses)
+        self._status.gateway(broker.name, False, CONNECTING)
+        addresses = [each.address for each in broker.subscriptions]
+        _log.info("gateway started", protocol=broker.protocol, endpoints=broker.name, addresses=addresses)
 
     def check(self) -> None:
         """Tell the status what each gateway is about, and open one that ended by a fault of its own again.
 
         What it held and had not stored was never acknowledged, so that its broker delivers it again.
         """
-        for link, gateway in list(self._running.values()):
+        for broker, gateway in list(self._running.values()):
             if gateway.alive:
                 up = gateway.connected
-                self._status.gateway(link.name, up, gateway.trouble or ("" if up else CONNECTING))
+                self._status.gateway(broker.name, up, gateway.trouble or ("" if up else CONNECTING))
             else:
-                self._reopen(link, gateway)
+                self._reopen(broker, gateway)
 
-    def _reopen(self, link: Link, ended: Gateway) -> None:
-        if not self._retries.due(link.key):
+    def _reopen(self, broker: BrokerConnection, ended: Gateway) -> None:
+        if not self._retries.due(broker.key):
             return
         count_fault("gateway")
         trouble = ended.trouble or "it ended by itself"
-        _log.error("gateway ended by itself and is opened again", endpoints=link.name, problem=trouble)
+        _log.error("gateway ended by itself and is opened again", endpoints=broker.name, problem=trouble)
         ended.stop(0.0)
         try:
-            self._start(link)
+            self._start(broker)
         except ConfigError as error:
             # It could be opened once, so that a file or name may be back at the next try.
             trouble = error.message
-        self._status.gateway(link.name, False, trouble)
+        self._status.gateway(broker.name, False, trouble)
 
     @property
     def count(self) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from catalog.documents.doubting import Doubtful
 from catalog.model import Catalog, Finding
-from catalog.watch import CatalogWatcher, Refusal, Waiting
+from catalog.watch import CatalogWatcher, RefusedCatalog, Waiting
 from router.errors import ConfigError, StateError
 from router.judging.plan import Plan
 from router.logs import get_logger
@@ -70,7 +70,7 @@ class Reloader:
         self._metrics.doubted(len(self._watcher.doubts))
         if polled is None:
             return None
-        if isinstance(polled, Refusal):
+        if isinstance(polled, RefusedCatalog):
             self._refuse(polled.errors)
             return None
         if isinstance(polled, Doubtful):

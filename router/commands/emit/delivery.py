@@ -33,7 +33,7 @@ _PATH_CHARACTERS: Final = "/:@!$&'()*+,;=-._~%"
 SCHEMES: Final = {"http": "HTTP", "https": "HTTP", "kafka": "KAFKA"}
 
 
-class Target(Protocol):
+class Destination(Protocol):
     """Where records go."""
 
     def send(self, record: Record) -> None:
@@ -54,7 +54,7 @@ def protocol_of(target: str) -> str:
 
 
 @contextmanager
-def opened(target: str | None, output: BinaryIO) -> Iterator[Target]:
+def opened(target: str | None, output: BinaryIO) -> Iterator[Destination]:
     """Open a target for the time of the block; on leaving it, all that was sent is acknowledged.
 
     Raises:

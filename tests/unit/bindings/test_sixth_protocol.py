@@ -15,7 +15,7 @@ from bindings.protocols import BINDINGS
 from catalog.load import load
 from catalog.model import Catalog
 from router.errors import ConfigError, SinkError
-from router.intake.gateways import links_of, open_gateway
+from router.intake.gateways import connections_of, open_gateway
 from router.matching.records import RecordMatcher
 from router.settings import Settings, load_settings
 from router.sinks import Commit, check_endpoints, open_sink
@@ -84,7 +84,7 @@ def test_a_gateway_takes_and_acknowledges_after_the_store(tmp_path: Path) -> Non
     with far_end({}, [message, message]) as (uri, got):
         catalog = catalog_of(tmp_path, uri)
         (source,) = sources_of(catalog, settings_of(tmp_path, {"type": "pipe", "uri": uri, "pipe": "a"}))
-        (link,) = links_of([source], "tests")
+        (link,) = connections_of([source], "tests")
         gateway = open_gateway(link, rows, Limits(), counts)
         gateway.start()
         gateway.stop(30)

@@ -8,7 +8,7 @@ from pathlib import Path
 from catalog.documents.doubting import Doubtful
 from catalog.load import load
 from catalog.model import Catalog
-from catalog.watch import CatalogWatcher, Refusal, Waiting
+from catalog.watch import CatalogWatcher, RefusedCatalog, Waiting
 from tests.support.registry import Registry
 from tests.support.web import Reply, serving
 
@@ -27,7 +27,7 @@ class Looks:
         self._now = 0.0
         self._watcher = CatalogWatcher([source], 5.0, network=True, current=current, clock=lambda: self._now)
 
-    def next(self) -> Catalog | Refusal | Waiting | Doubtful | None:
+    def next(self) -> Catalog | RefusedCatalog | Waiting | Doubtful | None:
         found = self._watcher.poll()
         self._now += 5.0
         return found
@@ -61,14 +61,14 @@ def test_each_change_is_told_once(tmp_path: Path) -> None:
     write(path, "e/f", base="/messagegroups/g/messages/m")
     now[0] = 15.0
     refused = watcher.poll()
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, RefusedCatalog)
     assert [finding.rule for finding in refused.errors] == ["base-cycle"]
     now[0] = 20.0
     assert watcher.poll() is None
 
     path.unlink()
     now[0] = 25.0
-    assert isinstance(watcher.poll(), Refusal)
+    assert isinstance(watcher.poll(), RefusedCatalog)
     now[0] = 30.0
     assert watcher.poll() is None
     write(path, "g/h")
@@ -117,7 +117,7 @@ def test_a_registry_is_watched_at_the_cost_of_a_304() -> None:
         assert isinstance(found, Catalog)
         assert found.definitions[M].datacontenttype == "c/d"
         web.routes["/reg"] = Reply("", 503)
-        assert isinstance(looks.next(), Refusal)
+        assert isinstance(looks.next(), RefusedCatalog)
         assert looks.next() is None
 
 
@@ -134,7 +134,7 @@ def test_a_catalog_waits_for_what_cannot_be_reached(tmp_path: Path) -> None:
         assert looks.next() is None
         assert looks.awaited == (address,)
         source.write_text("{")
-        assert isinstance(looks.next(), Refusal)
+        assert isinstance(looks.next(), RefusedCatalog)
         assert not looks.awaited
         write(source, "c/d", base=f"{address}#/messagegroups/g/messages/x")
         assert looks.next() == Waiting((address,))

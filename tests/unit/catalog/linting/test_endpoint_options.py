@@ -22,7 +22,7 @@ from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, PROTOCOLS, Catalog, Definition, Endpoint, Property
 from catalog.protocols.channel_options import ROLES, ChannelOption, Role, channel_options, option_key
 from router.errors import ConfigError
-from router.intake.gateways import Link, links_of
+from router.intake.gateways import BrokerConnection, connections_of
 from router.settings import AmqpSink, MqttSink, settings_from_dict
 from router.sinks.messages.definitions import EndpointComposer
 from router.sinks.messages.events import Event
@@ -93,29 +93,29 @@ def received(protocol: str, options: Mapping[str, Any]) -> object:
     source = source_of(protocol, {"topic": "base", **options} if protocol == "KAFKA" else options)
     if not source.brokered:
         return source.topic, source.settings.start, source.path, source.methods
-    (link,) = links_of([source], "i")
-    return {"mqtt": mqtt_asks, "amqp": amqp_asks, "nats": nats_asks}[KINDS[link.protocol]](link)
+    (broker,) = connections_of([source], "i")
+    return {"mqtt": mqtt_asks, "amqp": amqp_asks, "nats": nats_asks}[KINDS[broker.protocol]](broker)
 
 
-def mqtt_asks(link: Link) -> object:
-    terms = connector_of(link.connection, link.protocol, "c", clean=False).terms
+def mqtt_asks(broker: BrokerConnection) -> object:
+    terms = connector_of(broker.connection, broker.protocol, "c", clean=False).terms
     # Only MQTT 5 can tell a broker how long to keep a session.
     expiry = terms.options.expiry if terms.version == "MQTT/5.0" else None
-    return Table(link.subscriptions).filters, terms.clean, terms.options.keepalive, expiry
+    return Table(broker.subscriptions).filters, terms.clean, terms.options.keepalive, expiry
 
 
-def amqp_asks(link: Link) -> object:
-    inlet = Inlet(link.subscriptions[0], "c")
+def amqp_asks(broker: BrokerConnection) -> object:
+    inlet = Inlet(broker.subscriptions[0], "c")
     inlet.attach(Container(), proton.Connection())
     receiver = inlet.receiver
     assert receiver is not None
     terms = receiver.source.address, receiver.source.durability, receiver.source.distribution_mode
     modes = receiver.snd_settle_mode, receiver.rcv_settle_mode
-    return terms, modes, repr(receiver.properties), Dialer(link.connection, "c")._properties
+    return terms, modes, repr(receiver.properties), Dialer(broker.connection, "c")._properties
 
 
-def nats_asks(link: Link) -> object:
-    return plans_of(link.subscriptions, link.connection.options)
+def nats_asks(broker: BrokerConnection) -> object:
+    return plans_of(broker.subscriptions, broker.connection.options)
 
 
 def sent(protocol: str, options: Mapping[str, Any]) -> object:
@@ -212,10 +212,10 @@ def test_an_option_that_is_no_filter_is_told_with_its_endpoint() -> None:
 
 def test_what_one_endpoint_says_of_its_subscription_does_not_count_for_others_on_the_connection() -> None:
     first, second = source_of("NATS", {"subject": "a", "stream": "S"}), source_of("NATS", {"subject": "b"})
-    (link,) = links_of([first, second], "i")
-    assert [type(plan).__name__ for plan in plans_of(link.subscriptions, link.connection.options)] == [
+    (broker,) = connections_of([first, second], "i")
+    assert [type(plan).__name__ for plan in plans_of(broker.subscriptions, broker.connection.options)] == [
         "StreamPlan",
         "CorePlan",
     ]
     kept = source_of("MQTT/5.0", {"topic": "a", "session-expiry-interval": 60}), source_of("MQTT/5.0", {"topic": "b"})
-    assert len(links_of(kept, "i")) == 2
+    assert len(connections_of(kept, "i")) == 2

@@ -1,7 +1,7 @@
 """The life of one connection of the gateway: links are attached, what arrives is stored, and only then accepted.
 
-An intake belongs to one connection and one run of a proton container, on one thread. Deliveries are settled by the
-intake that got them, or by none: when the connection is lost, the broker takes back what was not settled.
+It is one run of a proton container, on one thread. Deliveries are settled by the connection that got them, or by none:
+when it is lost, the broker takes back what was not settled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Shared:
-    """What the intakes of one gateway have in common, one after the other.
+    """What the connections of one gateway have in common, one after the other.
 
     ``kept`` are rows whose sender had settled them before they arrived, and that the store refused: nobody would send
     them again. ``trouble`` is what the gateway says; ``opened`` whether the last connection came about.
@@ -79,7 +79,7 @@ class _Later(Handler):
         self._call()
 
 
-class Intake(Handler):
+class ReceivingConnection(Handler):
     """See the module. :meth:`live` is called once; everything else happens on its thread, but for the mailbox."""
 
     def __init__(self, shared: Shared, subscriptions: Sequence[Subscription]) -> None:
