@@ -1,37 +1,29 @@
-"""What matching needs of a Kafka record, as selectors over the rows of Spark's Kafka source.
+"""What matching needs of Kafka records, read from the columns of whole batches.
 
-Most records are settled by these columns alone. Those that are not (an event in a JSON body, a batch, repeated or
-malformed names, values that are no text) are *odd*: their whole row travels to the exact codec, which decides.
-Being odd costs time and changes nothing else, so each condition here may err on that side only.
+Most records are settled by their columns. Those that are not (an event in a JSON body, a batch, repeated or malformed
+names, values that are no text) are *odd*: their whole row goes to the exact codec, which decides. Being odd costs time
+and changes nothing else, so each condition here may err on that side only.
+
+A body is among the columns only where it may be looked at (:func:`body_column`); the others stay in the JVM.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import base64
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from bindings.envelope import REQUIRED
-from bindings.kafka.conditions import (
-    All_,
-    Any_,
-    BytesContain,
-    Equals,
-    KeysContain,
-    KeysMatch,
-    KeysRepeat,
-    Matches,
-    Missing,
-    Not,
-    NotEmpty,
-    NotText,
-    OneOf,
-    Unusable,
-    ValuesAreText,
-)
-from bindings.kafka.layouts import attribute_headers
-from bindings.kafka.selectors import Base64, Expression, Field, FirstBytes, Selected, Text
+from bindings.codings import NAME
+from bindings.entries import Bool, Entries, any_of, distinct, texts_of
+from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 ENTRIES: Final = "headers"
 SOURCE_SCHEMA: Final = pa.schema(
@@ -48,104 +40,189 @@ SOURCE_SCHEMA: Final = pa.schema(
 """Rows as the codec takes them: Spark's Kafka source with ``timestamp`` in milliseconds."""
 HEADER: Final = "p.headers."
 HEADER_BYTES: Final = "b.headers."
-LAYOUT: Final = "layout"
-"""The selected column with a row's header layout."""
-ALWAYS: Final = ("e.specversion", "d", *(f"e.{name}" for name in REQUIRED))
-"""Properties that are selected for every plan, because the condition of odd rows looks at them."""
+SMALL: Final = 512
+"""Bytes of a body that goes to Python without being asked for: looking at it in the JVM would cost more."""
+ATTRIBUTE: Final = "ce_"
+CONTENT_TYPE: Final = "content-type"
+VERSION: Final = "ce_specversion"
+LINEAGE: Final = "xrouter-"
+_EVENT: Final = "cloudevents"
+_MENTIONS: Final = ("specversion", "\\u")
+"""One of them is in every JSON text with a member ``specversion``."""
 # White space before a media type is whatever Python strips; here all that is no visible ASCII.
-_CONTENT_TYPE: Final = Selected("d")
-_VERSION: Final = Selected("e.specversion")
+_EVENT_MEDIA: Final = r"(?i)^[^!-~]*application/cloudevents"
+_JSON_MEDIA: Final = r"(?is)^[^!-~]*(application/json[^!-~]*(;.*)?)?$"
 
 
-def selector(key: str) -> Expression | None:
-    """Return where a property lies: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None for a property Kafka has not."""
-    if key in ("e.datacontenttype", "d", "p.headers.content-type"):
-        return Text(FirstBytes(ENTRIES, "content-type"))
-    if key.startswith("e."):
-        return Text(FirstBytes(ENTRIES, f"ce_{key[2:]}"))
-    if key.startswith(HEADER):
-        return Text(FirstBytes(ENTRIES, key.removeprefix(HEADER)))
-    if key.startswith(HEADER_BYTES):
-        return Base64(FirstBytes(ENTRIES, key.removeprefix(HEADER_BYTES)))
-    if key == "p.topic":
-        return Field("topic")
-    if key == "p.partition":
-        return Text(Field("partition"))
-    if key == "p.key":
-        return Text(Field("key"))
-    if key in ("p.key_base64", "b.key"):
-        return Base64(Field("key"))
-    if key in ("b.topic", "b.partition"):
-        return Base64(Text(Field(key[2:])))
-    return None
+@dataclass(frozen=True, slots=True)
+class KafkaColumns:
+    """What the columns of a batch say: texts by property, and which rows they do not settle.
 
-
-def constrained_headers(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of the headers among these properties, each once."""
-    return tuple(sorted({key[len(HEADER) :] for key in keys if key.startswith((HEADER, HEADER_BYTES))}))
-
-
-def odd(keys: Iterable[str], *, sniffs: bool, known: frozenset[str] = frozenset()) -> Expression:
-    """Return the condition that a row needs the exact codec, over the source's columns and those of ``ALWAYS``.
-
-    ``keys`` are the properties that candidates constrain; ``sniffs`` whether some channel lets an event in a JSON
-    body count without its media type. ``known`` are plain layouts (:mod:`bindings.kafka.layouts`), of which names
-    need no further look.
+    ``texts`` are by ``e.NAME``, ``p.PATH``, ``b.PATH`` and ``d``; ``content`` is the content type, ``coding`` the
+    content coding. ``events`` tells the rows that are CloudEvents in binary mode.
     """
-    constrained = constrained_headers(key for key in keys if key.startswith(HEADER))
-    texts = ("ce_specversion", "content-type", *constrained)
-    unusable = [Unusable(ENTRIES, name, _selected(name)) for name in texts]
-    attributes = [name for name in attribute_headers(known) if name[3:] not in ("specversion", *REQUIRED)]
-    conditions: list[Expression] = [
-        Matches(_CONTENT_TYPE, r"(?i)^[^!-~]*application/cloudevents"),
-        *unusable,
-        *(NotText(ENTRIES, name) for name in attributes),
-        All_((Not(Missing(_VERSION)), Not(_sound()))),
-        All_((Not(OneOf(Selected(LAYOUT), known)), _doubtful_names())),
-    ]
-    if any(key in ("p.key", "p.key_base64") for key in keys):
-        conditions.append(All_((Not(Missing(Field("key"))), Missing(Text(Field("key"))))))
-    if sniffs:
-        conditions.append(_sniffable())
-    return Any_(tuple(conditions))
+
+    texts: dict[str, pa.StringArray]
+    content: pa.StringArray
+    events: Bool
+    odd: Bool
+    entries: Entries
+
+    @property
+    def coding(self) -> pa.StringArray:
+        return texts_of(self.entries.bytes_of(self.entries.first(NAME)))
 
 
-def _selected(header: str) -> Expression:
-    """Return the text of a header: the column that is selected anyway, where there is one."""
-    if header == "ce_specversion":
-        return _VERSION
-    return _CONTENT_TYPE if header == "content-type" else Selected(f"p.headers.{header}")
+class KafkaReader:
+    """Reads the columns of Kafka rows for the properties that a plan looks at."""
 
+    def __init__(self, keys: Iterable[str], *, sniffs: bool) -> None:
+        """``sniffs`` tells whether some channel takes an event in a JSON body without its media type."""
+        self._keys = tuple(dict.fromkeys(keys))
+        self.sniffs = sniffs
+        headers = (key for key in self._keys if key.startswith((HEADER, HEADER_BYTES)))
+        self._constrained = frozenset(key[len(HEADER) :] for key in headers)
+        self._texts = sorted(key[len(HEADER) :] for key in self._keys if key.startswith(HEADER))
+        self._keyed = any(key in ("p.key", "p.key_base64") for key in self._keys)
 
-def _doubtful_names() -> Expression:
-    conditions: list[Expression] = [
-        KeysMatch(ENTRIES, _odd_names()),
-        KeysContain(ENTRIES, "\n"),
+    def read(self, rows: pa.RecordBatch) -> KafkaColumns:
+        """Return what the columns of ``SOURCE_SCHEMA`` say; a body may be null where :func:`body_column` leaves it."""
+        seen = _Seen(rows)
+        texts = {key: text for key in self._keys if (text := seen.property(key)) is not None}
+        version = seen.text(VERSION)
+        events = _valid(version)
+        odd = any_of(self._conditions(seen, version, events), rows.num_rows)
+        return KafkaColumns(texts, seen.text(CONTENT_TYPE), events, odd, seen.entries)
+
+    def _conditions(self, seen: _Seen, version: pa.StringArray, events: Bool) -> Iterable[Bool]:
+        entries, rows = seen.entries, seen.rows
+        yield distinct(seen.text(CONTENT_TYPE), lambda media: pc.match_substring_regex(media, _EVENT_MEDIA))
+        for name in dict.fromkeys((VERSION, CONTENT_TYPE, *self._texts)):
+            yield (seen.first(name) >= 0) & ~_valid(seen.text(name))
+        yield entries.rows_of(entries.named(_is_odd))
         # Of repeats the first that has a value counts.
-        KeysRepeat(ENTRIES),
-        All_((Not(Missing(_VERSION)), Not(ValuesAreText(ENTRIES)))),
+        yield entries.repeated(self._decides)
+        attributes = entries.named(lambda name: name.startswith(ATTRIBUTE))
         # Of a record that is no event, these may not travel on: they would speak for the event it becomes.
-        All_((Missing(_VERSION), KeysMatch(ENTRIES, r"\nce_"))),
-    ]
-    return Any_(tuple(conditions))
+        yield entries.rows_of(attributes) & ~events
+        yield entries.rows_of(attributes[seen.no_text(attributes)])
+        yield events & ~distinct(version, lambda texts: pc.equal(texts, "1.0"))
+        for name in REQUIRED:
+            filled = pc.fill_null(pc.greater(pc.binary_length(seen.text(f"{ATTRIBUTE}{name}")), 0), False)
+            yield events & ~filled.to_numpy(zero_copy_only=False)
+        if self._keyed:
+            yield _valid(rows.column("key")) & ~_valid(seen.key)
+        if self.sniffs:
+            yield self._sniffable(seen, events)
+
+    def _sniffable(self, seen: _Seen, events: Bool) -> Bool:
+        media = seen.text(CONTENT_TYPE)
+        plain = distinct(media, lambda texts: pc.match_substring_regex(texts, _JSON_MEDIA)) | ~_valid(media)
+        at = np.flatnonzero(~events & plain)
+        bodies = seen.rows.column("value").take(pa.array(at))
+        mentions = [pc.fill_null(pc.match_substring(bodies, text), False) for text in _MENTIONS]
+        sniffable = np.zeros(len(events), bool)
+        sniffable[at] = pc.or_(*mentions).to_numpy(zero_copy_only=False)
+        return sniffable
+
+    def _decides(self, name: str) -> bool:
+        return name in self._constrained or name == CONTENT_TYPE or name.startswith(ATTRIBUTE)
 
 
-def _odd_names() -> str:
-    """Names that are no attribute names, ours, or content-type in any but lower case."""
-    name = "content-type"
-    either = [f"[{letter.upper()}{letter}]" if letter.isalpha() else letter for letter in name]
-    spelled = [
-        name[:at] + letter.upper() + "".join(either[at + 1 :]) for at, letter in enumerate(name) if letter.isalpha()
-    ]
-    return rf"\nce_[a-z0-9]*[^a-z0-9\n]|\nce_(data)?\n|\nxrouter-|\n(?:{'|'.join(spelled)})\n"
+class _Seen:
+    """A batch with what several conditions need of it, computed once."""
+
+    def __init__(self, rows: pa.RecordBatch) -> None:
+        self.rows = rows
+        self.entries = Entries(rows.column(ENTRIES))
+        self._first: dict[str, np.ndarray[tuple[int], np.dtype[np.int64]]] = {}
+        self._texts: dict[str, pa.StringArray] = {}
+        self._key: pa.StringArray | None = None
+
+    def first(self, name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Return per row the first entry of that name, -1 for none."""
+        if name not in self._first:
+            self._first[name] = self.entries.first(name)
+        return self._first[name]
+
+    def text(self, name: str) -> pa.StringArray:
+        """Return per row the text of the first entry of that name; null for none, no value, or no UTF-8."""
+        if name not in self._texts:
+            self._texts[name] = texts_of(self.entries.bytes_of(self.first(name)))
+        return self._texts[name]
+
+    @property
+    def key(self) -> pa.StringArray:
+        """The key as text; null for none and for what is no UTF-8."""
+        if self._key is None:
+            self._key = texts_of(self.rows.column("key"))
+        return self._key
+
+    def no_text(self, entries: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Bool:
+        """Tell which of these entries have a value that is no UTF-8."""
+        values = self.entries.values.take(pa.array(entries))
+        return _valid(values) & ~_valid(texts_of(values))
+
+    def property(self, key: str) -> pa.StringArray | None:
+        """Return a property: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None for one that Kafka has not."""
+        if key in ("e.datacontenttype", "d", f"{HEADER}{CONTENT_TYPE}"):
+            return self.text(CONTENT_TYPE)
+        if key.startswith("e."):
+            return self.text(f"{ATTRIBUTE}{key[2:]}")
+        if key.startswith(HEADER):
+            return self.text(key.removeprefix(HEADER))
+        if key.startswith(HEADER_BYTES):
+            return _base64(self.entries.bytes_of(self.first(key.removeprefix(HEADER_BYTES))))
+        return self._member(key)
+
+    def _member(self, key: str) -> pa.StringArray | None:
+        if key == "p.key":
+            return self.key
+        if key in ("p.key_base64", "b.key"):
+            return _base64(self.rows.column("key"))
+        if key in ("p.topic", "p.partition"):
+            return self.rows.column(key[2:]).cast(pa.string())
+        if key in ("b.topic", "b.partition"):
+            return _base64(self.rows.column(key[2:]).cast(pa.string()).cast(pa.binary()))
+        return None
 
 
-def _sound() -> Expression:
-    return All_((Equals(_VERSION, "1.0"), *(NotEmpty(Selected(f"e.{name}")) for name in REQUIRED)))
+def body_column(topics: Collection[str], *, sniffs: bool) -> Column:
+    """Return the bodies that judging looks at: all of these topics, small ones, and what may hold an event.
+
+    ``sniffs`` is as for :class:`KafkaReader`, to which a body that is left out here says nothing.
+    """
+    from pyspark.sql import functions as F
+
+    body, none = F.col("value"), F.lit(False)
+
+    def carries_event(entry: Column) -> Column:
+        media = F.lower(entry["value"].cast("string"))
+        return (F.lower(entry["key"]) == CONTENT_TYPE) & F.contains(media, F.lit(_EVENT))
+
+    wanted = [F.col("topic").isin(sorted(topics))] if topics else []
+    wanted += [F.octet_length(body) <= SMALL, F.exists(ENTRIES, carries_event)]
+    if sniffs:
+        wanted += [F.contains(body, F.lit(text).cast("binary")) for text in _MENTIONS]
+    condition = none
+    for each in wanted:
+        condition = condition | F.coalesce(each, none)
+    return F.when(condition, body)
 
 
-def _sniffable() -> Expression:
-    media = Any_((Missing(_CONTENT_TYPE), Matches(_CONTENT_TYPE, r"(?is)^[^!-~]*(application/json[^!-~]*(;.*)?)?$")))
-    body = Field("value")
-    mentions = Any_((BytesContain(body, "specversion"), BytesContain(body, "\\u")))
-    return All_((Missing(_VERSION), media, mentions))
+def _is_odd(name: str) -> bool:
+    """Tell whether the exact codec is to read a record with a header of that name."""
+    if name.startswith(ATTRIBUTE):
+        attribute = name.removeprefix(ATTRIBUTE)
+        return not ATTRIBUTE_NAME.fullmatch(attribute) or attribute == DATA
+    return name.startswith(LINEAGE) or (name != CONTENT_TYPE and name.lower() == CONTENT_TYPE)
+
+
+def _valid(values: pa.Array) -> Bool:
+    valid: Bool = values.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _base64(values: pa.BinaryArray) -> pa.StringArray:
+    encoded = (None if value is None else base64.b64encode(value).decode("ascii") for value in values.to_pylist())
+    return pa.array(encoded, pa.string())

@@ -19,7 +19,7 @@ from bindings.background import Background
 from bindings.inbox.errors import InboxClosed, InboxError, InboxFull, InboxRowError
 from bindings.inbox.inbox import ORDER_KEYS
 from bindings.kafka.client import KafkaClient
-from bindings.kafka.selectors import FirstBytes, Text
+from bindings.kafka.columns import first_text
 from bindings.parts import InboxRow
 from catalog.values import YEAR_10000
 
@@ -135,7 +135,7 @@ def inbox_columns(rows: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     def text(name: str) -> Column:
-        return Text(FirstBytes("headers", name)).column()
+        return first_text("headers", name)
 
     def step(key: Column, number: int) -> Column:
         return F.get(F.split(key, ":", 3), F.lit(number))

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from bindings.kafka.layouts import learned
 from router.batches.parts import Part
 from router.errors import BatchPinError
 from router.judging.condemning import condemned
@@ -33,12 +32,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, weakref_slot=True)
 class LoadedPlan:
-    """A plan on its way through the session: broadcast to the workers, with its writer and what it learned."""
+    """A plan on its way through the session: broadcast to the workers, with its writer."""
 
     plan: Plan
     judge: Broadcast[Judge]
     writer: BatchWriter
-    layouts: frozenset[str] = frozenset()
 
     def outcomes(self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool) -> SparkOutcomes:
         """Return the outcomes of a part, of its source's rows; nothing is judged before they are evaluated.
@@ -51,16 +49,15 @@ class LoadedPlan:
             counted = partial(deepcopy, tally)
         else:
             texts = rows.sparkSession.sparkContext.accumulator([], Tallies())
-            decided = judged(source, batch.kind, self.judge, texts, self.layouts)
-            counted = partial(self._counted, texts)
+            decided = judged(source, batch.kind, self.judge, texts)
+            counted = partial(_counts, texts)
         one_form = unified(decided, batch.kind, batch.query, arrived=arrived)
         return SparkOutcomes(one_form, batch, self.plan, counted, source if part.bare else None)
 
-    def _counted(self, texts: Accumulator[list[str]]) -> Tally:
-        """Return the counts of an attempt, and remember the plain header layouts, which make the next one faster."""
-        tally = collect(texts.value)
-        self.layouts = learned(self.layouts, tally.layouts)
-        return tally
+
+def _counts(texts: Accumulator[list[str]]) -> Tally:
+    """Return the counts of an attempt."""
+    return collect(texts.value)
 
 
 def load(spark: SparkSession, plan: Plan, counted: Counted) -> LoadedPlan:

@@ -17,15 +17,14 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from bindings.kafka.codec import INTEGERS
 from bindings.kafka.codec import PROTOCOL as KAFKA
-from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.kafka.facts import SOURCE_SCHEMA, body_column
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
-from router.judging.plan import Judge
-from router.judging.tally import with_layouts
+from router.judging.plan import TOPIC, Judge
 from router.judging.worker_memory import judging, load
 from router.matching.facts import NO_SOURCE, Facts, RawFacts, RawRow, join
 from router.matching.index.columns import Int
-from router.matching.kafka_facts import SIZE, KafkaSelection, facts_of_selected, plain_layouts
+from router.matching.kafka_facts import facts_of_kafka
 
 if TYPE_CHECKING:
     from pyspark import Broadcast
@@ -33,35 +32,24 @@ if TYPE_CHECKING:
 
 Judged = tuple[pa.ListArray, str | None]
 """Lists of outcomes, and their tally (:mod:`router.judging.tally`)."""
-TOPIC: Final = "kafka:"
-"""Begins the name of a channel that is a topic."""
 HEADER: Final = "headers."
+SIZE: Final = "size"
+"""Bytes of key and body of a Kafka row."""
 INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
 
 
-def selection_of(judge: Judge, known: frozenset[str] = frozenset()) -> KafkaSelection:
-    """Return what the plan asks of Kafka rows; ``known`` are header layouts found plain so far."""
-    matcher = judge.matcher
-    sniffs = any(matcher.sniffs(number, KAFKA) for number in range(len(matcher.channels)))
-    topics = [
-        name.removeprefix(TOPIC)
-        for name, number in judge.channels.items()
-        if name.startswith(TOPIC) and (matcher.checks.needs_bodies(number) or judge.outputs.needs_bodies(number))
-    ]
-    attributes = (f"e.{name}" for name in judge.outputs.attributes)
-    return KafkaSelection((*matcher.index.keys, *attributes), sniffs=sniffs, known=known, bodies=topics)
-
-
-def judge_kafka(judge: Judge, selected: pa.RecordBatch) -> Judged:
-    """Judge one Arrow batch of selected Kafka columns."""
-    topics = pc.dictionary_encode(selected.column("topic"))
+def judge_kafka(judge: Judge, rows: pa.RecordBatch) -> Judged:
+    """Judge one Arrow batch of Kafka rows: ``SOURCE_SCHEMA``, with bodies as :func:`body_column` has them, and
+    ``SIZE``.
+    """
+    topics = pc.dictionary_encode(rows.column("topic"))
     numbers = [judge.channels.get(f"{TOPIC}{topic}", -1) for topic in topics.dictionary.to_pylist()]
     channels = np.array(numbers, np.int64)[topics.indices.to_numpy(zero_copy_only=False)]
-    outcomes = judge.matcher.match(facts_of_selected(selected, judge.matcher, channels))
-    arrivals = selected.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
-    sizes = selected.column(SIZE).to_numpy(zero_copy_only=False).astype(np.int64)
-    lists, counts = judge.outputs.build(outcomes, arrivals, sizes)
-    return lists, with_layouts(counts, plain_layouts(selected, judge.matcher.index.keys))
+    facts = facts_of_kafka(rows, judge.matcher, judge.reader, channels, bodies=bool(judge.bodies))
+    outcomes = judge.matcher.match(facts)
+    arrivals = rows.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
+    sizes = rows.column(SIZE).to_numpy(zero_copy_only=False).astype(np.int64)
+    return judge.outputs.build(outcomes, arrivals, sizes)
 
 
 def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Judged:
@@ -129,7 +117,7 @@ def _facts_of_kafka_letters(judge: Judge, rows: Sequence[Mapping[str, Any]], num
     places = judge.channels
     channels = [places.get(f"{TOPIC}{row['topic']}", places.get(row["endpoint"] or "", -1)) for row in rows]
     table = pa.RecordBatch.from_pylist([{n: row[n] for n in SOURCE_SCHEMA.names} for row in rows], SOURCE_SCHEMA)
-    facts = facts_of_selected(selection_of(judge).arrow(table), judge.matcher, np.array(channels, np.int64))
+    facts = facts_of_kafka(table, judge.matcher, judge.reader, np.array(channels, np.int64))
     sources = np.where(facts.sources == NO_SOURCE, NO_SOURCE, numbers[facts.sources])
     return replace(facts, sources=sources, batches=frozenset(int(numbers[at]) for at in facts.batches))
 
@@ -174,11 +162,14 @@ class Tallies(AccumulatorParam[list[str]]):
         return value1
 
 
-def kafka_column(
-    judge: Broadcast[Judge], selection: KafkaSelection, kind: pa.DataType, tallies: Accumulator[list[str]]
-) -> Column:
-    """Return the column of outcome lists for rows with the selection's first columns."""
-    return _udf(judge, selection.names, judge_kafka, kind, tallies)(*selection.columns())
+def kafka_column(judge: Broadcast[Judge], kind: pa.DataType, tallies: Accumulator[list[str]]) -> Column:
+    """Return the column of outcome lists for rows of Kafka."""
+    from pyspark.sql import functions as F
+
+    columns = {name: F.col(name) for name in SOURCE_SCHEMA.names}
+    columns["value"] = body_column(judge.value.bodies, sniffs=judge.value.reader.sniffs)
+    columns[SIZE] = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
+    return _udf(judge, list(columns), judge_kafka, kind, tallies)(*columns.values())
 
 
 def inbox_column(judge: Broadcast[Judge], kind: pa.DataType, tallies: Accumulator[list[str]]) -> Column:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
+from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.kafka.facts import KafkaReader
 from catalog.listing import catalog_from_json, catalog_to_json
 from catalog.model import Catalog
 from catalog.paused_gc import paused_gc
@@ -33,6 +35,8 @@ from router.sources.sources import Source, sources_of
 FORMAT: Final = 1
 VERSION: Final = version("xregistry-router")
 """The installed version: one release does not finish a batch that another began."""
+TOPIC: Final = "kafka:"
+"""Begins the name of a channel that is a topic."""
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 
@@ -110,6 +114,23 @@ class Judge:
     outputs: OutputBuilder
     channels: Mapping[str, int]
     memory: int
+    reader: KafkaReader = field(init=False)
+    """What reads the rows of Kafka."""
+    bodies: frozenset[str] = field(init=False)
+    """Topics whose bodies schemas may have to look at."""
+
+    def __post_init__(self) -> None:
+        matcher, outputs = self.matcher, self.outputs
+        sniffs = any(matcher.sniffs(number, KAFKA) for number in range(len(matcher.channels)))
+        attributes = (f"e.{name}" for name in outputs.attributes)
+        object.__setattr__(self, "reader", KafkaReader((*matcher.index.keys, *attributes), sniffs=sniffs))
+        topics = {name.removeprefix(TOPIC): number for name, number in self.channels.items() if name.startswith(TOPIC)}
+        bodies = (
+            name
+            for name, number in topics.items()
+            if matcher.checks.needs_bodies(number) or outputs.needs_bodies(number)
+        )
+        object.__setattr__(self, "bodies", frozenset(bodies))
 
 
 def plan_of(document: bytes, *, environ: Mapping[str, str], base: Path) -> Plan:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+from bindings.kafka.columns import first_bytes, first_text
 from bindings.kafka.facts import SOURCE_SCHEMA
-from bindings.kafka.selectors import FirstBytes, Text
 from catalog.values import YEAR_10000
-from router.judging.judging import inbox_column, kafka_column, letters_column, selection_of
+from router.judging.judging import inbox_column, kafka_column, letters_column
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
@@ -28,6 +28,7 @@ RAW_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {
     "inbox": ("endpoint", "protocol", "received", "properties", "body", "position"),
     "letters": ("endpoint", "protocol", "received", "properties", "body", "position", "headers", "key", "letter"),
 }
+_COLUMNS: Final = {"kafka": kafka_column, "inbox": inbox_column, "letters": letters_column}
 MATCHED: Final = "m"
 ARRIVED: Final = "arrived"
 """The body as it arrived (of a batch the one event), for rows whose ``body`` is the event's data instead.
@@ -54,29 +55,14 @@ def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
     )
 
 
-def judged(
-    rows: DataFrame,
-    kind: Kind,
-    judge: Broadcast[Judge],
-    tallies: Accumulator[list[str]],
-    known: frozenset[str] = frozenset(),
-) -> DataFrame:
-    """Return one row per outcome: what the source gave, and ``m``; counts go to *tallies* when it is evaluated.
-
-    ``known`` are header layouts that earlier batches found plain; they change the speed, never the outcome.
-    """
+def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], tallies: Accumulator[list[str]]) -> DataFrame:
+    """Return one row per outcome: what the source gave, and ``m``; counts go to *tallies* when it is evaluated."""
     import pyarrow as pa
     from pyspark.sql import functions as F
 
     lists = pa.list_(judge.value.outputs.type)
-    raw = [F.col(name) for name in RAW_COLUMNS[kind]]
-    if kind == "kafka":
-        selection = selection_of(judge.value, known)
-        rows = rows.select(*raw, *selection.first())
-        outcomes = kafka_column(judge, selection, lists, tallies)
-    else:
-        outcomes = (inbox_column if kind == "inbox" else letters_column)(judge, lists, tallies)
-    return rows.select(*raw, F.explode(outcomes).alias(MATCHED))
+    outcomes = _COLUMNS[kind](judge, lists, tallies)
+    return rows.select(*RAW_COLUMNS[kind], F.explode(outcomes).alias(MATCHED))
 
 
 def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -> DataFrame:
@@ -179,7 +165,7 @@ def event_attribute(name: str) -> Column:
     from pyspark.sql import functions as F
 
     key = "content-type" if name == "datacontenttype" else f"ce_{name}"
-    own, made = (Text(FirstBytes(entries, key)).column() for entries in ("headers", "m.attributes"))
+    own, made = (first_text(entries, key) for entries in ("headers", "m.attributes"))
     return F.when(F.col("m.attributes").isNull(), own).otherwise(made)
 
 
@@ -187,5 +173,5 @@ def partition_key() -> Column:
     """Return the event's ``partitionkey``, else the key the record came with."""
     from pyspark.sql import functions as F
 
-    own = FirstBytes("headers", "ce_partitionkey").column()
+    own = first_bytes("headers", "ce_partitionkey")
     return F.coalesce(F.col("m.key"), F.when(F.col("m.attributes").isNull(), own), F.col("key"))

@@ -30,15 +30,13 @@ BUCKETS: Final = 64
 class Tally:
     """Counts of a whole batch: records by (endpoint, outcome, reason), by definition, and by arrival in ms.
 
-    ``spilled`` counts dead letters that are kept in files; ``layouts`` are header layouts found plain on the way
-    (:mod:`bindings.kafka.layouts`). ``bytes`` are those of keys and bodies as they arrived.
+    ``spilled`` counts dead letters that are kept in files; ``bytes`` are those of keys and bodies as they arrived.
     ``ties`` counts routed records, by endpoint, for which ``match.ambiguous`` decided.
     """
 
     records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     definitions: Counter[str] = field(default_factory=Counter)
     arrivals: Counter[int] = field(default_factory=Counter)
-    layouts: set[str] = field(default_factory=set)
     spilled: int = 0
     bytes: int = 0
     ties: Counter[str] = field(default_factory=Counter)
@@ -58,13 +56,12 @@ class Tally:
         self.records.update(other.records)
         self.definitions.update(other.definitions)
         self.arrivals.update(other.arrivals)
-        self.layouts |= other.layouts
         self.spilled += other.spilled
         self.bytes += other.bytes
         self.ties.update(other.ties)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts as JSON, without layouts."""
+        """Return the counts as JSON."""
         return {
             "records": [[*key, count] for key, count in self.records.items()],
             "definitions": dict(self.definitions),
@@ -114,13 +111,6 @@ def tally(
     return json.dumps(told)
 
 
-def with_layouts(counts: str | None, layouts: list[str]) -> str | None:
-    """Return a tally that also tells of header layouts found plain."""
-    if counts is None or not layouts:
-        return counts
-    return f'{counts[:-1]}, "layouts": {json.dumps(layouts)}}}'
-
-
 def collect(texts: Iterable[str]) -> Tally:
     """Add up the tallies of all Arrow batches of one batch."""
     total = Tally()
@@ -135,7 +125,6 @@ def collect(texts: Iterable[str]) -> Tally:
             total.ties[endpoint or ""] += count
         total.spilled += told["spilled"]
         total.bytes += told["bytes"]
-        total.layouts.update(told.get("layouts", ()))
         total.arrivals.update({int(at): count for at, count in told["arrivals"]})
     return total
 

@@ -126,6 +126,7 @@ class SlotTable:
 
     def __init__(self) -> None:
         self._numbers: dict[Slot, int] = {}
+        self._keys: dict[str, int] = {}
         self.slots: list[Slot] = []
         self._laid: _Tables | None = None
 
@@ -135,6 +136,7 @@ class SlotTable:
         if known is None:
             known = self._numbers[slot] = len(self.slots)
             self.slots.append(slot)
+            self._keys.setdefault(slot.key, len(self._keys))
             self._laid = None
         return known
 
@@ -196,12 +198,34 @@ class SlotTable:
         if columns.repeats:
             repeated = {row for row, _ in columns.repeats}
             alone = alone | np.isin(rows, np.fromiter(repeated, np.int64, len(repeated)))
-        for at in np.flatnonzero(alone).tolist():
-            slot, row = self.slots[int(slots[at])], int(rows[at])
-            repeats = columns.repeats.get((row, slot.key))
-            texts = repeats if repeats is not None else [columns.by_key[slot.key].values[row].as_py()]
-            indices[at] = start + len(extra)
-            extra.append(raw_value(slot, texts))
+        places = np.flatnonzero(alone)
+        indices[places] = start + len(extra) + np.arange(len(places))
+        texts = self._texts(columns, rows[places], slots[places])
+        # The names of one template are taken out of a value together.
+        matched: dict[tuple[int, str], dict[str, str] | None] = {}
+        for row, number, text in zip(rows[places].tolist(), slots[places].tolist(), texts, strict=True):
+            slot = self.slots[number]
+            repeats = columns.repeats.get((row, slot.key)) if columns.repeats else None
+            if repeats is not None or slot.place != _MIXED:
+                extra.append(raw_value(slot, repeats if repeats is not None else [text]))
+                continue
+            key = (id(slot.constraint), text)
+            if key not in matched:
+                matched[key] = slot.constraint.template.match(text, decode=slot.constraint.decodes)
+            values = matched[key]
+            extra.append(values[slot.name] if values is not None else None)
+
+    def _texts(self, columns: Columns, rows: Int, slots: Int) -> list[str]:
+        """Return the value of each slot's property in its row; nothing where the property is not there."""
+        texts = [""] * len(rows)
+        properties = np.array([self._keys[slot.key] for slot in self.slots], np.int64)[slots]
+        for key, number in self._keys.items():
+            at = np.flatnonzero(properties == number)
+            if len(at) and key in columns.by_key:
+                values = columns.by_key[key].values.take(pa.array(rows[at])).to_pylist()
+                for place, value in zip(at.tolist(), values, strict=True):
+                    texts[place] = value or ""
+        return texts
 
 
 def raw_value(slot: Slot, texts: Sequence[str | None]) -> str | None:

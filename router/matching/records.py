@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from bindings.envelope import Envelope
 from bindings.kafka.codec import PROTOCOL as KAFKA
-from bindings.kafka.facts import SOURCE_SCHEMA
+from bindings.kafka.facts import SOURCE_SCHEMA, KafkaReader
 from bindings.parts import Part, first
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.errors import RecordError
@@ -26,7 +26,7 @@ from catalog.values import is_timestamp
 from router.matching.channels import ChannelBuilder
 from router.matching.conformance import Validation
 from router.matching.facts import Facts, RawFacts, RawRow
-from router.matching.kafka_facts import KafkaSelection, facts_of_selected
+from router.matching.kafka_facts import facts_of_kafka
 from router.matching.matcher import Matcher, Outcomes
 from router.matching.ties import Ambiguous
 
@@ -88,7 +88,7 @@ class RecordMatcher:
         payloads, ties = PayloadValidation(catalog), builder.ties()
         self.matcher: Final = Matcher(builder.targets, builder.channels, payloads, validation, ties)
         sniffs = any(self.matcher.sniffs(number, KAFKA) for number in range(len(builder.channels)))
-        self._selection = KafkaSelection(self.matcher.index.keys, sniffs=sniffs or self._fixed == -1, bodies=None)
+        self._reader = KafkaReader(self.matcher.index.keys, sniffs=sniffs or self._fixed == -1)
 
     def outcomes(self, lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
         """Yield one outcome per line, in order; a line that is no record is ``undecodable``, and the next goes on."""
@@ -150,7 +150,7 @@ class RecordMatcher:
         batch = pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
         channels = np.array([self._channel(entry.record) for entry in entries], np.int64)
         times = pa.array([_timestamp(entry.record.time) for entry in entries], pa.string())
-        return facts_of_selected(self._selection.arrow(batch), self.matcher, channels, times)
+        return facts_of_kafka(batch, self.matcher, self._reader, channels, times=times)
 
     def numbered_outcomes(self, decided: Decided) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield what :meth:`outcomes` gives for each entry, with its number."""

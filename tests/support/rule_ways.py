@@ -15,9 +15,9 @@ from bindings.protocols import binding_of
 from catalog.model import Catalog
 from catalog.record import Record, record_of
 from catalog.schemas.validation import PayloadValidation
-from router.judging.judging import TOPIC, Tallies
+from router.judging.judging import Tallies
 from router.judging.outputs import OutputBuilder
-from router.judging.plan import Judge
+from router.judging.plan import TOPIC, Judge
 from router.judging.stages import HEADERS_TYPE, Kind, judged, lineage_headers, unified
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher

@@ -1,0 +1,133 @@
+"""Named entries of many records at once: header lists as columns, read without a look at each row.
+
+A record has a list of entries, each with a name and bytes. Producers share their names, so whatever a name alone tells
+is asked once for each distinct name of a batch, and looked up for its entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Int = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+_ASCII_END: Final = 0x80
+_FEW: Final = 64
+"""Names that are looked for one by one, which is quicker than sorting the entries."""
+
+
+class Entries:
+    """The entries of a batch: a list column of structs whose first members are ``key`` (text) and ``value`` (bytes).
+
+    A null list has no entries, a null name is the empty one.
+    """
+
+    def __init__(self, lists: pa.ListArray) -> None:
+        self.rows = len(lists)
+        entries = lists.flatten()
+        self.owners: Int = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        """Per entry, its row; ascending."""
+        self.values: pa.BinaryArray = entries.field("value")
+        names = pc.fill_null(entries.field("key"), "").dictionary_encode()
+        self.names: list[str] = names.dictionary.to_pylist()
+        """The distinct names."""
+        self.codes: npt.NDArray[np.int32] = names.indices.to_numpy(zero_copy_only=False)
+        """Per entry, the place of its name among the distinct ones."""
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+
+    def named(self, condition: Callable[[str], object]) -> Int:
+        """Return the entries whose names meet a condition, ascending."""
+        flags = np.fromiter((bool(condition(name)) for name in self.names), bool, len(self.names))
+        return np.flatnonzero(flags[self.codes]) if flags.any() else np.zeros(0, np.int64)
+
+    def of(self, name: str) -> Int:
+        """Return the entries of that name, ascending."""
+        number = self._numbers.get(name)
+        return np.zeros(0, np.int64) if number is None else np.flatnonzero(self.codes == number)
+
+    def first(self, name: str) -> Int:
+        """Return per row its first entry of that name, -1 where it has none."""
+        places = np.full(self.rows, -1, np.int64)
+        mine = self.of(name)[::-1]
+        places[self.owners[mine]] = mine
+        return places
+
+    def bytes_of(self, places: Int) -> pa.BinaryArray:
+        """Return the values of these entries; null for -1 as for an entry without one."""
+        return self.values.take(pa.array(places, mask=places < 0))
+
+    def rows_of(self, entries: Int) -> Bool:
+        """Return which rows have one of these entries."""
+        rows = np.zeros(self.rows, bool)
+        rows[self.owners[entries]] = True
+        return rows
+
+    def repeated(self, condition: Callable[[str], object]) -> Bool:
+        """Return which rows have two entries of one name that meets a condition."""
+        rows = np.zeros(self.rows, bool)
+        names = [name for name in self.names if condition(name)]
+        if len(names) <= _FEW:
+            for name in names:
+                owners = self.owners[self.of(name)]
+                rows[owners[1:][owners[1:] == owners[:-1]]] = True
+            return rows
+        entries = self.named(condition)
+        pairs = np.sort(self.owners[entries] * len(self.names) + self.codes[entries])
+        rows[pairs[1:][pairs[1:] == pairs[:-1]] // len(self.names)] = True
+        return rows
+
+
+def texts_of(values: pa.BinaryArray) -> pa.StringArray:
+    """Return bytes as text; null for what is no UTF-8."""
+    _, offsets, data = values.buffers()
+    if data is None or offsets is None or not len(values):
+        return values.cast(pa.string())
+    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    held = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+    if len(held) and int(held.max()) >= _ASCII_END:
+        marks = np.flatnonzero(held >= _ASCII_END) + bounds[0]
+        doubtful = np.unique(np.searchsorted(bounds, marks, "right") - 1)
+        wrong = doubtful[~_is_text(values.take(pa.array(doubtful)))]
+        if len(wrong):
+            there = np.ones(len(values), bool)
+            there[wrong] = False
+            values = pc.if_else(pa.array(there), values, pa.scalar(None, pa.binary()))
+    return values.view(pa.string())
+
+
+def _is_text(values: pa.BinaryArray) -> Bool:
+    """Tell which values are UTF-8; all of them are looked at together, and one by one only if some are not."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.fromiter((value is None or _decodes(value) for value in values.to_pylist()), bool, len(values))
+    return np.ones(len(values), bool)
+
+
+def _decodes(value: bytes) -> bool:
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def distinct(values: pa.StringArray, condition: Callable[[pa.StringArray], pa.BooleanArray]) -> Bool:
+    """Return which values meet a condition, asked once for each distinct one; a null meets none."""
+    encoded = values.dictionary_encode()
+    met = pc.fill_null(condition(encoded.dictionary), False).take(encoded.indices)
+    answer: Bool = pc.fill_null(met, False).to_numpy(zero_copy_only=False)
+    return answer
+
+
+def any_of(conditions: Iterable[Bool], rows: int) -> Bool:
+    """Return which rows meet one of the conditions."""
+    met = np.zeros(rows, bool)
+    for each in conditions:
+        met |= each
+    return met

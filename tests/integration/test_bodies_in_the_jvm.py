@@ -1,0 +1,86 @@
+"""Spark leaves no body in the JVM that judging would have to look at, for records that no sane client sends."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from bindings.kafka.codec import parts_of_row
+from bindings.kafka.facts import SMALL, KafkaReader, body_column
+from bindings.protocols import BINDINGS
+from router.judging.stages import HEADERS_TYPE
+from tests.support.kafka_rows import batch_of, rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+ROWS = 4_000
+SCHEMA = f"key binary, value binary, topic string, partition int, offset long, timestamp long, headers {HEADERS_TYPE}"
+KEYS = ("e.id", "e.type", "p.headers.a", "p.key", "p.topic", "d")
+PADDING = b" " * SMALL
+
+
+def drawn(count: int) -> list[tuple[Any, ...]]:
+    """Rows that hypothesis makes, gathered so that one Spark job serves them all; the same in every run."""
+    found: list[tuple[Any, ...]] = []
+
+    @settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(rows())
+    def gather(row: tuple[Any, ...]) -> None:
+        found.append(row)
+
+    gather()
+    return found
+
+
+def plenty(count: int) -> list[tuple[Any, ...]]:
+    """The drawn rows and as many mixtures of their headers as make up the count."""
+    base = drawn(500)
+    rng = Random(7)
+    entries = [header for row in base for header in row[-1] or ()]
+    mixed = [
+        (*rng.choice(base)[:-1], [rng.choice(entries) for _ in range(rng.randrange(7))])
+        for _ in range(count - len(base))
+    ]
+    return base + mixed
+
+
+@pytest.mark.parametrize("sniffs", [False, True])
+def test_a_body_that_stays_in_the_jvm_tells_nothing(spark: SparkSession, sniffs: bool) -> None:
+    made = [(key, value and value + PADDING, *rest) for key, value, *rest in plenty(ROWS)]
+    batch = batch_of(made)
+    column = body_column(["ä"], sniffs=sniffs).alias("value")
+    given = spark.createDataFrame(made, SCHEMA).select(column).toArrow().column("value").combine_chunks()
+    reader = KafkaReader(KEYS, sniffs=sniffs)
+    left = batch.set_column(1, "value", given.cast(pa.binary()))
+    assert reader.read(left).odd.tolist() == reader.read(batch).odd.tolist()
+    out = 0
+    for row, body in zip(batch.to_pylist(), given.to_pylist(), strict=True):
+        if body is None and row["value"] is not None:
+            out += 1
+            assert row["topic"] != "ä"
+            modes = (
+                BINDINGS["KAFKA"].envelope(parts_of_row(row), each, lambda: sniffs) for each in (row["value"], None)
+            )
+            one, other = ((each.mode, each.attributes, each.faults) for each in modes)
+            assert one == other and one[0] in ("native", "binary"), row
+        else:
+            assert body == row["value"]
+    assert 0.1 < out / ROWS < 0.9, "some bodies should stay, and some not"
+
+
+def test_small_bodies_come_along(spark: SparkSession) -> None:
+    made = [(None, b"x" * size, "in", 0, 0, 0, None) for size in (0, 1, SMALL, SMALL + 1)]
+    given = spark.createDataFrame(made, SCHEMA).select(body_column([], sniffs=True)).toArrow().column(0).to_pylist()
+    assert [value is None for value in given] == [False, False, False, True]

@@ -1,0 +1,100 @@
+"""What columns say of Kafka rows is what the exact codec says of each, for header lists that no sane client sends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bindings.entries import Entries, texts_of
+from bindings.kafka.codec import parts_of_row
+from bindings.kafka.facts import SOURCE_SCHEMA, KafkaReader
+from bindings.protocols import BINDINGS
+from router.matching.facts import Facts, RawFacts, RawRow
+from tests.support.kafka_rows import batch_of, contents, rows
+
+EVENT = ("e.id", "e.type", "e.datacontenttype")
+HEADERS = ("p.headers.a", "b.headers.a", "p.headers.content-type", "d")
+KEYS = (*EVENT, *HEADERS, "p.key", "p.key_base64", "b.key", "p.topic", "p.partition", "b.partition")
+
+
+def exactly(row: dict[str, Any]) -> Facts:
+    """The facts of one row as the exact codec reads it."""
+    raw = RawFacts(KEYS)
+    raw.add(RawRow(0, BINDINGS["KAFKA"], parts_of_row(row), row["value"], 0, lambda: True, "", None))
+    return raw.build()
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(rows(), min_size=1, max_size=12))
+def test_columns_say_what_the_codec_says(made: list[tuple[Any, ...]]) -> None:
+    batch = batch_of(made)
+    read = KafkaReader(KEYS, sniffs=True).read(batch)
+    for number, row in enumerate(batch.to_pylist()):
+        if read.odd[number]:
+            continue
+        facts = exactly(row)
+        envelope = facts.readings[0].envelope
+        assert (envelope.mode, facts.faults) == ("binary" if read.events[number] else "native", {})
+        assert read.content[number].as_py() == envelope.content_type
+        for key in KEYS:
+            if key.startswith("e.") and not read.events[number]:
+                continue
+            text = read.texts[key][number].as_py()
+            assert ([] if text is None else [text]) == facts.values(0, key), key
+
+
+@given(st.lists(rows(), min_size=1, max_size=12))
+def test_slices_of_a_batch_are_read_alike(made: list[tuple[Any, ...]]) -> None:
+    reader, batch = KafkaReader(KEYS, sniffs=True), batch_of(made)
+    whole = reader.read(batch)
+    for at in range(len(made)):
+        one = reader.read(batch.slice(at, 1))
+        assert (one.odd[0], one.events[0]) == (whole.odd[at], whole.events[at])
+        assert all(one.texts[key][0] == whole.texts[key][at] for key in KEYS)
+
+
+@pytest.mark.parametrize(
+    ("headers", "odd"),
+    [
+        ([("ce_specversion", b"1.0"), ("ce_id", b"1"), ("ce_type", b"t"), ("ce_source", b"s")], False),
+        ([("a", b"\xff"), ("trace", b"\xff\xfe")], True),
+        ([("b", b"\xff"), ("trace", b"\xff\xfe")], False),
+        ([("b", b"1"), ("b", b"2")], False),
+        ([("a", b"1"), ("a", b"2")], True),
+        ([("Content-Type", b"text/plain")], True),
+        ([("ce_type", b"t")], True),
+    ],
+)
+def test_few_rows_are_odd(headers: list[tuple[str, bytes]], odd: bool) -> None:
+    batch = batch_of([(b"k", b"v", "in", 0, 0, 0, headers)])
+    assert KafkaReader(("p.headers.a",), sniffs=False).read(batch).odd.tolist() == [odd]
+
+
+@given(st.lists(contents))
+def test_bytes_are_texts_where_they_are_utf8(values: list[bytes | None]) -> None:
+    array = pa.array([b"skipped", *values], pa.binary())[1:]
+    wanted: list[str | None] = []
+    for value in values:
+        try:
+            wanted.append(None if value is None else value.decode())
+        except UnicodeDecodeError:
+            wanted.append(None)
+    assert texts_of(array).to_pylist() == wanted
+
+
+def test_ever_new_names_cost_no_more_than_their_number() -> None:
+    """A hostile producer may give every header a name of its own."""
+    headers = [[(f"ce_x{row}x{place}", b"1") for place in range(50)] for row in range(200)]
+    batch = batch_of([(None, None, "in", 0, 0, 0, each) for each in headers])
+    entries = Entries(batch.column(SOURCE_SCHEMA.names[-1]))
+    assert len(entries.names) == 10_000
+    assert not entries.repeated(lambda _: True).any()
+    twice = batch_of(
+        [(None, None, "in", 0, 0, 0, [*headers[0], headers[0][7]]), (None, None, "in", 0, 0, 0, headers[1])]
+    )
+    assert Entries(twice.column(SOURCE_SCHEMA.names[-1])).repeated(lambda _: True).tolist() == [True, False]
+    assert KafkaReader((), sniffs=False).read(batch).odd.all()
