@@ -15,8 +15,8 @@ from router.rendering.texts import Bool, Int
 class Entries:
     """The entries of *rows* rows, in their order: those of row *i* stand from ``offsets[i]`` to ``offsets[i + 1]``.
 
-    ``codes`` are the names' places in ``names``, -1 for an entry without a name. ``values`` are bytes; ``kinds`` say
-    what parts of a native record are (:mod:`bindings.parts`), None where all are texts.
+    ``codes`` are the names' places in ``names``, -1 for an entry without a name. ``values`` are bytes, of maps texts;
+    ``kinds`` say what parts of a native record are (:mod:`bindings.parts`), None where all are texts.
     """
 
     rows: int
@@ -31,6 +31,14 @@ class Entries:
         """The row of each entry."""
         return np.repeat(np.arange(self.rows), np.diff(self.offsets))
 
+    def repeating(self) -> Bool:
+        """Return which rows have a name more than once."""
+        width = len(self.names) + 1
+        ordered = np.sort(self.owners * width + self.codes + 1)
+        rows = np.zeros(self.rows, bool)
+        rows[ordered[1:][ordered[1:] == ordered[:-1]] // width] = True
+        return rows
+
     def nameless(self) -> Bool:
         """Return which rows have an entry without a name."""
         rows = np.zeros(self.rows, bool)
@@ -39,8 +47,11 @@ class Entries:
         return rows
 
 
-def entries_of(lists: pa.ListArray) -> Entries:
-    """Return the entries of lists of structs with ``key``, ``value`` and perhaps ``type``; a null list has none."""
+def entries_of(lists: pa.ListArray | pa.MapArray) -> Entries:
+    """Return the entries of maps, or of lists of structs of ``key``, ``value`` and perhaps ``type``; null has none."""
+    if pa.types.is_map(lists.type):
+        entry = pa.struct([pa.field("key", lists.type.key_type, nullable=False), ("value", lists.type.item_type)])
+        lists = lists.cast(pa.list_(entry))
     counts = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     flat = lists.flatten()
     # Fields of a struct may hold values where the struct is null: those entries have no name either.

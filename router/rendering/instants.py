@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from catalog.values import YEAR_1, YEAR_10000, instant
 from router.rendering.texts import Bool, Bytes, Int, data_of
@@ -48,6 +49,14 @@ def moments(texts: pa.StringArray) -> pa.TimestampArray:
         read[row] = exact is not None
         micros[row] = exact or 0
     return pa.array(micros, pa.int64(), mask=~read).view(INSTANT)
+
+
+def instant_texts(instants: pa.TimestampArray) -> pa.StringArray:
+    """Write instants of the years 1 to 9999 as RFC 3339 in UTC, with as few digits as hold them; null stays null."""
+    # Without its zone, Arrow writes an instant with a blank for the "T" and always six digits.
+    texts = instants.view(pa.int64()).view(pa.timestamp("us")).cast(pa.string())
+    trimmed = pc.utf8_rtrim(pc.utf8_rtrim(texts, "0"), ".")
+    return pc.binary_join_element_wise(pc.binary_replace_slice(trimmed, 10, 11, "T"), "Z", "")
 
 
 def _written_plainly(letters: Bytes) -> tuple[Bool, Int]:

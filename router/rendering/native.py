@@ -8,9 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.rendering.entries import Entries, entries_of
+from router.rendering.entries import entries_of
 from router.rendering.exact import Source, native_json, parts_of_raw
-from router.rendering.texts import Bool, Int, as_text, base64_of, escaped, or_empty, replaced, runs, together
+from router.rendering.members import entry_texts
+from router.rendering.texts import Bool, as_text, base64_of, escaped, or_empty, replaced, together
 
 _NUMBERS: Final = ("partition", "offset", "timestamp")
 
@@ -40,7 +41,7 @@ def _of_kafka(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
     headers = entries_of(pc.struct_field(raw, "headers"))
     numbers = [pc.struct_field(raw, name).cast(pa.string()) for name in _NUMBERS]
     some = pa.array(np.diff(headers.offsets) > 0)
-    listed = together(',"headers":[', runs(_listed(headers), headers.offsets), "]")
+    listed = entry_texts(headers, lambda name: f'{{"name":"{name}",', _values(headers.values), "}")
     texts = together(
         '{"topic":"',
         escaped(pc.struct_field(raw, "topic")),
@@ -50,7 +51,7 @@ def _of_kafka(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
         numbers[1],
         ',"timestamp":',
         numbers[2],
-        pc.if_else(some, listed, ""),
+        pc.if_else(some, together(',"headers":[', listed, "]"), ""),
         or_empty(_member("key", pc.struct_field(raw, "key"))),
         "}",
     )
@@ -65,24 +66,12 @@ def _member(name: str, values: pa.BinaryArray) -> pa.StringArray:
     return replaced(members, broken, together(f',"{name}_base64":"', encoded, '"'))
 
 
-def _listed(entries: Entries) -> pa.StringArray:
-    """Return each entry as a JSON object of name and value, with a comma before all but the first of a row."""
-    follows = np.ones(len(entries.codes), np.int64)
-    begins = entries.offsets[:-1][np.diff(entries.offsets) > 0]
-    follows[begins] = 0
-    at = entries.codes * 2 + follows
-    texts, broken = as_text(entries.values)
-    members = together(_opened(entries, at, '"value":"'), escaped(texts), '"}')
+def _values(values: pa.BinaryArray) -> pa.StringArray:
+    """Return the member with an entry's value: text, base64 or null."""
+    texts, broken = as_text(values)
+    members = together('"value":"', escaped(texts), '"')
     if members.null_count:
-        absent = np.flatnonzero(entries.values.is_null().to_numpy(zero_copy_only=False))
-        members = replaced(members, absent, _opened(entries, at[absent], '"value":null}'))
-        coded = base64_of(entries.values.take(pa.array(broken)))
-        members = replaced(members, broken, together(_opened(entries, at[broken], '"value_base64":"'), coded, '"}'))
+        members = pc.fill_null(members, '"value":null')
+        coded = base64_of(values.take(pa.array(broken)))
+        members = replaced(members, broken, together('"value_base64":"', coded, '"'))
     return members
-
-
-def _opened(entries: Entries, at: Int, end: str) -> pa.StringArray:
-    names = escaped(pa.array(entries.names, pa.string())).to_pylist()
-    pieces = [f'{comma}{{"name":"{name}",{end}' for name in names for comma in ("", ",")]
-    # Entries without a name make their rows odd; any text will do.
-    return pa.array([*pieces, ""], pa.string()).take(pa.array(np.where(at < 0, len(pieces), at)))

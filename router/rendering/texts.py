@@ -56,6 +56,16 @@ def or_empty(texts: pa.StringArray) -> pa.StringArray:
     return pc.fill_null(texts, "") if texts.null_count else texts
 
 
+def or_null(values: pa.StringArray) -> pa.StringArray:
+    """Return JSON values with ``null`` for those that are not there."""
+    return pc.fill_null(values, "null") if values.null_count else values
+
+
+def rows_of(values: pa.Array, rows: Int) -> pa.Array:
+    """Return the values of these rows, which are in order and each there once; all of them without a copy."""
+    return values if len(rows) == len(values) else values.take(pa.array(rows))
+
+
 def replaced(texts: pa.Array, rows: Int, some: pa.Array) -> pa.Array:
     """Return the array with *some* in these rows, which are in order."""
     if not len(rows):
@@ -63,6 +73,22 @@ def replaced(texts: pa.Array, rows: Int, some: pa.Array) -> pa.Array:
     indices = np.arange(len(texts))
     indices[rows] = len(texts) + np.arange(len(rows))
     return pa.concat_arrays([texts, some]).take(pa.array(indices))
+
+
+def placed(rows: int, *parts: tuple[Int, pa.StringArray]) -> pa.StringArray:
+    """Return a text for each of so many rows: of each part its texts in its rows, which are in order; empty elsewhere.
+
+    No row is in two parts.
+    """
+    for places, texts in parts:
+        if len(places) == rows:
+            return texts
+    indices = np.zeros(rows, np.int64)
+    begin = 1
+    for places, texts in parts:
+        indices[places] = begin + np.arange(len(places))
+        begin += len(texts)
+    return pa.concat_arrays([pa.array([""]), *(texts for _, texts in parts)]).take(pa.array(indices))
 
 
 def as_text(values: pa.BinaryArray) -> tuple[pa.StringArray, Int]:

@@ -44,7 +44,8 @@ AMBIGUOUS: Final = "ambiguous"
 """An optional column beside WIDE: how ``match.ambiguous`` decided for an event, null where nothing was to decide."""
 DECIDED: Final = WIDE.append(pa.field(AMBIGUOUS, pa.string()))
 """What tables get while such is decided for; they have the column from then on."""
-_ATTRIBUTES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
+ATTRIBUTES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
+"""Attributes that are a column and, where they are there, a member of a line, in this order."""
 _LINE_BREAKS: Final = (b"\n", b"\r")
 
 JsonForm = Callable[[Mapping[str, Any]], bytes]
@@ -57,7 +58,7 @@ def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
     since a line must stay a line and the bytes what they were. Other data is text if it is UTF-8, else base64.
     """
     attributes = {"specversion": row.get("specversion") or "1.0"}
-    attributes.update((name, row[name]) for name in _ATTRIBUTES if row.get(name) is not None)
+    attributes.update((name, row[name]) for name in ATTRIBUTES if row.get(name) is not None)
     time = row.get(TIME_TEXT) or instant_text(row.get("time"))
     if time is not None:
         attributes["time"] = time

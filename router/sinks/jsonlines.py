@@ -7,19 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.private import sync_path
 from catalog.escaping import escaped_json
 from router.rendering.instants import INSTANT
+from router.rendering.texts import data_of, owners_of, replaced
 from router.settings.sinks.jsonlines import JsonLinesSink as JsonLinesSettings
 from router.sinks.contract import ArrowSink, Commit, WriteResult
-from router.sinks.forms import JsonForm, dead_letter_to_json_line, wide_to_json_line
+from router.sinks.lines import Lines, event_lines, letter_lines
 from router.sinks.tables.files import batch_file, has_batch, refused, write_atomically
 
-_SLICE: Final = 1000
-"""Rows turned into Python values at a time, so that a large batch does not have to fit twice."""
+_SLICE: Final = 2000
+_BYTES: Final = 32 * 1024 * 1024
+"""Rows written at a time, and what they may take if they are several: a large batch does not have to fit twice."""
+_DELETE: Final = 0x7F
+"""The first byte that may belong to a character upon which a terminal acts; JSON itself escapes those before it."""
 _FIRST: Final = -62_135_596_800_000_000
 _LAST: Final = 253_402_300_799_999_999
 """Microseconds of the first and last instant that a ``datetime`` can be."""
@@ -27,23 +32,23 @@ _LAST: Final = 253_402_300_799_999_999
 
 def open_lines(name: str, settings: JsonLinesSettings, kind: str, catalog: object, framings: object) -> ArrowSink:
     """Make the sink of lines for events or dead letters."""
-    form = wide_to_json_line if kind == "events" else dead_letter_to_json_line
+    lines = event_lines if kind == "events" else letter_lines
     if settings.is_stdout:
-        return StandardOutputSink(name, form)
-    return JsonLinesSink(name, Path(settings.path), form)
+        return StandardOutputSink(name, lines)
+    return JsonLinesSink(name, Path(settings.path), lines)
 
 
 class JsonLinesSink(ArrowSink):
     """Writes each batch as ``APP-VERSION.jsonl``, with the crash guarantees of the Parquet sink.
 
-    ``form`` makes the line of one row: :func:`~router.sinks.forms.wide_to_json_line` for events,
-    :func:`~router.sinks.forms.dead_letter_to_json_line` for dead letters.
+    ``lines`` makes them: :func:`~router.sinks.lines.event_lines` of events, :func:`~router.sinks.lines.letter_lines` of
+    dead letters.
     """
 
-    def __init__(self, name: str, folder: Path, form: JsonForm) -> None:
+    def __init__(self, name: str, folder: Path, lines: Lines) -> None:
         self._name = name
         self._folder = folder
-        self._form = form
+        self._lines = lines
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch once; see :class:`~router.sinks.contract.ArrowSink`."""
@@ -53,7 +58,7 @@ class JsonLinesSink(ArrowSink):
         if self.already(commit):
             return WriteResult(0, repeated=True)
         try:
-            write_atomically(target, lambda file: file.writelines(_lines(rows, self._form)))
+            write_atomically(target, lambda file: file.writelines(_written(rows, self._lines)))
         except OSError as error:
             raise refused(self._name, str(target), error) from error
         return WriteResult(rows.num_rows)
@@ -76,16 +81,16 @@ class StandardOutputSink(ArrowSink):
     lines but perhaps the last, and the batch comes again.
     """
 
-    def __init__(self, name: str, form: JsonForm, stream: BinaryIO | None = None) -> None:
+    def __init__(self, name: str, lines: Lines, stream: BinaryIO | None = None) -> None:
         self._name = name
-        self._form = form
+        self._lines = lines
         self._stream = stream
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch, repeated or not, and flush it."""
         stream = self._stream or sys.stdout.buffer
         try:
-            stream.writelines(escaped_json(line) for line in _lines(rows, self._form))
+            stream.writelines(_written(rows, self._escaped))
             stream.flush()
         except OSError as error:
             raise refused(self._name, "standard output", error) from error
@@ -95,11 +100,24 @@ class StandardOutputSink(ArrowSink):
         """Always False."""
         return False
 
+    def _escaped(self, rows: pa.RecordBatch) -> pa.StringArray:
+        lines = self._lines(rows)
+        data, places = data_of(lines)
+        at = np.unique(owners_of(places, np.flatnonzero(data >= _DELETE)))
+        texts = (escaped_json(line.encode()).decode() for line in lines.take(pa.array(at)).to_pylist())
+        return replaced(lines, at, pa.array(texts, pa.string()))
 
-def _lines(rows: pa.Table, form: JsonForm) -> Iterator[bytes]:
-    for batch in _within_calendar(rows).to_batches(max_chunksize=_SLICE):
-        for row in batch.to_pylist():
-            yield form(row) + b"\n"
+
+def _written(rows: pa.Table, lines: Lines) -> Iterator[memoryview]:
+    """Yield the bytes of all lines, some lines at a time."""
+    waiting = _within_calendar(rows).to_batches(max_chunksize=_SLICE)[::-1]
+    while waiting:
+        batch = waiting.pop()
+        if batch.nbytes > _BYTES and batch.num_rows > 1:
+            middle = batch.num_rows // 2
+            waiting += [batch[middle:], batch[:middle]]
+        else:
+            yield data_of(lines(batch))[0].data
 
 
 def _within_calendar(rows: pa.Table) -> pa.Table:

@@ -19,7 +19,8 @@ from router.faults import fault_of
 from router.rendering.instants import INSTANT
 from router.settings import JsonLinesSink, TableSink
 from router.sinks import Commit, DeltaSink, ParquetSink, StandardOutputSink, open_sink
-from router.sinks.forms import DEAD_LETTER, DECIDED, WIDE, wide_to_json_line
+from router.sinks.forms import DEAD_LETTER, DECIDED, WIDE
+from router.sinks.lines import event_lines
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
 
@@ -141,7 +142,7 @@ def test_a_file_in_the_way_is_one_clear_error(kind: str, tmp_path: Path) -> None
 
 def test_standard_output_repeats() -> None:
     stream = io.BytesIO()
-    sink = StandardOutputSink("out", wide_to_json_line, stream)
+    sink = StandardOutputSink("out", event_lines, stream)
     for _ in range(2):
         sink.write(rows(1), Commit("a", 0))
     assert [json.loads(line)["cloudevent"]["id"] for line in stream.getvalue().splitlines()] == ["0", "0"]

@@ -1,0 +1,51 @@
+"""Members of JSON objects, as texts of a whole array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from router.rendering.entries import Entries
+from router.rendering.texts import escaped, runs, together
+
+Pieces = list[pa.Array | str]
+"""Texts that stand side by side; a ``str`` is the same in all rows. Few joins of many pieces take the least time."""
+
+
+def string_member(name: str, texts: pa.StringArray) -> Pieces:
+    """Return the member of that name, which is ``null`` where there is no text."""
+    if texts.null_count == len(texts):
+        return [f'"{name}":null']
+    if texts.null_count == 0:
+        return [f'"{name}":"', escaped(texts), '"']
+    return [f'"{name}":', pc.fill_null(together('"', escaped(texts), '"'), "null")]
+
+
+def string_member_if_any(name: str, texts: pa.StringArray) -> Pieces:
+    """Return the member of that name with a comma before it; nothing where there is no text."""
+    if texts.null_count == len(texts):
+        return []
+    if texts.null_count == 0:
+        return [f',"{name}":"', escaped(texts), '"']
+    return [pc.fill_null(together(f',"{name}":"', escaped(texts), '"'), "")]
+
+
+def entry_texts(
+    entries: Entries, opened: Callable[[str], str], values: pa.StringArray, end: str, *, leading: bool = False
+) -> pa.StringArray:
+    """Return the entries of each row as one text: what *opened* gives of the escaped name, then value and *end*.
+
+    There is a comma between entries, and with *leading* before the first as well. No value may be null. Of rows with an
+    entry without a name the text means nothing.
+    """
+    names = escaped(pa.array(entries.names, pa.string())).to_pylist()
+    pieces = [f"{comma}{opened(name)}" for name in names for comma in ("", ",")]
+    follows = np.ones(len(entries.codes), np.int64)
+    if not leading:
+        follows[entries.offsets[:-1][np.diff(entries.offsets) > 0]] = 0
+    at = np.where(entries.codes < 0, len(pieces), entries.codes * 2 + follows)
+    begins = pa.array([*pieces, ""], pa.string()).take(pa.array(at))
+    return runs(together(begins, values, end), entries.offsets)

@@ -1,0 +1,180 @@
+"""JSON lines of whole batches: what :mod:`router.sinks.forms` writes of each row, written of all rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catalog.schemas.bodies import holds_json
+from router.rendering.embedding import embeddable, sound_json
+from router.rendering.entries import Entries, entries_of
+from router.rendering.exact import TEXT_MAP, TIME_TEXT
+from router.rendering.instants import INSTANT, instant_texts
+from router.rendering.members import Pieces, entry_texts, string_member, string_member_if_any
+from router.rendering.texts import (
+    Bool,
+    as_text,
+    base64_of,
+    data_of,
+    escaped,
+    or_empty,
+    or_null,
+    owners_of,
+    placed,
+    replaced,
+    rows_of,
+    together,
+)
+from router.sinks.forms import AMBIGUOUS, ATTRIBUTES, DEAD_LETTER, JsonForm, dead_letter_to_json_line, wide_to_json_line
+
+Lines = Callable[[pa.RecordBatch], pa.StringArray]
+"""Makes the line of each row, with the line break at its end."""
+_OURS: Final = frozenset((*ATTRIBUTES, "specversion", "time", "data", "data_base64"))
+
+
+def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
+    """Return the lines of rows of ``WIDE``, each as :func:`~router.sinks.forms.wide_to_json_line` has it.
+
+    The columns ``TIME_TEXT`` and ``AMBIGUOUS`` may stand beside; instants are of the years 1 to 9999.
+    """
+    extensions, context = (
+        entries_of(_column(rows, "extensions", TEXT_MAP)),
+        entries_of(_column(rows, "context", TEXT_MAP)),
+    )
+    lines = together(
+        '{"cloudevent":{',
+        *_attributes(rows),
+        *_pairs(extensions, leading=True),
+        *_data(rows),
+        "},",
+        *string_member("message", _text(rows, "message")),
+        ",",
+        *string_member("endpoint", _text(rows, "endpoint")),
+        ',"context":{',
+        *_pairs(context),
+        "},",
+        *string_member("epoch", _text(rows, "epoch")),
+        ",",
+        *string_member("position", _text(rows, "position")),
+        ",",
+        *string_member("received", _instants(rows, "received")),
+        *string_member_if_any(AMBIGUOUS, _text(rows, AMBIGUOUS)),
+        "}\n",
+    )
+    odd = extensions.repeating() | context.repeating() | _unusual(extensions, _OURS) | _unusual(context, frozenset())
+    return _with_exact(lines, rows, odd, wide_to_json_line)
+
+
+def letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
+    """Return the lines of rows of ``DEAD_LETTER``, as :func:`~router.sinks.forms.dead_letter_to_json_line` has each.
+
+    Instants are of the years 1 to 9999.
+    """
+    members: list[Pieces] = []
+    odd = np.zeros(rows.num_rows, bool)
+    for name in DEAD_LETTER.names:
+        if name in ("nearest", "native"):
+            texts = or_null(_text(rows, name))
+            odd |= ~sound_json(texts) | _has_line_breaks(texts)
+            members.append([f'"{name}":', texts])
+        elif name in ("received", "failed"):
+            members.append(string_member(name, _instants(rows, name)))
+        elif name == "body":
+            members.append(string_member(name, base64_of(_column(rows, name, pa.binary()))))
+        elif name == "attempts":
+            members.append([f'"{name}":', or_null(_column(rows, name, pa.int32()).cast(pa.string()))])
+        else:
+            members.append(string_member(name, _text(rows, name)))
+    pieces = [piece for member in members for piece in (*member, ",")][:-1]
+    return _with_exact(together("{", *pieces, "}\n"), rows, odd, dead_letter_to_json_line)
+
+
+def _with_exact(lines: pa.StringArray, rows: pa.RecordBatch, odd: Bool, form: JsonForm) -> pa.StringArray:
+    at = np.flatnonzero(odd)
+    if not len(at):
+        return lines
+    exact = [form(row).decode() + "\n" for row in rows.take(pa.array(at)).to_pylist()]
+    return replaced(lines, at, pa.array(exact, pa.string()))
+
+
+def _attributes(rows: pa.RecordBatch) -> Pieces:
+    """Return the attributes with a column as members, ``specversion`` first and ``time`` last."""
+    version, time = _text(rows, "specversion"), _text(rows, TIME_TEXT)
+    version = _where_empty(version, pa.scalar("1.0"))
+    time = _where_empty(time, _instants(rows, "time"))
+    others = (string_member_if_any(name, _text(rows, name)) for name in ATTRIBUTES)
+    return [*string_member("specversion", version), *chain(*others), *string_member_if_any("time", time)]
+
+
+def _where_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScalar) -> pa.StringArray:
+    """Return the texts, with those of *other* for nulls and empty ones."""
+    empty = pc.fill_null(pc.equal(texts, ""), True)
+    return pc.if_else(empty, other, texts) if pc.any(empty).as_py() else texts
+
+
+def _pairs(entries: Entries, *, leading: bool = False) -> Pieces:
+    if not len(entries.codes):
+        return []
+    return [entry_texts(entries, '"{}":"'.format, escaped(or_empty(entries.values)), '"', leading=leading)]
+
+
+def _unusual(entries: Entries, names: frozenset[str]) -> Bool:
+    """Return which rows have an entry without a value, or one of these names."""
+    unusual = np.array([name in names for name in entries.names], bool)[entries.codes]
+    rows = np.zeros(entries.rows, bool)
+    rows[entries.owners[unusual | entries.values.is_null().to_numpy(zero_copy_only=False)]] = True
+    return rows
+
+
+def _data(rows: pa.RecordBatch) -> Pieces:
+    """Return the member ``data`` or ``data_base64``, with a comma before it; nothing where there are no data.
+
+    JSON of several lines becomes base64: a line must stay a line, and the bytes what they were.
+    """
+    data = _column(rows, "data", pa.binary())
+    types = _text(rows, "datacontenttype").dictionary_encode()
+    are_json = np.array([*map(holds_json, types.dictionary.to_pylist()), True])
+    json = are_json[pc.fill_null(types.indices, -1).to_numpy(zero_copy_only=False)]
+    there = data.is_valid().to_numpy(zero_copy_only=False)
+    whole = np.flatnonzero(json & there & ~_has_line_breaks(data))
+    whole = whole[embeddable(rows_of(data, whole))]
+    if len(whole) == len(data):
+        return [',"data":', data.view(pa.string())]
+    text = np.flatnonzero(~json & there)
+    texts, broken = as_text(rows_of(data, text))
+    text, texts = np.delete(text, broken), texts.drop_null()
+    there[whole] = there[text] = False
+    rest = np.flatnonzero(there)
+    parts = (
+        (whole, together(',"data":', rows_of(data, whole).view(pa.string()))),
+        (text, together(',"data":"', escaped(texts), '"')),
+        (rest, together(',"data_base64":"', base64_of(rows_of(data, rest)), '"')),
+    )
+    return [placed(len(data), *parts)]
+
+
+def _has_line_breaks(texts: pa.Array) -> Bool:
+    data, places = data_of(texts)
+    rows = np.zeros(len(texts), bool)
+    rows[owners_of(places, np.flatnonzero((data == ord("\n")) | (data == ord("\r"))))] = True
+    return rows
+
+
+def _instants(rows: pa.RecordBatch, name: str) -> pa.StringArray:
+    return instant_texts(_column(rows, name, INSTANT))
+
+
+def _text(rows: pa.RecordBatch, name: str) -> pa.StringArray:
+    return _column(rows, name, pa.string())
+
+
+def _column(rows: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    if name not in rows.schema.names:
+        return pa.nulls(rows.num_rows, kind)
+    column = rows.column(name)
+    return column if column.type == kind else column.cast(kind)

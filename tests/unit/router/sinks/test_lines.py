@@ -1,0 +1,183 @@
+"""Lines of whole batches are, row by row, those that each row has by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bindings.events import data_member
+from router.rendering.embedding import embeddable
+from router.rendering.exact import TIME_TEXT
+from router.sinks.forms import AMBIGUOUS, DEAD_LETTER, DECIDED, dead_letter_to_json_line, wide_to_json_line
+from router.sinks.lines import event_lines, letter_lines
+
+EVENTS: Final = DECIDED.append(pa.field(TIME_TEXT, pa.string()))
+SPECIAL: Final = (
+    "",
+    "1.0",
+    'a "b" \\c',
+    "\x00\x1f\x7f\n\r\t",
+    "ü€😀\u2028",
+    "null",
+    "{}",
+    " {}",
+    '{"a":1,"a":2}',
+    "[1",
+    "2]",
+)
+TEXTS: Final = st.one_of(st.sampled_from(SPECIAL), st.text(max_size=5))
+CONTENT_TYPES: Final = st.sampled_from(
+    (None, "", "application/json", "text/plain", "a/b+JSON; c=d", "application/xml", "é/json")
+)
+INSTANTS: Final = st.one_of(
+    st.none(),
+    st.datetimes(timezones=st.just(UTC)),
+    st.sampled_from(
+        (
+            datetime(1, 1, 1, tzinfo=UTC),
+            datetime(999, 12, 31, 0, 10, 20, 100, tzinfo=UTC),
+            datetime.max.replace(tzinfo=UTC),
+        )
+    ),
+)
+NAMES: Final = st.one_of(
+    st.sampled_from(("id", "specversion", "time", "data", "data_base64", "x", "traceparent")), TEXTS
+)
+MAPS: Final = st.one_of(st.none(), st.lists(st.tuples(NAMES, st.one_of(TEXTS, st.none())), max_size=4))
+KEYS: Final = st.sampled_from(
+    (
+        "a",
+        "b",
+        "",
+        "temperature_1",
+        "temperature_2",
+        "temperature_is_1_high",
+        "temperature_is_2_high",
+        'q"q',
+        "\\",
+        "ü",
+        ":",
+        "{",
+    )
+)
+
+
+def spelt(text: str, way: int) -> str:
+    """A JSON string in one of several ways to write it."""
+    plain = json.dumps(text, ensure_ascii=False)
+    return (plain, json.dumps(text), '"' + "".join(f"\\u{ord(each):04x}" for each in text) + '"')[way % 3]
+
+
+@st.composite
+def bodies(draw: st.DrawFn, depth: int = 3) -> str:
+    """JSON text of any form, with blanks and with keys that may repeat."""
+    blank = draw(st.sampled_from(("", "", "", "", " ", "\t", "\n")))
+    kind = draw(st.integers(0, 6 if depth else 3))
+    if kind == 0:
+        return draw(
+            st.sampled_from(("1", "-0", "1e999", "1.5E-3", "true", "null", "00", "1.", "NaN", "nul", "", '"\\ud800"'))
+        )
+    if kind == 1:
+        return spelt(draw(st.one_of(KEYS, TEXTS)), draw(st.integers(0, 2)))
+    if kind <= 3:
+        return draw(
+            st.sampled_from(("{}", "[]", '{"a" : 1}', '"x"', '{"a":1,"a":1}', '{"a":1,}', '"\\"', '"a":1', "1,2"))
+        )
+    items = [draw(bodies(depth - 1)) for _ in range(draw(st.integers(0, 4)))]
+    if kind == 4:
+        return f"[{blank}{f'{blank},'.join(items)}]"
+    keys = [spelt(draw(KEYS), draw(st.sampled_from((0, 0, 0, 1, 2)))) for _ in items]
+    return "{" + f",{blank}".join(f"{key}:{item}" for key, item in zip(keys, items, strict=True)) + "}"
+
+
+DATA: Final = st.one_of(
+    st.none(),
+    st.binary(max_size=6),
+    bodies().map(lambda text: text.encode("utf-8")),
+    st.sampled_from([text.encode() for text in SPECIAL]),
+)
+EVENT_ROWS: Final = st.fixed_dictionaries(
+    {
+        **{field.name: st.one_of(st.none(), TEXTS) for field in EVENTS if field.type == pa.string()},
+        "datacontenttype": CONTENT_TYPES,
+        "time": INSTANTS,
+        "received": INSTANTS,
+        "extensions": MAPS,
+        "context": MAPS,
+        "data": DATA,
+    }
+)
+LETTER_ROWS: Final = st.fixed_dictionaries(
+    {
+        **{field.name: st.one_of(st.none(), TEXTS) for field in DEAD_LETTER if field.type == pa.string()},
+        "native": st.one_of(st.none(), bodies(), TEXTS),
+        "nearest": st.one_of(st.none(), bodies(), TEXTS),
+        "received": INSTANTS,
+        "failed": INSTANTS,
+        "attempts": st.one_of(st.none(), st.integers(0, 9)),
+        "body": DATA,
+    }
+)
+
+
+def check(
+    rows: list[dict[str, Any]],
+    schema: pa.Schema,
+    lines: Callable[[pa.RecordBatch], pa.StringArray],
+    line: Callable[[Mapping[str, Any]], bytes],
+    begin: int,
+) -> None:
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)[begin:]
+    made = lines(batch)
+    made.validate(full=True)
+    assert made.to_pylist() == [line(row).decode() + "\n" for row in batch.to_pylist()]
+
+
+@given(st.lists(EVENT_ROWS, max_size=5), st.integers(0, 2))
+def test_lines_of_events_are_those_of_each(rows: list[dict[str, Any]], begin: int) -> None:
+    check(rows, EVENTS, event_lines, wide_to_json_line, begin)
+    fewer = pa.schema([field for field in EVENTS if field.name not in (AMBIGUOUS, TIME_TEXT)])
+    check(rows, fewer, event_lines, wide_to_json_line, begin)
+
+
+@given(st.lists(LETTER_ROWS, max_size=5), st.integers(0, 2))
+def test_lines_of_letters_are_those_of_each(rows: list[dict[str, Any]], begin: int) -> None:
+    check(rows, DEAD_LETTER, letter_lines, dead_letter_to_json_line, begin)
+
+
+TOGETHER: Final = [
+    [b"[1", b"2]"],
+    [b'"', b'",5', b"5,6"],
+    [b'{"a":1,"a":2}', b'{"a":1}'],
+    [
+        b'{"a":{"b":1},"b":2}',
+        b'[{"a":1},{"a":2}]',
+        b'{"a":[{"b":1,"b":1}]}',
+        b'{"o":{},"k":1,"k":2}',
+        b'{"o":{"k":1},"k":2}',
+    ],
+    [b'{"temperature_1_is":1,"temperature_2_is":2}', b'{"long_name_of_a":1,"long_name_of_b":1,"long_name_of_a":1}'],
+    [b'{"a" :1,"a" :2}', b'{"a":1,"\\u0061":2}', b'{"a":"\\"","a":1}', b'{"a":"\\\\","a":1}', b'{"a":"\\\\","b":1}'],
+    [b'{"a":"{","b":"}","a":1}', b'{"a":"x\\"y:","b":1}', b'"a"', b'":"', b"{}"],
+    [b"null", b" 1", b"1 ", b"1\n", b"", b'"\x01"', b'"\xff"', b'"\\ud800"', b"1e999"],
+    [b"[" * 511 + b"]" * 511, b"[" * 512 + b"]" * 512, b"[[]," * 400 + b"1" + b"]" * 400],
+]
+
+
+@given(st.lists(DATA, max_size=8))
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_body_is_embedded_as_by_itself(reverse: bool, data: list[bytes | None]) -> None:
+    data = data[::-1] if reverse else data
+    expected = [value is not None and "data" in data_member(None, value) for value in data]
+    assert embeddable(pa.array(data, pa.binary())).tolist() == expected
+
+
+for each in TOGETHER:
+    test_a_body_is_embedded_as_by_itself = example(data=each)(test_a_body_is_embedded_as_by_itself)
