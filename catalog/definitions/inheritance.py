@@ -6,8 +6,9 @@ resolved once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from catalog.declared import Declarations, DeclaredMessage
@@ -158,17 +159,34 @@ class Inheritance:
         return Effective(message, merged, envelope, protocol, declared, spelling, bases)
 
 
-def merge(inherited: Any, overlay: Any) -> Any:
-    """Deep-merge: maps and named lists member by member, all else replaces; a member that is null is not listed."""
+Replace = Callable[[list[Any], list[Any]], list[Any]]
+"""Gives the bodies in force from those below and those above; several where a list repeats their name."""
+
+
+def _the_nearer(below: list[Any], above: list[Any]) -> list[Any]:
+    return above
+
+
+def merge(inherited: Any, overlay: Any, replace: Replace = _the_nearer) -> Any:
+    """Deep-merge: maps and named lists member by member, all else replaces; a member that is null is not listed.
+
+    A name that a list repeats replaces as well. *replace* may keep what is laid over.
+    """
     if isinstance(inherited, Named) and isinstance(overlay, Named):
-        return inherited.merged(overlay, merge)
+        return inherited.merged(overlay, partial(_lay, replace=replace))
     if not isinstance(inherited, dict) or not isinstance(overlay, dict):
-        return overlay
+        return replace([inherited], [overlay])[0]
     merged = dict(inherited)
     for name, value in overlay.items():
         if value is not None:
-            merged[name] = merge(merged[name], value) if name in merged else value
+            merged[name] = merge(merged[name], value, replace) if name in merged else value
     return merged
+
+
+def _lay(below: list[Any], above: list[Any], replace: Replace) -> list[Any]:
+    if len(below) == len(above) == 1:
+        return [merge(below[0], above[0], replace)]
+    return replace(below, above) if above else below
 
 
 def overlaid(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

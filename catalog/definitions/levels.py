@@ -1,36 +1,32 @@
 """The levels that a definition is made of, and every property as they lay it over one another.
 
-Inheritance merges and forgets; who explains or rewrites a catalog needs to know what each level says. This reads
-the same declarations by the same rules (semantics.md section 2), keeps the level of every part, and a test holds
-its properties equal to those of the loaded definitions.
+Who explains or rewrites a catalog needs to know what each level says. So the levels are merged here once more, by the
+merge of :mod:`catalog.definitions.inheritance`, in bodies that keep the level and place of every part.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Final
 
 from catalog.declared import Declarations, DeclaredEndpoint, DeclaredGroup, DeclaredMessage, Place
-from catalog.definitions.inheritance import own_attributes
+from catalog.definitions.inheritance import merge, own_attributes
 from catalog.definitions.options import Named, normal_options, short_entry
 from catalog.definitions.pointing import OptionPlaces, attribute_place
-from catalog.definitions.properties import Report, property_of
+from catalog.definitions.properties import Report, attribute_bodies, option_bodies, property_of
 from catalog.findings import Findings
-from catalog.model import CLOUDEVENTS, Property, PropertyType
+from catalog.model import Property, PropertyType
 from catalog.parsing.pointers import unescaped
-from catalog.protocols.properties import (
-    ALWAYS_REQUIRED,
-    ANY_VOCABULARY,
-    ATTRIBUTE_TYPES,
-    VOCABULARIES,
-    canonical_member,
-    canonical_option,
-)
+from catalog.protocols.properties import ANY_VOCABULARY, VOCABULARIES, canonical_option
 
 MEMBERS: Final = ("type", "value", "required")
 _SILENT: Final = Report(Findings(), None)
+_METADATA: Final = "envelopemetadata"
+_OPTIONS: Final = "protocoloptions"
+_EMPTY: Final[tuple[Any, ...]] = (Named(()), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ class Laid:
 class _Body:
     """A body while levels are laid over it; ``scalar`` bodies are replaced as a whole, never merged.
 
-    ``number`` is its place among all that its level writes.
+    ``nearest`` tells whether the nearest level speaks of it, ``raw`` is what the level laid last writes.
     """
 
     members: dict[str, Said] = field(default_factory=dict)
@@ -93,19 +89,13 @@ class _Body:
     scalar: bool = False
     nearest: bool = False
     raw: Any = None
-    number: int = 0
 
     def overlaid(self, above: _Body) -> _Body:
         """Return this body with *above* laid over it."""
         if self.scalar or above.scalar:
-            return _Body(above.members, [*self.hidden, *self.members.values()], above.scalar, above.nearest, above.raw)
+            return replace(above, hidden=[*self.hidden, *self.members.values()])
         replaced = [said for name, said in self.members.items() if name in above.members]
-        merged = {**self.members, **above.members}
-        return _Body(merged, [*self.hidden, *replaced], False, above.nearest, above.raw)
-
-
-_Key = tuple[str, str, str]
-_Bodies = dict[_Key, list[_Body]]
+        return replace(above, members={**self.members, **above.members}, hidden=[*self.hidden, *replaced])
 
 
 def levels_of(chain: Sequence[str], declarations: Declarations) -> tuple[Level, ...]:
@@ -147,104 +137,76 @@ def laid(levels: Sequence[Level]) -> tuple[Laid, ...]:
         known = before.get((section, prop.name), [])
         single = known[0] if len(known) == times[section, prop.name] == 1 else None  # else nothing is merged
         raw = body.raw if body.nearest else None
-        made.append(
-            Laid(prop, section, body.members, tuple(body.hidden), body.nearest, raw, single, default),
-        )
+        made.append(Laid(prop, section, body.members, tuple(body.hidden), body.nearest, raw, single, default))
     return tuple(made)
 
 
 def _effective(levels: Sequence[Level]) -> Iterator[tuple[str, Property, _Body, PropertyType]]:
-    """Give section, property, body and default type of all that *levels* make together."""
-    bodies: _Bodies = {}
-    for place in range(len(levels) - 1, -1, -1):
-        listed = any("envelopemetadata" in below.message.attributes for below in levels[place + 1 :])
-        _lay(bodies, levels[place], nearest=place == 0, over=listed)
-    cloudevents = envelope_of(levels) in (CLOUDEVENTS, None)
-    spelling = levels[0].spelling
-    written = {top for section, top, _ in bodies if section == "protocoloptions"}
-    for (section, top, sub), body in _ordered(bodies, levels):
-        if section == "envelopemetadata":
-            default: PropertyType = ATTRIBUTE_TYPES.get(top, "string") if cloudevents else "string"
-            path, forced = top, cloudevents and top in ALWAYS_REQUIRED
-        else:
-            named = _path(spelling, top, sub, written)
-            if named is None:
-                continue
-            (path, default), forced = named, False
-        yield section, _property(path, body, default, required=forced), body, default
+    """Give section, property, body and default type of all that *levels* make together.
 
-
-def _ordered(bodies: _Bodies, levels: Sequence[Level]) -> Iterator[tuple[_Key, _Body]]:
-    """Give the bodies option by option; a list that one level alone writes in its order, any other by name."""
-    tops: dict[tuple[str, str], list[tuple[_Key, _Body]]] = {}
-    for key, found in bodies.items():
-        tops.setdefault(key[:2], []).extend((key, body) for body in found)
-    for (_, top), members in tops.items():
-        if sum(top in level.options for level in levels) == 1:
-            members.sort(key=lambda member: member[1].number)
-        yield from members
-
-
-def _property(path: str, body: _Body, default: PropertyType, *, required: bool) -> Property:
-    raw = {name: said.value for name, said in body.members.items()}
-    return property_of(path, raw.get("value") if body.scalar else raw, default, _SILENT, required=required)
-
-
-def _path(spelling: str | None, top: str, sub: str, written: Iterable[str]) -> tuple[str, PropertyType] | None:
-    """Return path and default type of an option in the protocol of the nearest level; None when it has none such."""
-    vocabulary = VOCABULARIES.get(spelling or "", ANY_VOCABULARY)
-    name = canonical_option(spelling, top)
-    if name is None or (name != top and name in written):
-        return None
-    if sub and name in vocabulary.lists:
-        return f"{name}.{sub.lower() if name in vocabulary.lower else sub}", "string"
-    if sub and name in vocabulary.sections:
-        table = vocabulary.sections[name]
-        known = sub if table is None else canonical_member(table, sub)
-        return None if known is None else (f"{name}.{known}", table[known] if table is not None else "string")
-    return (name, vocabulary.scalars[name]) if not sub and name in vocabulary.scalars else None
-
-
-def _lay(bodies: _Bodies, level: Level, *, nearest: bool, over: bool) -> None:
-    """Lay one level over *bodies*: named lists by name (a name that is repeated replaces), all else member by member.
-
-    What is null is not listed, when it is laid *over* anything.
+    What a farther level speaks of comes first, attributes before options.
     """
-    own: _Bodies = {}
-    for number, (key, raw, place) in enumerate(_written(level)):
-        if raw is None and over:
-            continue
-        body = _body(level, raw, place)
-        body.nearest, body.number = nearest, number
-        own.setdefault(key, []).append(body)
-    for every in bodies.values():
-        for body in every:
-            body.nearest = False
-    for key, found in own.items():
-        below = bodies.get(key, [])
-        bodies[key] = [below[0].overlaid(found[0])] if len(below) == len(found) == 1 else _replaced(below, found)
+    merged: dict[str, Any] = {}
+    order: dict[tuple[str, str | None], int] = {}
+    for place in range(len(levels) - 1, -1, -1):
+        own = _bodies(levels[place], nearest=place == 0, over=_METADATA in merged)
+        merged = merge(merged, own, _laid_over)
+        for section, members in own.items():
+            for name, value in members.items():
+                if value not in _EMPTY:
+                    order.setdefault((section, name), len(order))
+    spelling = levels[0].spelling
+    for (section, written), number in tuple(order.items()):
+        order.setdefault((section, canonical_option(spelling, written or "")), number)
+    found = [
+        *((order[_METADATA, each.path], _METADATA, each) for each in attribute_bodies(merged, envelope_of(levels))),
+        *((order[_OPTIONS, each.path.partition(".")[0]], _OPTIONS, each) for each in option_bodies(merged, spelling)),
+    ]
+    for _, section, (path, body, default, required) in sorted(found, key=itemgetter(0)):
+        said = {name: said.value for name, said in body.members.items()}
+        raw = said.get("value") if body.scalar else said
+        yield section, property_of(path, raw, default, _SILENT, required=required), body, default
 
 
-def _replaced(below: list[_Body], found: list[_Body]) -> list[_Body]:
-    for body in found[:1]:
-        body.hidden.extend(said for each in below for said in (*each.hidden, *each.members.values()))
-    return found
+def _laid_over(below: list[Any], above: list[Any]) -> list[Any]:
+    """Lay bodies over others; a name that is repeated replaces, and so does one that was no property's below."""
+    if not all(isinstance(each, _Body) for each in (*below, *above)):
+        return above
+    if len(below) == len(above) == 1:
+        return [below[0].overlaid(above[0])]
+    above[0].hidden.extend(said for each in below for said in (*each.hidden, *each.members.values()))
+    return above
 
 
-def _written(level: Level) -> Iterator[tuple[_Key, Any, Place | None]]:
-    """Give everything one level writes of properties, with its place."""
-    for name, body in level.metadata.items():
-        yield ("envelopemetadata", name, ""), body, attribute_place(level.message, name)
+def _bodies(level: Level, *, nearest: bool, over: bool) -> dict[str, dict[str, Any]]:
+    """Return what one level writes of properties, each with its place; null is nothing where it is laid *over* any."""
+
+    def body(raw: Any, place: Place | None) -> _Body:
+        if not isinstance(raw, dict):
+            return _Body({"value": Said(level, "value", raw, place)}, scalar=True, nearest=nearest, raw=raw)
+        given = (name for name in MEMBERS if raw.get(name) is not None)
+        members = {name: Said(level, name, raw[name], place and place / name) for name in given}
+        return _Body(members, nearest=nearest, raw=raw)
+
+    written: dict[str, dict[str, Any]] = {}
+    if _METADATA in level.message.attributes:
+        written[_METADATA] = {
+            name: body(raw, attribute_place(level.message, name))
+            for name, raw in level.metadata.items()
+            if raw is not None or not over
+        }
     places = OptionPlaces(level.message, level.spelling)
+    sections = VOCABULARIES.get(level.spelling or "", ANY_VOCABULARY).sections
+    options = written[_OPTIONS] = {}
     for top, value in level.options.items():
         if isinstance(value, Named):
-            for sub, body in value.entries:
-                yield ("protocoloptions", top, sub), body, _of_entry(level.message, places.of(f"{top}.{sub}"))
-        elif isinstance(value, dict) and top in VOCABULARIES.get(level.spelling or "", ANY_VOCABULARY).sections:
-            for sub, body in value.items():
-                yield ("protocoloptions", top, sub), body, places.of(f"{top}.{sub}")
+            entries = ((sub, _of_entry(level.message, places.of(f"{top}.{sub}")), raw) for sub, raw in value.entries)
+            options[top] = Named(tuple((sub, body(raw, place)) for sub, place, raw in entries))
+        elif isinstance(value, dict) and top in sections:
+            options[top] = {sub: body(raw, places.of(f"{top}.{sub}")) for sub, raw in value.items()}
         else:
-            yield ("protocoloptions", top, ""), value, places.of(top)
+            options[top] = body(value, places.of(top))
+    return written
 
 
 def _of_entry(message: DeclaredMessage, place: Place | None) -> Place | None:
@@ -260,10 +222,3 @@ def _of_entry(message: DeclaredMessage, place: Place | None) -> Place | None:
             return place / short[0] if short is not None else place
         found = found.get(unescaped(key)) if isinstance(found, dict) else None
     return place
-
-
-def _body(level: Level, raw: Any, place: Place | None) -> _Body:
-    if not isinstance(raw, dict):
-        return _Body({"value": Said(level, "value", raw, place)}, scalar=True, raw=raw)
-    said = {name: Said(level, name, raw[name], place and place / name) for name in MEMBERS if raw.get(name) is not None}
-    return _Body(said, raw=raw)

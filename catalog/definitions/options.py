@@ -6,7 +6,7 @@ it is merged, since a scalar replaces a whole inherited object and an object doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,8 +25,8 @@ class Named:
 
     entries: tuple[tuple[str, Any], ...]
 
-    def merged(self, overlay: Named, merge: Any) -> Named:
-        """Lay *overlay* over this list: a name it has replaces, or if both have it once, merges."""
+    def merged(self, overlay: Named, lay: Callable[[list[Any], list[Any]], list[Any]]) -> Named:
+        """Lay *overlay* over this list; *lay* gives the bodies of a name from those below and above, if any."""
         own: dict[str, list[Any]] = {}
         for name, body in overlay.entries:
             own.setdefault(name, []).append(body)
@@ -35,9 +35,7 @@ class Named:
             inherited.setdefault(name, []).append(body)
         united: list[tuple[str, Any]] = []
         for name in dict.fromkeys((*inherited, *own)):
-            old, new = inherited.get(name, []), own.get(name, [])
-            bodies = [merge(old[0], new[0])] if len(old) == 1 and len(new) == 1 else new or old
-            united.extend((name, body) for body in bodies)
+            united.extend((name, body) for body in lay(inherited.get(name, []), own.get(name, [])))
         return Named(tuple(united))
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import NoneType
-from typing import Any
+from typing import Any, NamedTuple
 
 from catalog.declared import Place
 from catalog.definitions.inheritance import Effective
@@ -31,16 +31,16 @@ from catalog.values import NOW, is_old_now
 
 def definition_of(effective: Effective, findings: Findings) -> Definition:
     """Build the definition; what is odd about single properties is reported and read as well as it can be."""
-    message = effective.message
-    attributes = effective.attributes
+    message, attributes = effective.message, effective.attributes
+    at_attribute, at_option = partial(attribute_place, message), OptionPlaces(message, effective.spelling).of
     return Definition(
         xid=message.xid,
         group=message.group,
         envelope=effective.envelope,
         protocol=effective.protocol,
         protocol_declared=effective.protocol_declared,
-        envelopemetadata=_envelope(effective, findings),
-        protocoloptions=tuple(_options(effective, findings)),
+        envelopemetadata=tuple(_read(attribute_bodies(attributes, effective.envelope), findings, at_attribute)),
+        protocoloptions=tuple(_read(option_bodies(attributes, effective.spelling), findings, at_option)),
         envelopeoptions=attributes.get("envelopeoptions", {}),
         dataschemaformat=attributes.get("dataschemaformat"),
         dataschema=attributes.get("dataschema"),
@@ -51,44 +51,52 @@ def definition_of(effective: Effective, findings: Findings) -> Definition:
     )
 
 
-def _envelope(effective: Effective, findings: Findings) -> tuple[Property, ...]:
-    cloudevents = effective.envelope in (CLOUDEVENTS, None)
-    found: list[Property] = []
-    for name, body in effective.attributes.get("envelopemetadata", {}).items():
+def _read(bodies: Iterable[PropertyBody], findings: Findings, at: Callable[[str], Place | None]) -> Iterator[Property]:
+    for each in bodies:
+        report = Report(findings, partial(at, each.path))
+        yield property_of(each.path, each.body, each.default, report, required=each.required)
+
+
+class PropertyBody(NamedTuple):
+    """What merged attributes say of one property; it is ``required`` where CloudEvents says so, whatever they say."""
+
+    path: str
+    body: Any
+    default: PropertyType
+    required: bool = False
+
+
+def attribute_bodies(attributes: Mapping[str, Any], envelope: str | None) -> Iterator[PropertyBody]:
+    """Give the attributes of an envelope, which is CloudEvents where none is named."""
+    cloudevents = envelope in (CLOUDEVENTS, None)
+    for name, body in attributes.get("envelopemetadata", {}).items():
         default = ATTRIBUTE_TYPES.get(name, "string") if cloudevents else "string"
-        report = Report(findings, partial(attribute_place, effective.message, name))
-        found.append(property_of(name, body, default, report, required=cloudevents and name in ALWAYS_REQUIRED))
-    return tuple(found)
+        yield PropertyBody(name, body, default, cloudevents and name in ALWAYS_REQUIRED)
 
 
-def _options(effective: Effective, findings: Findings) -> Iterator[Property]:
+def option_bodies(attributes: Mapping[str, Any], protocol: str | None) -> Iterator[PropertyBody]:
     """Give the options that the protocol has; a base may have written others, for a protocol of its own."""
-    protocol = effective.spelling
     vocabulary = VOCABULARIES.get(protocol or "", ANY_VOCABULARY)
-    given = effective.attributes.get("protocoloptions", {})
-    places = OptionPlaces(effective.message, protocol)
+    given = attributes.get("protocoloptions", {})
     for written, value in given.items():
         name = canonical_option(protocol, written)
-        if name is None or (name != written and name in given):
-            continue
-        for path, body, default in _places(vocabulary, name, value):
-            report = Report(findings, partial(places.of, path))
-            yield property_of(path, body, default, report)
+        if name is not None and (name == written or name not in given):
+            yield from _places(vocabulary, name, value)
 
 
-def _places(vocabulary: Vocabulary, name: str, value: Any) -> Iterator[tuple[str, Any, PropertyType]]:
-    """Give path, body and default type of every property below one option."""
+def _places(vocabulary: Vocabulary, name: str, value: Any) -> Iterator[PropertyBody]:
+    """Give every property below one option."""
     if isinstance(value, Named) and name in vocabulary.lists:
         for inner, body in value.entries:
-            yield f"{name}.{inner.lower() if name in vocabulary.lower else inner}", body, "string"
+            yield PropertyBody(f"{name}.{inner.lower() if name in vocabulary.lower else inner}", body, "string")
     elif isinstance(value, dict) and name in vocabulary.sections:
         table = vocabulary.sections[name]
         for written, body in value.items():
             known = written if table is None else canonical_member(table, written)
             if known is not None:
-                yield f"{name}.{known}", body, table[known] if table is not None else "string"
+                yield PropertyBody(f"{name}.{known}", body, table[known] if table is not None else "string")
     elif name in vocabulary.scalars:
-        yield name, value, vocabulary.scalars[name]
+        yield PropertyBody(name, value, vocabulary.scalars[name])
 
 
 @dataclass(frozen=True, slots=True)
