@@ -13,13 +13,13 @@ from tests.support.kill_points import NoSuchPoint, Point
 
 TESTS = Path(__file__).parents[2]
 NAMED = re.compile(r"(?:catalog|bindings|router|os|pathlib)[a-z_.]*:[A-Za-z_.]+(?:~[^~]+)?")
-OUTSIDE = Path(__file__)
+THIS_FILE = Path(__file__)
 
 
 def named_in_tests() -> Iterator[str]:
     """Yield every text of the tests that names a point."""
     for path in TESTS.rglob("*.py"):
-        if path == OUTSIDE:
+        if path == THIS_FILE:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and NAMED.fullmatch(node.value):
