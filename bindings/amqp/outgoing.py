@@ -51,7 +51,7 @@ class EncodingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class OutMessage:
+class AmqpMessage:
     """One message for the node ``address``.
 
     ``properties`` go by their names in the specification (``message-id``, ``subject``), ``content_type`` beside them.
@@ -74,7 +74,7 @@ class OutMessage:
     lane: str = ""
 
 
-def message_of(message: Outbound) -> OutMessage:
+def message_of(message: Outbound) -> AmqpMessage:
     """Return the client's message, each value of the type that its part and the part ``types`` tell."""
     types = types_of(message.parts)
     sections: dict[str, dict[str, Any]] = {section: {} for section in AMQP_SECTIONS}
@@ -82,7 +82,7 @@ def message_of(message: Outbound) -> OutMessage:
         section, _, name = part.key.partition(".")
         if section in sections:
             sections[section].setdefault(name, _value(part, types))
-    return OutMessage(
+    return AmqpMessage(
         message.address,
         message.body,
         properties=sections["properties"],
@@ -95,7 +95,7 @@ def message_of(message: Outbound) -> OutMessage:
     )
 
 
-def encode(message: OutMessage) -> bytes:
+def encode(message: AmqpMessage) -> bytes:
     """Return the bytes of the message's sections.
 
     Raises:

@@ -14,7 +14,7 @@ from typing import Final
 
 from bindings.amqp.dialing import Dialer
 from bindings.amqp.options import option_map
-from bindings.amqp.outgoing import EncodingError, OutMessage, encode
+from bindings.amqp.outgoing import AmqpMessage, EncodingError, encode
 from bindings.amqp.outlet import Job, LinkLost, Outlet
 from bindings.gateways import Connection
 from bindings.sending import Refusal, Unsettled
@@ -61,7 +61,7 @@ class AmqpSender:
         self._closed = False
         self._suspects = Suspects(_given_up)
 
-    def send(self, messages: Sequence[OutMessage]) -> list[Refusal | None]:
+    def send(self, messages: Sequence[AmqpMessage]) -> list[Refusal | None]:
         """Send messages, in order for each node, and wait: None for one that was accepted, else why it never will be.
 
         Those of other lanes go before one at which the broker ends the connection.

@@ -21,7 +21,7 @@ _HEADER_BYTES: Final = 9  # type and length, length of the topic, packet identif
 
 
 @dataclass(frozen=True, slots=True)
-class OutMessage:
+class MqttMessage:
     """One message to send.
 
     ``qos`` 0 counts as confirmed once it is handed to the operating system; 1 and 2 are both sent with QoS 1. From
@@ -42,13 +42,13 @@ class OutMessage:
     lane: str = ""
 
 
-def message_of(message: Outbound) -> OutMessage:
+def message_of(message: Outbound) -> MqttMessage:
     """Return the client's message. QoS 2 becomes 1: the promise is at least once, and 2 would add none to it."""
     scalars: dict[str, Part] = {}
     for part in message.parts:
         scalars.setdefault(part.key, part)
     qos = _number(scalars.get("qos"))
-    return OutMessage(
+    return MqttMessage(
         message.address,
         message.body or b"",
         qos=_MOST_QOS if qos is None else min(qos, _MOST_QOS),
@@ -63,7 +63,7 @@ def message_of(message: Outbound) -> OutMessage:
     )
 
 
-def properties_of(message: OutMessage) -> Properties | None:
+def properties_of(message: MqttMessage) -> Properties | None:
     """Return the MQTT 5 properties of a message, user properties in order and with their repeats; None without any.
 
     Raises:
@@ -93,7 +93,7 @@ def properties_of(message: OutMessage) -> Properties | None:
     return properties_for(PacketTypes.PUBLISH, **given) if given else None
 
 
-def fault_of(message: OutMessage, properties: Properties | None, limits: BrokerLimits) -> str:
+def fault_of(message: MqttMessage, properties: Properties | None, limits: BrokerLimits) -> str:
     """Return why this broker can never take a message; empty when nothing is known against it."""
     fault = topic_fault(message.topic)
     if fault:

@@ -17,7 +17,7 @@ from bindings.gateways import Connection
 from bindings.mqtt.connecting import LinkError, connector_of
 from bindings.mqtt.link import Link
 from bindings.mqtt.messages import Delivery, Version
-from bindings.mqtt.outgoing import OutMessage, fault_of, properties_of
+from bindings.mqtt.outgoing import MqttMessage, fault_of, properties_of
 from bindings.sending import Refusal, Unsettled
 from bindings.suspects import Ended, Item, Suspects
 
@@ -66,7 +66,7 @@ class MqttPublisher:
     ) -> None:
         self.close()
 
-    def send(self, messages: Sequence[OutMessage]) -> list[Refusal | None]:
+    def send(self, messages: Sequence[MqttMessage]) -> list[Refusal | None]:
         """Send messages and return once each is confirmed (None) or refused for good, in their order.
 
         Raises:
@@ -193,7 +193,7 @@ class _Sending:
     """Where the messages of some places are; ``held_up`` when the broker takes none for now."""
 
     def __init__(
-        self, messages: Sequence[OutMessage], places: Sequence[int], settled: dict[int, Refusal | None]
+        self, messages: Sequence[MqttMessage], places: Sequence[int], settled: dict[int, Refusal | None]
     ) -> None:
         self.messages = messages
         self.settled = settled

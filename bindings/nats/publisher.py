@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class OutMessage:
+class NatsMessage:
     """One message to send. ``headers`` keep order and repeats; ``id`` is the same for every attempt to send it and
     becomes ``Nats-Msg-Id`` where JetStream takes the message. ``lane`` names what it keeps its order with when the
     server ends the connection at another message.
@@ -54,13 +54,13 @@ class OutMessage:
     lane: str = ""
 
 
-def message_of(sink: str, message: Outbound) -> OutMessage:
+def message_of(sink: str, message: Outbound) -> NatsMessage:
     """Return the client's message. Its id differs between sinks and subjects, which may share a stream."""
     reply = next((part.text for part in message.parts if part.key == "reply-to"), None)
     text = "\n".join((sink, message.address, message.id))
     identity = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     headers = [(name, part.value or b"") for name, part in headers_of(message.parts)]
-    return OutMessage(message.address, message.body or b"", headers, reply or "", identity, message.lane)
+    return NatsMessage(message.address, message.body or b"", headers, reply or "", identity, message.lane)
 
 
 class NatsPublisher:
@@ -85,7 +85,7 @@ class NatsPublisher:
         self._waiting: dict[bytes, asyncio.Future[Refusal | None]] = {}
         self._suspects = Suspects(Refusal)
 
-    def send(self, messages: Sequence[OutMessage]) -> list[Refusal | None]:
+    def send(self, messages: Sequence[NatsMessage]) -> list[Refusal | None]:
         """Send messages in order and wait until each is confirmed; return a refusal, or None, for each.
 
         Those of other lanes go before one at which the server ends the connection.
@@ -124,7 +124,7 @@ class NatsPublisher:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _send(
-        self, messages: Sequence[OutMessage], places: Sequence[int], settled: dict[int, Refusal | None]
+        self, messages: Sequence[NatsMessage], places: Sequence[int], settled: dict[int, Refusal | None]
     ) -> None:
         try:
             client = await self._connected()
@@ -141,7 +141,7 @@ class NatsPublisher:
             raise (Ended(text) if ended else Unsettled(text)) from error
 
     async def _chunk(
-        self, client: RawClient, chunk: Mapping[int, OutMessage], settled: dict[int, Refusal | None]
+        self, client: RawClient, chunk: Mapping[int, NatsMessage], settled: dict[int, Refusal | None]
     ) -> None:
         commands: list[bytes] = []
         answers: dict[int, asyncio.Future[Refusal | None] | None] = {}
@@ -228,7 +228,7 @@ async def _unless_ended(client: RawClient, work: Coroutine[Any, Any, None]) -> N
         await asyncio.wait((working,))
 
 
-def _chunks(messages: Sequence[OutMessage], places: Sequence[int]) -> list[list[int]]:
+def _chunks(messages: Sequence[NatsMessage], places: Sequence[int]) -> list[list[int]]:
     chunks: list[list[int]] = []
     size = 0
     for place in places:
@@ -240,7 +240,7 @@ def _chunks(messages: Sequence[OutMessage], places: Sequence[int]) -> list[list[
     return chunks
 
 
-def _publish(message: OutMessage, reply: str, max_payload: int, *, with_id: bool) -> bytes:
+def _publish(message: NatsMessage, reply: str, max_payload: int, *, with_id: bool) -> bytes:
     """Return the command that publishes a message.
 
     Raises:

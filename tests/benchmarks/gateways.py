@@ -27,7 +27,7 @@ from proton.handlers import MessagingHandler
 from proton.reactor import Container
 
 from bindings.amqp.gateway import AmqpGateway
-from bindings.amqp.outgoing import OutMessage as AmqpMessage
+from bindings.amqp.outgoing import AmqpMessage
 from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, Gateway, Limits, RowStore, Subscription, Terms
 from bindings.http.gateway import HttpGateway, HttpSettings
@@ -35,8 +35,7 @@ from bindings.http.routing import HttpRoute
 from bindings.inbox import Inbox, InboxLimits
 from bindings.mqtt.gateway import MqttGateway
 from bindings.nats.gateway import NatsGateway
-from bindings.nats.publisher import NatsPublisher
-from bindings.nats.publisher import OutMessage as NatsMessage
+from bindings.nats.publisher import NatsMessage, NatsPublisher
 from bindings.parts import InboxRow
 from tests.benchmarks.http_load import Load, load
 from tests.benchmarks.machine import machine

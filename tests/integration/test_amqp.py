@@ -13,7 +13,7 @@ import pytest
 from proton import symbol, timestamp, ulong
 
 from bindings.amqp import codec
-from bindings.amqp.outgoing import OutMessage
+from bindings.amqp.outgoing import AmqpMessage
 from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, Subscription
 from bindings.inbox import Inbox
@@ -336,7 +336,7 @@ def test_a_broker_that_is_away_is_waited_for(host: str, says: str, inbox: Inbox)
     assert not gateway.alive
     sender = AmqpSender(Connection((uri,)), container_id="s", timeout=SECONDS)
     with pytest.raises(Unsettled, match=says):
-        sender.send([OutMessage("q.x", b"x")])
+        sender.send([AmqpMessage("q.x", b"x")])
     sender.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bindings.amqp.outgoing import OutMessage
+from bindings.amqp.outgoing import AmqpMessage
 from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, Login, Tls
 from bindings.inbox import Inbox
@@ -49,7 +49,7 @@ def test_tls_and_a_password_let_in(secure: QpidBroker, certificates: Certificate
     connection = Connection((secure.uri,), Login(USER, PASSWORD), Tls(certificates.ca))
     sender = AmqpSender(connection, container_id="s", timeout=SECONDS)
     queue = queue_name()
-    assert sender.send([OutMessage(queue, b"x")]) == [None]
+    assert sender.send([AmqpMessage(queue, b"x")]) == [None]
     sender.close()
     with running(connection, queue, inbox) as (gateway, counts):
         wait_until(lambda: counts.stored[ENDPOINT] == 1, SECONDS, lambda: f"the row; {gateway.trouble}")
@@ -75,5 +75,5 @@ def test_who_is_not_let_in_is_told(
     assert ("certificate" in told.lower()) == (fault in ("authority", "system", "host")), told
     assert ("unauthorized" in told) == (fault in ("password", "anonymous")), told
     with pytest.raises(Unsettled) as caught:
-        AmqpSender(wrong, container_id="s", timeout=SECONDS).send([OutMessage("q.x", b"x")])
+        AmqpSender(wrong, container_id="s", timeout=SECONDS).send([AmqpMessage("q.x", b"x")])
     assert PASSWORD not in f"{told}{caught.value}{caplog.text}"

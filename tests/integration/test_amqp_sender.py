@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bindings.amqp import codec
-from bindings.amqp.outgoing import OutMessage
+from bindings.amqp.outgoing import AmqpMessage
 from bindings.amqp.sender import AmqpSender
 from bindings.amqp.values import Typed
 from bindings.gateways import Connection
@@ -41,38 +41,38 @@ def test_the_sender_tells_what_became_of_each_message(broker: str) -> None:
     create_queue(broker, small, maximumQueueDepthMessages=2, overflowPolicy="REJECT")
     sender = AmqpSender(Connection((broker,)), container_id="s", timeout=SECONDS, max_in_flight=50)
     try:
-        many = [OutMessage(queue, str(each).encode(), properties={"message-id": str(each)}) for each in range(500)]
+        many = [AmqpMessage(queue, str(each).encode(), properties={"message-id": str(each)}) for each in range(500)]
         assert sender.send(many) == [None] * 500
         assert [int(str(message.id)) for message in receive_all(broker, queue, 500)] == list(range(500))
-        answers = sender.send([OutMessage(small, b"x"), OutMessage(queue, b"y"), *[OutMessage(small, b"x")] * 3])
+        answers = sender.send([AmqpMessage(small, b"x"), AmqpMessage(queue, b"y"), *[AmqpMessage(small, b"x")] * 3])
         refused = [answer for answer in answers if answer is not None]
         assert len(refused) == 2 and answers[:2] == [None, None]
         said = "the broker refuses it: amqp:resource-limit-exceeded "
         assert all(answer.reason.startswith(said) and len(answer.reason) > len(said) for answer in refused)
-        bad = OutMessage(queue, b"x", properties={"colour": "red"})
-        assert sender.send([bad, OutMessage(queue, b"z")]) == [
+        bad = AmqpMessage(queue, b"x", properties={"colour": "red"})
+        assert sender.send([bad, AmqpMessage(queue, b"z")]) == [
             Refusal("the broker refuses it: amqp:encode-error AMQP messages have no property colour"),
             None,
         ]
         with pytest.raises(Unsettled, match="node nowhere: amqp:not-found"):
-            sender.send([OutMessage("nowhere", b"x"), OutMessage(queue, b"x")])
-        assert sender.send([OutMessage(queue, b"x"), OutMessage(queue, None)]) == [None, None]
+            sender.send([AmqpMessage("nowhere", b"x"), AmqpMessage(queue, b"x")])
+        assert sender.send([AmqpMessage(queue, b"x"), AmqpMessage(queue, None)]) == [None, None]
         assert sender.send([]) == []
     finally:
         sender.close()
     with pytest.raises(Unsettled, match="closed"):
-        sender.send([OutMessage(queue, b"x")])
+        sender.send([AmqpMessage(queue, b"x")])
 
 
 def test_a_message_at_which_the_broker_ends_the_connection_is_refused() -> None:
     bodies = [b"1", TOLD, b"2", SILENT, b"3"]
     with ChoosyPeer() as peer:
         sender = AmqpSender(Connection((peer.uri,)), container_id="s", timeout=SECONDS)
-        answers = sender.send([OutMessage("q", body) for body in bodies])
+        answers = sender.send([AmqpMessage("q", body) for body in bodies])
         # What it says itself needs no other message to compare with.
-        (alone,) = sender.send([OutMessage("q", TOLD)])
+        (alone,) = sender.send([AmqpMessage("q", TOLD)])
         with pytest.raises(Unsettled, match="connection"):
-            sender.send([OutMessage("q", SILENT)])
+            sender.send([AmqpMessage("q", SILENT)])
         sender.close()
     assert [place for place, answer in enumerate(answers) if answer is not None] == [1, 3]
     assert alone is not None
@@ -82,7 +82,7 @@ def test_a_message_at_which_the_broker_ends_the_connection_is_refused() -> None:
 
 def test_what_the_sender_sends_is_what_the_gateway_takes(broker: str, inbox: Inbox) -> None:
     queue = queue_name()
-    message = OutMessage(
+    message = AmqpMessage(
         queue,
         b"\xffbody",
         "text/plain",

@@ -11,7 +11,7 @@ import pytest
 
 from bindings.gateways import Connection, Login, Tls
 from bindings.mqtt.messages import Version
-from bindings.mqtt.outgoing import OutMessage
+from bindings.mqtt.outgoing import MqttMessage
 from bindings.mqtt.publisher import MqttPublisher
 from bindings.sending import Unsettled
 from tests.support.authority import Authority
@@ -34,7 +34,7 @@ def publisher(uri: str, *, timeout: float = LIMIT_SECONDS) -> MqttPublisher:
 
 def test_every_property_is_sent(broker: Mosquitto) -> None:
     users = (("b", "1"), ("a", "ä"), ("b", ""))
-    message = OutMessage(
+    message = MqttMessage(
         "out/x",
         b"\xff",
         content_type="application/x-any",
@@ -46,7 +46,7 @@ def test_every_property_is_sent(broker: Mosquitto) -> None:
     )
     with Client(broker.uri) as client, publisher(broker.uri) as out:
         client.subscribe("out/#")
-        assert out.send([message, OutMessage("out/y", b"", qos=0), OutMessage("out/z", b"2", qos=2)]) == [None] * 3
+        assert out.send([message, MqttMessage("out/y", b"", qos=0), MqttMessage("out/z", b"2", qos=2)]) == [None] * 3
         wait_until(lambda: len(client.messages) == 3, LIMIT_SECONDS, "the messages")
     first = client.messages[0]
     assert first.properties is not None
@@ -68,7 +68,7 @@ def test_every_property_is_sent(broker: Mosquitto) -> None:
 
 def test_a_retained_message_and_an_old_client(broker: Mosquitto) -> None:
     with MqttPublisher(Connection((broker.uri,)), protocol="MQTT/3.1.1", client_id="old") as out:
-        assert out.send([OutMessage("kept", b"1", retain=True, user_properties=(("a", "b"),))]) == [None]
+        assert out.send([MqttMessage("kept", b"1", retain=True, user_properties=(("a", "b"),))]) == [None]
     with Client(broker.uri) as client:
         client.subscribe("kept")
         wait_until(lambda: client.messages, LIMIT_SECONDS, "the retained message")
@@ -80,7 +80,7 @@ def test_many_messages_keep_their_order(broker: Mosquitto) -> None:
     with Client(broker.uri) as client, publisher(broker.uri) as out:
         client.subscribe("many")
         for _ in range(2):
-            assert out.send([OutMessage("many", b"%d" % number) for number in range(2_000)]) == [None] * 2_000
+            assert out.send([MqttMessage("many", b"%d" % number) for number in range(2_000)]) == [None] * 2_000
         wait_until(lambda: len(client.messages) == 4_000, LIMIT_SECONDS, "the messages")
     assert [int(each.payload) for each in client.messages] == [*range(2_000), *range(2_000)]
 
@@ -91,18 +91,18 @@ def test_what_no_broker_takes_is_refused_and_the_rest_sent(tmp_path: Path) -> No
         publisher(broker.uri) as out,
     ):
         sent = [
-            OutMessage("a/+", b""),
-            OutMessage("", b""),
-            OutMessage("a\0", b""),
-            OutMessage("a", b"x" * 5_000),
-            OutMessage("a", b"", retain=True),
-            OutMessage("a", b"", content_type="x\0"),
-            OutMessage("a", b"", user_properties=(("x" * 70_000, ""),)),
-            OutMessage("a", b"", correlation_data=b"x" * 70_000),
-            OutMessage("a", b"", message_expiry_interval=2**32),
-            OutMessage("a", b"", payload_format=7),
-            OutMessage("a", b"", response_topic="\ud800"),
-            OutMessage("a", b"good"),
+            MqttMessage("a/+", b""),
+            MqttMessage("", b""),
+            MqttMessage("a\0", b""),
+            MqttMessage("a", b"x" * 5_000),
+            MqttMessage("a", b"", retain=True),
+            MqttMessage("a", b"", content_type="x\0"),
+            MqttMessage("a", b"", user_properties=(("x" * 70_000, ""),)),
+            MqttMessage("a", b"", correlation_data=b"x" * 70_000),
+            MqttMessage("a", b"", message_expiry_interval=2**32),
+            MqttMessage("a", b"", payload_format=7),
+            MqttMessage("a", b"", response_topic="\ud800"),
+            MqttMessage("a", b"good"),
         ]
         results = out.send(sent)
     *refused, good = results
@@ -112,7 +112,7 @@ def test_what_no_broker_takes_is_refused_and_the_rest_sent(tmp_path: Path) -> No
 
 def test_a_topic_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
     with Mosquitto(tmp_path / "m", extra=access_rules(tmp_path)) as broker, publisher(broker.uri) as out:
-        closed, opened = out.send([OutMessage("closed/x", b""), OutMessage("open/x", b"")])
+        closed, opened = out.send([MqttMessage("closed/x", b""), MqttMessage("open/x", b"")])
     assert closed is not None
     assert "Not authorized" in closed.reason
     assert opened is None
@@ -121,7 +121,7 @@ def test_a_topic_that_is_not_allowed_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", ["MQTT/5.0", "MQTT/3.1.1"])
 def test_a_message_at_which_the_broker_ends_the_connection_is_refused(broker: Mosquitto, version: Version) -> None:
     topics = ["ended/1", "ended/\x01", "ended/2", "ended/\ufffe", "ended" + 300 * "/", "ended/3"]
-    sent = [OutMessage(topic, topic.encode()) for topic in topics]
+    sent = [MqttMessage(topic, topic.encode()) for topic in topics]
     connection = Connection((broker.uri,))
     with (
         Client(broker.uri) as client,
@@ -138,7 +138,7 @@ def test_a_message_at_which_the_broker_ends_the_connection_is_refused(broker: Mo
 
 def test_a_broker_that_says_what_is_wrong_needs_no_other_message(broker: Mosquitto) -> None:
     with publisher(broker.uri) as out:
-        (refused,) = out.send([OutMessage("said/\x01", b"")])
+        (refused,) = out.send([MqttMessage("said/\x01", b"")])
     assert refused is not None
     assert "Malformed packet" in refused.reason
 
@@ -147,11 +147,11 @@ def test_a_broker_that_is_away_is_waited_for_and_then_told_of(tmp_path: Path) ->
     broker = Mosquitto(tmp_path)
     with publisher(broker.uri, timeout=0.5) as out:
         with pytest.raises(Unsettled, match=r"1 of 1 .* cannot connect"):
-            out.send([OutMessage("a", b"1")])
+            out.send([MqttMessage("a", b"1")])
 
         def sent() -> bool:
             with suppress(Unsettled):  # Half a second may be too short for a busy machine.
-                return out.send([OutMessage("a", b"1")]) == [None]
+                return out.send([MqttMessage("a", b"1")]) == [None]
             return False
 
         with broker:
@@ -165,7 +165,7 @@ def test_a_broker_that_restarts_meanwhile_loses_nothing(tmp_path: Path) -> None:
         results: list[object] = []
         with Client(broker.uri) as before:
             before.subscribe("a")
-            work = [OutMessage("a", b"%d" % number, retain=False) for number in range(10_000)]
+            work = [MqttMessage("a", b"%d" % number, retain=False) for number in range(10_000)]
             sender = threading.Thread(target=lambda: results.extend(out.send(work)))
             sender.start()
             wait_until(lambda: before.messages, LIMIT_SECONDS, "the first messages")
@@ -188,8 +188,8 @@ def test_tls_and_a_login(tmp_path: Path) -> None:
                 connection, protocol="MQTT/5.0", client_id="c", timeout=3.0 if expected else LIMIT_SECONDS
             ) as out:
                 if not expected:
-                    assert out.send([OutMessage("a", b"")]) == [None]
+                    assert out.send([MqttMessage("a", b"")]) == [None]
                     continue
                 with pytest.raises(Unsettled, match=expected) as caught:
-                    out.send([OutMessage("a", b"")])
+                    out.send([MqttMessage("a", b"")])
                 assert password not in str(caught.value)

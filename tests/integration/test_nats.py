@@ -12,7 +12,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 
 from bindings.gateways import Connection, Limits
 from bindings.nats import pulling
-from bindings.nats.publisher import NatsPublisher, OutMessage
+from bindings.nats.publisher import NatsMessage, NatsPublisher
 from bindings.protocols import BINDINGS
 from tests.support.counts import Counts
 from tests.support.natsgateway import (
@@ -111,9 +111,9 @@ def test_time_is_that_of_the_stream(server: NatsServer, sender: RawSender) -> No
 def test_cloudevents_binary_and_structured(server: NatsServer) -> None:
     store = Kept()
     attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "subject": "a%20b%C3%A9"}
-    binary = OutMessage("core.binary", b"{}", [(f"ce-{name}", value.encode()) for name, value in attributes.items()])
+    binary = NatsMessage("core.binary", b"{}", [(f"ce-{name}", value.encode()) for name, value in attributes.items()])
     event = b'{"specversion":"1.0","id":"2","source":"/s","type":"t","data":{"a": 1}}'
-    structured = OutMessage("core.structured", event, [("Content-Type", b"application/cloudevents+json")])
+    structured = NatsMessage("core.structured", event, [("Content-Type", b"application/cloudevents+json")])
     publisher = NatsPublisher(Connection((server.uri,)), name="test", timeout=10, stream=False)
     with running(server, store, core("core.>")):
         assert publisher.send([binary, structured]) == [None, None]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bindings.gateways import Connection, Limits, Login, Tls
-from bindings.nats.publisher import NatsPublisher, OutMessage
+from bindings.nats.publisher import NatsMessage, NatsPublisher
 from tests.support.counts import Counts
 from tests.support.natsgateway import SECONDS, Kept, core, made, running
 from tests.support.natskeys import accounts, certificates, key
@@ -28,7 +28,7 @@ def test_tls_with_the_right_authority_and_a_client_certificate(tmp_path: Path) -
     own = Tls(ca=trust.ca, certificate=folder / "cert.pem", key=folder / "key.pem")
     with server, running(Connection((server.uri,), tls=own), Kept(), core("a")):
         publisher = NatsPublisher(Connection((server.uri,), tls=own), name="test", timeout=10, stream=False)
-        assert publisher.send([OutMessage("a", b"1")]) == [None]
+        assert publisher.send([NatsMessage("a", b"1")]) == [None]
         publisher.close()
         assert str(server.port) in refused(Connection((server.uri,), tls=trust))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bindings.gateways import Connection, Login, Subscription
-from bindings.nats.publisher import NatsPublisher, OutMessage
+from bindings.nats.publisher import NatsMessage, NatsPublisher
 from bindings.sending import Unsettled
 from tests.support.natsgateway import SECONDS, STREAM, Kept, make_stream, natives, running, stream, with_client
 from tests.support.natsserver import NatsServer
@@ -24,15 +24,15 @@ def test_publisher_refuses_what_no_server_takes_and_sends_the_rest(tmp_path: Pat
         store = Kept()
         publisher = NatsPublisher(Connection((server.uri,)), name="test", timeout=10, stream=True)
         messages = [
-            OutMessage("js.a", b"1", [("X", b"\xff"), ("x", b"2"), ("X", b"3")], id="first"),
-            OutMessage("js.a", b"x" * 1001),
-            OutMessage("js.a", b"x" * 600),
-            OutMessage("js.*", b""),
-            OutMessage("js.a b", b""),
-            OutMessage("js.a", b"", [("X", b"a\r\nb")]),
-            OutMessage("js.a", b"x" * 990, [("X", b"y" * 10)]),
-            OutMessage("js.a", b"2", id="first"),
-            OutMessage("js.a", b"3", id="second"),
+            NatsMessage("js.a", b"1", [("X", b"\xff"), ("x", b"2"), ("X", b"3")], id="first"),
+            NatsMessage("js.a", b"x" * 1001),
+            NatsMessage("js.a", b"x" * 600),
+            NatsMessage("js.*", b""),
+            NatsMessage("js.a b", b""),
+            NatsMessage("js.a", b"", [("X", b"a\r\nb")]),
+            NatsMessage("js.a", b"x" * 990, [("X", b"y" * 10)]),
+            NatsMessage("js.a", b"2", id="first"),
+            NatsMessage("js.a", b"3", id="second"),
         ]
         verdicts = publisher.send(messages)
         assert [verdict is None for verdict in verdicts] == [
@@ -56,7 +56,7 @@ def test_a_message_at_which_the_server_ends_the_connection_is_refused(tmp_path: 
         make_stream(server)
         publisher = NatsPublisher(Connection((server.uri,)), name="test", timeout=SECONDS, stream=jetstream)
         subjects = ["js.1", f"js.{'x' * 600}", "js.2", "js.3"]
-        verdicts = publisher.send([OutMessage(subject, b"", id=subject) for subject in subjects])
+        verdicts = publisher.send([NatsMessage(subject, b"", id=subject) for subject in subjects])
         publisher.close()
     assert [place for place, verdict in enumerate(verdicts) if verdict is not None] == [1]
     assert verdicts[1] is not None
@@ -68,20 +68,20 @@ def test_publisher_asks_to_try_again_what_can_pass(tmp_path: Path) -> None:
     server = NatsServer(tmp_path / "nats")
     publisher = NatsPublisher(Connection((server.uri,)), name="test", timeout=5, stream=True)
     with pytest.raises(Unsettled, match=str(server.port)):
-        publisher.send([OutMessage("js.a")])
+        publisher.send([NatsMessage("js.a")])
     with server:
         with pytest.raises(Unsettled, match="no stream"):
-            publisher.send([OutMessage("js.a")])
+            publisher.send([NatsMessage("js.a")])
         make_stream(server, max_msgs=1, discard="new")
-        assert publisher.send([OutMessage("js.a")]) == [None]
+        assert publisher.send([NatsMessage("js.a")]) == [None]
         with pytest.raises(Unsettled, match="maximum messages"):
-            publisher.send([OutMessage("js.a")])
+            publisher.send([NatsMessage("js.a")])
         server.kill()
         with pytest.raises(Unsettled):
-            publisher.send([OutMessage("js.a")])
+            publisher.send([NatsMessage("js.a")])
         server.start()
         with_client(server, lambda client: client.jetstream().purge_stream(STREAM))
-        assert publisher.send([OutMessage("js.a")]) == [None]
+        assert publisher.send([NatsMessage("js.a")]) == [None]
     publisher.close()
 
 
@@ -93,8 +93,8 @@ def test_core_publisher_is_told_of_a_forbidden_subject_and_keeps_replies(tmp_pat
         store = Kept()
         with running(connection, store, Subscription("/endpoints/core", "open")):
             with pytest.raises(Unsettled, match="shut"):
-                publisher.send([OutMessage("open", b"1"), OutMessage("shut", b"2")])
-            assert publisher.send([OutMessage("open", b"3", reply="answers")]) == [None]
+                publisher.send([NatsMessage("open", b"1"), NatsMessage("shut", b"2")])
+            assert publisher.send([NatsMessage("open", b"3", reply="answers")]) == [None]
             arrived(store, 2)
         publisher.close()
     assert natives(store.rows)[-1] == {"subject": "open", "reply-to": "answers"}

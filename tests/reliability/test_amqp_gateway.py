@@ -17,7 +17,7 @@ import pytest
 
 from bindings.amqp.gateway import AmqpGateway
 from bindings.amqp.holding import EAGER
-from bindings.amqp.outgoing import OutMessage
+from bindings.amqp.outgoing import AmqpMessage
 from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection, Limits, Subscription, Terms
 from bindings.inbox import Inbox
@@ -65,13 +65,13 @@ def send(uri: str, queue: str, first: int, last: int) -> None:
     sender = AmqpSender(Connection((uri,)), container_id="load", timeout=SECONDS)
     try:
         for start in range(first, last, CHUNK):
-            messages = [OutMessage(queue, str(each).encode()) for each in range(start, min(start + CHUNK, last))]
+            messages = [AmqpMessage(queue, str(each).encode()) for each in range(start, min(start + CHUNK, last))]
             wait_until(partial(_sent, sender, messages), SECONDS, "a chunk to be taken")
     finally:
         sender.close()
 
 
-def _sent(sender: AmqpSender, messages: list[OutMessage]) -> bool:
+def _sent(sender: AmqpSender, messages: list[AmqpMessage]) -> bool:
     try:
         return sender.send(messages) == [None] * len(messages)
     except Unsettled:

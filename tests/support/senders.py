@@ -18,7 +18,7 @@ from nats.aio.client import Client as NatsClient
 from nats.js.errors import Error as StreamError
 from paho.mqtt.client import MQTTMessageInfo
 
-from bindings.amqp.outgoing import OutMessage
+from bindings.amqp.outgoing import AmqpMessage
 from bindings.amqp.sender import AmqpSender
 from bindings.gateways import Connection
 from bindings.sending import Unsettled
@@ -168,9 +168,9 @@ class AmqpEventSender(Sender):
             return set()
         return {number for number, refusal in zip(numbers, answers, strict=True) if refusal is None}
 
-    def _message(self, number: int) -> OutMessage:
+    def _message(self, number: int) -> AmqpMessage:
         properties = {f"cloudEvents:{name}": text for name, text in attributes(self.protocol, number).items()}
-        return OutMessage(self._node, b"%d" % number, application_properties=properties)
+        return AmqpMessage(self._node, b"%d" % number, application_properties=properties)
 
     def close(self) -> None:
         self._sender.close()

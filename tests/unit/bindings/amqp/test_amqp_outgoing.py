@@ -10,7 +10,7 @@ import proton
 import pytest
 
 from bindings.amqp import codec
-from bindings.amqp.outgoing import EncodingError, OutMessage, encode
+from bindings.amqp.outgoing import AmqpMessage, EncodingError, encode
 from bindings.amqp.sections import decode
 from bindings.amqp.values import Typed
 
@@ -22,7 +22,7 @@ def test_proton_reads_what_we_encode() -> None:
     message = proton.Message()
     message.decode(
         encode(
-            OutMessage(
+            AmqpMessage(
                 "node",
                 b"\xffbody",
                 "application/json",
@@ -68,7 +68,7 @@ def test_proton_reads_what_we_encode() -> None:
     ],
 )
 def test_every_type_goes_out_and_comes_back(typed: Typed, form: Any) -> None:
-    message = decode(encode(OutMessage("node", b"", application_properties={"p": typed})))
+    message = decode(encode(AmqpMessage("node", b"", application_properties={"p": typed})))
     native = codec.native(message.parts)
     assert native["application-properties"]["p"] == form
     obvious = ("boolean", "long", "double", "binary", "string")
@@ -77,7 +77,7 @@ def test_every_type_goes_out_and_comes_back(typed: Typed, form: Any) -> None:
 
 
 def test_no_body_and_no_properties() -> None:
-    message = decode(encode(OutMessage("node", header={"durable": False})))
+    message = decode(encode(AmqpMessage("node", header={"durable": False})))
     assert message.body is None
     assert codec.native(message.parts) == {"header": {"durable": False}, "types": {"body": "null"}}
 
@@ -85,18 +85,18 @@ def test_no_body_and_no_properties() -> None:
 @pytest.mark.parametrize(
     ("message", "says"),
     [
-        (OutMessage("n", properties={"colour": "red"}), "no property colour"),
-        (OutMessage("n", application_properties={"p": 2**63}), "no long"),
-        (OutMessage("n", application_properties={"p": Typed("ubyte", 256)}), "p: '256' is no ubyte"),
-        (OutMessage("n", application_properties={"p": Typed("uint", "x")}), "is no uint"),
-        (OutMessage("n", application_properties={"p": Typed("symbol", "ä")}), "a symbol is ASCII"),
-        (OutMessage("n", application_properties={"p": Typed("colour", "x")}), "no value of type colour"),
-        (OutMessage("n", application_properties={"p": Typed("uuid", "x")}), "is no uuid"),
-        (OutMessage("n", application_properties={"p": object()}), "no type for a object"),
-        (OutMessage("n", content_type="tëxt"), "properties.content-type: a symbol is ASCII"),
-        (OutMessage("n", application_properties={"p": "\ud800"}), "cannot be encoded"),
+        (AmqpMessage("n", properties={"colour": "red"}), "no property colour"),
+        (AmqpMessage("n", application_properties={"p": 2**63}), "no long"),
+        (AmqpMessage("n", application_properties={"p": Typed("ubyte", 256)}), "p: '256' is no ubyte"),
+        (AmqpMessage("n", application_properties={"p": Typed("uint", "x")}), "is no uint"),
+        (AmqpMessage("n", application_properties={"p": Typed("symbol", "ä")}), "a symbol is ASCII"),
+        (AmqpMessage("n", application_properties={"p": Typed("colour", "x")}), "no value of type colour"),
+        (AmqpMessage("n", application_properties={"p": Typed("uuid", "x")}), "is no uuid"),
+        (AmqpMessage("n", application_properties={"p": object()}), "no type for a object"),
+        (AmqpMessage("n", content_type="tëxt"), "properties.content-type: a symbol is ASCII"),
+        (AmqpMessage("n", application_properties={"p": "\ud800"}), "cannot be encoded"),
     ],
 )
-def test_what_cannot_be_sent_says_where(message: OutMessage, says: str) -> None:
+def test_what_cannot_be_sent_says_where(message: AmqpMessage, says: str) -> None:
     with pytest.raises(EncodingError, match=says):
         encode(message)
