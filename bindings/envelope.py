@@ -208,11 +208,6 @@ def core_faults(attributes: Mapping[str, str], known: list[str]) -> list[str]:
     return faults
 
 
-def native_parts(parts: Parts, rule: AttributeRule) -> list[Part]:
-    """Return the parts that are no CloudEvents attributes, in order: what a sink passes on beside the event."""
-    return [part for part in parts if attribute_name(part.key, rule) is None]
-
-
 def _structured(body: bytes | None, content_type: str | None) -> Envelope:
     try:
         event: Event = decode_event(body)

@@ -3,7 +3,6 @@
 CatalogError
 ├── DocumentError    a document that cannot be fetched, parsed, or is too large
 ├── TemplateError    an expansion that lacks a context value
-├── ValueTypeError   a value that is not of its declared type
 └── RecordError      a JSON text that is not a native record
 """
 
@@ -37,10 +36,6 @@ class TemplateError(CatalogError):
         super().__init__(f"template {template!r} lacks a value for {', '.join(missing)}")
         self.template = template
         self.missing = missing
-
-
-class ValueTypeError(CatalogError):
-    """A value that is not valid for its property type."""
 
 
 class RecordError(CatalogError):

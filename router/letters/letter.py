@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -47,10 +47,6 @@ class Letter:
         """Return the native record that the letter holds, with the arrival and position it had."""
         time = None if self.received is None else instant(self.received)
         return Record(self.protocol, self.native, self.body, self.endpoint, time, self.position)
-
-    def from_sink(self, sink: str) -> Letter:
-        """Return the letter as read from another sink."""
-        return replace(self, sink=sink)
 
 
 def parse_native(text: str | None) -> dict[str, Any]:

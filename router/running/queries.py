@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 RESTART_FIRST: Final = 1.0
 RESTART_MOST: Final = 60.0
-COMMIT_SECONDS: Final = 30.0
 _log = get_logger()
 
 

@@ -99,7 +99,12 @@ class NameTemplate(Template):
     """The template of a Kafka topic or a file name."""
 
     def expand(self, values: Mapping[str, str], *, escape: Escape = "_", limit: int = KAFKA_LIMIT) -> str:
-        """Make the name for *values*; see :func:`expand_name`."""
+        """Make the name for *values*, the same one for the same values.
+
+        Every value is escaped to ``[A-Za-z0-9._-]``; one that is missing or empty becomes the variable's default, else
+        ``_``, so that every record has a destination. The name is never empty, ``.`` or ``..``; a longer one than
+        *limit* is cut and ends in a digest of the whole, so that distinct names stay distinct.
+        """
         return _capped(_dotless(self.filled(values, lambda value: escape_value(value, escape)), escape), limit)
 
 
@@ -142,26 +147,6 @@ def parse_name(template: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> Nam
     if not any(parts):
         raise NameTemplateError("a name template must not be empty")
     return NameTemplate(template, parts, defaults)
-
-
-def expand_name(
-    template: str,
-    values: Mapping[str, str],
-    *,
-    escape: Escape = "_",
-    limit: int = KAFKA_LIMIT,
-    allowed: tuple[str, ...] = EVENT_VARIABLES,
-) -> str:
-    """Make a destination name from *template*, the same one for the same values.
-
-    Every value is escaped to ``[A-Za-z0-9._-]``; one that is missing or empty becomes the variable's default, else
-    ``_``, so that every record has a destination. The name is never empty, ``.`` or ``..``; a longer one than *limit*
-    is cut and ends in a digest of the whole, so that distinct names stay distinct.
-
-    Raises:
-        NameTemplateError: as :func:`parse_name`.
-    """
-    return parse_name(template, allowed).expand(values, escape=escape, limit=limit)
 
 
 def event_values(

@@ -48,7 +48,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """One line of a letter's history. ``what`` is ``failed``, ``replayed``, ``parked`` or ``unparked``.
+    """One line of a letter's history. ``what`` is ``failed``, ``replayed`` or ``parked``.
 
     ``replay`` is the number of the replay batch, None for what was no part of one.
     """
@@ -156,11 +156,20 @@ class LetterLedger:
 
     def park(self, ids: Iterable[str], when: datetime | None = None) -> int:
         """Park those of the letters that are open; return how many were."""
-        return self._move(ids, "open", "parked", "parked", when)
-
-    def unpark(self, ids: Iterable[str], when: datetime | None = None) -> int:
-        """Open those of the letters that are parked, attempts as they are; return how many were."""
-        return self._move(ids, "parked", "open", "unparked", when)
+        at = instant(when or datetime.now(UTC))
+        with self._writing() as database:
+            wanted = list(dict.fromkeys(ids))
+            known = self.standing(wanted)
+            parked = [letter for letter in wanted if known[letter] == "open"]
+            database.executemany(
+                "INSERT INTO letters VALUES (?, 'parked', 0, '', '', ?) "
+                "ON CONFLICT DO UPDATE SET standing = excluded.standing, changed = excluded.changed",
+                [(letter, at) for letter in parked],
+            )
+            database.executemany(
+                "INSERT INTO history VALUES (?, ?, 'parked', NULL, '', '')", [(letter, at) for letter in parked]
+            )
+        return len(parked)
 
     def forget(self, ids: Iterable[str]) -> None:
         """Remove what is known of letters that are no more; they hold up nothing any more."""
@@ -246,22 +255,6 @@ class LetterLedger:
             ) from holder
         with lock:
             yield
-
-    def _move(self, ids: Iterable[str], old: Standing, new: Standing, what: str, when: datetime | None) -> int:
-        at = instant(when or datetime.now(UTC))
-        with self._writing() as database:
-            wanted = list(dict.fromkeys(ids))
-            known = self.standing(wanted)
-            moved = [letter for letter in wanted if known[letter] == old]
-            database.executemany(
-                "INSERT INTO letters VALUES (?, ?, 0, '', '', ?) "
-                "ON CONFLICT DO UPDATE SET standing = excluded.standing, changed = excluded.changed",
-                [(letter, new, at) for letter in moved],
-            )
-            database.executemany(
-                "INSERT INTO history VALUES (?, ?, ?, NULL, '', '')", [(letter, at, what) for letter in moved]
-            )
-        return len(moved)
 
     def _writing(self) -> contextlib.AbstractContextManager[sqlite3.Connection]:
         """One transaction: committed at the end of the block, undone by any error in it."""

@@ -32,7 +32,6 @@ BATCH_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 
 BYTES_BUCKETS: Final = tuple(2.0**power for power in range(16, 33, 2))
 """64 KiB to 4 GiB."""
 
-SinkResult = Literal["ok", "error", "rejected"]
 BatchFault = Literal["error", "worker", "time", "overdue"]
 ReloadResult = Literal["accepted", "refused", "unchanged"]
 _SINK_RESULTS: Final = ("ok", "error", "rejected")

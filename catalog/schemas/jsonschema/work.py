@@ -32,7 +32,6 @@ _BELOW: Final = (
     *("propertyNames", "items", "contentSchema"),
 )
 _BELOW_LISTS: Final = ("items", "prefixItems")
-_HOLDERS: Final = ("definitions", "$defs")
 _COUNTED: Final = re.compile(r"\{\d*,?(\d*)")
 _BACKTRACKING: Final = ("(?=", "(?!", "(?<", "\\1", "\\2", "\\3", "\\4", "\\5", "\\6", "\\7", "\\8", "\\9", "\\k")
 _COSTS: Final = {"multipleOf": 2_000, "uniqueItems": 200, "unevaluatedProperties": 50, "unevaluatedItems": 50}

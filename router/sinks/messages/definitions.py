@@ -112,17 +112,6 @@ class EndpointComposer:
         definitions = [each.definition for each in self._candidates]
         self._conformance = Conformance(catalog, endpoint, binding, definitions, uncarried)
 
-    def compose_one(self, event: Event) -> Outbound:
-        """Return the message for one event.
-
-        Raises:
-            NotTaken: there can be none, as :meth:`shapes` says.
-        """
-        (made,) = self.compose([event])
-        if isinstance(made, NotTaken):
-            raise made
-        return made
-
     def compose(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
         """Return the message for each event, held against the definition that it was made by.
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bindings.envelope import ATTRIBUTE_NAME, native_parts
+from bindings.envelope import ATTRIBUTE_NAME
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
 
@@ -39,12 +39,6 @@ def test_envelope(case: dict[str, Any]) -> None:
 
 def test_every_protocol_has_cases() -> None:
     assert {case["protocol"] for case in CASES} == set(BINDINGS)
-
-
-def test_what_is_no_attribute_is_passed_on_in_order() -> None:
-    kept = [Part("headers.x", b"1"), Part("topic", b"t"), Part("headers.x", b"\xff"), Part("headers.CE_id", b"2")]
-    parts = [kept[0], Part("headers.ce_id", b"1"), *kept[1:], Part("headers.ce_Bad", b"3")]
-    assert native_parts(parts, BINDINGS["KAFKA"].rule) == kept
 
 
 KEYS = (

@@ -48,7 +48,7 @@ def test_the_points_of_the_tests_are_seen() -> None:
         ("router.state.state:Gone.pin", "there is no Gone.pin"),
         ("router.state.gone:State.pin", "No module named"),
         ("router.batches.plans:PlanHolder.active", "property, no function"),
-        ("router.running.queries:COMMIT_SECONDS", "float, no function"),
+        ("router.running.queries:RESTART_FIRST", "float, no function"),
         ("router.watching.batches:_Jobs._stage", "staticmethod, no function"),
     ],
 )

@@ -24,9 +24,9 @@ from catalog.protocols.channel_options import ROLES, ChannelOption, Role, channe
 from router.errors import ConfigError
 from router.intake.gateways import BrokerConnection, connections_of
 from router.settings import AmqpSink, MqttSink, settings_from_dict
-from router.sinks.messages.definitions import EndpointComposer
 from router.sinks.messages.events import Event
 from router.sources.sources import Source, sources_of
+from tests.support.composing import OneByOne
 
 KINDS: Final[Mapping[str, str]] = {
     "MQTT/5.0": "mqtt",
@@ -124,7 +124,7 @@ def sent(protocol: str, options: Mapping[str, Any]) -> object:
     catalog, endpoint = endpoint_of(protocol, "producer", options)
     attributes = {"specversion": "1.0", "id": "1", "source": "/s", "type": "T"}
     event = Event(attributes, b"{}", "/m", "/endpoints/in", "e", "t-0-1", {})
-    made = EndpointComposer(catalog, endpoint, BINDINGS[protocol]).compose_one(event)
+    made = OneByOne(catalog, endpoint, BINDINGS[protocol]).compose_one(event)
     if kind == "mqtt":
         connection = MqttSink(type="mqtt", endpoint=endpoint.xid).connection("s", endpoint)
         terms = connector_of(connection, protocol, "c", clean=True).terms

@@ -21,7 +21,7 @@ from catalog.record import parse_record
 from router.errors import ConfigError
 from router.matching.records import RecordMatcher
 from router.settings import REASONS
-from router.settings.names import event_values, expand_name
+from router.settings.names import event_values, parse_name
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
 from tests.support.judging import judged, kafka_rows, plan_of
 
@@ -107,7 +107,7 @@ def expected(settings: Mapping[str, Any], told: dict[str, Any]) -> dict[str, Any
     if missed:
         again = expected(settings, {"reason": "sink-rejected"})
         return {**again, "missed": missed}
-    topics = {f"topic_{name}": expand_name(settings["sinks"][name]["topic"], values) for name in route["to"]}
+    topics = {f"topic_{name}": parse_name(settings["sinks"][name]["topic"]).expand(values) for name in route["to"]}
     return {"route": number, "reason": None, **topics}
 
 

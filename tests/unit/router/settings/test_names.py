@@ -15,7 +15,6 @@ from router.settings.names import (
     dead_letter_values,
     escape_value,
     event_values,
-    expand_name,
     parse_name,
 )
 
@@ -54,7 +53,7 @@ def test_distinct_values_stay_distinct(escape: Escape, one: str, other: str) -> 
 def test_names_are_always_legal(group: str, context: str) -> None:
     values = {"messagegroup": group, "context.x": context}
     for template in ("{messagegroup}", "{messagegroup}{context.x}", "e.{context.x}"):
-        name = expand_name(template, values)
+        name = parse_name(template).expand(values)
         assert SAFE.fullmatch(name)
         assert name not in (".", "..")
         assert len(name) <= 249
@@ -63,7 +62,7 @@ def test_names_are_always_legal(group: str, context: str) -> None:
 def test_values_of_an_event() -> None:
     values = event_values("/messagegroups/Contoso.Sensors/messages/M", "/endpoints/E", "T", {"plant": "7"})
     template = "{messagegroup}.{messageid}.{endpointid}.{type}.{context.plant}.{context.none}"
-    assert expand_name(template, values) == "Contoso.Sensors.M.E.T.7._"
+    assert parse_name(template).expand(values) == "Contoso.Sensors.M.E.T.7._"
     assert parse_name(template).variables[-1] == "context.none"
     assert event_values("/endpoints/E/messages/M", "/endpoints/E", "T", {})["messagegroup"] == "E"
     assert event_values("", "", "", {})["messagegroup"] == ""
@@ -72,8 +71,8 @@ def test_values_of_an_event() -> None:
 def test_values_of_the_event_itself() -> None:
     told = {"type": "T", "source": "/a/b", "ext": "e", "subject": ""}
     values = event_values("/messagegroups/G/messages/M", "/endpoints/E", "", {}, told)
-    assert expand_name("{type}.{source}.{attributes.ext}.{attributes.type}", values) == "T._2Fa_2Fb.e.T"
-    assert expand_name("{subject}.{attributes.none}", values) == "_._"
+    assert parse_name("{type}.{source}.{attributes.ext}.{attributes.type}").expand(values) == "T._2Fa_2Fb.e.T"
+    assert parse_name("{subject}.{attributes.none}").expand(values) == "_._"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_what_is_missing_has_a_default_or_a_placeholder(
         with pytest.raises(NameTemplateError, match=r"no default after \{context.plant\|"):
             parse_name(template)
         return
-    assert expand_name(template, values) == name
+    assert parse_name(template).expand(values) == name
     assert parse_name(template).missing(values) == missing
 
 
@@ -105,7 +104,7 @@ def test_what_is_not_known_yet_stays_as_it_was_written() -> None:
 
 
 def test_long_names_end_in_a_digest() -> None:
-    one, other = (expand_name("{type}", {"type": "x" * 300 + end}) for end in "ab")
+    one, other = (parse_name("{type}").expand({"type": "x" * 300 + end}) for end in "ab")
     assert len(one) == len(other) == 249
     assert one != other
 
@@ -129,6 +128,6 @@ def test_bad_templates(template: str, fault: str) -> None:
 
 def test_dead_letters_have_no_definition() -> None:
     values = dead_letter_values("/endpoints/E", "no-match")
-    assert expand_name("dead.{endpointid}.{reason}", values, allowed=DEAD_LETTER_VARIABLES) == "dead.E.no-match"
+    assert parse_name("dead.{endpointid}.{reason}", DEAD_LETTER_VARIABLES).expand(values) == "dead.E.no-match"
     with pytest.raises(NameTemplateError, match=r"unknown \{messagegroup\}, \{context\.x\}"):
         parse_name("{messagegroup}{context.x}", DEAD_LETTER_VARIABLES)

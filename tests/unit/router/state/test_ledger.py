@@ -45,9 +45,8 @@ def test_parking_moves_open_letters_only(tmp_path: Path) -> None:
         assert ledger.standing(["done", "new"]) == {"done": "replayed", "new": "parked"}
         ledger.attempted([("new", "no-match", "x")], WHEN)
         assert ledger.entries(["new"])["new"].standing == "parked"
-        assert ledger.unpark(["done", "new", "other"]) == 1
         assert ledger.entries(["new"])["new"].attempts == 1
-        assert [each.what for each in ledger.history("new")] == ["parked", "failed", "unparked"]
+        assert [each.what for each in ledger.history("new")] == ["parked", "failed"]
 
 
 def test_many_ids_at_once_and_forgetting(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from bindings.amqp.sections import decode
 from bindings.protocols import BINDINGS
 from catalog.load import load
 from router.commands.emit.producer import Producer, check_matches
-from router.sinks.messages.definitions import EndpointComposer
 from router.sinks.messages.events import Event
+from tests.support.composing import OneByOne
 
 MESSAGE = "/messagegroups/G/messages/T"
 ANNOTATIONS = {"x-a": {"type": "symbol", "value": "north"}, "x-n": {"type": "int", "value": 5}}
@@ -103,7 +103,7 @@ def catalog(tmp_path: Path, options: dict[str, Any]) -> Any:
 
 def sent(tmp_path: Path, options: dict[str, Any]) -> dict[str, Any]:
     found = catalog(tmp_path, options)
-    shaping = EndpointComposer(found, found.endpoints["/endpoints/out"], BINDINGS["AMQP/1.0"], lineage=False)
+    shaping = OneByOne(found, found.endpoints["/endpoints/out"], BINDINGS["AMQP/1.0"], lineage=False)
     return BINDINGS["AMQP/1.0"].native(decode(encode(message_of(shaping.compose_one(EVENT)))).parts)
 
 

@@ -14,11 +14,11 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.errors import SinkError
 from router.settings import NatsSink, load_settings
-from router.sinks.messages.definitions import EndpointComposer
 from router.sinks.messages.events import Event, NotTaken
 from router.sinks.messages.opening import composer_of
 from router.sinks.messages.passing import HeaderPassing
 from router.sinks.opening import check_endpoints
+from tests.support.composing import OneByOne
 
 NAMED = {"specversion": "1.0", "id": "1", "source": "/plants/p1", "type": "T"}
 
@@ -34,10 +34,10 @@ def catalog(tmp_path: Path, endpoint: dict[str, Any], **messages: Any) -> Catalo
     return load([tmp_path / "c.json"])
 
 
-def composer(found: Catalog, **options: Any) -> EndpointComposer:
+def composer(found: Catalog, **options: Any) -> OneByOne:
     endpoint = found.endpoints["/endpoints/out"]
     protocol = endpoint.protocol or ""
-    return EndpointComposer(found, endpoint, BINDINGS[protocol], **options)
+    return OneByOne(found, endpoint, BINDINGS[protocol], **options)
 
 
 def event(context: dict[str, str] | None = None, message: str = "/m", **attributes: str) -> Event:
