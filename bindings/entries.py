@@ -40,6 +40,11 @@ class Entries:
         """Per entry, the place of its name among the distinct ones."""
         self._numbers = {name: number for number, name in enumerate(self.names)}
 
+    @property
+    def offsets(self) -> Int:
+        """Per row, where its entries begin, and then where the last row's end."""
+        return np.searchsorted(self.owners, np.arange(self.rows + 1))
+
     def named(self, condition: Callable[[str], object]) -> Int:
         """Return the entries whose names meet a condition, ascending."""
         flags = np.fromiter((bool(condition(name)) for name in self.names), bool, len(self.names))

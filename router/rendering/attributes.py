@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.entries import Bool, Entries, Int
 from bindings.envelope import ATTRIBUTE_NAME, DATA, EVENT_MEDIA, AttributeRule, attribute_name, header_text
 from bindings.kafka.codec import RULE
 from bindings.protocols import BINDINGS, binding_of
 from catalog.values import media_type_of
-from router.rendering.entries import Entries, entries_of
 from router.rendering.exact import Source, attribute_of
-from router.rendering.texts import Bool, Int, as_text, replaced
+from router.rendering.texts import as_text, replaced, rows_of
 
 CONTENT_TYPE: Final = "datacontenttype"
 _VERSION: Final = "specversion"
@@ -51,6 +51,29 @@ class Attributes:
         return entries
 
 
+@dataclass(frozen=True, slots=True)
+class _Carriers:
+    """Entries that may carry attributes: ``numbers`` name each row's rule, *prefix* stands before names in part keys.
+
+    ``kinds`` are those of parts (:mod:`bindings.parts`), None where all values are texts.
+    """
+
+    entries: Entries
+    rules: Sequence[AttributeRule]
+    numbers: Int
+    prefix: str
+    kinds: pa.StringArray | None = None
+
+    def unusual(self, kept: Int, values: pa.BinaryArray) -> Bool:
+        """Return which of the entries *kept* are of a kind of their own, or may be: ``NaN`` where values are typed."""
+        unusual = np.zeros(len(kept), bool)
+        if self.kinds is not None and self.kinds.null_count < len(self.kinds):
+            unusual |= self.kinds.is_valid().to_numpy(zero_copy_only=False)[kept]
+        if any(rule.typed for rule in self.rules):
+            unusual |= pc.is_in(values, _NO_NUMBERS).to_numpy(zero_copy_only=False)
+        return unusual
+
+
 def attributes_of_rows(kind: Source, raw: pa.StructArray, given: pa.ListArray, place: pa.Int32Array) -> Attributes:
     """Return the attributes of routed rows; for what the arrays are see :func:`router.rendering.events.event_columns`.
 
@@ -61,8 +84,8 @@ def attributes_of_rows(kind: Source, raw: pa.StructArray, given: pa.ListArray, p
         return _given(given)
     alone = place.is_null().to_numpy(zero_copy_only=False)
     if kind == "kafka":
-        entries, rules = entries_of(pc.struct_field(raw, "headers")), [RULE]
-        carried = _carried(entries, rules, np.zeros(len(raw), np.int64), own & alone, "headers.")
+        entries = Entries(pc.struct_field(raw, "headers"))
+        carried = _carried(_Carriers(entries, [RULE], np.zeros(len(raw), np.int64), "headers."), own & alone)
     else:
         carried = _carried_by_parts(raw, own & alone)
     carried.odd[own & ~alone] = True
@@ -71,11 +94,11 @@ def attributes_of_rows(kind: Source, raw: pa.StructArray, given: pa.ListArray, p
 
 def _given(lists: pa.ListArray) -> Attributes:
     """Return attributes that stand as headers of Kafka's binary mode."""
-    entries = entries_of(lists)
+    entries = Entries(lists)
     names, codes = _numbered([attribute_of(name) for name in entries.names])
     texts, _ = as_text(entries.values)
     attributes = Attributes(
-        entries.rows, entries.owners, names, np.append(codes, _ODD)[entries.codes], texts, np.zeros(entries.rows, bool)
+        entries.rows, entries.owners, names, codes[entries.codes], texts, np.zeros(entries.rows, bool)
     )
     return _sound(attributes, texts.is_null().to_numpy(zero_copy_only=False))
 
@@ -85,36 +108,36 @@ def _carried_by_parts(raw: pa.StructArray, mine: Bool) -> Attributes:
     bindings = [binding_of(name) or BINDINGS["HTTP"] for name in protocols.dictionary.to_pylist()]
     numbers = protocols.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     has_headers = np.array([binding.binary for binding in bindings], bool)[numbers]
-    entries = entries_of(pc.struct_field(raw, "properties"))
-    return _carried(entries, [binding.rule for binding in bindings], numbers, mine & has_headers, "")
+    lists = pc.struct_field(raw, "properties")
+    rules, kinds = [binding.rule for binding in bindings], lists.flatten().field("type")
+    return _carried(_Carriers(Entries(lists), rules, numbers, "", kinds), mine & has_headers)
 
 
-def _carried(entries: Entries, rules: Sequence[AttributeRule], numbers: Int, mine: Bool, prefix: str) -> Attributes:
-    """Return the attributes of binary mode, as :meth:`bindings.protocols.Binding.envelope` says without a body.
-
-    *numbers* name each row's rule; *mine* are the rows to be read; *prefix* stands before the names in part keys.
-    """
-    names, table = _numbered([_attribute(f"{prefix}{name}", rule) for rule in rules for name in entries.names])
-    # One more column, which entries without a name fall into.
-    codes = np.full((len(rules), len(entries.names) + 1), _ODD)
-    codes[:, :-1] = table.reshape(len(rules), -1)
-    media = np.zeros(codes.shape, bool)
-    media[:, :-1] = [[_is_media(f"{prefix}{name}", rule) for name in entries.names] for rule in rules]
-    owners = entries.owners
-    found = codes[numbers[owners], entries.codes]
+def _carried(carriers: _Carriers, mine: Bool) -> Attributes:
+    """Return the attributes of binary mode in rows that are *mine*, as ``Binding.envelope`` has them without a body."""
+    entries, rules, numbers = carriers.entries, carriers.rules, carriers.numbers
+    keys = [f"{carriers.prefix}{name}" for name in entries.names]
+    names, table = _numbered([_attribute(key, rule) for rule in rules for key in keys])
+    codes = table.reshape(len(rules), len(keys))
+    media = np.array([_is_media(key, rule) for rule in rules for key in keys], bool).reshape(codes.shape)
+    rule_of = numbers[entries.owners]
+    found = codes[rule_of, entries.codes]
     # A header without a value counts as absent.
-    kept = np.flatnonzero((found != _NONE) & mine[owners] & entries.values.is_valid().to_numpy(zero_copy_only=False))
-    last = media[numbers[owners[kept]], entries.codes[kept]]
-    order = np.argsort(owners[kept] * 2 + last, kind="stable")
+    there = entries.values.is_valid().to_numpy(zero_copy_only=False)
+    kept = np.flatnonzero((found != _NONE) & mine[entries.owners] & there)
+    last = media[rule_of[kept], entries.codes[kept]]
+    order = np.argsort(entries.owners[kept] * 2 + last, kind="stable")
     kept, last = kept[order], last[order]
-    values = entries.values.take(pa.array(kept))
+    values = rows_of(entries.values, kept) if (order[:-1] < order[1:]).all() else entries.values.take(pa.array(kept))
     texts, _ = as_text(values)
-    attributes = Attributes(entries.rows, owners[kept], names, found[kept], texts, np.zeros(entries.rows, bool))
-    doubtful = texts.is_null().to_numpy(zero_copy_only=False) | _unusual_kinds(entries, rules, numbers, kept, values)
+    doubtful = texts.is_null().to_numpy(zero_copy_only=False) | carriers.unusual(kept, values)
     doubtful[last] |= _event_media(texts.filter(pa.array(last)))
-    encoded = np.array([rule.encoded for rule in rules])[numbers[owners[kept]]] & ~last
-    attributes = _decoded(attributes, encoded, doubtful)
-    return _events_only(_sound(attributes, doubtful))
+    encoded = np.array([rule.encoded for rule in rules], bool)[rule_of[kept]] & ~last
+    texts = _decoded(texts, encoded, doubtful)
+    odd = np.zeros(entries.rows, bool)
+    return _events_only(
+        _sound(Attributes(entries.rows, entries.owners[kept], names, found[kept], texts, odd), doubtful)
+    )
 
 
 def _attribute(key: str, rule: AttributeRule) -> str | int:
@@ -140,18 +163,6 @@ def _numbered(attributes: Sequence[str | int]) -> tuple[tuple[str, ...], Int]:
     return tuple(places), np.array(codes, np.int64)
 
 
-def _unusual_kinds(
-    entries: Entries, rules: Sequence[AttributeRule], numbers: Int, kept: Int, values: pa.BinaryArray
-) -> Bool:
-    """Return which values are of a kind of their own, or may be: where values are typed, ``NaN`` may be a number."""
-    unusual = np.zeros(len(kept), bool)
-    if entries.kinds is not None:
-        unusual = entries.kinds.is_valid().to_numpy(zero_copy_only=False)[kept]
-    if any(rule.typed for rule in rules):
-        unusual = unusual | pc.is_in(values, _NO_NUMBERS).to_numpy(zero_copy_only=False)
-    return unusual
-
-
 def _event_media(texts: pa.StringArray) -> Bool:
     """Return which content types are of whole events, whose attributes are in the body."""
     distinct = texts.dictionary_encode()
@@ -162,23 +173,15 @@ def _event_media(texts: pa.StringArray) -> Bool:
     return found
 
 
-def _decoded(attributes: Attributes, encoded: Bool, doubtful: Bool) -> Attributes:
-    """Return the attributes with header values decoded, but for those that the marks of an encoding are not in."""
+def _decoded(texts: pa.StringArray, encoded: Bool, doubtful: Bool) -> pa.StringArray:
+    """Return header values decoded, of which most have none of the marks of an encoding."""
     if not encoded.any():
-        return attributes
-    texts = attributes.texts
+        return texts
     marked = pc.or_(pc.match_substring(texts, "%"), pc.starts_with(texts, '"'))
     at = np.flatnonzero(encoded & pc.fill_null(marked, False).to_numpy(zero_copy_only=False))
     plain = [header_text(text) for text in texts.take(pa.array(at)).to_pylist()]
     doubtful[at] |= np.array([text is None for text in plain], bool)
-    return Attributes(
-        attributes.rows,
-        attributes.owners,
-        attributes.names,
-        attributes.codes,
-        replaced(texts, at, pa.array(plain, pa.string())),
-        attributes.odd,
-    )
+    return replaced(texts, at, pa.array(plain, pa.string()))
 
 
 def _sound(attributes: Attributes, doubtful: Bool) -> Attributes:

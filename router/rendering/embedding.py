@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from bindings.entries import Bool, Int
 from bindings.events import data_member
 from catalog.record import MAX_DEPTH
-from router.rendering.texts import NONE_OF_THEM, Bool, Bytes, Int, as_text, data_of, owners_of, rows_of, together
+from router.rendering.texts import NONE_OF_THEM, Bytes, as_text, data_of, owners_of, rows_of, together
 
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _QUOTE, _BACKSLASH, _COLON, _OPEN, _CLOSE, _LIST = (ord(each) for each in '"\\:{}[')

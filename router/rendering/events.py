@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from bindings.entries import Int
 from router.rendering.attributes import Attributes, attributes_of_rows
 from router.rendering.exact import COLUMNS, EVENT, TEXT_MAP, Source, parts_of_raw, render_event
 from router.rendering.instants import moments
 from router.rendering.native import native_texts
-from router.rendering.texts import Int, replaced
+from router.rendering.texts import replaced
 
 
 def event_columns(kind: Source, raw: pa.StructArray, attributes: pa.ListArray, place: pa.Int32Array) -> pa.StructArray:

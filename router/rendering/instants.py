@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.entries import Bool, Int
 from catalog.values import YEAR_1, YEAR_10000, instant
-from router.rendering.texts import Bool, Bytes, Int, data_of
+from router.rendering.texts import Bytes, data_of
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 _SHORTEST: Final = len("2026-01-02T03:04:05Z")

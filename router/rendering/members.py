@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.rendering.entries import Entries
+from bindings.entries import Entries
 from router.rendering.texts import escaped, runs, together
 
 Pieces = list[pa.Array | str]
@@ -38,14 +38,12 @@ def entry_texts(
 ) -> pa.StringArray:
     """Return the entries of each row as one text: what *opened* gives of the escaped name, then value and *end*.
 
-    There is a comma between entries, and with *leading* before the first as well. No value may be null. Of rows with an
-    entry without a name the text means nothing.
+    There is a comma between entries, and with *leading* before the first as well. No value may be null.
     """
     names = escaped(pa.array(entries.names, pa.string())).to_pylist()
     pieces = [f"{comma}{opened(name)}" for name in names for comma in ("", ",")]
-    follows = np.ones(len(entries.codes), np.int64)
+    offsets, follows = entries.offsets, np.ones(len(entries.codes), np.int64)
     if not leading:
-        follows[entries.offsets[:-1][np.diff(entries.offsets) > 0]] = 0
-    at = np.where(entries.codes < 0, len(pieces), entries.codes * 2 + follows)
-    begins = pa.array([*pieces, ""], pa.string()).take(pa.array(at))
-    return runs(together(begins, values, end), entries.offsets)
+        follows[offsets[:-1][np.diff(offsets) > 0]] = 0
+    begins = pa.array(pieces, pa.string()).take(pa.array(entries.codes * 2 + follows))
+    return runs(together(begins, values, end), offsets)

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from router.rendering.entries import entries_of
+from bindings.entries import Bool, Entries
 from router.rendering.exact import Source, native_json, parts_of_raw
 from router.rendering.members import entry_texts
-from router.rendering.texts import Bool, as_text, base64_of, escaped, or_empty, replaced, together
+from router.rendering.texts import as_text, base64_of, escaped, or_empty, replaced, together
 
 _NUMBERS: Final = ("partition", "offset", "timestamp")
 
@@ -38,7 +38,8 @@ def native_texts(kind: Source, raw: pa.StructArray, place: pa.Int32Array) -> pa.
 
 def _of_kafka(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
     """Return the texts of rows of Kafka, null where a member is null that records of Kafka have; and odd rows."""
-    headers = entries_of(pc.struct_field(raw, "headers"))
+    lists = pc.struct_field(raw, "headers")
+    headers = Entries(lists)
     numbers = [pc.struct_field(raw, name).cast(pa.string()) for name in _NUMBERS]
     some = pa.array(np.diff(headers.offsets) > 0)
     listed = entry_texts(headers, lambda name: f'{{"name":"{name}",', _values(headers.values), "}")
@@ -55,7 +56,7 @@ def _of_kafka(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
         or_empty(_member("key", pc.struct_field(raw, "key"))),
         "}",
     )
-    return texts, headers.nameless()
+    return texts, headers.rows_of(np.flatnonzero(lists.flatten().field("key").is_null()))
 
 
 def _member(name: str, values: pa.BinaryArray) -> pa.StringArray:

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Int = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
+from bindings.entries import Int, texts_of
+
 Bytes = npt.NDArray[np.uint8]
 NONE_OF_THEM: Final = np.zeros(0, np.int64)
 _BACKSLASH: Final = 0x5C
@@ -93,16 +93,10 @@ def placed(rows: int, *parts: tuple[Int, pa.StringArray]) -> pa.StringArray:
 
 def as_text(values: pa.BinaryArray) -> tuple[pa.StringArray, Int]:
     """Return bytes as text, and the places of those that are no UTF-8, which are null."""
-    try:
-        return values.cast(pa.string()), NONE_OF_THEM
-    except pa.ArrowInvalid:
-        data, places = data_of(values)
-        # One by one, but only those that may be none.
-        suspects = np.unique(owners_of(places, np.flatnonzero(data >= 0x80)))
-        broken = np.array([at for at in suspects.tolist() if not _is_text(values[at].as_py())], np.int64)
-        mask = np.zeros(len(values), bool)
-        mask[broken] = True
-        return pc.if_else(pa.array(mask), pa.scalar(None, pa.binary()), values).cast(pa.string()), broken
+    texts = texts_of(values)
+    if texts.null_count == values.null_count:
+        return texts, NONE_OF_THEM
+    return texts, np.flatnonzero(pc.and_(values.is_valid(), texts.is_null()))
 
 
 def escaped(texts: pa.StringArray) -> pa.StringArray:
@@ -137,11 +131,3 @@ def base64_of(values: pa.BinaryArray) -> pa.StringArray:
 @cache
 def _escape(byte: int) -> str:
     return msgspec.json.encode(chr(byte)).decode()[1:-1]
-
-
-def _is_text(value: bytes | None) -> bool:
-    try:
-        (value or b"").decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

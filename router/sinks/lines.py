@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.entries import Bool, Entries
 from catalog.schemas.bodies import holds_json
 from router.rendering.embedding import embeddable, sound_json
-from router.rendering.entries import Entries, entries_of
 from router.rendering.exact import TEXT_MAP, TIME_TEXT
 from router.rendering.instants import INSTANT, instant_texts
 from router.rendering.members import Pieces, entry_texts, string_member, string_member_if_any
 from router.rendering.texts import (
-    Bool,
     as_text,
     base64_of,
     data_of,
@@ -34,6 +33,7 @@ from router.sinks.forms import AMBIGUOUS, ATTRIBUTES, DEAD_LETTER, JsonForm, dea
 
 Lines = Callable[[pa.RecordBatch], pa.StringArray]
 """Makes the line of each row, with the line break at its end."""
+_PAIRS: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), ("value", pa.string())]))
 _OURS: Final = frozenset((*ATTRIBUTES, "specversion", "time", "data", "data_base64"))
 
 
@@ -43,8 +43,8 @@ def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
     The columns ``TIME_TEXT`` and ``AMBIGUOUS`` may stand beside; instants are of the years 1 to 9999.
     """
     extensions, context = (
-        entries_of(_column(rows, "extensions", TEXT_MAP)),
-        entries_of(_column(rows, "context", TEXT_MAP)),
+        _entries(rows, "extensions"),
+        _entries(rows, "context"),
     )
     lines = together(
         '{"cloudevent":{',
@@ -66,7 +66,7 @@ def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         *string_member_if_any(AMBIGUOUS, _text(rows, AMBIGUOUS)),
         "}\n",
     )
-    odd = extensions.repeating() | context.repeating() | _unusual(extensions, _OURS) | _unusual(context, frozenset())
+    odd = _unusual(extensions, _OURS) | _unusual(context, frozenset())
     return _with_exact(lines, rows, odd, wide_to_json_line)
 
 
@@ -123,12 +123,18 @@ def _pairs(entries: Entries, *, leading: bool = False) -> Pieces:
     return [entry_texts(entries, '"{}":"'.format, escaped(or_empty(entries.values)), '"', leading=leading)]
 
 
+def _entries(rows: pa.RecordBatch, name: str) -> Entries:
+    return Entries(_column(rows, name, TEXT_MAP).cast(_PAIRS))
+
+
 def _unusual(entries: Entries, names: frozenset[str]) -> Bool:
-    """Return which rows have an entry without a value, or one of these names."""
-    unusual = np.array([name in names for name in entries.names], bool)[entries.codes]
-    rows = np.zeros(entries.rows, bool)
-    rows[entries.owners[unusual | entries.values.is_null().to_numpy(zero_copy_only=False)]] = True
-    return rows
+    """Return which rows have an entry without a value, one of these names, or a name twice."""
+    valueless = np.flatnonzero(entries.values.is_null())
+    return (
+        entries.repeated(lambda _: True)
+        | entries.rows_of(entries.named(lambda name: name in names))
+        | entries.rows_of(valueless)
+    )
 
 
 def _data(rows: pa.RecordBatch) -> Pieces:
