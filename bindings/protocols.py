@@ -20,7 +20,7 @@ from bindings.mqtt.sending import MqttSending
 from bindings.nats import codec as nats
 from bindings.nats.receiving import NATS
 from bindings.nats.sending import NatsSending
-from bindings.parts import Part, Parts, first
+from bindings.parts import NativeForm, Part, Parts, first
 from bindings.receiving import Receiving
 from bindings.sending import Sending
 
@@ -33,6 +33,8 @@ class Binding:
     False where the protocol has no headers to carry attributes. ``sending`` is the sending side, which versions share;
     ``receiving`` how a gateway takes messages from brokers, None where there are none (HTTP) or Spark reads (Kafka).
     A record may call the protocol by ``aliases``, and where it is ``versioned`` with any version behind a slash.
+    ``form`` is that of native records where ``native`` is :func:`bindings.parts.native_of` with it, which lets
+    many be written at once; None where it does more.
     """
 
     protocol: str
@@ -46,6 +48,7 @@ class Binding:
     binary: bool = True
     aliases: tuple[str, ...] = ()
     versioned: bool = False
+    form: NativeForm | None = None
 
     def is_called(self, name: str) -> bool:
         """Tell whether *name*, in small letters, means this protocol."""
@@ -66,7 +69,7 @@ BINDINGS: Final[dict[str, Binding]] = {
     binding.protocol: binding
     for binding in (
         Binding("KAFKA", kafka.parts, kafka.native, kafka.RULE, KafkaSending(), time_key="timestamp", versioned=True),
-        Binding("HTTP", http.parts, http.native, http.RULE, HttpSending(), versioned=True),
+        Binding("HTTP", http.parts, http.native, http.RULE, HttpSending(), versioned=True, form=http.FORM),
         Binding(
             "AMQP/1.0",
             amqp.parts,
@@ -77,10 +80,13 @@ BINDINGS: Final[dict[str, Binding]] = {
             id_key="properties.message-id",
             time_key="properties.creation-time",
             aliases=("amqp",),
+            form=amqp.FORM,
         ),
-        Binding("MQTT/5.0", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), MQTT_5, aliases=("mqtt",)),
-        Binding("MQTT/3.1.1", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), MQTT_3, binary=False),
-        Binding("NATS", nats.parts, nats.native, nats.RULE, NatsSending(), NATS, versioned=True),
+        Binding(
+            "MQTT/5.0", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), MQTT_5, aliases=("mqtt",), form=mqtt.FORM
+        ),
+        Binding("MQTT/3.1.1", mqtt.parts, mqtt.native, mqtt.RULE, MqttSending(), MQTT_3, binary=False, form=mqtt.FORM),
+        Binding("NATS", nats.parts, nats.native, nats.RULE, NatsSending(), NATS, versioned=True, form=nats.FORM),
     )
 }
 

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from bindings.entries import Bool, Entries
 from router.rendering.exact import Source, native_json, parts_of_raw
 from router.rendering.members import entry_texts
+from router.rendering.native_parts import parts_texts
 from router.rendering.texts import as_text, base64_of, escaped, or_empty, replaced, together
 
 _NUMBERS: Final = ("partition", "offset", "timestamp")
@@ -25,7 +26,7 @@ def native_texts(kind: Source, raw: pa.StructArray, place: pa.Int32Array) -> pa.
     if kind == "kafka":
         texts, odd = _of_kafka(raw)
     else:
-        texts, odd = pa.nulls(len(raw), pa.string()), np.ones(len(raw), bool)
+        texts, odd = parts_texts(raw)
     odd |= place.is_valid().to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(odd | texts.is_null().to_numpy(zero_copy_only=False))
     if not len(rows):

@@ -18,6 +18,7 @@ from router.rendering.events import event_columns
 from router.rendering.exact import EVENT, Source, attributes_of, native_json, parts_of_raw, render_event
 from router.rendering.instants import INSTANT, moment, moments
 from router.rendering.native import native_texts
+from router.rendering.native_parts import parts_texts
 from router.rendering.texts import as_text, base64_of, escaped
 
 PAIR: Final = [("key", pa.string()), ("value", pa.binary())]
@@ -214,6 +215,7 @@ def test_ordinary_rows_are_not_odd() -> None:
         parts += [entry(media, b"text/plain", type=None), entry("qos", b"1", type="json")]
         inbox = pa.array([{"protocol": protocol, "properties": parts}], INBOX)
         assert not attributes_of_rows("inbox", inbox, pa.nulls(1, HEADERS), pa.nulls(1, pa.int32())).odd.any(), protocol
+        assert parts_texts(inbox)[1].tolist() == [protocol == "KAFKA"], protocol
 
 
 @st.composite
