@@ -1,4 +1,4 @@
-"""Which bodies are JSON that may stand in a JSON event as they are, told of many at once.
+"""The data of JSON events: which bodies are JSON that may stand there as they are, told of many at once.
 
 msgspec reads the bodies as the items of one array, which shows each to be JSON. That no object in them has a key twice,
 which ``bindings.events`` refuses as well, is seen from the places of quotes and braces. The exact reading decides what
@@ -13,11 +13,25 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bindings.entries import Bool, Int
 from bindings.events import data_member
 from catalog.record import MAX_DEPTH
-from router.rendering.texts import NONE_OF_THEM, Bytes, as_text, data_of, owners_of, rows_of, together
+from catalog.schemas.bodies import holds_json
+from router.rendering.members import Pieces
+from router.rendering.texts import (
+    NONE_OF_THEM,
+    Bytes,
+    as_text,
+    base64_of,
+    data_of,
+    escaped,
+    owners_of,
+    placed,
+    rows_of,
+    together,
+)
 
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _QUOTE, _BACKSLASH, _COLON, _OPEN, _CLOSE, _LIST = (ord(each) for each in '"\\:{}[')
@@ -28,6 +42,33 @@ _WORD: Final = 8
 _MASKS: Final = np.array([(1 << 8 * length) - 1 for length in range(_WORD + 1)], np.uint64)
 _FACTORS: Final = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 Words = npt.NDArray[np.uint64]
+
+
+def data_members(data: pa.BinaryArray, types: pa.StringArray, barred: Bool | None = None) -> Pieces:
+    """Return the member ``data`` or ``data_base64`` of events, with a comma before it; nothing where there are no data.
+
+    *types* are the content types. It is what :func:`bindings.events.data_member` has for each, but for *barred* data,
+    which are base64 where they are JSON.
+    """
+    kinds = types.dictionary_encode()
+    are_json = np.array([*map(holds_json, kinds.dictionary.to_pylist()), holds_json(None)])
+    json = are_json[pc.fill_null(kinds.indices, -1).to_numpy(zero_copy_only=False)]
+    there = data.is_valid().to_numpy(zero_copy_only=False)
+    whole = np.flatnonzero(json & there if barred is None else json & there & ~barred)
+    whole = whole[embeddable(rows_of(data, whole))]
+    if len(whole) == len(data):
+        return [',"data":', data.view(pa.string())]
+    text = np.flatnonzero(~json & there)
+    texts, broken = as_text(rows_of(data, text))
+    text, texts = np.delete(text, broken), texts.drop_null()
+    there[whole] = there[text] = False
+    rest = np.flatnonzero(there)
+    parts = (
+        (whole, together(',"data":', rows_of(data, whole).view(pa.string()))),
+        (text, together(',"data":"', escaped(texts), '"')),
+        (rest, together(',"data_base64":"', base64_of(rows_of(data, rest)), '"')),
+    )
+    return [placed(len(data), *parts)]
 
 
 def embeddable(bodies: pa.BinaryArray) -> Bool:

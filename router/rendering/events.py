@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from bindings.entries import Int
 from router.rendering.attributes import Attributes, attributes_of_rows
 from router.rendering.exact import COLUMNS, EVENT, TEXT_MAP, Source, parts_of_raw, render_event
 from router.rendering.instants import moments
@@ -43,10 +42,12 @@ def event_columns(kind: Source, raw: pa.StructArray, attributes: pa.ListArray, p
 
 def _named(attributes: Attributes) -> dict[str, pa.StringArray]:
     """Return the attributes that have a column of their own, by name."""
-    return {name: _column(attributes, np.flatnonzero(attributes.of(name))) for name in (*COLUMNS, "time")}
+    return {name: column_of(attributes, name) for name in (*COLUMNS, "time")}
 
 
-def _column(attributes: Attributes, entries: Int) -> pa.StringArray:
+def column_of(attributes: Attributes, name: str) -> pa.StringArray:
+    """Return the attribute of that name for each row, null where an event has none."""
+    entries = np.flatnonzero(attributes.of(name))
     if not len(entries):
         return pa.nulls(attributes.rows, pa.string())
     indices = np.full(attributes.rows, -1, np.int64)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.entries import Entries
+from bindings.entries import Int
 from router.rendering.texts import escaped, runs, together
 
 Pieces = list[pa.Array | str]
@@ -34,16 +36,24 @@ def string_member_if_any(name: str, texts: pa.StringArray) -> Pieces:
 
 
 def entry_texts(
-    entries: Entries, opened: Callable[[str], str], values: pa.StringArray, end: str, *, leading: bool = False
+    names: Sequence[str],
+    codes: npt.NDArray[np.integer[Any]],
+    offsets: Int,
+    opened: Callable[[str], str],
+    values: pa.StringArray,
+    end: str,
+    *,
+    leading: bool = False,
 ) -> pa.StringArray:
     """Return the entries of each row as one text: what *opened* gives of the escaped name, then value and *end*.
 
+    *codes* are places in *names*; the entries of row *i* stand from ``offsets[i]`` to ``offsets[i + 1]``.
     There is a comma between entries, and with *leading* before the first as well. No value may be null.
     """
-    names = escaped(pa.array(entries.names, pa.string())).to_pylist()
-    pieces = [f"{comma}{opened(name)}" for name in names for comma in ("", ",")]
-    offsets, follows = entries.offsets, np.ones(len(entries.codes), np.int64)
+    known = escaped(pa.array(names, pa.string())).to_pylist()
+    pieces = [f"{comma}{opened(name)}" for name in known for comma in ("", ",")]
+    follows = np.ones(len(codes), np.int64)
     if not leading:
         follows[offsets[:-1][np.diff(offsets) > 0]] = 0
-    begins = pa.array(pieces, pa.string()).take(pa.array(entries.codes * 2 + follows))
+    begins = pa.array(pieces, pa.string()).take(pa.array(codes.astype(np.int64) * 2 + follows))
     return runs(together(begins, values, end), offsets)

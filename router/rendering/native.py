@@ -43,7 +43,9 @@ def _of_kafka(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
     headers = Entries(lists)
     numbers = [pc.struct_field(raw, name).cast(pa.string()) for name in _NUMBERS]
     some = pa.array(np.diff(headers.offsets) > 0)
-    listed = entry_texts(headers, lambda name: f'{{"name":"{name}",', _values(headers.values), "}")
+    listed = entry_texts(
+        headers.names, headers.codes, headers.offsets, lambda name: f'{{"name":"{name}",', _values(headers.values), "}"
+    )
     texts = together(
         '{"topic":"',
         escaped(pc.struct_field(raw, "topic")),

@@ -11,22 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.entries import Bool, Entries
-from catalog.schemas.bodies import holds_json
-from router.rendering.embedding import embeddable, sound_json
+from router.rendering.embedding import data_members, sound_json
 from router.rendering.exact import TEXT_MAP, TIME_TEXT
 from router.rendering.instants import INSTANT, instant_texts
 from router.rendering.members import Pieces, entry_texts, string_member, string_member_if_any
 from router.rendering.texts import (
-    as_text,
     base64_of,
     data_of,
     escaped,
     or_empty,
     or_null,
     owners_of,
-    placed,
     replaced,
-    rows_of,
     together,
 )
 from router.sinks.forms import AMBIGUOUS, ATTRIBUTES, DEAD_LETTER, JsonForm, dead_letter_to_json_line, wide_to_json_line
@@ -46,11 +42,13 @@ def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         _entries(rows, "extensions"),
         _entries(rows, "context"),
     )
+    data = _column(rows, "data", pa.binary())
     lines = together(
         '{"cloudevent":{',
         *_attributes(rows),
         *_pairs(extensions, leading=True),
-        *_data(rows),
+        # JSON of several lines becomes base64: a line must stay a line, and the bytes what they were.
+        *data_members(data, _text(rows, "datacontenttype"), barred=_has_line_breaks(data)),
         "},",
         *string_member("message", _text(rows, "message")),
         ",",
@@ -120,7 +118,17 @@ def _where_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScalar)
 def _pairs(entries: Entries, *, leading: bool = False) -> Pieces:
     if not len(entries.codes):
         return []
-    return [entry_texts(entries, '"{}":"'.format, escaped(or_empty(entries.values)), '"', leading=leading)]
+    return [
+        entry_texts(
+            entries.names,
+            entries.codes,
+            entries.offsets,
+            '"{}":"'.format,
+            escaped(or_empty(entries.values)),
+            '"',
+            leading=leading,
+        )
+    ]
 
 
 def _entries(rows: pa.RecordBatch, name: str) -> Entries:
@@ -135,33 +143,6 @@ def _unusual(entries: Entries, names: frozenset[str]) -> Bool:
         | entries.rows_of(entries.named(lambda name: name in names))
         | entries.rows_of(valueless)
     )
-
-
-def _data(rows: pa.RecordBatch) -> Pieces:
-    """Return the member ``data`` or ``data_base64``, with a comma before it; nothing where there are no data.
-
-    JSON of several lines becomes base64: a line must stay a line, and the bytes what they were.
-    """
-    data = _column(rows, "data", pa.binary())
-    types = _text(rows, "datacontenttype").dictionary_encode()
-    are_json = np.array([*map(holds_json, types.dictionary.to_pylist()), True])
-    json = are_json[pc.fill_null(types.indices, -1).to_numpy(zero_copy_only=False)]
-    there = data.is_valid().to_numpy(zero_copy_only=False)
-    whole = np.flatnonzero(json & there & ~_has_line_breaks(data))
-    whole = whole[embeddable(rows_of(data, whole))]
-    if len(whole) == len(data):
-        return [',"data":', data.view(pa.string())]
-    text = np.flatnonzero(~json & there)
-    texts, broken = as_text(rows_of(data, text))
-    text, texts = np.delete(text, broken), texts.drop_null()
-    there[whole] = there[text] = False
-    rest = np.flatnonzero(there)
-    parts = (
-        (whole, together(',"data":', rows_of(data, whole).view(pa.string()))),
-        (text, together(',"data":"', escaped(texts), '"')),
-        (rest, together(',"data_base64":"', base64_of(rows_of(data, rest)), '"')),
-    )
-    return [placed(len(data), *parts)]
 
 
 def _has_line_breaks(texts: pa.Array) -> Bool:

@@ -14,8 +14,9 @@ import pyarrow as pa
 from catalog.record import Record
 from router.judging.stages import Kind, came_from
 from router.rendering.events import event_columns
-from router.rendering.exact import EVENT, attributes_of, parts_of_raw
+from router.rendering.exact import EVENT, parts_of_raw
 from router.rendering.native import native_texts
+from router.rendering.structured import structured_events
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,15 +60,8 @@ def structured_column(kind: Kind) -> Column:
     """Return the event in structured mode for routed rows; here the body does travel to Python."""
     from pyspark.sql import functions as F
 
-    from bindings.events import encode_event
-
     def rendered(raw: pa.Array, attributes: pa.Array, place: pa.Array, body: pa.Array) -> pa.Array:
-        made: list[bytes] = []
-        rows = zip(raw.to_pylist(), attributes.to_pylist(), place.to_pylist(), body.to_pylist(), strict=True)
-        for row, given, at, data in rows:
-            parts, binding = parts_of_raw(row, kind, at)
-            made.append(encode_event(attributes_of(parts, binding, given), data))
-        return pa.array(made, pa.binary())
+        return structured_events(kind, raw, attributes, place, body)
 
     return _arrow(rendered, pa.binary())(F.col("raw"), F.col("m.attributes"), F.col("m.place"), F.col("body"))
 

@@ -163,6 +163,21 @@ def test_both_json_readers_say_the_same(shape: Any, value: Any) -> None:
         assert agrees(columns.type, found, wanted)
 
 
+@given(st.lists(st.tuples(st.integers(0, 599), st.sampled_from([None, b"", b"{", b'{"n":1.0}', b'{"n":"1"}', b"[1]"]))))
+def test_json_bodies_are_read_together_as_one_by_one(others: list[tuple[int, bytes | None]]) -> None:
+    column = column_of("JsonSchema", {"properties": {"n": {"type": "integer"}, "any": {}}})
+    assert column is not None
+    bodies: list[bytes | None] = [b'{"n":%d,"any":[1]}' % number for number in range(600)]
+    for row, body in others:
+        bodies[row] = body
+    array, undecoded = column.decode(pa.array(bodies, pa.binary()), [JSON_TYPE] * len(bodies))
+    alone = [column.decode(pa.array([body], pa.binary()), [JSON_TYPE]) for body in bodies]
+    assert array.equals(pa.concat_arrays([each for each, _ in alone]))
+    assert [(each.row, each.why) for each in undecoded] == [
+        (row, each.why) for row, (_, refused) in enumerate(alone) for each in refused
+    ]
+
+
 READING: Final[dict[str, Any]] = {
     "type": "record",
     "name": "Reading",

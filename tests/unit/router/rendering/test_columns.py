@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bindings.events import encode_event
 from bindings.kafka.facts import SOURCE_SCHEMA
 from router.rendering.attributes import attributes_of_rows
 from router.rendering.events import event_columns
@@ -19,6 +20,7 @@ from router.rendering.exact import EVENT, Source, attributes_of, native_json, pa
 from router.rendering.instants import INSTANT, moment, moments
 from router.rendering.native import native_texts
 from router.rendering.native_parts import parts_texts
+from router.rendering.structured import structured_events
 from router.rendering.texts import as_text, base64_of, escaped
 
 PAIR: Final = [("key", pa.string()), ("value", pa.binary())]
@@ -161,6 +163,8 @@ GIVEN: Final = st.one_of(
     attribute_entries("ce_", "content-type"),
     st.lists(st.builds(entry, GIVEN_NAMES, TEXTS.map(str.encode)), max_size=6),
 )
+JSON_BODIES: Final = (b'{"a":1}', b'{"a":1,"a":1}', b" {}", b"{\n}", b"{")
+BODIES: Final = st.one_of(VALUES, st.sampled_from(JSON_BODIES))
 PLACES: Final = st.one_of(st.none(), st.none(), INT32)
 
 
@@ -191,6 +195,19 @@ def test_columns_are_what_each_row_is(batch: tuple[Source, pa.StructArray, pa.Li
     assert events.equals(pa.array(expected, EVENT))
     natives = [native_json(*parts_of_raw(row, kind, at)) for row, at in rows_of(raw, place)]
     assert native_texts(kind, raw, place).to_pylist() == natives
+
+
+@given(batches(), st.lists(BODIES, min_size=6, max_size=6))
+def test_structured_events_are_what_each_row_is(
+    batch: tuple[Source, pa.StructArray, pa.ListArray, pa.Int32Array], bodies: list[bytes | None]
+) -> None:
+    kind, raw, attributes, place = batch
+    body = pa.array(bodies[: len(raw)], pa.binary())
+    expected = [
+        encode_event(attributes_of(*parts_of_raw(row, kind, at), named), data)
+        for row, named, at, data in rows_of(raw, attributes, place, body)
+    ]
+    assert structured_events(*batch, body).to_pylist() == expected
 
 
 @given(batches())

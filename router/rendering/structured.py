@@ -1,0 +1,41 @@
+"""Routed events in structured mode: JSON with their data in it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from bindings.events import encode_event
+from router.rendering.attributes import CONTENT_TYPE, attributes_of_rows
+from router.rendering.embedding import data_members
+from router.rendering.events import column_of
+from router.rendering.exact import Source, attributes_of, parts_of_raw
+from router.rendering.members import entry_texts
+from router.rendering.texts import escaped, replaced, together
+
+_DATA: Final = ("data", "data_base64")
+
+
+def structured_events(
+    kind: Source, raw: pa.StructArray, attributes: pa.ListArray, place: pa.Int32Array, body: pa.BinaryArray
+) -> pa.BinaryArray:
+    """Return each routed row as a structured event, as :func:`bindings.events.encode_event` writes it.
+
+    ``body`` holds the data of the events; the other arrays are those of :func:`router.rendering.events.event_columns`.
+    """
+    found = attributes_of_rows(kind, raw, attributes, place)
+    offsets = np.searchsorted(found.owners, np.arange(found.rows + 1))
+    members = entry_texts(found.names, found.codes, offsets, '"{}":"'.format, escaped(found.texts), '"')
+    texts = together("{", members, *data_members(body, column_of(found, CONTENT_TYPE)), "}").cast(pa.binary())
+    odd = found.odd | (np.diff(offsets) == 0)
+    for name in _DATA:
+        odd[found.owners[found.of(name)]] = True
+    rows = np.flatnonzero(odd)
+    if not len(rows):
+        return texts
+    some = pa.array(rows)
+    each = zip(*(array.take(some).to_pylist() for array in (raw, attributes, place, body)), strict=True)
+    exact = [encode_event(attributes_of(*parts_of_raw(row, kind, at), given), data) for row, given, at, data in each]
+    return replaced(texts, rows, pa.array(exact, pa.binary()))
