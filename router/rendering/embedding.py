@@ -131,7 +131,7 @@ def _escapes_twice(texts: pa.StringArray) -> Bool:
     """Return which texts have two backslashes side by side: then it takes counting whether a quote ends a string."""
     data, places = data_of(texts)
     found = np.zeros(len(texts), bool)
-    escapes = np.flatnonzero(data == _BACKSLASH)
+    escapes = _escapes(data)
     found[owners_of(places, escapes[1:][np.diff(escapes) == 1])] = True
     return found
 
@@ -156,6 +156,11 @@ def _doubtful(texts: pa.StringArray) -> Int:
     return np.union1d(owners_of(places, doubts), np.flatnonzero((levels >= MAX_DEPTH) | null))
 
 
+def _escapes(data: Bytes) -> Int:
+    marks = data == _BACKSLASH
+    return np.flatnonzero(marks) if marks.any() else NONE_OF_THEM
+
+
 class _Strings:
     """Where the strings of JSON texts, which follow each other in *data*, open and close; no backslash is escaped.
 
@@ -164,7 +169,7 @@ class _Strings:
 
     def __init__(self, data: Bytes) -> None:
         self._data = data
-        escapes = np.flatnonzero(data == _BACKSLASH)
+        escapes = _escapes(data)
         quotes = np.flatnonzero(data == _QUOTE)
         if len(escapes):
             quotes = quotes[data[quotes - 1] != _BACKSLASH]

@@ -11,19 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.entries import Int
-from router.rendering.texts import escaped, runs, together
+from router.rendering.texts import escaped, or_null, runs, together
 
 Pieces = list[pa.Array | str]
 """Texts that stand side by side; a ``str`` is the same in all rows. Few joins of many pieces take the least time."""
 
 
-def string_member(name: str, texts: pa.StringArray) -> Pieces:
-    """Return the member of that name, which is ``null`` where there is no text."""
+def string_member(name: str, texts: pa.StringArray, *, plain: bool = False) -> Pieces:
+    """Return the member of that name, ``null`` where there is no text; *plain* texts have nothing to escape."""
     if texts.null_count == len(texts):
         return [f'"{name}":null']
+    texts = texts if plain else escaped(texts)
     if texts.null_count == 0:
-        return [f'"{name}":"', escaped(texts), '"']
-    return [f'"{name}":', pc.fill_null(together('"', escaped(texts), '"'), "null")]
+        return [f'"{name}":"', texts, '"']
+    return [f'"{name}":', or_null(together('"', texts, '"'))]
 
 
 def string_member_if_any(name: str, texts: pa.StringArray) -> Pieces:

@@ -102,9 +102,10 @@ def as_text(values: pa.BinaryArray) -> tuple[pa.StringArray, Int]:
 def escaped(texts: pa.StringArray) -> pa.StringArray:
     """Return texts as they stand between the quotes of a JSON string, just as ``msgspec.json`` writes them."""
     data, places = data_of(texts)
-    at = np.flatnonzero((data < 0x20) | (data == _QUOTE) | (data == _BACKSLASH))
-    if not len(at):
+    marks = (data < 0x20) | (data == _QUOTE) | (data == _BACKSLASH)
+    if not marks.any():
         return texts
+    at = np.flatnonzero(marks)
     rows = np.unique(owners_of(places, at))
     some = texts.take(pa.array(rows))
     # The backslash first: the escapes of all others begin with one.

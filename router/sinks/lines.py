@@ -60,7 +60,7 @@ def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
         ",",
         *string_member("position", _text(rows, "position")),
         ",",
-        *string_member("received", _instants(rows, "received")),
+        *string_member("received", _instants(rows, "received"), plain=True),
         *string_member_if_any(AMBIGUOUS, _text(rows, AMBIGUOUS)),
         "}\n",
     )
@@ -81,9 +81,9 @@ def letter_lines(rows: pa.RecordBatch) -> pa.StringArray:
             odd |= ~sound_json(texts) | _has_line_breaks(texts)
             members.append([f'"{name}":', texts])
         elif name in ("received", "failed"):
-            members.append(string_member(name, _instants(rows, name)))
+            members.append(string_member(name, _instants(rows, name), plain=True))
         elif name == "body":
-            members.append(string_member(name, base64_of(_column(rows, name, pa.binary()))))
+            members.append(string_member(name, base64_of(_column(rows, name, pa.binary())), plain=True))
         elif name == "attempts":
             members.append([f'"{name}":', or_null(_column(rows, name, pa.int32()).cast(pa.string()))])
         else:
@@ -148,7 +148,9 @@ def _unusual(entries: Entries, names: frozenset[str]) -> Bool:
 def _has_line_breaks(texts: pa.Array) -> Bool:
     data, places = data_of(texts)
     rows = np.zeros(len(texts), bool)
-    rows[owners_of(places, np.flatnonzero((data == ord("\n")) | (data == ord("\r"))))] = True
+    breaks = (data == ord("\n")) | (data == ord("\r"))
+    if breaks.any():
+        rows[owners_of(places, np.flatnonzero(breaks))] = True
     return rows
 
 
