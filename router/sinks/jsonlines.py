@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.private import sync_path
 from catalog.escaping import escaped_json
 from router.rendering.instants import INSTANT
 from router.rendering.texts import data_of, owners_of, replaced
 from router.settings.sinks.jsonlines import JsonLinesSink as JsonLinesSettings
+from router.sinks.batch_files import BatchFiles
 from router.sinks.contract import ArrowSink, Commit, WriteResult
 from router.sinks.lines import Lines, event_lines, letter_lines
-from router.sinks.tables.files import batch_file, has_batch, refused, write_atomically
+from router.sinks.tables.files import refused
 
 _SLICE: Final = 2000
 _BYTES: Final = 32 * 1024 * 1024
@@ -38,40 +38,22 @@ def open_lines(name: str, settings: JsonLinesSettings, kind: str, catalog: objec
     return JsonLinesSink(name, Path(settings.path), lines)
 
 
-class JsonLinesSink(ArrowSink):
-    """Writes each batch as ``APP-VERSION.jsonl``, with the crash guarantees of the Parquet sink.
+class JsonLinesSink(BatchFiles):
+    """Writes each batch as ``APP-VERSION.jsonl``.
 
     ``lines`` makes them: :func:`~router.sinks.lines.event_lines` of events, :func:`~router.sinks.lines.letter_lines` of
     dead letters.
     """
 
+    suffix = ".jsonl"
+
     def __init__(self, name: str, folder: Path, lines: Lines) -> None:
-        self._name = name
-        self._folder = folder
+        super().__init__(name, folder)
         self._lines = lines
 
-    def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
-        """Write a batch once; see :class:`~router.sinks.contract.ArrowSink`."""
-        if rows.num_rows == 0:
-            return WriteResult(0)
-        target = batch_file(self._folder, commit, ".jsonl")
-        if self.already(commit):
-            return WriteResult(0, repeated=True)
-        try:
-            write_atomically(target, lambda file: file.writelines(_written(rows, self._lines)))
-        except OSError as error:
-            raise refused(self._name, str(target), error) from error
-        return WriteResult(rows.num_rows)
-
-    def already(self, commit: Commit) -> bool:
-        """Tell whether the batch's file is there, and make its name durable if it is."""
-        try:
-            found = has_batch(self._folder, commit, ".jsonl")
-            if found:
-                sync_path(self._folder)
-        except OSError as error:
-            raise refused(self._name, str(self._folder), error) from error
-        return found
+    def fill(self, file: BinaryIO, rows: pa.Table) -> None:
+        """Write the lines of the rows."""
+        file.writelines(_written(rows, self._lines))
 
 
 class StandardOutputSink(ArrowSink):

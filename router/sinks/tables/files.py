@@ -11,9 +11,7 @@ from urllib.parse import unquote
 
 from bindings.private import replaced, sync_path
 from router.errors import SinkError
-from router.settings.names import escape_value
 from router.settings.places import is_url
-from router.sinks.contract import Commit
 
 _REMEDIES: Final = {
     errno.EACCES: "give this user the right to write there",
@@ -38,24 +36,6 @@ def write_atomically(target: Path, fill: Callable[[BinaryIO], None]) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with replaced(target, target.with_name(f".{target.name}.tmp"), private=False) as file:
         fill(file)
-
-
-def batch_file(folder: Path, commit: Commit, suffix: str) -> Path:
-    """Name the one file of a batch; names sort by app, then version."""
-    return _file_of(folder, commit.app, commit.version, suffix)
-
-
-def has_batch(folder: Path, commit: Commit, suffix: str) -> bool:
-    """Tell whether the file of a batch is there, or of one that it is a part of.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    return any(_file_of(folder, app, commit.version, suffix).exists() for app in commit.apps)
-
-
-def _file_of(folder: Path, app: str, version: int, suffix: str) -> Path:
-    return folder / f"{escape_value(app, '%')}-{version:012d}{suffix}"
 
 
 def refused(sink: str, place: str, error: OSError) -> SinkError:
