@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import pyarrow as pa
 
 from router.batches.parts import BatchParts, Part, Path
-from router.judging.stages import Kind
+from router.judging.kinds import Kind
 from router.judging.tally import Tally
 from router.logs import get_logger
 from router.machine.sizing import BatchSizing

@@ -42,8 +42,8 @@ class BatchJournal(Journal):
 
     @property
     def at_once(self) -> bool:
-        """Whether one write serves all sinks."""
-        return self.loaded.writer.one_pass and self.park is None
+        """Whether one write serves all sinks; what is not judged at all takes one for each."""
+        return self.loaded.writer.one_pass and self.park is None and not self.part.condemned
 
     @property
     def may_reject(self) -> bool:

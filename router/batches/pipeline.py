@@ -27,8 +27,8 @@ from router.batches.parts import BatchParts, Part
 from router.batches.plans import PlanHolder
 from router.errors import DiskError, RouterError, SinkError
 from router.faults import Fault, fault_of, is_unreadable
+from router.judging.kinds import Kind
 from router.judging.plan import Plan
-from router.judging.stages import Kind
 from router.judging.tally import Tally
 from router.logs import get_logger
 from router.machine.memory import divided
@@ -213,7 +213,7 @@ class Pipeline:
             limit = loaded.plan.settings.batch_limit.total_seconds()
             try:
                 with self._watch.attempt(rows.sparkSession, number, limit):
-                    outcomes = loaded.outcomes(rows, batch, part, arrived=journal.may_reject)
+                    outcomes = loaded.outcomes(rows, batch, part, arrived=journal.may_reject, at_once=journal.at_once)
                     return attempt(outcomes, batch, loaded.writer, journal)
             except SinkError as error:
                 self._holding.by_sink(loaded, batch, error, next(waits), parked=park is not None)

@@ -19,6 +19,8 @@ from router.judging.stages import judged, prepared, unified
 from router.judging.tally import Tally, collect
 from router.state.state import State
 from router.writing.commits import Batch
+from router.writing.kafka_columns import outgoing_records
+from router.writing.outgoing import OnePass
 from router.writing.spark_outcomes import SparkOutcomes
 from router.writing.writer import BatchWriter, Counted
 
@@ -38,21 +40,29 @@ class LoadedPlan:
     judge: Broadcast[Judge]
     writer: BatchWriter
 
-    def outcomes(self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool) -> SparkOutcomes:
+    def outcomes(
+        self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool, at_once: bool = False
+    ) -> SparkOutcomes:
         """Return the outcomes of a part, of its source's rows; nothing is judged before they are evaluated.
 
         *arrived* keeps how records arrived beside what they became: where events may become dead letters after all.
+        With *at_once* one write is to take them all.
         """
-        source = prepared(rows, batch.kind)
+        source, kind = prepared(rows, batch.kind), batch.kind
         if part.condemned:
-            decided, tally = condemned(source, batch.kind, self.plan, part.condemned, bare=part.bare)
-            counted = partial(deepcopy, tally)
-        else:
-            texts = rows.sparkSession.sparkContext.accumulator([], Tallies())
-            decided = judged(source, batch.kind, self.judge, texts)
-            counted = partial(_counts, texts)
-        one_form = unified(decided, batch.kind, batch.query, arrived=arrived)
-        return SparkOutcomes(one_form, batch, self.plan, counted, source if part.bare else None)
+            decided, tally = condemned(source, kind, self.plan, part.condemned, bare=part.bare)
+            rows_of = partial(unified, decided, kind, batch.query, arrived=arrived)
+            bare = source if part.bare else None
+            return SparkOutcomes(rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare)
+        texts = rows.sparkSession.sparkContext.accumulator([], Tallies())
+        counted = partial(_counts, texts)
+        one_pass = OnePass.of(self.plan, kind, batch.query, batch.failed) if at_once else None
+        outgoing = outgoing_records(source, self.judge, texts, one_pass) if one_pass is not None else None
+
+        def one_form() -> DataFrame:
+            return unified(judged(source, kind, self.judge, texts), kind, batch.query, arrived=arrived)
+
+        return SparkOutcomes(one_form, batch, self.plan, counted, outgoing=outgoing)
 
 
 def _counts(texts: Accumulator[list[str]]) -> Tally:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from router.judging.kinds import Kind
 from router.judging.plan import Plan
-from router.judging.stages import MATCHED, RAW_COLUMNS, Kind, letter_id
+from router.judging.stages import MATCHED, RAW_COLUMNS, letter_id
 from router.judging.tally import DEAD_LETTER, Tally
 from router.routing.limits import LetterLimits
 from router.settings.names import dead_letter_values

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -20,6 +21,8 @@ from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.kafka.facts import SOURCE_SCHEMA, body_column
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, binding_of
+from router.judging.kinds import Kind
+from router.judging.outputs import Decided
 from router.judging.plan import TOPIC, Judge
 from router.judging.worker_memory import judging, load
 from router.matching.facts import NO_SOURCE, Facts, RawFacts, RawRow, join
@@ -31,14 +34,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 Judged = tuple[pa.ListArray, str | None]
-"""Lists of outcomes, and their tally (:mod:`router.judging.tally`)."""
+"""A list for each row, of outcomes or what becomes of them, and their tally (:mod:`router.judging.tally`)."""
 HEADER: Final = "headers."
 SIZE: Final = "size"
 """Bytes of key and body of a Kafka row."""
 INBOX_COLUMNS: Final = ("endpoint", "protocol", "received", "properties", "body", "position")
 
 
-def judge_kafka(judge: Judge, rows: pa.RecordBatch) -> Judged:
+def judge_kafka(judge: Judge, rows: pa.RecordBatch) -> Decided:
     """Judge one Arrow batch of Kafka rows: ``SOURCE_SCHEMA``, with bodies as :func:`body_column` has them, and
     ``SIZE``.
     """
@@ -49,10 +52,10 @@ def judge_kafka(judge: Judge, rows: pa.RecordBatch) -> Judged:
     outcomes = judge.matcher.match(facts)
     arrivals = rows.column("timestamp").to_numpy(zero_copy_only=False).astype(np.int64)
     sizes = rows.column(SIZE).to_numpy(zero_copy_only=False).astype(np.int64)
-    return judge.outputs.build(outcomes, arrivals, sizes)
+    return judge.outputs.decide(outcomes, arrivals, sizes)
 
 
-def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Judged:
+def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Decided:
     """Judge one Arrow batch of inbox rows."""
     raw = RawFacts(judge.matcher.index.keys)
     arrivals, sizes = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
@@ -60,10 +63,10 @@ def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Judged:
         arrivals[number] = int(row["received"].timestamp() * 1000) if row["received"] else 0
         sizes[number] = len(row["body"] or b"")
         raw.add(inbox_row(judge, number, row))
-    return judge.outputs.build(judge.matcher.match(raw.build()), arrivals, sizes)
+    return judge.outputs.decide(judge.matcher.match(raw.build()), arrivals, sizes)
 
 
-def judge_letters(judge: Judge, batch: pa.RecordBatch) -> Judged:
+def judge_letters(judge: Judge, batch: pa.RecordBatch) -> Decided:
     """Judge one Arrow batch of dead letters, with the columns of an inbox row, as their own sources would now.
 
     Records of Kafka take the reading of Kafka's rows, so that they leave with the very bytes they would have left with.
@@ -85,7 +88,7 @@ def judge_letters(judge: Judge, batch: pa.RecordBatch) -> Judged:
             raw.add(inbox_row(judge, number, row))
         found.append(raw.build())
     facts = found[0] if len(found) == 1 else join(found[0], found[1], judge.matcher.index.keys)
-    return judge.outputs.build(judge.matcher.match(facts), arrivals, sizes)
+    return judge.outputs.decide(judge.matcher.match(facts), arrivals, sizes)
 
 
 def _is_kafka(protocol: str) -> bool:
@@ -149,6 +152,14 @@ def rfc3339(moment: datetime) -> str:
     return text.replace("+00:00", "Z")
 
 
+JUDGING: Final[Mapping[Kind, Callable[[Judge, pa.RecordBatch], Decided]]] = {
+    "kafka": judge_kafka,
+    "inbox": judge_inbox,
+    "letters": judge_letters,
+}
+"""What judges the rows of each kind of source."""
+
+
 class Tallies(AccumulatorParam[list[str]]):
     """An accumulator of the tallies of Arrow batches."""
 
@@ -162,39 +173,30 @@ class Tallies(AccumulatorParam[list[str]]):
         return value1
 
 
-def kafka_column(judge: Broadcast[Judge], kind: pa.DataType, tallies: Accumulator[list[str]]) -> Column:
-    """Return the column of outcome lists for rows of Kafka."""
-    from pyspark.sql import functions as F
-
-    columns = {name: F.col(name) for name in SOURCE_SCHEMA.names}
-    columns["value"] = body_column(judge.value.bodies, sniffs=judge.value.reader.sniffs)
-    columns[SIZE] = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
-    return _udf(judge, list(columns), judge_kafka, kind, tallies)(*columns.values())
+def outcome_lists(kind: Kind, judge: Judge, rows: pa.RecordBatch) -> Judged:
+    """Judge one Arrow batch of a source's rows; a list of outcomes for each."""
+    return judge.outputs.lists(JUDGING[kind](judge, rows))
 
 
-def inbox_column(judge: Broadcast[Judge], kind: pa.DataType, tallies: Accumulator[list[str]]) -> Column:
-    """Return the column of outcome lists for rows of the inbox."""
-    from pyspark.sql import functions as F
-
-    return _udf(judge, list(INBOX_COLUMNS), judge_inbox, kind, tallies)(*(F.col(name) for name in INBOX_COLUMNS))
-
-
-def letters_column(judge: Broadcast[Judge], kind: pa.DataType, tallies: Accumulator[list[str]]) -> Column:
-    """Return the column of outcome lists for dead letters that are judged again."""
-    from pyspark.sql import functions as F
-
-    return _udf(judge, list(INBOX_COLUMNS), judge_letters, kind, tallies)(*(F.col(name) for name in INBOX_COLUMNS))
+def outcome_column(kind: Kind, judge: Broadcast[Judge], tallies: Accumulator[list[str]]) -> Column:
+    """Return the column of outcome lists for rows of a source."""
+    decide = partial(outcome_lists, kind)
+    return judging_column(kind, judge, decide, pa.list_(judge.value.outputs.type), tallies)
 
 
-def _udf(
+def judging_column(
+    kind: Kind,
     judge: Broadcast[Judge],
-    names: list[str],
     decide: Callable[[Judge, pa.RecordBatch], Judged],
-    kind: pa.DataType,
+    type_: pa.DataType,
     tallies: Accumulator[list[str]],
-) -> Callable[..., Column]:
+) -> Column:
+    """Return the column of what *decide* makes of Arrow batches of a source's rows, in the workers of Spark."""
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_type
+
+    columns = _columns(kind, judge.value)
+    names = list(columns)
 
     def judged(*arrays: pa.Array) -> pa.Array:
         plan = load(judge)
@@ -206,4 +208,17 @@ def _udf(
 
     # Annotations that are texts, as everywhere here, are no hints to Spark.
     judged.__annotations__ = {"arrays": pa.Array, "return": pa.Array}
-    return cast("Callable[..., Column]", cast(Any, arrow_udf)(judged, returnType=from_arrow_type(kind)))
+    column = cast("Callable[..., Column]", cast(Any, arrow_udf)(judged, returnType=from_arrow_type(type_)))
+    return column(*columns.values())
+
+
+def _columns(kind: Kind, judge: Judge) -> dict[str, Column]:
+    """Return what judging takes of a source's rows."""
+    from pyspark.sql import functions as F
+
+    if kind != "kafka":
+        return {name: F.col(name) for name in INBOX_COLUMNS}
+    columns = {name: F.col(name) for name in SOURCE_SCHEMA.names}
+    columns["value"] = body_column(judge.bodies, sniffs=judge.reader.sniffs)
+    columns[SIZE] = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
+    return columns

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -35,6 +36,30 @@ _RULES: Final = tuple(binding.rule for binding in BINDINGS.values())
 Pairs = list[tuple[str, bytes | None]]
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The outcomes of a batch, and where they go.
+
+    ``columns`` are by the names of :func:`output_type`, with a row for each row of facts. ``order`` has those that
+    count in the order of their input rows, ``offsets`` the share of each of these in it; ``counts`` is the tally.
+    """
+
+    outcomes: Outcomes
+    columns: dict[str, pa.Array]
+    order: Int
+    offsets: Any
+    counts: str | None
+
+    @property
+    def sources(self) -> Int:
+        """Per row of facts its input row, negative for one that stands for nothing."""
+        return self.outcomes.facts.sources
+
+    def lists(self, outcomes: pa.Array) -> pa.ListArray:
+        """Return one list per input row of something that there is for each row of facts."""
+        return pa.ListArray.from_arrays(pa.array(self.offsets), outcomes.take(pa.array(self.order)))
+
+
 class OutputBuilder:
     """Builds the output of batches for one plan."""
 
@@ -50,8 +75,13 @@ class OutputBuilder:
         """Tell whether a route may hold bodies of records on that channel against schemas."""
         return self.destinations.needs_bodies(channel)
 
-    def build(self, outcomes: Outcomes, arrivals: Int, sizes: Int) -> tuple[pa.ListArray, str | None]:
-        """Return one list of outcomes per input row, and their tally.
+    def lists(self, decided: Decided) -> tuple[pa.ListArray, str | None]:
+        """Return one list of outcomes per input row, and their tally."""
+        arrays = [decided.columns[field.name].cast(field.type) for field in self.type]
+        return decided.lists(pa.StructArray.from_arrays(arrays, fields=list(self.type))), decided.counts
+
+    def decide(self, outcomes: Outcomes, arrivals: Int, sizes: Int) -> Decided:
+        """Return what became of the rows of a batch, and where they go.
 
         ``arrivals`` are the milliseconds of each input row's arrival, ``sizes`` the bytes of its key and body.
         """
@@ -81,9 +111,7 @@ class OutputBuilder:
         counts = tally(
             messages, placed.endpoints, columns["reason"], order, arrived, len(spilled), taken, columns["ambiguous"]
         )
-        arrays = [columns[field.name].cast(field.type) for field in self.type]
-        struct = pa.StructArray.from_arrays(arrays, fields=list(self.type))
-        return pa.ListArray.from_arrays(pa.array(offsets), struct.take(pa.array(order))), counts
+        return Decided(outcomes, columns, order, offsets, counts)
 
 
 def output_type(routes: Routes) -> pa.StructType:

@@ -122,7 +122,7 @@ class Judge:
     def __post_init__(self) -> None:
         matcher, outputs = self.matcher, self.outputs
         sniffs = any(matcher.sniffs(number, KAFKA) for number in range(len(matcher.channels)))
-        attributes = (f"e.{name}" for name in outputs.attributes)
+        attributes = (f"e.{name}" for name in (*outputs.attributes, "partitionkey"))
         object.__setattr__(self, "reader", KafkaReader((*matcher.index.keys, *attributes), sniffs=sniffs))
         topics = {name.removeprefix(TOPIC): number for name, number in self.channels.items() if name.startswith(TOPIC)}
         bodies = (

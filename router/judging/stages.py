@@ -8,12 +8,13 @@ position and the letter's id that they have, and are judged as their first sourc
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from bindings.kafka.columns import first_bytes, first_text
 from bindings.kafka.facts import SOURCE_SCHEMA
 from catalog.values import YEAR_10000
-from router.judging.judging import inbox_column, kafka_column, letters_column
+from router.judging.judging import outcome_column
+from router.judging.kinds import Kind
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
@@ -21,14 +22,12 @@ if TYPE_CHECKING:
 
     from router.judging.plan import Judge
 
-Kind = Literal["kafka", "inbox", "letters"]
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 RAW_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {
     "kafka": tuple(SOURCE_SCHEMA.names),
     "inbox": ("endpoint", "protocol", "received", "properties", "body", "position"),
     "letters": ("endpoint", "protocol", "received", "properties", "body", "position", "headers", "key", "letter"),
 }
-_COLUMNS: Final = {"kafka": kafka_column, "inbox": inbox_column, "letters": letters_column}
 MATCHED: Final = "m"
 ARRIVED: Final = "arrived"
 """The body as it arrived (of a batch the one event), for rows whose ``body`` is the event's data instead.
@@ -57,11 +56,9 @@ def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
 
 def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], tallies: Accumulator[list[str]]) -> DataFrame:
     """Return one row per outcome: what the source gave, and ``m``; counts go to *tallies* when it is evaluated."""
-    import pyarrow as pa
     from pyspark.sql import functions as F
 
-    lists = pa.list_(judge.value.outputs.type)
-    outcomes = _COLUMNS[kind](judge, lists, tallies)
+    outcomes = outcome_column(kind, judge, tallies)
     return rows.select(*RAW_COLUMNS[kind], F.explode(outcomes).alias(MATCHED))
 
 

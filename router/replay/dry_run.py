@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from router.judging.judging import INBOX_COLUMNS, judge_letters
+from router.judging.judging import INBOX_COLUMNS, outcome_lists
 from router.judging.plan import Plan
 from router.letters.letter import Letter
 from router.replay.rows import rows_of
@@ -34,7 +34,7 @@ def verdicts(plan: Plan, letters: Sequence[Letter]) -> list[Verdict]:
     if not letters:
         return []
     rows = rows_of(letters).select(list(INBOX_COLUMNS)).combine_chunks().to_batches()[0]
-    outcomes, _ = judge_letters(plan.judge, rows)
+    outcomes, _ = outcome_lists("letters", plan.judge, rows)
     routes = plan.settings.routes
     made: list[Verdict] = []
     for letter, found in zip(letters, outcomes.to_pylist(), strict=True):

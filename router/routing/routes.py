@@ -78,9 +78,10 @@ class Routes:
         self._known_letters: dict[tuple[str, str], int] = {}
         self.topics = _templates(settings, event_sinks(settings), EVENT_VARIABLES)
         self.letter_topics = _templates(settings, letter_sinks(settings), DEAD_LETTER_VARIABLES)
-        kafka = ((name, settings.sinks[name].topics) for name in self.topics)
-        self.strict = frozenset(name for name, sink in kafka if sink is not None and sink.missing == "reject")
+        kafka = [(name, sink) for name in self.topics if (sink := settings.sinks[name].topics) is not None]
+        self.strict = frozenset(name for name, sink in kafka if sink.missing == "reject")
         """Kafka sinks that take no event whose topic misses a value."""
+        self._keys = [parse_name(sink.key) for _, sink in kafka if sink.key is not None]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -89,9 +90,9 @@ class Routes:
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """The CloudEvents attributes that conditions and topics may look at, each once."""
+        """The CloudEvents attributes that conditions, topics and keys may look at, each once."""
         names = [each.name for _, _, conditions in self._events for each in conditions]
-        names += [value_name(name) for template in self.topics.values() for name in template.variables]
+        names += [value_name(name) for template in (*self.topics.values(), *self._keys) for name in template.variables]
         attributes = (name.removeprefix(ATTRIBUTE_PREFIX) for name in names if name.startswith(ATTRIBUTE_PREFIX))
         return tuple(dict.fromkeys(attributes))
 

@@ -17,8 +17,8 @@ from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.errors import BrokerUnreachable, DiskError
 from router.faults import cause_of, lasting_error
+from router.judging.kinds import Kind
 from router.judging.plan import Plan
-from router.judging.stages import Kind
 from router.logs import get_logger
 from router.machine.sizing import BatchSizing
 from router.reading.generations import Generation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.judging.stages import Kind
+from router.judging.kinds import Kind
 from router.sinks.contract import Commit
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from router.judging.judging import judging_column
+from router.judging.kinds import Kind
+from router.judging.outputs import LINEAGE
 from router.judging.stages import (
     HEADERS_TYPE,
-    Kind,
     came_from,
     event_attribute,
     event_headers,
@@ -16,13 +20,14 @@ from router.judging.stages import (
 )
 from router.settings import KafkaSink
 from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, parse_name, value_name
+from router.writing.outgoing import HEADER_CAP, OUTGOING, OnePass
 from router.writing.render import native_column
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark import Accumulator, Broadcast
+    from pyspark.sql import Column, DataFrame
 
-HEADER_CAP: Final = 4_000
-"""Characters of a text in a dead letter's Kafka header; the outcome itself is never cut."""
+    from router.judging.plan import Judge
 
 
 def sent_key(sink: KafkaSink) -> Column:
@@ -50,6 +55,42 @@ def _structured_headers() -> Column:
     return F.concat(
         F.array(header("content-type", F.lit("application/cloudevents+json"))),
         F.coalesce(F.col("m.passed"), rest, F.array().cast(HEADERS_TYPE)),
+    )
+
+
+def outgoing_records(
+    rows: DataFrame, judge: Broadcast[Judge], tallies: Accumulator[list[str]], attempt: OnePass
+) -> DataFrame:
+    """Return all events and dead letters of a source's rows as records: topic, key, value and headers.
+
+    *rows* are as :func:`router.judging.stages.prepared` gives them. They are judged on the way, in one pass.
+    """
+    from pyspark.sql import functions as F
+
+    decided = judging_column(attempt.kind, judge, attempt.decide, pa.list_(OUTGOING), tallies)
+    outgoing = F.explode(decided).alias("o")
+    if attempt.kind == "kafka":
+        rows = rows.select("topic", "partition", "offset", "key", "value", "headers", outgoing)
+        position, body, key = F.concat_ws("-", "topic", "partition", "offset"), F.col("value"), F.col("key")
+        came = F.coalesce("o.headers", "headers", F.array().cast(HEADERS_TYPE))
+    else:
+        rows = rows.select("position", "body", outgoing)
+        position, body, key = F.col("position"), F.col("body"), F.lit(None).cast("binary")
+        came = F.coalesce("o.headers", F.array().cast(HEADERS_TYPE))
+    topic = F.col("o.topic") if attempt.topic is None else F.coalesce("o.topic", F.lit(attempt.topic))
+    lineage = {
+        "message": F.col("o.message"),
+        "endpoint": F.col("o.endpoint"),
+        "epoch": F.lit(attempt.epoch),
+        "position": position,
+        "context": F.col("o.context"),
+    }
+    added = F.array(*(header(f"{LINEAGE}{name}", value) for name, value in lineage.items()))
+    return rows.select(
+        topic.alias("topic"),
+        F.coalesce("o.key", key).alias("key"),
+        F.when(F.col("o.replaced"), F.col("o.data")).otherwise(body).alias("value"),
+        F.when(F.col("o.message").isNotNull(), F.concat(came, added)).otherwise(came).alias("headers"),
     )
 
 

@@ -12,7 +12,8 @@ import msgspec
 import pyarrow as pa
 
 from catalog.record import Record
-from router.judging.stages import Kind, came_from
+from router.judging.kinds import Kind
+from router.judging.stages import came_from
 from router.rendering.events import event_columns
 from router.rendering.exact import EVENT, parts_of_raw
 from router.rendering.native import native_texts

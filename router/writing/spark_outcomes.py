@@ -34,14 +34,24 @@ _TOPIC: Final = "sent_to"
 class SparkOutcomes:
     """The :class:`~router.writing.outcomes.Outcomes` of rows as :func:`router.judging.stages.unified` gives them.
 
-    *tally* gives their counts once they were evaluated. *bare* is the source's row of a record whose dead letter leaves
-    out what Python would have to render.
+    *rows* gives these rows, when something asks for them. *tally* gives their counts once they were evaluated. *bare*
+    is the source's row of a record whose dead letter leaves out what Python would have to render. *outgoing* are the
+    records for one write to all sinks (:func:`router.writing.kafka_columns.outgoing_records`).
     """
 
     def __init__(
-        self, rows: DataFrame, batch: Batch, plan: Plan, tally: Callable[[], Tally], bare: DataFrame | None = None
+        self,
+        rows: Callable[[], DataFrame],
+        batch: Batch,
+        plan: Plan,
+        tally: Callable[[], Tally],
+        *,
+        bare: DataFrame | None = None,
+        outgoing: DataFrame | None = None,
     ) -> None:
-        self._rows = rows
+        self._make = rows
+        self._made: DataFrame | None = None
+        self._outgoing = outgoing
         self._batch = batch
         self._plan = plan
         self._tally = tally
@@ -142,20 +152,9 @@ class SparkOutcomes:
         self._publish(sink, F.col(f"m.letters_{sink}"), F.col("key"), letter_value(), self._letter_headers())
 
     def publish_all(self, sinks: Sequence[str]) -> None:
-        from pyspark.sql import functions as F
-
-        topic: Column = F.lit(None).cast("string")
-        for name, numbers in self._plan.routes.letter_sinks.items():
-            topic = F.when(_on_routes(numbers), F.col(f"m.letters_{name}")).otherwise(topic)
-        key: Column = F.col("key")
-        headers = self._letter_headers()
-        for name, numbers in self._plan.routes.event_sinks.items():
-            settings = self._kafka(name)
-            mine = _on_routes(numbers)
-            topic = F.when(mine, F.col(f"m.topic_{name}")).otherwise(topic)
-            key = F.when(mine, sent_key(settings)).otherwise(key)
-            headers = F.when(mine, sent_headers(settings, self._plan.epoch)).otherwise(headers)
-        self._publish(letter_sinks(self._plan.settings)[0], topic, key, letter_value(), headers, ",".join(sinks))
+        if self._outgoing is None:
+            raise ValueError("these outcomes have no records for one write to all sinks")
+        self._save(self._outgoing, self._kafka(letter_sinks(self._plan.settings)[0]), ",".join(sinks))
 
     def spilled(self) -> Iterator[tuple[str, bytes]]:
         return spilled_records(self._rows, self._batch.kind)
@@ -164,9 +163,15 @@ class SparkOutcomes:
         if self._bare is not None:
             yield from raw_records(self._bare, self._batch.kind, self._batch.query)
 
+    @property
+    def _rows(self) -> DataFrame:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
     def _of(self, rows: DataFrame) -> Self:
         share = copy(self)
-        share._rows = rows
+        share._made = rows
         return share
 
     def _among(self, column: str, values: Collection[str], how: str) -> DataFrame:
@@ -205,10 +210,10 @@ class SparkOutcomes:
         assert settings is not None
         return settings
 
-    def _publish(self, sink: str, topic: Column, key: Column, value: Column, headers: Column, names: str = "") -> None:
+    def _publish(self, sink: str, topic: Column, key: Column, value: Column, headers: Column) -> None:
         columns = {"topic": topic, "key": key, "value": value, "headers": headers}
         rows = self._rows.select(*(column.alias(name) for name, column in columns.items()))
-        self._save(rows, self._kafka(sink), names or sink)
+        self._save(rows, self._kafka(sink), sink)
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:
         save_to_kafka(rows, sink, name)

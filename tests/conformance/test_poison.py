@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from catalog.load import load
-from router.judging.judging import judge_inbox
+from router.judging.judging import outcome_lists
 from router.judging.plan import Plan
 from router.rendering.exact import EVENT, native_json, parts_of_raw, render_event
 from router.settings import settings_from_dict
@@ -59,7 +59,7 @@ def test_there_are_enough() -> None:
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_each_record_has_its_outcomes_and_can_be_rendered(plan: Plan, case: Case) -> None:
     row = row_of(case)
-    lists, _ = judge_inbox(plan.judge, pa.RecordBatch.from_pylist([row], ROWS))
+    lists, _ = outcome_lists("inbox", plan.judge, pa.RecordBatch.from_pylist([row], ROWS))
     (outcomes,) = lists.to_pylist()
     assert len(outcomes) == case.outcomes
     for outcome in outcomes[:5]:

@@ -21,17 +21,18 @@ from catalog.errors import RecordError
 from catalog.model import Catalog, Endpoint
 from catalog.record import parse_record
 from router.judging.judging import Tallies
+from router.judging.kinds import Kind
 from router.judging.plan import Plan
-from router.judging.stages import HEADERS_TYPE, Kind, event_headers, judged, unified
+from router.judging.stages import HEADERS_TYPE, event_headers, judged, unified
 from router.matching.conformance import Validation
 from router.matching.records import RecordMatcher
 from router.rendering.exact import TIME_TEXT
 from router.settings import settings_from_dict
-from router.writing.commits import Batch
+from router.writing.kafka_columns import outgoing_records
+from router.writing.outgoing import OnePass
 from router.writing.render import event_column
 from router.writing.writer import BatchWriter
 from tests.support.generation import ENDPOINT, random_catalog, random_record
-from tests.support.leaving import KeptOutcomes
 from tests.support.reference import Reference
 
 if TYPE_CHECKING:
@@ -283,12 +284,11 @@ def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_pa
     catalog = catalog_for(1, "KAFKA")
     plan = plan_of(catalog, tmp_path)
     rows = [kafka_row(line) for line in lines_of(Random(1), catalog, "KAFKA", KAFKA_MEMBERS)[:10]]
-    writer = BatchWriter(plan, lambda sink, result: None)
-    assert writer.one_pass
-    decided, _ = judged_rows(spark, plan, rows, KAFKA_SCHEMA, "kafka")
-    outcomes = KeptOutcomes(decided, Batch("kafka", "q", "g", 0, "2026-01-02T03:04:05Z"), plan)
-    writer.send_all(outcomes)
-    (written,) = outcomes.kept.values()
+    assert BatchWriter(plan, lambda sink, result: None).one_pass
+    context = spark.sparkContext
+    one_pass = OnePass.of(plan, "kafka", "q", "2026-01-02T03:04:05Z")
+    frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
+    written = outgoing_records(frame, context.broadcast(plan.judge), context.accumulator([], Tallies()), one_pass)
     physical = written._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"\w*(?:EvalPython|InArrow|InPandas)\b", physical)) == 1, physical
     assert "Exchange" not in physical, physical

@@ -20,8 +20,9 @@ from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from catalog.record import Record
 from router.judging.judging import Tallies
+from router.judging.kinds import Kind
 from router.judging.plan import Plan
-from router.judging.stages import HEADERS_TYPE, Kind, judged, unified
+from router.judging.stages import HEADERS_TYPE, judged, unified
 from router.letters.letter import Letter
 from router.letters.reading import read_letters
 from router.replay.dry_run import verdicts

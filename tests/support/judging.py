@@ -13,7 +13,7 @@ from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import Catalog
 from catalog.record import parse_record
-from router.judging.judging import SIZE, judge_kafka, source_row
+from router.judging.judging import SIZE, outcome_lists, source_row
 from router.judging.plan import Judge, Plan
 from router.settings import settings_from_dict
 
@@ -46,6 +46,6 @@ def with_sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def judged(judge: Judge, rows: pa.RecordBatch) -> list[list[dict[str, Any]]]:
     """Return the outcomes of each row, as the match UDF gives them."""
-    lists, _ = judge_kafka(judge, with_sizes(rows))
+    lists, _ = outcome_lists("kafka", judge, with_sizes(rows))
     outcomes: list[list[dict[str, Any]]] = lists.to_pylist()
     return outcomes

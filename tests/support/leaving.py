@@ -13,8 +13,9 @@ from bindings.protocols import BINDINGS
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.record import Record
 from router.judging.judging import Tallies
+from router.judging.kinds import Kind
 from router.judging.plan import Plan
-from router.judging.stages import HEADERS_TYPE, Kind, judged, unified
+from router.judging.stages import HEADERS_TYPE, judged, unified
 from router.judging.tally import Tally
 from router.settings import KafkaSink, settings_from_dict
 from router.writing.commits import Batch
@@ -59,8 +60,8 @@ def any_event(protocol: str) -> Catalog:
 class KeptOutcomes(SparkOutcomes):
     """Outcomes that keep what Spark would send to Kafka, by the name of the sink."""
 
-    def __init__(self, rows: DataFrame, batch: Batch, plan: Plan) -> None:
-        super().__init__(rows, batch, plan, Tally)
+    def __init__(self, rows: DataFrame, batch: Batch, plan: Plan, outgoing: DataFrame | None = None) -> None:
+        super().__init__(lambda: rows, batch, plan, Tally, outgoing=outgoing)
         self.kept: dict[str, DataFrame] = {}
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:

@@ -240,7 +240,7 @@ class ListPlan(LoadedPlan):
         super().__init__(plan, nothing, BatchWriter(plan, lambda sink, result: None))
         self.world = world
 
-    def outcomes(self, rows: Any, batch: Batch, part: Part, *, arrived: bool) -> Any:
+    def outcomes(self, rows: Any, batch: Batch, part: Part, *, arrived: bool, at_once: bool = False) -> Any:
         """Judge: what is condemned becomes a dead letter unseen."""
         given: Sequence[Given] = rows.given
         if part.condemned:

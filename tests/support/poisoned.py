@@ -58,7 +58,11 @@ class Explosive:
         """Ask the real one."""
         return bool(self.outputs.needs_bodies(channel))
 
-    def build(self, outcomes: Any, arrivals: Any, sizes: Any) -> Any:
+    def lists(self, decided: Any) -> Any:
+        """Ask the real one."""
+        return self.outputs.lists(decided)
+
+    def decide(self, outcomes: Any, arrivals: Any, sizes: Any) -> Any:
         """Fail, or ask the real one."""
         if np.any(sizes == RAISES):
             raise ValueError(f"cannot judge body {int(np.flatnonzero(sizes == RAISES)[0])} of 'this batch'")
@@ -68,7 +72,7 @@ class Explosive:
             time.sleep(3600)
         if self.crowds and len(sizes) > CROWDS:
             raise MemoryError
-        return self.outputs.build(outcomes, arrivals, sizes)
+        return self.outputs.decide(outcomes, arrivals, sizes)
 
 
 def poisoned(plan: Plan, *, crowds: bool = False) -> Plan:

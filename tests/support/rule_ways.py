@@ -16,9 +16,10 @@ from catalog.model import Catalog
 from catalog.record import Record, record_of
 from catalog.schemas.validation import PayloadValidation
 from router.judging.judging import Tallies
+from router.judging.kinds import Kind
 from router.judging.outputs import OutputBuilder
 from router.judging.plan import TOPIC, Judge
-from router.judging.stages import HEADERS_TYPE, Kind, judged, lineage_headers, unified
+from router.judging.stages import HEADERS_TYPE, judged, lineage_headers, unified
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
 from router.matching.records import RecordMatcher

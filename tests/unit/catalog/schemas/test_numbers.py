@@ -14,7 +14,7 @@ from bindings.inbox.frames import SCHEMA, batch_of
 from bindings.parts import InboxRow
 from bindings.protocols import binding_of
 from catalog.load import load
-from router.judging.judging import inbox_parts, judge_inbox
+from router.judging.judging import inbox_parts, outcome_lists
 from router.judging.plan import Judge, Plan
 from router.judging.stages import RAW_COLUMNS
 from router.rendering.exact import native_json, render_event
@@ -85,7 +85,7 @@ def rows_of(protocol: str, native: dict[str, Any]) -> pa.RecordBatch:
 @pytest.mark.parametrize(("protocol", "native"), NATIVE, ids=lambda value: str(value)[:70])
 def test_a_number_at_its_bounds_is_routed_and_kept(judge: Judge, protocol: str, native: dict[str, Any]) -> None:
     batch = rows_of(protocol, native)
-    lists, _ = judge_inbox(judge, batch)
+    lists, _ = outcome_lists("inbox", judge, batch)
     outcomes = [outcome for outcomes in lists.to_pylist() for outcome in outcomes]
     assert [outcome["reason"] for outcome in outcomes] == [None] * len(RECEIVED)
     binding = binding_of(protocol)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.writing.kafka_columns import HEADER_CAP
+from router.writing.outgoing import HEADER_CAP
 from router.writing.rejections import detail_of, sinks_of
 
 NAMES = st.text(alphabet="ab-_.:;% ", min_size=1, max_size=12)

@@ -1,0 +1,89 @@
+"""Lists of headers, and texts in them, for whole batches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bindings.entries import Entries
+from router.matching.index.columns import Int
+from router.matching.index.ragged import spread
+
+_ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')
+_ESCAPED_RE2: Final = r'[\x00-\x1f"\\]'
+_SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def joined(one: pa.ListArray, other: pa.ListArray) -> pa.ListArray:
+    """Return per row the entries of one list and then those of the other; a null list has none."""
+    lengths = (pc.fill_null(pc.list_value_length(each), 0).cast(pa.int64()) for each in (one, other))
+    counts = [each.to_numpy(zero_copy_only=False) for each in lengths]
+    pool = pa.concat_arrays([one.flatten(), other.flatten()])
+    offsets = np.concatenate(([0], np.cumsum(counts[0] + counts[1])))
+    # Entries of the first list stand at the beginning of each row's share, those of the other behind them.
+    firsts = np.cumsum(counts[0]) - counts[0]
+    others = np.cumsum(counts[1]) - counts[1] + int(counts[0].sum())
+    indices = np.empty(int(offsets[-1]), np.int64)
+    indices[spread(offsets[:-1], counts[0])[1]] = spread(firsts, counts[0])[1]
+    indices[spread(offsets[:-1] + counts[0], counts[1])[1]] = spread(others, counts[1])[1]
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pool.take(pa.array(indices)))
+
+
+def without(lists: pa.ListArray, name: str) -> pa.ListArray:
+    """Return header lists without the first entry of that name; a null list becomes an empty one."""
+    entries = Entries(lists)
+    kept = np.ones(len(entries.codes), bool)
+    first = entries.first(name)
+    kept[first[first >= 0]] = False
+    counts = np.bincount(entries.owners[kept], minlength=len(lists))
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), lists.flatten().filter(pa.array(kept)))
+
+
+def placed(length: int, values: Mapping[int, Any], rows: Int, lists: pa.ListArray) -> pa.ListArray:
+    """Return a column of lists: those of *rows*, *values* by row, which count before them, and null elsewhere."""
+    indices = np.full(length, -1, np.int64)
+    indices[rows] = np.arange(len(rows))
+    indices[list(values)] = len(rows) + np.arange(len(values))
+    pool = pa.concat_arrays([lists, pa.array(list(values.values()), lists.type)])
+    return pool.take(pa.array(indices, mask=indices < 0))
+
+
+def context_json(contexts: pa.MapArray) -> pa.StringArray:
+    """Return context attributes as JSON objects, as Spark writes them."""
+    if contexts.items.null_count:
+        return pa.array([_object(dict(each or ())) for each in contexts.to_pylist()], pa.string())
+    offsets = contexts.offsets.to_numpy()
+    names = contexts.keys.slice(offsets[0], offsets[-1] - offsets[0])
+    values = contexts.items.slice(offsets[0], offsets[-1] - offsets[0])
+    counts = np.diff(offsets)
+    begins = np.zeros(len(names), np.int64)
+    begins[(offsets[:-1] - offsets[0])[counts > 0]] = 1
+    starts = pa.array(['","', '{"']).take(pa.array(begins))
+    members = pc.binary_join_element_wise(starts, _escaped(names), '":"', _escaped(values), "")
+    texts = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), members), "")
+    ends = pa.array(["{}", '"}']).take(pa.array((counts > 0).astype(np.int64)))
+    return pc.binary_join_element_wise(texts, ends, "")
+
+
+def _escaped(texts: pa.StringArray) -> pa.StringArray:
+    """Return texts as they stand between the quotes of JSON."""
+    special = pc.match_substring_regex(texts, _ESCAPED_RE2)
+    if not pc.any(special, min_count=0).as_py():
+        return texts
+    changed = [_escaped_text(text) for text in texts.filter(special).to_pylist()]
+    return pc.replace_with_mask(texts, special, pa.array(changed, pa.string()))
+
+
+def _escaped_text(text: str) -> str:
+    return _ESCAPED.sub(lambda found: _SHORT.get(found[0]) or f"\\u{ord(found[0]):04X}", text)
+
+
+def _object(members: Mapping[str, str | None]) -> str:
+    texts = ((name, "null" if text is None else f'"{_escaped_text(text)}"') for name, text in members.items())
+    return "{" + ",".join(f'"{_escaped_text(name)}":{text}' for name, text in texts) + "}"

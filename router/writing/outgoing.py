@@ -1,0 +1,316 @@
+"""Outcomes as records of Kafka, where one write serves all sinks: what differs from each record as it came.
+
+Most events leave as they came, with headers of lineage that Spark adds: of those Python tells the names that stand in
+these, and nothing else. It makes the headers of all others: events of native records, those that the exact codec read,
+and dead letters. The columns are those of :data:`OUTGOING`:
+
+| column | meaning |
+|---|---|
+| ``message``, ``endpoint``, ``context`` | for the headers of lineage that Spark adds; with null it adds none |
+| ``topic`` | where the record goes; null for the topic that all events have |
+| ``key`` | the record's key; null for the one that it came with |
+| ``headers`` | its headers before those of lineage; null for those that it came with |
+| ``replaced`` | whether ``data`` stands for its body; null data are no body |
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from catalog.values import YEAR_10000
+from router.judging.judging import JUDGING, Judged
+from router.judging.kinds import Kind
+from router.judging.outputs import CONTENT_TYPE, HEADERS, LINEAGE, Decided
+from router.judging.plan import Judge, Plan
+from router.matching.index.columns import Bool, Int
+from router.rendering.native import native_texts
+from router.routing.row_values import column_of
+from router.settings import KafkaSink
+from router.settings.names import NameTemplate, Template, event_values, parse_name, value_name
+from router.writing.header_lists import context_json, joined, placed, without
+
+OUTGOING: Final = pa.struct(
+    [
+        *((name, pa.string()) for name in ("message", "endpoint", "context", "topic")),
+        ("key", pa.binary()),
+        ("headers", HEADERS),
+        ("replaced", pa.bool_()),
+        ("data", pa.binary()),
+    ]
+)
+HEADER_CAP: Final = 4_000
+"""Characters of a text in a dead letter's Kafka header; the outcome itself is never cut."""
+Header = dict[str, Any]
+_NO_BYTES: Final = pa.scalar(None, pa.binary())
+
+
+@dataclass(frozen=True, slots=True)
+class OnePass:
+    """What the records of one attempt have in common.
+
+    ``topic`` is that of all events, None when they have several. ``lineage`` and ``keys`` go by route: whether its
+    events get headers of lineage, and the template of a key for those without one.
+    """
+
+    kind: Kind
+    query: str
+    epoch: str
+    failed: str
+    topic: str | None
+    lineage: tuple[bool, ...]
+    keys: tuple[Template | None, ...]
+
+    @classmethod
+    def of(cls, plan: Plan, kind: Kind, query: str, failed: str) -> OnePass:
+        """Return that of a plan whose routes lead each event to one topic of Kafka."""
+        routes = plan.routes
+        sinks: dict[int, KafkaSink] = {}
+        for name, numbers in routes.event_sinks.items():
+            settings = plan.settings.sinks[name].topics
+            assert settings is not None
+            sinks.update(dict.fromkeys(numbers, settings))
+        places = range(max(sinks, default=-1) + 1)
+        lineage = tuple(place in sinks and sinks[place].lineage for place in places)
+        keys = [sinks[place].key if place in sinks else None for place in places]
+        templates = tuple(parse_name(key) if key is not None else None for key in keys)
+        return cls(kind, query, plan.epoch, failed, _only_topic(routes.topics), lineage, templates)
+
+    def decide(self, judge: Judge, rows: pa.RecordBatch) -> Judged:
+        """Judge one Arrow batch of the source's rows; one list of records for each, and their tally."""
+        decided = JUDGING[self.kind](judge, rows)
+        return decided.lists(_Records(self, decided, rows).build()), decided.counts
+
+
+def _only_topic(topics: Mapping[str, NameTemplate]) -> str | None:
+    """Return the topic of all events, when no value decides."""
+    if len(topics) != 1:
+        return None
+    (template,) = topics.values()
+    return None if template.variables else template.expand({}, escape="_")
+
+
+class _Records:
+    """The records of one Arrow batch."""
+
+    def __init__(self, attempt: OnePass, decided: Decided, rows: pa.RecordBatch) -> None:
+        self._attempt = attempt
+        self._columns = decided.columns
+        self._outcomes = decided.outcomes
+        self._rows = rows
+        self._sources = np.where(decided.sources >= 0, decided.sources, 0)
+        self._routes: Int = decided.columns["route"].to_numpy(zero_copy_only=False).astype(np.int64)
+        counts = np.zeros(len(self._routes), bool)
+        counts[decided.order] = True
+        self._events: Bool = counts & (self._routes >= 0)
+        self._letters: Int = np.flatnonzero(counts & (self._routes < 0))
+
+    def build(self) -> pa.StructArray:
+        """Return one record for each row of facts, as :data:`OUTGOING`."""
+        columns = self._columns
+        wanted = np.array((*self._attempt.lineage, False), bool)
+        lineage = self._events & wanted[np.where(self._events, self._routes, -1)]
+        # Spark knows neither the place in a batch of events nor how a tie was decided.
+        rare = _valid(columns["ambiguous"]) | _valid(columns["place"])
+        context = context_json(columns["context"])
+        arrays = {
+            "message": pc.if_else(pa.array(lineage & ~rare), columns["message"], pa.scalar(None, pa.string())),
+            "endpoint": columns["endpoint"],
+            "context": context,
+            "topic": self._topics(),
+            "key": self._keys(),
+            "headers": self._headers(np.flatnonzero(lineage & rare), context),
+            **self._bodies(),
+        }
+        return pa.StructArray.from_arrays([arrays[field.name] for field in OUTGOING], fields=list(OUTGOING))
+
+    def _topics(self) -> pa.StringArray:
+        usual = self._attempt.topic is not None
+        names = [name for name in self._columns if name.startswith(("letters_",) if usual else ("topic_", "letters_"))]
+        # Each record has one destination, so that at most one of them is there.
+        return pc.coalesce(*(self._columns[name].cast(pa.string()) for name in names))
+
+    def _keys(self) -> pa.BinaryArray:
+        """Return the event's ``partitionkey``; for an event without any key what the sink's template gives."""
+        columns, events = self._columns, pa.array(self._events)
+        keys = columns["key"]
+        own = self._outcomes.facts.columns.by_key.get("e.partitionkey")
+        if own is not None and own.values.null_count < len(own.values):
+            plain = pc.if_else(pc.is_null(columns["attributes"]), own.values.cast(pa.binary()), _NO_BYTES)
+            keys = pc.coalesce(keys, plain)
+        keys = pc.if_else(events, keys, _NO_BYTES)
+        for route, template in enumerate(self._attempt.keys):
+            if template is not None:
+                lacking = self._events & (self._routes == route) & ~_valid(keys) & ~self._came_with_key()
+                rows = np.flatnonzero(lacking)
+                made = self._expanded(template, rows).cast(pa.binary())
+                keys = pc.replace_with_mask(keys, pa.array(lacking), made)
+        return keys
+
+    def _came_with_key(self) -> Bool:
+        if self._attempt.kind != "kafka":
+            return np.zeros(len(self._sources), bool)
+        return _valid(self._rows.column("key"))[self._sources]
+
+    def _expanded(self, template: Template, rows: Int) -> pa.StringArray:
+        """Return what a template gives for these rows; null where a value without a default is missing."""
+        pieces: list[pa.Scalar | pa.StringArray] = []
+        for place, part in enumerate(template.parts):
+            if place % 2 == 0:
+                pieces.append(pa.scalar(part))
+                continue
+            name, default = value_name(part), template.defaults[place // 2]
+            values = column_of(self._outcomes, rows, name) if "." in name else self._settled(name, rows)
+            if default:
+                values = pc.if_else(pc.fill_null(pc.not_equal(values, ""), False), values, default)
+            pieces.append(values)
+        return pc.binary_join_element_wise(*pieces, "")
+
+    def _settled(self, name: str, rows: Int) -> pa.StringArray:
+        """Return a variable that definition and endpoint settle."""
+        of = "endpoint" if name.startswith("endpoint") else "message"
+        encoded = self._columns[of].take(pa.array(rows)).dictionary_encode()
+        texts = (event_values(*(text, "") if of == "message" else ("", text), "", {}) for text in _texts(encoded))
+        return pa.array([each[name] for each in texts], pa.string()).take(encoded.indices)
+
+    def _bodies(self) -> dict[str, pa.Array]:
+        spilled = pc.fill_null(self._columns["spilled"], False)
+        data = pc.if_else(spilled, _NO_BYTES, self._columns["data"])
+        return {"replaced": pc.or_(pc.fill_null(self._columns["replaced"], False), spilled), "data": data}
+
+    def _headers(self, rare: Int, context: pa.StringArray) -> pa.ListArray:
+        """Return the headers of made events and of letters; *rare* are events that get those of lineage here."""
+        columns = self._columns
+        made = np.flatnonzero(self._events & _valid(columns["attributes"]))
+        at = pa.array(made)
+        rest = pc.coalesce(columns["passed"].take(at), self._others(made))
+        lists = joined(columns["attributes"].take(at), rest)
+        singles = dict(zip(self._letters.tolist(), self._letter_headers(), strict=True))
+        events = placed(len(self._routes), singles, made, lists)
+        if not len(rare):
+            return events
+        came = self._came(rare)
+        own = events.take(pa.array(rare)).to_pylist()
+        for row, headers, given, more in zip(rare.tolist(), own, came, self._lineage(rare, context), strict=True):
+            singles[row] = [*(given if headers is None else headers), *more]
+        return placed(len(self._routes), singles, made, lists)
+
+    def _came(self, rows: Int) -> list[list[Header]]:
+        """Return the headers that the records of these rows came with."""
+        if self._attempt.kind != "kafka":
+            return [[] for _ in range(len(rows))]
+        given = self._rows.column("headers").take(pa.array(self._sources[rows])).to_pylist()
+        return [headers or [] for headers in given]
+
+    def _others(self, rows: Int) -> pa.ListArray:
+        """Return what the columns of a record carried besides its content type."""
+        if self._attempt.kind != "kafka":
+            return pa.nulls(len(rows), HEADERS)
+        return without(self._rows.column("headers").take(pa.array(self._sources[rows])).cast(HEADERS), CONTENT_TYPE)
+
+    def _lineage(self, rows: Int, context: pa.StringArray) -> Iterator[list[Header]]:
+        columns, at = self._columns, pa.array(rows)
+        names = ("message", "endpoint", "ambiguous")
+        texts = zip(*(columns[name].take(at).to_pylist() for name in names), context.take(at).to_pylist(), strict=True)
+        for (message, endpoint, ambiguous, json), position in zip(texts, self._positions(rows), strict=True):
+            named = {"message": message, "endpoint": endpoint, "epoch": self._attempt.epoch, "position": position}
+            named["context"] = json
+            yield _ours(named if ambiguous is None else {**named, "ambiguous": ambiguous})
+
+    def _letter_headers(self) -> Iterator[list[Header]]:
+        attempt, rows, at = self._attempt, self._letters, pa.array(self._letters)
+        names = ("reason", "detail", "nearest", "endpoint", "spilled", "passed")
+        texts = zip(*(self._columns[name].take(at).to_pylist() for name in names), strict=True)
+        for (reason, detail, nearest, endpoint, spilled, passed), position, came in zip(
+            texts, self._positions(rows), self._arrivals(rows), strict=True
+        ):
+            letter = hashlib.sha256(f"{attempt.query}|{position}".encode()).hexdigest()[:32]
+            named = {
+                "letter": letter,
+                "reason": reason,
+                "detail": detail and detail[:HEADER_CAP],
+                "nearest": nearest and nearest[:HEADER_CAP],
+                "endpoint": endpoint if endpoint is not None else came.endpoint,
+                "protocol": came.protocol,
+                "epoch": attempt.epoch,
+                "position": position,
+                "received": came.received,
+                "failed": attempt.failed,
+                "attempts": "1",
+            }
+            if attempt.kind != "kafka":
+                named["native"] = came.native
+            if spilled:
+                named["spill"] = f"spill/{letter}.json"
+            yield [*(came.headers if passed is None else passed), *_ours(named)]
+
+    def _positions(self, rows: Int) -> list[str]:
+        at = pa.array(self._sources[rows])
+        if self._attempt.kind == "kafka":
+            names = [self._rows.column(name).take(at).cast(pa.string()) for name in ("topic", "partition", "offset")]
+            positions = pc.binary_join_element_wise(*names, "-").to_pylist()
+        else:
+            positions = self._rows.column("position").take(at).to_pylist()
+        places = self._columns["place"].take(pa.array(rows)).to_pylist()
+        return [text if place is None else f"{text}#{place}" for text, place in zip(positions, places, strict=True)]
+
+    def _arrivals(self, rows: Int) -> Iterator[_Arrival]:
+        """Yield what letters say of how their records came."""
+        given = self._rows.take(pa.array(self._sources[rows]))
+        if self._attempt.kind == "kafka":
+            received = _instants(_kafka_times(given.column("timestamp")))
+            for headers, moment in zip(self._came(rows), received, strict=True):
+                yield _Arrival(None, "KAFKA", moment, headers)
+            return
+        raw = pa.StructArray.from_arrays(given.columns, names=given.schema.names)
+        native = native_texts(self._attempt.kind, raw, self._columns["place"].take(pa.array(rows))).to_pylist()
+        names = ("endpoint", "protocol")
+        texts = zip(
+            *(given.column(name).to_pylist() for name in names), _instants(given.column("received")), strict=True
+        )
+        for (endpoint, protocol, moment), text in zip(texts, native, strict=True):
+            yield _Arrival(endpoint, protocol, moment, [], text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """How the record of a letter came: by which endpoint, when, and with which headers, or as which native record."""
+
+    endpoint: str | None
+    protocol: str
+    received: str | None
+    headers: list[Header]
+    native: str | None = None
+
+
+def _ours(named: Mapping[str, str | None]) -> list[Header]:
+    return [{"key": f"{LINEAGE}{name}", "value": text and text.encode()} for name, text in named.items()]
+
+
+def _kafka_times(milliseconds: pa.Int64Array) -> pa.TimestampArray:
+    dated = pc.and_(pc.greater_equal(milliseconds, 0), pc.less(milliseconds, YEAR_10000))
+    return (
+        pc.if_else(dated, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms")).cast(pa.timestamp("us"))
+    )
+
+
+def _instants(moments: pa.TimestampArray) -> list[str | None]:
+    """Return instants as RFC 3339 in UTC, to the microsecond."""
+    texts: list[str | None] = moments.cast(pa.timestamp("us")).cast(pa.string()).to_pylist()
+    return [text and f"{text[:10]}T{text[11:]}Z" for text in texts]
+
+
+def _texts(encoded: pa.DictionaryArray) -> list[str]:
+    texts: list[str] = encoded.dictionary.to_pylist()
+    return texts
+
+
+def _valid(values: pa.Array) -> Bool:
+    valid: Bool = values.is_valid().to_numpy(zero_copy_only=False)
+    return valid

@@ -1,0 +1,117 @@
+"""One write for all sinks sends what a write for each sends, to the byte, for records that no sane client sends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bindings.inbox.stream import SPARK_SCHEMA
+from catalog.model import Catalog
+from router.judging.judging import Tallies
+from router.judging.kinds import Kind
+from router.judging.plan import Plan
+from router.judging.stages import judged, unified
+from router.settings import settings_from_dict
+from router.writing.commits import Batch
+from router.writing.kafka_columns import outgoing_records
+from router.writing.outgoing import OnePass
+from router.writing.writer import BatchWriter
+from tests.integration.test_match_equals_run import (
+    HTTP_MEMBERS,
+    KAFKA_MEMBERS,
+    KAFKA_SCHEMA,
+    catalog_for,
+    inbox_row,
+    kafka_row,
+    lines_of,
+)
+from tests.support.generation import ENDPOINT
+from tests.support.leaving import KeptOutcomes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+FAILED = "2026-01-02T03:04:05.000006+00:00"
+BROKER = {"type": "kafka", "bootstrap_servers": "broker:9092"}
+ONE: dict[str, Any] = {
+    "sinks": {"bus": {**BROKER, "topic": "out"}, "dead": {**BROKER, "topic": "dead", "max_message_bytes": 65_536}},
+    "routes": [{"to": ["bus"]}],
+    "dead_letters": {"sinks": ["dead"]},
+}
+SEVERAL: dict[str, Any] = {
+    "sinks": {
+        "bus": {**BROKER, "topic": "out.{messagegroup}", "key": "{messageid}-{subject|none}-{endpointid}"},
+        "bare": {**BROKER, "topic": "bare", "lineage": False, "key": "{context.a}"},
+        "dead": {**BROKER, "topic": "dead.{reason}"},
+    },
+    "routes": [{"when": {"attributes": {"type": "*1*"}}, "to": ["bare"]}, {"to": ["bus"]}],
+    "dead_letters": {"sinks": ["dead"]},
+}
+TIES = {**ONE, "match": {"ambiguous": "first"}}
+
+
+def plan_of(catalog: Catalog, settings: dict[str, Any], folder: Path) -> Plan:
+    return Plan(catalog, settings_from_dict({"sources": [{"endpoint": ENDPOINT}], **settings}, {}, folder))
+
+
+def as_sent(rows: list[dict[str, Any]]) -> list[str]:
+    """Records as texts, in an order that does not matter."""
+    return sorted(
+        repr((row["topic"], row["key"], row["value"], [(each["key"], each["value"]) for each in row["headers"]]))
+        for row in rows
+    )
+
+
+@pytest.mark.parametrize("settings", [ONE, SEVERAL, TIES], ids=["one", "several", "ties"])
+@pytest.mark.parametrize(("kind", "seed"), [("kafka", 7), ("inbox", 4)])
+def test_one_write_sends_what_several_send(
+    spark: SparkSession, tmp_path: Path, kind: Kind, seed: int, settings: dict[str, Any]
+) -> None:
+    protocol = "KAFKA" if kind == "kafka" else "HTTP"
+    catalog = catalog_for(seed, protocol, envelopeoptions={"mode": "structured"})
+    lines = lines_of(Random(seed), catalog, protocol, KAFKA_MEMBERS if kind == "kafka" else HTTP_MEMBERS)
+    if kind == "kafka":
+        frame = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
+    else:
+        frame = spark.createDataFrame([inbox_row(number, line) for number, line in enumerate(lines)], SPARK_SCHEMA)
+    plan = plan_of(catalog, settings, tmp_path)
+    writer = BatchWriter(plan, lambda sink, result: None)
+    assert writer.one_pass
+    context = spark.sparkContext
+    judge, batch = context.broadcast(plan.judge), Batch(kind, "q", "g", 0, FAILED)
+    once = OnePass.of(plan, kind, "q", FAILED)
+    records = outgoing_records(frame, judge, context.accumulator([], Tallies()), once).toArrow().to_pylist()
+    decided = unified(judged(frame, kind, judge, context.accumulator([], Tallies())), kind, "q")
+    kept = KeptOutcomes(decided, batch, plan)
+    writer.send_events(kept, batch)
+    writer.send_letters(kept.letters(), batch)
+    assert as_sent(records) == as_sent([row for rows in kept.sent.values() for row in rows])
+    names = {each["key"] for row in records for each in row["headers"]}
+    assert {"xrouter-message", "xrouter-letter", "xrouter-reason"} <= names
+    assert "xrouter-spill" in names or settings is SEVERAL
+    assert ("xrouter-ambiguous" in names) is (settings is TIES)
+
+
+def test_context_in_a_header_is_the_json_that_spark_writes(spark: SparkSession) -> None:
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    from router.writing.header_lists import context_json
+
+    odd = "".join(chr(code) for code in range(0x21)) + '"\\/\x7f\u2028é😀'
+    contexts: list[dict[str, str | None]] = [{}, {"a": "b"}, {odd: odd, "b": ""}, {"x": "1", "y": None}, {}, {"n": odd}]
+    frame = spark.createDataFrame(
+        [(number, each) for number, each in enumerate(contexts)], "n int, c map<string,string>"
+    )
+    wanted = [row[0] for row in frame.orderBy("n").select(F.to_json("c")).collect()]
+    type_ = pa.map_(pa.string(), pa.string())
+    assert context_json(pa.array([list(each.items()) for each in contexts], type_)).to_pylist() == wanted
+    without_null = [each for each in contexts if None not in each.values()]
+    texts = context_json(pa.array([list(each.items()) for each in without_null], type_)).to_pylist()
+    assert [json.loads(text) for text in texts] == without_null
+    assert texts == [text for text, each in zip(wanted, contexts, strict=True) if None not in each.values()]
