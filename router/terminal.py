@@ -55,6 +55,18 @@ def write_document(document: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words: ``1 error``, ``2 errors``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def shown_value(value: Any) -> str:
+    """Return a value of a document as people read it: texts as they are, all else as JSON."""
+    if value is None:
+        return "(none)"
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
 def styled(*parts: str | tuple[str, str]) -> Text:
     """Return a text of parts, each plain or with its style, such as ``("error", "red")``."""
     return Text.assemble(*(escaped(part) if isinstance(part, str) else (escaped(part[0]), part[1]) for part in parts))

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from catalog.protocols.properties import squash
+from catalog.protocols.properties import squashed
 
 MAX_BYTES: Final = 65_535
 SHARE: Final = "$share/"
@@ -55,7 +55,7 @@ def filter_of_options(options: Mapping[str, Any]) -> str | None:
     Raises:
         FilterError: the option is no text, or no topic filter.
     """
-    known = {squash(name): value for name, value in options.items()}
+    known = squashed(options)
     for name in _TOPIC_OPTIONS:
         value = known.get(name)
         if value is None or value == "":
@@ -72,7 +72,7 @@ def shared(address: str, options: Mapping[str, Any]) -> str:
     Raises:
         FilterError: the address is no topic filter, or the group is no name for one.
     """
-    known = {squash(name): value for name, value in options.items()}
+    known = squashed(options)
     group = next((known[name] for name in SHARE_OPTIONS if known.get(name)), None)
     if group is None or address.startswith(SHARE):
         return checked(address)

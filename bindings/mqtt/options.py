@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bindings.gateways import GatewayError
-from catalog.protocols.properties import squash
+from catalog.protocols.properties import squashed
 from catalog.values import whole_number
 
 DEFAULT_SESSION_SECONDS: Final = 86_400
@@ -34,7 +34,7 @@ def session_options(options: Mapping[str, Any]) -> SessionOptions:
     Raises:
         GatewayError: a value is no whole number in range.
     """
-    known = {squash(name): value for name, value in options.items()}
+    known = squashed(options)
     return SessionOptions(
         expiry=_whole(known, "sessionexpiryinterval", DEFAULT_SESSION_SECONDS, 1, 2**32 - 1),
         keepalive=_whole(known, "keepalive", DEFAULT_KEEPALIVE_SECONDS, 1, 65_535),

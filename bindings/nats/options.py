@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bindings.gateways import GatewayError, Subscription
-from catalog.protocols.properties import squash
+from catalog.protocols.properties import squashed
 
 DEFAULT_ACK_WAIT: Final = 30.0
 _QUEUE: Final = ("queue", "queuegroup", "consumergroup", "group")
@@ -68,7 +68,7 @@ def plans_of(subscriptions: Sequence[Subscription], options: Mapping[str, Any]) 
     Raises:
         GatewayError: a subject or option that no server takes, or one consumer for two subjects.
     """
-    plans = tuple(dict.fromkeys(_plan(one, {**_squashed(options), **_squashed(one.options)}) for one in subscriptions))
+    plans = tuple(dict.fromkeys(_plan(one, {**squashed(options), **squashed(one.options)}) for one in subscriptions))
     subjects: dict[tuple[str, str], Plan] = {}
     for plan in plans:
         if isinstance(plan, StreamPlan) and subjects.setdefault((plan.stream, plan.durable), plan) != plan:
@@ -132,7 +132,3 @@ def _durable(one: Subscription) -> str:
     """Make a name that is the same at every start: a readable one, told apart by a checksum."""
     readable = re.sub(r"[^A-Za-z0-9_-]+", "-", one.endpoint.removeprefix("/endpoints/")).strip("-")[:64]
     return f"xrouter-{readable}-{zlib.crc32(f'{one.endpoint} {one.address}'.encode()):08x}"
-
-
-def _squashed(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {squash(name): value for name, value in options.items()}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from catalog.protocols.properties import squash
+from catalog.protocols.properties import squashed
 
 _SUBJECT_OPTIONS: Final = ("subjectfilter", "subject")
 _PLACEHOLDER: Final = re.compile(r"\{[A-Za-z0-9_.\-]+\}", re.ASCII)
@@ -36,7 +36,7 @@ def subjects_of_templates(templates: Iterable[str]) -> list[str]:
 
 def subject_of_options(options: Mapping[str, Any]) -> str | None:
     """Return the subject that an endpoint's options name (``subjectfilter``, else ``subject``); None without one."""
-    known = {squash(name): value for name, value in options.items()}
+    known = squashed(options)
     found = (known.get(name) for name in _SUBJECT_OPTIONS)
     return next((subject_of_template(value) for value in found if isinstance(value, str) and value), None)
 

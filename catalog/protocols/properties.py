@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from catalog.model import CLOUDEVENTS, PropertyType
 
@@ -212,6 +212,11 @@ _CLOUDEVENTS: Final = re.compile(r"cloudevents(?:/(?:v)?1(?:\.0(?:\.[0-9]+)?)?)?
 def squash(name: str) -> str:
     """Reduce a name to what its spellings share: no case, no dashes, no underscores."""
     return name.lower().replace("-", "").replace("_", "")
+
+
+def squashed(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options by their squashed names; of two spellings of one the last counts."""
+    return {squash(name): value for name, value in options.items()}
 
 
 def canonical_protocol(name: str) -> str:

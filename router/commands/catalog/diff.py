@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-import msgspec
 import typer
 
 from catalog.comparing import Change, Difference, compare
@@ -12,7 +11,7 @@ from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from router.commands.arguments import OutputFormat
-from router.terminal import say, say_json, styled, terminal
+from router.terminal import counted, say, say_json, shown_value, styled, terminal
 
 COMPATIBLE: Final = 0
 INCOMPATIBLE: Final = 1
@@ -59,8 +58,7 @@ def _write(difference: Difference) -> None:
         colour = "green" if change.compatible else "red"
         console.print(styled("  ", (change.kind, colour), _description(change)))
     wrong = sum(not change.compatible for change in difference.changes)
-    count = len(difference.changes)
-    changes = f"{count} change{'' if count == 1 else 's'}"
+    changes = counted(len(difference.changes), "change")
     console.print(f"{changes}, {wrong} incompatible" if difference.changes else "nothing changed for consumers")
 
 
@@ -70,12 +68,6 @@ def _description(change: Change) -> str:
     if change.relation is not None:
         words.append(f"({change.relation})")
     if change.before is not None or change.after is not None:
-        words.append(f"{_text(change.before)} -> {_text(change.after)}")
+        words.append(f"{shown_value(change.before)} -> {shown_value(change.after)}")
     text = " ".join(words)
     return f" {text}{': ' if text and change.detail else ''}{change.detail}".rstrip()
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "(none)"
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
 from rich.table import Table
 
@@ -17,7 +16,7 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.commands.arguments import OutputFormat, Sources
 from router.errors import RouterError
-from router.terminal import say_json, say_row, terminal
+from router.terminal import say_json, say_row, shown_value, terminal
 
 _MEMBERS: Final = ("type", "value", "required")
 _TABLES: Final = {"cloudevents": "CloudEvents", "protocol": "protocol table", "default": "default"}
@@ -71,10 +70,10 @@ def _message_rows(form: Mapping[str, Any]) -> Iterator[Row]:
         for member in _MEMBERS:
             origin = prop["from"].get(member)
             if origin is not None and (member != "required" or origin["value"] or origin["source"] != "default"):
-                yield f"{name} {member}", _text(origin["value"]), _origin(origin)
+                yield f"{name} {member}", shown_value(origin["value"]), _origin(origin)
     for section in ("envelopeoptions", "attributes"):
         for name, origin in form[section].items():
-            shown = "inline" if name == "dataschema" else _text(origin["value"])
+            shown = "inline" if name == "dataschema" else shown_value(origin["value"])
             yield f"envelopeoptions.{name}" if section == "envelopeoptions" else name, shown, _origin(origin)
     schema = form["schema"]
     if schema is not None:
@@ -98,9 +97,9 @@ def _rows(form: Mapping[str, Any]) -> Iterator[Row]:
             for version in value:
                 yield from _version_rows(version)
         elif isinstance(value, dict):
-            yield from ((f"{name}.{key}", _text(member), "") for key, member in value.items())
+            yield from ((f"{name}.{key}", shown_value(member), "") for key, member in value.items())
         else:
-            yield from ((name, _text(member), "") for member in (value if isinstance(value, list) else [value]))
+            yield from ((name, shown_value(member), "") for member in (value if isinstance(value, list) else [value]))
 
 
 def _version_rows(version: Mapping[str, Any]) -> Iterator[Row]:
@@ -116,7 +115,7 @@ def _origin(origin: Mapping[str, Any]) -> str:
     """Say where a value comes from, and which other values it overrides."""
     source = _TABLES.get(origin["source"]) or _where(origin)
     other = [each for each in origin.get("overrides", ()) if each["value"] != origin["value"]]
-    over = [f"{_text(each['value'])} of {_where(each)}" for each in other]
+    over = [f"{shown_value(each['value'])} of {_where(each)}" for each in other]
     return f"{source}; overrides {', '.join(over)}" if over else source
 
 
@@ -128,12 +127,6 @@ def _where(origin: Mapping[str, Any]) -> str:
 
 def _place(form: Mapping[str, Any]) -> str:
     return f"{form['file']}#{form['pointer']}" if form.get("file") else ""
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "(none)"
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _table(form: Mapping[str, Any], rows: list[Row]) -> Table:

@@ -24,7 +24,7 @@ from catalog.parsing.lines import lines_of_findings
 from router.commands.arguments import AllowAddresses, Sources
 from router.commands.check.sarif import sarif
 from router.errors import RouterError
-from router.terminal import Terminal, say, say_json, styled, terminal
+from router.terminal import Terminal, counted, say, say_json, styled, terminal
 
 CLEAN: Final = 0
 ERRORS: Final = 1
@@ -137,7 +137,7 @@ def _write(findings: Sequence[Finding], *, everything: bool) -> None:
                 more = f"… and {number - FOLDED_ABOVE} more of [{rule}]"
                 console.print(styled((f"  {more} (--all shows all)", "dim")))
     counts = {kind: sum(each.severity == kind for each in findings) for kind in _COLOURS}
-    console.print(", ".join(_counted(number, kind) for kind, number in counts.items()))
+    console.print(", ".join(counted(number, kind) for kind, number in counts.items()))
 
 
 def _write_one(console: Terminal, finding: Finding, line: int | None) -> None:
@@ -146,7 +146,3 @@ def _write_one(console: Terminal, finding: Finding, line: int | None) -> None:
     console.print(styled(f"  {number}", (finding.severity, _COLOURS[finding.severity]), one_line(text)))
     if finding.hint:
         console.print(styled((one_line(f"    hint: {finding.hint}"), "dim")))
-
-
-def _counted(number: int, kind: str) -> str:
-    return f"{number} {kind}{'' if number == 1 else 's'}"

@@ -9,7 +9,7 @@ from typing import Any, Final, TextIO
 from catalog.escaping import one_line
 from router.matching.explanation import FITS, EventExplained, ExplainedCandidate, RecordExplained
 from router.matching.nearest import Check
-from router.terminal import styled, terminal
+from router.terminal import counted, styled, terminal
 
 _SHOWN: Final = 300
 """Characters of a value; the rest is left out."""
@@ -78,7 +78,7 @@ class Teller:
         good = candidate.matches and candidate.schema in ((), FITS)
         style = "bold green" if candidate.wins else "green" if good else "yellow"
         sign = self._yes if good else self._no
-        specific = f" ({_counted(candidate.literals, 'literal')}, {_counted(candidate.characters, 'character')})"
+        specific = f" ({counted(candidate.literals, 'literal')}, {counted(candidate.characters, 'character')})"
         yield f"  {sign} {candidate.message}: {candidate.verdict}{specific if candidate.matches else ''}", style
         for check in candidate.checks:
             yield self._check(check)
@@ -121,7 +121,3 @@ class Teller:
         if len(shown) > _SHOWN:
             shown = shown[:_SHOWN] + self._cut
         return one_line(shown)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
