@@ -45,6 +45,20 @@ class Entries:
         """Per row, where its entries begin, and then where the last row's end."""
         return np.searchsorted(self.owners, np.arange(self.rows + 1))
 
+    def meanings(self, numbers: Int) -> tuple[list[tuple[int, str]], Int]:
+        """Return the distinct pairs of a row's number and a name in it, and per entry the place of its pair.
+
+        It serves where what a name means depends on its row too, such as on the protocol: ask once for each pair.
+        """
+        pairs = numbers[self.owners] * len(self.names) + self.codes
+        present = np.zeros(int(pairs.max(initial=-1)) + 1, bool)
+        present[pairs] = True
+        distinct = np.flatnonzero(present)
+        places = np.zeros(len(present), np.int64)
+        places[distinct] = np.arange(len(distinct))
+        parted = (divmod(pair, len(self.names)) for pair in distinct.tolist())
+        return [(number, self.names[code]) for number, code in parted], places[pairs]
+
     def named(self, condition: Callable[[str], object]) -> Int:
         """Return the entries whose names meet a condition, ascending."""
         flags = np.fromiter((bool(condition(name)) for name in self.names), bool, len(self.names))

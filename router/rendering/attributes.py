@@ -20,7 +20,7 @@ from bindings.kafka.codec import RULE
 from bindings.protocols import BINDINGS, binding_of
 from catalog.values import media_type_of
 from router.rendering.exact import Source, attribute_of
-from router.rendering.texts import as_text, replaced, rows_of
+from router.rendering.texts import as_text, replaced
 
 CONTENT_TYPE: Final = "datacontenttype"
 _VERSION: Final = "specversion"
@@ -116,23 +116,21 @@ def _carried_by_parts(raw: pa.StructArray, mine: Bool) -> Attributes:
 def _carried(carriers: _Carriers, mine: Bool) -> Attributes:
     """Return the attributes of binary mode in rows that are *mine*, as ``Binding.envelope`` has them without a body."""
     entries, rules, numbers = carriers.entries, carriers.rules, carriers.numbers
-    keys = [f"{carriers.prefix}{name}" for name in entries.names]
-    names, table = _numbered([_attribute(key, rule) for rule in rules for key in keys])
-    codes = table.reshape(len(rules), len(keys))
-    media = np.array([_is_media(key, rule) for rule in rules for key in keys], bool).reshape(codes.shape)
-    rule_of = numbers[entries.owners]
-    found = codes[rule_of, entries.codes]
+    pairs, places = entries.meanings(numbers)
+    asked = [(f"{carriers.prefix}{name}", rules[number]) for number, name in pairs]
+    names, codes = _numbered([_attribute(key, rule) for key, rule in asked])
+    found = codes[places]
     # A header without a value counts as absent.
     there = entries.values.is_valid().to_numpy(zero_copy_only=False)
     kept = np.flatnonzero((found != _NONE) & mine[entries.owners] & there)
-    last = media[rule_of[kept], entries.codes[kept]]
+    last = np.array([_is_media(key, rule) for key, rule in asked], bool)[places[kept]]
     order = np.argsort(entries.owners[kept] * 2 + last, kind="stable")
     kept, last = kept[order], last[order]
-    values = rows_of(entries.values, kept) if (order[:-1] < order[1:]).all() else entries.values.take(pa.array(kept))
+    values = entries.values.take(pa.array(kept))
     texts, _ = as_text(values)
     doubtful = texts.is_null().to_numpy(zero_copy_only=False) | carriers.unusual(kept, values)
     doubtful[last] |= _event_media(texts.filter(pa.array(last)))
-    encoded = np.array([rule.encoded for rule in rules], bool)[rule_of[kept]] & ~last
+    encoded = np.array([rule.encoded for rule in rules], bool)[numbers[entries.owners[kept]]] & ~last
     texts = _decoded(texts, encoded, doubtful)
     odd = np.zeros(entries.rows, bool)
     return _events_only(

@@ -58,18 +58,18 @@ class _Layout:
 
 
 def _layout(entries: Entries, forms: Sequence[NativeForm], numbers: Int) -> _Layout:
-    meanings = [_meaning(key, form) for form in forms for key in entries.names]
+    pairs, meant = entries.meanings(numbers)
+    meanings = [_meaning(key, forms[number]) for number, key in pairs]
     known = {member: number for number, member in enumerate(dict.fromkeys(member for _, member, _ in meanings))}
-    meaning_of = numbers[entries.owners] * len(entries.names) + entries.codes
-    roles = np.array([role for role, _, _ in meanings], np.int64)[meaning_of]
-    members = np.array([known[member] for _, member, _ in meanings], np.int64)[meaning_of]
-    same = np.zeros(len(meaning_of) + 1, bool)
+    roles = np.array([role for role, _, _ in meanings], np.int64)[meant]
+    members = np.array([known[member] for _, member, _ in meanings], np.int64)[meant]
+    same = np.zeros(len(roles) + 1, bool)
     same[1:-1] = (entries.owners[1:] == entries.owners[:-1]) & (members[1:] == members[:-1]) & (roles[1:] != _SCALAR)
     places = np.where(same[:-1], _GOES_ON, _FOLLOWS)
     offsets = entries.offsets
     places[offsets[:-1][np.diff(offsets) > 0]] = _BEGINS
     pieces = [piece for meaning in meanings for piece in _begins(*meaning)]
-    begins = pa.array(pieces, pa.string()).take(pa.array(meaning_of * 3 + places))
+    begins = pa.array(pieces, pa.string()).take(pa.array(meant * 3 + places))
     return _Layout(roles, members, begins, places, ~same[1:])
 
 
