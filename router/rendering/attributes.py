@@ -104,7 +104,7 @@ def _given(lists: pa.ListArray) -> Attributes:
 
 
 def _carried_by_parts(raw: pa.StructArray, mine: Bool) -> Attributes:
-    protocols = pc.struct_field(raw, "protocol").dictionary_encode()
+    protocols = pc.fill_null(pc.struct_field(raw, "protocol"), "").dictionary_encode()
     bindings = [binding_of(name) or BINDINGS["HTTP"] for name in protocols.dictionary.to_pylist()]
     numbers = protocols.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     has_headers = np.array([binding.binary for binding in bindings], bool)[numbers]

@@ -66,6 +66,6 @@ def parts_of_raw(raw: Mapping[str, Any], kind: Source, place: int | None) -> tup
     if kind == "kafka":
         binding, parts = BINDINGS["KAFKA"], parts_of_row(raw)
     else:
-        binding = binding_of(raw["protocol"]) or BINDINGS["HTTP"]
+        binding = binding_of(raw["protocol"] or "") or BINDINGS["HTTP"]
         parts = inbox_parts(raw["properties"])
     return (parts if place is None else single(parts, binding.rule.content_type)), binding

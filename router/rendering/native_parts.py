@@ -33,7 +33,7 @@ _NO_LISTS: Final = NativeForm()
 
 def parts_texts(raw: pa.StructArray) -> tuple[pa.StringArray, Bool]:
     """Return the native records of rows with ``protocol`` and ``properties``, and which rows are odd."""
-    protocols = pc.struct_field(raw, "protocol").dictionary_encode()
+    protocols = pc.fill_null(pc.struct_field(raw, "protocol"), "").dictionary_encode()
     bindings = [binding_of(name) or BINDINGS["HTTP"] for name in protocols.dictionary.to_pylist()]
     numbers = protocols.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     lists = pc.struct_field(raw, "properties")

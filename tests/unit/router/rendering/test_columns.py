@@ -140,8 +140,8 @@ KINDS: Final = st.sampled_from((None, None, None, "json", "binary", "other"))
 
 @st.composite
 def inbox_rows(draw: st.DrawFn) -> dict[str, Any]:
-    protocol = draw(st.sampled_from(tuple(PROTOCOLS)))
-    prefix, media = PROTOCOLS[protocol]
+    protocol = draw(st.sampled_from((*PROTOCOLS, None)))
+    prefix, media = PROTOCOLS[protocol or "HTTP"]
     keys = st.one_of(
         ATTRIBUTES.map(lambda name: f"{prefix}{name}"), st.sampled_from((media, *KEYS)), st.text(max_size=4)
     )
