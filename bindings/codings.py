@@ -10,9 +10,10 @@ from typing import Final
 from bindings.parts import Parts
 
 NAME: Final = "content-encoding"
-_KEYS: Final = frozenset({f"headers.{NAME}", f"properties.{NAME}", f"user_properties.{NAME}"})
+KEYS: Final = frozenset({f"headers.{NAME}", f"properties.{NAME}", f"user_properties.{NAME}"})
+"""The parts that say it."""
 
 
 def coding_of(parts: Parts) -> str:
     """Return the content coding of a message's body, empty when it names none; of several the first counts."""
-    return next((part.text or "" for part in parts if part.key in _KEYS and part.value is not None), "")
+    return next((part.text or "" for part in parts if part.key in KEYS and part.value is not None), "")

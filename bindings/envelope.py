@@ -1,7 +1,8 @@
 """Is this record a CloudEvent, and in which mode? (semantics.md section 4, CloudEvents 1.0.2 protocol bindings)
 
 The exact, plain reading of one record. ``match`` and ``run`` use it for every record whose columns alone do not
-settle the question; columns that do are declared in ``bindings.facts`` and held equal to this by a test.
+settle the question; those that do are read by :mod:`bindings.kafka.facts` and :mod:`bindings.columns.envelopes`, which
+tests hold equal to this.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ UNESCAPED: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) 
 _QUOTED: Final = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _WHOLE: Final = re.compile(rb"-?+[0-9]++")
-_NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")
+NO_NUMBERS: Final = (b"NaN", b"Infinity", b"-Infinity")
 """Texts that stand for numbers of AMQP for which JSON has none."""
 
 
@@ -174,7 +175,7 @@ def _is_cloudevents_value(part: Part, parts: Parts) -> bool:
     """Tell whether a typed value is a text, bytes, a boolean or a whole number; ``types`` has what JSON loses."""
     if part.kind == JSON_KIND:
         return part.value in (b"true", b"false") or _WHOLE.fullmatch(part.value or b"") is not None
-    if part.kind is not None or part.value not in _NO_NUMBERS:
+    if part.kind is not None or part.value not in NO_NUMBERS:
         return True
     types = first(parts, "types")
     try:

@@ -9,7 +9,6 @@ A body is among the columns only where it may be looked at (:func:`body_column`)
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -19,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.codings import NAME
+from bindings.columns.texts import base64_of
 from bindings.entries import Bool, Entries, any_of, distinct, texts_of
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 
@@ -172,18 +172,18 @@ class _Seen:
         if key.startswith(HEADER):
             return self.text(key.removeprefix(HEADER))
         if key.startswith(HEADER_BYTES):
-            return _base64(self.entries.bytes_of(self.first(key.removeprefix(HEADER_BYTES))))
+            return base64_of(self.entries.bytes_of(self.first(key.removeprefix(HEADER_BYTES))))
         return self._member(key)
 
     def _member(self, key: str) -> pa.StringArray | None:
         if key == "p.key":
             return self.key
         if key in ("p.key_base64", "b.key"):
-            return _base64(self.rows.column("key"))
+            return base64_of(self.rows.column("key"))
         if key in ("p.topic", "p.partition"):
             return self.rows.column(key[2:]).cast(pa.string())
         if key in ("b.topic", "b.partition"):
-            return _base64(self.rows.column(key[2:]).cast(pa.string()).cast(pa.binary()))
+            return base64_of(self.rows.column(key[2:]).cast(pa.string()).cast(pa.binary()))
         return None
 
 
@@ -221,8 +221,3 @@ def _is_odd(name: str) -> bool:
 def _valid(values: pa.Array) -> Bool:
     valid: Bool = values.is_valid().to_numpy(zero_copy_only=False)
     return valid
-
-
-def _base64(values: pa.BinaryArray) -> pa.StringArray:
-    encoded = (None if value is None else base64.b64encode(value).decode("ascii") for value in values.to_pylist())
-    return pa.array(encoded, pa.string())

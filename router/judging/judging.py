@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -20,13 +19,15 @@ from bindings.kafka.codec import INTEGERS
 from bindings.kafka.codec import PROTOCOL as KAFKA
 from bindings.kafka.facts import SOURCE_SCHEMA, body_column
 from bindings.parts import Part
-from bindings.protocols import BINDINGS, binding_of
+from bindings.protocols import binding_of
 from router.judging.kinds import Kind
 from router.judging.outputs import Decided
 from router.judging.plan import TOPIC, Judge
 from router.judging.worker_memory import judging, load
-from router.matching.facts import NO_SOURCE, Facts, RawFacts, RawRow, join
+from router.matching.facts import NO_SOURCE, Facts
+from router.matching.inbox_facts import facts_of_inbox, inbox_parts
 from router.matching.index.columns import Int
+from router.matching.joining import join
 from router.matching.kafka_facts import facts_of_kafka
 
 if TYPE_CHECKING:
@@ -57,13 +58,8 @@ def judge_kafka(judge: Judge, rows: pa.RecordBatch) -> Decided:
 
 def judge_inbox(judge: Judge, batch: pa.RecordBatch) -> Decided:
     """Judge one Arrow batch of inbox rows."""
-    raw = RawFacts(judge.matcher.index.keys)
-    arrivals, sizes = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
-    for number, row in enumerate(batch.to_pylist()):
-        arrivals[number] = int(row["received"].timestamp() * 1000) if row["received"] else 0
-        sizes[number] = len(row["body"] or b"")
-        raw.add(inbox_row(judge, number, row))
-    return judge.outputs.decide(judge.matcher.match(raw.build()), arrivals, sizes)
+    outcomes = judge.matcher.match(_facts_of_inbox(judge, batch))
+    return judge.outputs.decide(outcomes, _arrivals(batch), _sizes(batch))
 
 
 def judge_letters(judge: Judge, batch: pa.RecordBatch) -> Decided:
@@ -71,28 +67,50 @@ def judge_letters(judge: Judge, batch: pa.RecordBatch) -> Decided:
 
     Records of Kafka take the reading of Kafka's rows, so that they leave with the very bytes they would have left with.
     """
-    kafka = [number for number, name in enumerate(batch.column("protocol").to_pylist()) if _is_kafka(name)]
-    rest = sorted(set(range(batch.num_rows)) - set(kafka))
-    found: list[Facts] = []
+    protocols = pc.dictionary_encode(batch.column("protocol"), null_encoding="encode")
+    known = np.array([_is_kafka(name) for name in protocols.dictionary.to_pylist()], bool)
+    ours = known[protocols.indices.to_numpy()]
+    kafka, rest = np.flatnonzero(ours), np.flatnonzero(~ours)
+    facts: list[Facts] = []
     arrivals, sizes = np.zeros(batch.num_rows, np.int64), np.zeros(batch.num_rows, np.int64)
-    if kafka:
+    if len(kafka):
         rows = _kafka_letters(batch.take(pa.array(kafka)))
         sizes[kafka] = [len(row["key"] or b"") + len(row["value"] or b"") for row in rows]
         arrivals[kafka] = [row["timestamp"] or 0 for row in rows]
-        found.append(_facts_of_kafka_letters(judge, rows, np.array(kafka)))
-    if rest:
-        raw = RawFacts(judge.matcher.index.keys)
-        for number, row in zip(rest, batch.take(pa.array(rest)).to_pylist(), strict=True):
-            sizes[number] = len(row["body"] or b"")
-            arrivals[number] = int(row["received"].timestamp() * 1000) if row["received"] else 0
-            raw.add(inbox_row(judge, number, row))
-        found.append(raw.build())
-    facts = found[0] if len(found) == 1 else join(found[0], found[1], judge.matcher.index.keys)
-    return judge.outputs.decide(judge.matcher.match(facts), arrivals, sizes)
+        facts.append(_facts_of_kafka_letters(judge, rows, kafka))
+    if len(rest):
+        others = batch.take(pa.array(rest))
+        arrivals[rest], sizes[rest] = _arrivals(others), _sizes(others)
+        facts.append(_placed(_facts_of_inbox(judge, others), rest))
+    both = facts[0] if len(facts) == 1 else join(facts[0], facts[1], judge.matcher.index.keys)
+    return judge.outputs.decide(judge.matcher.match(both), arrivals, sizes)
 
 
-def _is_kafka(protocol: str) -> bool:
-    binding = binding_of(protocol)
+def _facts_of_inbox(judge: Judge, batch: pa.RecordBatch) -> Facts:
+    return facts_of_inbox(batch, judge.matcher, judge.channels, judge.outputs.attributes)
+
+
+def _arrivals(batch: pa.RecordBatch) -> Int:
+    """Return when rows arrived, in milliseconds; 0 for one that does not say."""
+    moments = batch.column("received").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    milliseconds: Int = pc.fill_null(moments, 0).to_numpy() // 1000
+    return milliseconds
+
+
+def _sizes(batch: pa.RecordBatch) -> Int:
+    """Return the bytes of bodies."""
+    sizes: Int = pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy().astype(np.int64)
+    return sizes
+
+
+def _placed(facts: Facts, numbers: Int) -> Facts:
+    """Return the facts of rows whose places in the batch are *numbers*."""
+    sources = np.where(facts.sources == NO_SOURCE, NO_SOURCE, numbers[facts.sources])
+    return replace(facts, sources=sources, batches=frozenset(int(numbers[at]) for at in facts.batches))
+
+
+def _is_kafka(protocol: str | None) -> bool:
+    binding = binding_of(protocol or "")
     return binding is not None and binding.protocol == KAFKA
 
 
@@ -121,35 +139,7 @@ def _facts_of_kafka_letters(judge: Judge, rows: Sequence[Mapping[str, Any]], num
     channels = [places.get(f"{TOPIC}{row['topic']}", places.get(row["endpoint"] or "", -1)) for row in rows]
     table = pa.RecordBatch.from_pylist([{n: row[n] for n in SOURCE_SCHEMA.names} for row in rows], SOURCE_SCHEMA)
     facts = facts_of_kafka(table, judge.matcher, judge.reader, np.array(channels, np.int64))
-    sources = np.where(facts.sources == NO_SOURCE, NO_SOURCE, numbers[facts.sources])
-    return replace(facts, sources=sources, batches=frozenset(int(numbers[at]) for at in facts.batches))
-
-
-def inbox_row(judge: Judge, number: int, row: Mapping[str, Any]) -> RawRow:
-    """Return an inbox row for the exact codec."""
-    binding = binding_of(row["protocol"]) or BINDINGS["HTTP"]
-    channel = judge.channels.get(row["endpoint"], -1)
-    return RawRow(
-        number,
-        binding,
-        inbox_parts(row["properties"]),
-        row["body"],
-        channel,
-        lambda: judge.matcher.sniffs(channel, binding.protocol),
-        row["position"],
-        rfc3339(row["received"]) if row["received"] is not None else None,
-    )
-
-
-def inbox_parts(properties: list[dict[str, Any]]) -> list[Part]:
-    """Return the parts of a row's properties."""
-    return [Part(entry["key"], entry["value"], entry["type"]) for entry in properties]
-
-
-def rfc3339(moment: datetime) -> str:
-    """Write a time as RFC 3339 in UTC, to the microsecond."""
-    text = moment.astimezone(UTC).isoformat(timespec="microseconds")
-    return text.replace("+00:00", "Z")
+    return _placed(facts, numbers)
 
 
 JUDGING: Final[Mapping[Kind, Callable[[Judge, pa.RecordBatch], Decided]]] = {

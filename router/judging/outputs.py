@@ -16,8 +16,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.envelope import attribute_name
-from bindings.protocols import BINDINGS, CARRIED
-from catalog.protocols.properties import CONNECTION_HEADERS
+from bindings.protocols import BINDINGS
+from router.judging.carried import (
+    ATTRIBUTE,
+    CONTENT_TYPE,
+    HEADERS,
+    PARTITION_KEY,
+    Filling,
+    attributes_of,
+    filled,
+    keys_of,
+    passed_name,
+    passed_of,
+)
 from router.judging.tally import tally
 from router.matching.facts import EVENT_MEDIA, NO_SOURCE, Facts, Reading
 from router.matching.index.columns import Int
@@ -26,12 +37,6 @@ from router.routing.destinations import Destinations
 from router.routing.limits import SizeLimits, sizes_of
 from router.routing.routes import Routes
 
-HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-LINEAGE: Final = "xrouter-"
-"""Prefix of the headers this router adds; those of a router before it are not passed on."""
-ATTRIBUTE: Final = "ce_"
-"""Prefix of attributes in Kafka's binary mode: a stray header of that name would add itself to the event."""
-CONTENT_TYPE: Final = "content-type"
 _RULES: Final = tuple(binding.rule for binding in BINDINGS.values())
 Pairs = list[tuple[str, bytes | None]]
 
@@ -57,7 +62,9 @@ class Decided:
 
     def lists(self, outcomes: pa.Array) -> pa.ListArray:
         """Return one list per input row of something that there is for each row of facts."""
-        return pa.ListArray.from_arrays(pa.array(self.offsets), outcomes.take(pa.array(self.order)))
+        if len(self.order) < len(outcomes) or (np.diff(self.order) < 0).any():
+            outcomes = outcomes.take(pa.array(self.order))
+        return pa.ListArray.from_arrays(pa.array(self.offsets), outcomes)
 
 
 class OutputBuilder:
@@ -148,11 +155,11 @@ def in_order(facts: Facts, rows: int) -> tuple[Int, Any]:
 
 def sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
     """Return a column that holds these values in these rows, and null elsewhere."""
-    if not values:
-        return pa.nulls(rows, kind)
-    indices = np.full(rows, -1, np.int64)
-    indices[list(values)] = np.arange(len(values))
-    return pa.array(list(values.values()), kind).take(pa.array(indices, mask=indices < 0))
+    return filled(rows, kind, [_filling(values, kind)])
+
+
+def _filling(values: Mapping[int, Any], kind: pa.DataType) -> Filling:
+    return np.fromiter(values, np.int64, len(values)), pa.array(list(values.values()), kind)
 
 
 def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
@@ -170,7 +177,7 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
             places[row] = reading.place
             data[row] = reading.body
         if outcomes.winners[row] < 0:
-            if (key := reading.envelope.attributes.get("partitionkey")) is not None:
+            if (key := reading.envelope.attributes.get(PARTITION_KEY)) is not None:
                 keys[row] = key.encode()
             if reading.place >= 0:
                 # A dead letter out of a batch is the one event, and says so.
@@ -186,9 +193,10 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
                 came[row] = reading.body
     replaced = np.zeros(rows, bool)
     replaced[list(data)] = True
+    listed = _filling({row: _entries(pairs) for row, pairs in passed.items()}, HEADERS)
     return {
         "attributes": _all_attributes(outcomes, attributes),
-        "passed": sparse({row: _entries(pairs) for row, pairs in passed.items()}, rows, HEADERS),
+        "passed": filled(rows, HEADERS, [listed, *(passed_of(outcomes, each) for each in outcomes.facts.settled)]),
         "data": sparse(data, rows, pa.binary()),
         "came": sparse(came, rows, pa.binary()),
         "replaced": pa.array(replaced),
@@ -223,35 +231,25 @@ def _passed(reading: Reading, protocol: int) -> Pairs:
     rule = _RULES[protocol]
     pairs: Pairs = []
     for part in reading.parts:
-        prefix = next((known for known in CARRIED if part.key.startswith(known)), None)
-        if prefix is None or (reading.envelope.is_event and attribute_name(part.key, rule) is not None):
-            continue
-        name = part.key.removeprefix(prefix)
-        if name.lower() == CONTENT_TYPE or name.startswith((LINEAGE, ATTRIBUTE)):
-            continue
-        if prefix == "headers." and name in CONNECTION_HEADERS:
-            continue
-        pairs.append((name, part.value))
+        name = passed_name(part.key)
+        if name is not None and not (reading.envelope.is_event and attribute_name(part.key, rule) is not None):
+            pairs.append((name, part.value))
     return pairs
 
 
 def _all_attributes(outcomes: Outcomes, exact: Mapping[int, Pairs]) -> pa.Array:
-    """Mapped rows have theirs in one array already; those of readings are appended, and all put in place."""
-    rows = outcomes.facts.columns.rows
+    """Return the attributes of mapped rows, of readings, and of rows whose parts are columns."""
     mapped = outcomes.attributes
-    pool = pa.array([], HEADERS)
+    fillings = [_filling({row: _entries(pairs) for row, pairs in exact.items()}, HEADERS)]
+    fillings += (attributes_of(outcomes, each) for each in outcomes.facts.settled)
     if len(mapped):
         names = mapped.values.field("key")
         kafka = pc.if_else(
-            pc.equal(names, "datacontenttype"), CONTENT_TYPE, pc.binary_join_element_wise("ce_", names, "")
+            pc.equal(names, "datacontenttype"), CONTENT_TYPE, pc.binary_join_element_wise(ATTRIBUTE, names, "")
         )
         entries = pa.StructArray.from_arrays([kafka, mapped.values.field("value")], names=["key", "value"])
-        pool = pa.ListArray.from_arrays(mapped.offsets, entries).cast(HEADERS)
-    given = pa.array([_entries(pairs) for pairs in exact.values()], HEADERS)
-    indices = np.full(rows, -1, np.int64)
-    indices[outcomes.mapped] = np.arange(len(outcomes.mapped))
-    indices[list(exact)] = len(outcomes.mapped) + np.arange(len(exact))
-    return pa.concat_arrays([pool, given]).take(pa.array(indices, mask=indices < 0))
+        fillings.append((outcomes.mapped, pa.ListArray.from_arrays(mapped.offsets, entries).cast(HEADERS)))
+    return filled(outcomes.facts.columns.rows, HEADERS, fillings)
 
 
 def _keys(outcomes: Outcomes, exact: Mapping[int, Pairs], dead: Mapping[int, bytes | None]) -> pa.Array:
@@ -262,16 +260,16 @@ def _keys(outcomes: Outcomes, exact: Mapping[int, Pairs], dead: Mapping[int, byt
     """
     keys = dict(dead)
     for row, pairs in exact.items():
-        key = next((value for name, value in pairs if name == "ce_partitionkey"), None)
+        key = next((value for name, value in pairs if name == f"{ATTRIBUTE}{PARTITION_KEY}"), None)
         if key is not None:
             keys[row] = key
+    fillings = [_filling(keys, pa.binary()), *(keys_of(outcomes, each) for each in outcomes.facts.settled)]
     mapped = outcomes.attributes
     if len(mapped):
-        found = np.flatnonzero(pc.equal(mapped.values.field("key"), "partitionkey").to_numpy(zero_copy_only=False))
-        owners = np.searchsorted(mapped.offsets.to_numpy(), found, "right") - 1
-        values = mapped.values.field("value").take(pa.array(found)).to_pylist()
-        keys.update(zip(outcomes.mapped[owners].tolist(), values, strict=True))
-    return sparse(keys, outcomes.facts.columns.rows, pa.binary())
+        places = np.flatnonzero(pc.equal(mapped.values.field("key"), PARTITION_KEY).to_numpy(zero_copy_only=False))
+        owners = np.searchsorted(mapped.offsets.to_numpy(), places, "right") - 1
+        fillings.append((outcomes.mapped[owners], mapped.values.field("value").take(pa.array(places))))
+    return filled(outcomes.facts.columns.rows, pa.binary(), fillings)
 
 
 def _entries(pairs: Pairs) -> list[dict[str, Any]]:

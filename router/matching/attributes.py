@@ -103,6 +103,11 @@ def printable(values: pa.StringArray) -> pa.BooleanArray:
     return pc.invert(pc.match_substring_regex(values, _FORBIDDEN_RE2))
 
 
+def usable(values: pa.StringArray) -> pa.StringArray:
+    """Return values without those that no attribute may be; a Kafka key of control characters is no text key."""
+    return pc.if_else(pc.and_(printable(values), pc.not_equal(values, "")), values, pa.scalar(None, pa.string()))
+
+
 def of_types(values: pa.StringArray, types: Types) -> pa.BooleanArray:
     """Tell which values are valid for all of these types; null for a null."""
     held = pa.array(np.ones(len(values), bool))

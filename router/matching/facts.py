@@ -1,8 +1,9 @@
 """Facts: all that matching looks at, as columns, for the rows of one batch.
 
-Rows come in two ways. Columns that selectors cut out settle most Kafka records. Raw rows (parts and body) go
-through the exact codec: odd Kafka records, everything from the inbox, and all other protocols. A CloudEvents batch
-becomes one fact row per event. Both end in the same columns and the same matcher.
+Rows come in two ways. Columns settle most of them: those that selectors cut out of Kafka records, and those of the
+parts of inbox rows. Raw rows (parts and body) go through the exact codec: odd ones, and what ``match`` reads of all
+protocols but Kafka. A CloudEvents batch becomes one fact row per event. Both end in the same columns and the same
+matcher.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from bindings.codings import coding_of
+from bindings.columns.envelopes import Envelopes
 from bindings.envelope import Envelope
 from bindings.events import NotAnEvent, decode_batch
 from bindings.parts import BINARY_KIND, Part, Parts, first
@@ -88,13 +90,21 @@ class Payload:
     whole: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Rows whose parts are at hand as columns: row *i* of ``envelopes`` is fact row ``start`` + *i*."""
+
+    start: int
+    envelopes: Envelopes
+
+
 @dataclass(slots=True)
 class Facts:
     """One batch. Fact row *i* belongs to input row ``sources[i]``; ``readings`` are of raw rows only.
 
     ``faults`` give reason and detail of rows that are no valid record whatever the catalog says. ``batches`` are
     the input rows that were CloudEvents batches. ``bodies`` and their content ``codings`` are those of rows without a
-    reading, where the plan needs them.
+    reading, where the plan needs them. ``settled`` are the parts of such rows, but for Kafka's, which the JVM has.
     """
 
     columns: Columns
@@ -108,6 +118,7 @@ class Facts:
     batches: frozenset[int] = frozenset()
     bodies: pa.BinaryArray | None = None
     codings: pa.StringArray | None = None
+    settled: tuple[Settled, ...] = ()
 
     def payload(self, row: int) -> Payload | None:
         """Return what the data schema of that row's definition looks at; None when it is not known here."""
@@ -127,7 +138,11 @@ class Facts:
 
     def payloads(self, rows: Sequence[int]) -> list[Payload | None]:
         """Return the answers of :meth:`payload` for many rows; those of columns are taken at once."""
-        if self.readings or self.bodies is None:
+        own = [row for row in rows if row not in self.readings]
+        if len(own) < len(rows):
+            taken = iter(self.payloads(own))
+            return [self.payload(row) if row in self.readings else next(taken) for row in rows]
+        if self.bodies is None or (own and max(own) >= len(self.bodies)):
             return [self.payload(row) for row in rows]
         at = pa.array(rows, pa.int64())
         bodies, types = self.bodies.take(at).to_pylist(), self.defaults.datacontenttype.take(at).to_pylist()
@@ -287,7 +302,7 @@ def _text(parts: Parts, key: str) -> str | None:
 
 def _texts(part: Part, binding: Binding) -> Iterable[tuple[str, str | None]]:
     """Yield the property keys and comparable texts of one part."""
-    if part.key == binding.sending.key:
+    if part.key and part.key == binding.sending.key:
         yield "p.key", part.text
         yield "p.key_base64", base64.b64encode(part.value or b"").decode("ascii")
     elif part.kind == BINARY_KIND and part.value is not None:
@@ -315,37 +330,3 @@ def single(parts: Parts, content_type: str) -> list[Part]:
         is_content = part.key == content_type or part.key.lower() == content_type == "headers.content-type"
         single.append(Part(part.key, EVENT_MEDIA) if is_content else part)
     return single
-
-
-def join(one: Facts, other: Facts, keys: Sequence[str]) -> Facts:
-    """Append the rows of *other* to those of *one*, with the columns of *keys* and all attributes."""
-    shift = one.columns.rows
-    attributes = (key for key in (*one.columns.by_key, *other.columns.by_key) if key.startswith("e."))
-    columns = {
-        key: SplitColumn(pa.concat_arrays([_column(one, key), _column(other, key)]))
-        for key in dict.fromkeys((*keys, *attributes))
-        if key in one.columns.by_key or key in other.columns.by_key
-    }
-    repeats = {(row + shift, key): texts for (row, key), texts in other.columns.repeats.items()}
-    defaults = [
-        pa.concat_arrays([getattr(one.defaults, name), getattr(other.defaults, name)])
-        for name in ("id", "time", "datacontenttype", "partitionkey")
-    ]
-    return Facts(
-        Columns(shift + other.columns.rows, columns, {**one.columns.repeats, **repeats}),
-        np.concatenate((one.channels, other.channels)),
-        np.concatenate((one.protocols, other.protocols)),
-        np.concatenate((one.events, other.events)),
-        np.concatenate((one.sources, other.sources)),
-        Defaults(*defaults),
-        {**one.faults, **{row + shift: fault for row, fault in other.faults.items()}},
-        {**one.readings, **{row + shift: reading for row, reading in other.readings.items()}},
-        one.batches | other.batches,
-        one.bodies,
-        one.codings,
-    )
-
-
-def _column(facts: Facts, key: str) -> pa.StringArray:
-    column = facts.columns.by_key.get(key)
-    return column.values if column is not None else pa.nulls(facts.columns.rows, pa.string())

@@ -13,10 +13,12 @@ from bindings.kafka.codec import PROTOCOL, parts_of_row
 from bindings.kafka.facts import KafkaColumns, KafkaReader
 from bindings.protocols import BINDINGS
 from catalog.values import YEAR_10000
-from router.matching.facts import NO_SOURCE, Facts, RawFacts, RawRow, join, protocol_number
+from router.matching.facts import NO_SOURCE, Facts, RawFacts, RawRow, protocol_number
 from router.matching.index.columns import Columns, Int, SplitColumn
+from router.matching.joining import join
 from router.matching.mapping import Defaults
 from router.matching.matcher import Matcher
+from router.matching.moments import rfc3339
 
 _RAW: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
@@ -103,6 +105,5 @@ def times_of(milliseconds: pa.Int64Array, times: pa.StringArray | None = None) -
     """Return timestamps of Kafka as RFC 3339, else ``times``; it says by a negative one that there is none."""
     # RFC 3339 has no text for years past 9999.
     dated = pc.and_(pc.greater_equal(milliseconds, 0), pc.less(milliseconds, YEAR_10000))
-    stamps = pc.if_else(dated, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms"))
-    text = pc.binary_join_element_wise(pc.utf8_replace_slice(stamps.cast(pa.string()), 10, 11, "T"), "Z", "")
+    text = rfc3339(pc.if_else(dated, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms")))
     return text if times is None else pc.coalesce(text, times)

@@ -22,7 +22,16 @@ from catalog.model import Definition, Property
 from catalog.schemas.formats import inferred_content_type
 from catalog.templates import TEMPLATE_TYPES, Placeholder
 from catalog.values import is_any_timestamp, percent_encode, text_of
-from router.matching.attributes import Types, always_valid, name_fault, of_types, printable, types_of, value_fault
+from router.matching.attributes import (
+    Types,
+    always_valid,
+    name_fault,
+    of_types,
+    printable,
+    types_of,
+    usable,
+    value_fault,
+)
 from router.matching.context import Slot
 from router.matching.index.columns import Columns, Int
 from router.matching.index.ragged import Ragged
@@ -263,17 +272,11 @@ class Mapper:
 
     def _default_columns(self, laid: _Laid, rows: Int, programs: Int, defaults: Defaults) -> list[pa.StringArray]:
         at = pa.array(rows)
-        content = pc.coalesce(_usable(defaults.datacontenttype.take(at)), laid.content_types.take(pa.array(programs)))
-        return [defaults.id.take(at), defaults.time.take(at), content, _usable(defaults.partitionkey.take(at))]
+        content = pc.coalesce(usable(defaults.datacontenttype.take(at)), laid.content_types.take(pa.array(programs)))
+        return [defaults.id.take(at), defaults.time.take(at), content, usable(defaults.partitionkey.take(at))]
 
 
 _TEXT, _SLOT, _DEFAULT = 0, 1, 2
-_NULL: Final = pa.scalar(None, pa.string())
-
-
-def _usable(values: pa.StringArray) -> pa.StringArray:
-    """Return defaults without those that no attribute may be; a Kafka key of control characters is no text key."""
-    return pc.if_else(pc.and_(printable(values), pc.not_equal(values, "")), values, _NULL)
 
 
 class _Laid:

@@ -11,8 +11,8 @@ import pyarrow as pa
 from bindings.kafka.codec import parts_of_row
 from bindings.parts import Part
 from bindings.protocols import BINDINGS, Binding, binding_of
-from router.judging.judging import inbox_parts
 from router.matching.facts import single
+from router.matching.inbox_facts import inbox_parts
 from router.rendering.instants import INSTANT, moment
 
 Source = Literal["kafka", "inbox", "letters"]

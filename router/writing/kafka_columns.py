@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from router.judging.carried import LINEAGE
 from router.judging.judging import judging_column
 from router.judging.kinds import Kind
-from router.judging.outputs import LINEAGE
 from router.judging.stages import (
     HEADERS_TYPE,
     came_from,

@@ -25,9 +25,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalog.values import YEAR_10000
+from router.judging.carried import CONTENT_TYPE, HEADERS, LINEAGE
 from router.judging.judging import JUDGING, Judged
 from router.judging.kinds import Kind
-from router.judging.outputs import CONTENT_TYPE, HEADERS, LINEAGE, Decided
+from router.judging.outputs import Decided
 from router.judging.plan import Judge, Plan
 from router.matching.index.columns import Bool, Int
 from router.rendering.native import native_texts

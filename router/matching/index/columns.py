@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from bindings.columns.texts import raw
+
 Int = npt.NDArray[np.int64]
 Int32 = npt.NDArray[np.int32]
 Bool = npt.NDArray[np.bool_]
@@ -47,7 +49,7 @@ class SplitColumn:
     @cached_property
     def lengths(self) -> Int32:
         """Bytes of every value; those of a null mean nothing."""
-        return np.diff(_bytes(self.values)[1])
+        return np.diff(raw(self.values)[1])
 
     @cached_property
     def has_percent(self) -> bool:
@@ -56,7 +58,7 @@ class SplitColumn:
 
     def has(self, character: str) -> bool:
         """Tell whether any value may hold that ASCII character."""
-        data, offsets = _bytes(self.values)
+        data, offsets = raw(self.values)
         return bool((data[offsets[0] : offsets[-1]] == ord(character)).any())
 
     def segments(self, separator: str) -> Segments:
@@ -67,7 +69,7 @@ class SplitColumn:
         return known
 
     def _split(self, separator: str) -> Segments:
-        data, offsets = _bytes(self.values)
+        data, offsets = raw(self.values)
         marks = np.flatnonzero(data[offsets[0] : offsets[-1]] == ord(separator))
         marks += offsets[0]
         filled = self.lengths > 0
@@ -133,12 +135,3 @@ def _bounds(marks: Int, marked: Int, begins: Int32, end: int) -> tuple[Int, Int3
     bounds[places] = marks
     bounds[places + 1] = marks + 1
     return first, bounds
-
-
-def _bytes(values: pa.StringArray) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """Return the data and the offsets of a string array."""
-    _, offsets, data = values.buffers()
-    if offsets is None or not len(values):
-        return np.zeros(0, np.uint8), np.zeros(len(values) + 1, np.int32)
-    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
-    return np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8), bounds

@@ -14,9 +14,10 @@ from bindings.inbox.frames import SCHEMA, batch_of
 from bindings.parts import InboxRow
 from bindings.protocols import binding_of
 from catalog.load import load
-from router.judging.judging import inbox_parts, outcome_lists
+from router.judging.judging import outcome_lists
 from router.judging.plan import Judge, Plan
 from router.judging.stages import RAW_COLUMNS
+from router.matching.inbox_facts import inbox_parts
 from router.rendering.exact import native_json, render_event
 from router.settings import Settings
 from router.sinks.forms import DEAD_LETTER, WIDE, dead_letter_to_json_line, wide_to_json_line

@@ -1,0 +1,215 @@
+"""Envelopes of many records by columns: the second evaluation of :class:`bindings.envelope.AttributeRule`.
+
+:func:`bindings.envelope.envelope_of` reads one record, this reads the parts of many. What is settled here is binary
+mode and its absence, for names and values as clients write them. A row is *odd* where columns may not settle it: events
+in other modes, whatever makes an event invalid, and values that mean something else than what is written. Being odd
+costs time and changes nothing else, so the condition may err on that side only; a property test holds the two equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bindings.columns.parts import PartEntries
+from bindings.columns.texts import beginnings, holding, valid
+from bindings.entries import Bool, Int, texts_of
+from bindings.envelope import ATTRIBUTE_NAME, DATA, EVENT_MEDIA, NO_NUMBERS, REQUIRED, AttributeRule, attribute_name
+from bindings.parts import BINARY_KIND, JSON_KIND
+from catalog.values import media_type_of
+
+VERSION: Final = "specversion"
+CONTENT: Final = "datacontenttype"
+_NO_NUMBERS: Final = pa.array([text.decode() for text in NO_NUMBERS])
+_INITIALS: Final = np.frombuffer(b"".join(text[:1] for text in NO_NUMBERS), np.uint8)
+_FEW: Final = 64
+"""Attributes that are looked at one by one for repeats, which is quicker than sorting all entries."""
+_TYPED: Final = r"^(?:true|false|-?[0-9]+)$"
+"""The JSON texts of values that CloudEvents has types for."""
+
+
+@dataclass(slots=True)
+class _Roles:
+    """What names mean, by their number.
+
+    ``attributes`` is the place of the attribute in ``places``, -1 for none; ``prefixed`` tells names below the prefix
+    of attributes, well-formed or not, ``malformed`` those of them that make an event invalid. ``encoded`` and ``typed``
+    are as in the rule; ``contents`` are the names of the content type.
+    """
+
+    attributes: Int
+    prefixed: Bool
+    malformed: Bool
+    encoded: Bool
+    typed: Bool
+    places: dict[str, int] = field(default_factory=dict)
+    contents: list[int] = field(default_factory=list)
+
+
+class Envelopes:
+    """The envelopes of the rows of *entries*. ``rules`` are those of the groups of rows, by number.
+
+    ``odd`` tells the rows to be read by the exact codec; nothing else here means anything for them. Of the others
+    ``events`` tells the CloudEvents. ``types`` are the content types: of an event that of its data, else the native
+    one; ``contents`` the entry that says it, -1 for none. ``sniffable`` tells the rows whose body may be an event in
+    JSON where a channel lets it.
+    """
+
+    def __init__(self, entries: PartEntries, rules: Sequence[AttributeRule]) -> None:
+        self.entries = entries
+        self._roles = _roles(entries, rules)
+        self._texts: dict[str, pa.StringArray] = {}
+        self.odd = entries.broken.copy()
+        self.contents, _ = entries.leading(entries.called(self._roles.contents))
+        self.types = self._content_types()
+        plain = self._media()
+        self.events = self._events()
+        self.sniffable = plain & ~self.events
+        self.attributes = self._attributes()
+        """The entries that are attributes of events, but for the content type; ascending."""
+        self._hold_values()
+        self._own_content()
+
+    def attribute(self, name: str) -> pa.StringArray:
+        """Return an attribute of all events as text; null where an event has none, and for native rows."""
+        if name == CONTENT:
+            return pc.if_else(pa.array(self.events), self.types, pa.scalar(None, pa.string()))
+        known = self._texts.get(name)
+        if known is None:
+            known = self._texts[name] = texts_of(self.entries.bytes_of(self.entry_of(name)))
+        return known
+
+    def entry_of(self, name: str) -> Int:
+        """Return the entry of every event that carries this attribute, -1 for none."""
+        places, _ = self.entries.leading(self._called(name))
+        return np.where(self.events, places, -1)
+
+    @property
+    def prefixed(self) -> Bool:
+        """By the numbers of names, which are below the prefix of attributes: of an event they are nothing else."""
+        return self._roles.prefixed
+
+    @property
+    def attribute_names(self) -> list[str]:
+        """By the numbers of names, the attribute that each stands for; empty for none."""
+        names = [*self._roles.places, ""]
+        return [names[place] for place in self._roles.attributes.tolist()]
+
+    def _called(self, name: str) -> Int:
+        place = self._roles.places.get(name)
+        numbers = np.flatnonzero(self._roles.attributes == place) if place is not None else np.zeros(0, np.int64)
+        return self.entries.called(numbers.tolist())
+
+    def _content_types(self) -> pa.StringArray:
+        types = texts_of(self.entries.bytes_of(self.contents))
+        self.odd |= (self.contents >= 0) & ~valid(types)
+        return types
+
+    def _media(self) -> Bool:
+        """Find rows odd whose media type is one of events; return those with none, or that of JSON."""
+        encoded = pc.dictionary_encode(self.types, null_encoding="encode")
+        media = [media_type_of(text) for text in encoded.dictionary.to_pylist()]
+        places = encoded.indices.to_numpy()
+        self.odd |= np.array([each.startswith(EVENT_MEDIA) for each in media], bool)[places]
+        plain: Bool = np.array([each in ("", "application/json") for each in media], bool)[places]
+        return plain
+
+    def _events(self) -> Bool:
+        """Tell the events in binary mode, which are those with a version."""
+        places, _ = self.entries.leading(self._called(VERSION))
+        versions = self._texts[VERSION] = texts_of(self.entries.bytes_of(places))
+        events = valid(versions)
+        self.odd |= (places >= 0) & ~events
+        return events
+
+    def _attributes(self) -> Int:
+        roles, entries = self._roles, self.entries
+        mine = (roles.attributes >= 0)[entries.numbers] & self.events[entries.owners]
+        if entries.filled is not None:
+            mine &= entries.filled
+        if roles.malformed.any():
+            bad = roles.malformed[entries.numbers] & self.events[entries.owners]
+            self.odd[entries.owners[bad]] = True
+        return np.flatnonzero(mine)
+
+    def _hold_values(self) -> None:
+        """Find events odd that lack what events have, repeat an attribute, or whose values are not what is written."""
+        entries, mine = self.entries, self.attributes
+        numbers = entries.numbers[mine]
+        held = entries.values.take(pa.array(mine))
+        bad = entries.are(BINARY_KIND)[mine] | self._doubtful(texts_of(held), mine, numbers)
+        self.odd[entries.owners[mine[bad]]] = True
+        self.odd |= self._repeated(numbers)
+        sound = pc.equal(self._texts[VERSION], "1.0")
+        for name in REQUIRED:
+            sound = pc.and_(sound, pc.greater(pc.binary_length(self.attribute(name)), 0))
+        self.odd |= self.events & ~pc.fill_null(sound, False).to_numpy(zero_copy_only=False)
+
+    def _repeated(self, numbers: Int) -> Bool:
+        """Tell which rows have two entries for one attribute."""
+        owners, places = self.entries.owners[self.attributes], self._roles.attributes[numbers]
+        repeated = np.zeros(self.entries.rows, bool)
+        count = len(self._roles.places)
+        if count <= _FEW:
+            for place in range(count):
+                mine = owners[places == place]
+                repeated[mine[1:][mine[1:] == mine[:-1]]] = True
+        else:
+            pairs = np.sort(owners * count + places)
+            repeated[pairs[1:][pairs[1:] == pairs[:-1]] // count] = True
+        return repeated
+
+    def _doubtful(self, texts: pa.StringArray, mine: Int, numbers: Int) -> Bool:
+        """Tell values that are no text, that HTTP or NATS would decode, or whose type CloudEvents may lack."""
+        bad = ~valid(texts)
+        if texts.null_count:
+            texts = pc.fill_null(texts, "")
+        encoded, typed = self._roles.encoded[numbers], self._roles.typed[numbers]
+        firsts = beginnings(texts)
+        if encoded.any():
+            percent = holding(texts, "%")
+            bad[percent] |= encoded[percent]
+            bad |= encoded & (firsts == ord('"'))
+        if typed.any():
+            near = np.flatnonzero(typed & np.isin(firsts, _INITIALS))
+            bad[near] |= pc.is_in(texts.take(pa.array(near)), _NO_NUMBERS).to_numpy(zero_copy_only=False)
+            json = np.flatnonzero(typed & self.entries.are(JSON_KIND)[mine])
+            known = pc.match_substring_regex(texts.take(pa.array(json)), _TYPED)
+            bad[json] = ~known.to_numpy(zero_copy_only=False)
+        return bad
+
+    def _own_content(self) -> None:
+        """Put an attribute ``datacontenttype`` in the place of the native content type, where events have one."""
+        own = self.entry_of(CONTENT)
+        named = own >= 0
+        if named.any():
+            self.contents = np.where(named, own, self.contents)
+            self.types = texts_of(self.entries.bytes_of(self.contents))
+            place = self._roles.places[CONTENT]
+            numbers = self.entries.numbers[self.attributes]
+            self.attributes = self.attributes[self._roles.attributes[numbers] != place]
+
+
+def _roles(entries: PartEntries, rules: Sequence[AttributeRule]) -> _Roles:
+    size = len(entries.pairs)
+    flags = [np.zeros(size, bool) for _ in range(4)]
+    roles = _Roles(np.full(size, -1, np.int64), flags[0], flags[1], flags[2], flags[3])
+    for number, (group, key) in enumerate(entries.pairs):
+        rule = rules[group]
+        if key == rule.content_type or (rule.content_type == "headers.content-type" == key.lower()):
+            roles.contents.append(number)
+        name = attribute_name(key, rule)
+        if name is None:
+            continue
+        roles.prefixed[number] = True
+        roles.encoded[number], roles.typed[number] = rule.encoded, rule.typed
+        if name == DATA or not ATTRIBUTE_NAME.fullmatch(name):
+            roles.malformed[number] = rule.strict
+        elif name != CONTENT or rule.own_datacontenttype:
+            roles.attributes[number] = roles.places.setdefault(name, len(roles.places))
+    return roles

@@ -1,0 +1,118 @@
+"""What goes on with an event from rows whose parts are columns: attributes, other headers, and the key.
+
+:mod:`router.judging.outputs` gives the same for rows that the exact codec read, one by one. Kafka's rows need neither:
+the JVM has their headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from bindings.columns.envelopes import CONTENT
+from bindings.entries import Bool, Int
+from bindings.protocols import CARRIED
+from catalog.protocols.properties import CONNECTION_HEADERS
+from router.matching.facts import NO_SOURCE, Settled
+from router.matching.matcher import Outcomes
+
+HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+LINEAGE: Final = "xrouter-"
+"""Prefix of the headers this router adds; those of a router before it are not passed on."""
+ATTRIBUTE: Final = "ce_"
+"""Prefix of attributes in Kafka's binary mode: a stray header of that name would add itself to the event."""
+CONTENT_TYPE: Final = "content-type"
+PARTITION_KEY: Final = "partitionkey"
+Filling = tuple[Int, pa.Array]
+"""Fact rows, and the value of a column in each."""
+
+
+def filled(rows: int, kind: pa.DataType, fillings: Sequence[Filling]) -> pa.Array:
+    """Return a column of so many rows that holds these values, and null elsewhere; no row is filled twice."""
+    given = [filling for filling in fillings if len(filling[0])]
+    if not given:
+        return pa.nulls(rows, kind)
+    owners = np.concatenate([own for own, _ in given])
+    values = given[0][1] if len(given) == 1 else pa.concat_arrays([each for _, each in given])
+    if len(owners) == rows and (np.diff(owners) > 0).all():
+        return values
+    places = np.full(rows, -1, np.int64)
+    places[owners] = np.arange(len(owners))
+    return values.take(pa.array(places, mask=places < 0))
+
+
+def passed_name(key: str) -> str | None:
+    """Return under which name the part of that key goes on with an event; None when it does not.
+
+    That it may be an attribute of an event, which goes on as such, is not asked here.
+    """
+    prefix = next((known for known in CARRIED if key.startswith(known)), None)
+    if prefix is None:
+        return None
+    name = key.removeprefix(prefix)
+    if name.lower() == CONTENT_TYPE or name.startswith((LINEAGE, ATTRIBUTE)):
+        return None
+    return None if prefix == "headers." and name in CONNECTION_HEADERS else name
+
+
+def passed_of(outcomes: Outcomes, settled: Settled) -> Filling:
+    """Return the headers of routed rows that were no CloudEvents attributes, in order."""
+    envelopes, entries = settled.envelopes, settled.envelopes.entries
+    routed = _routed(outcomes, settled)
+    names = [passed_name(key) for _, key in entries.pairs]
+    goes = np.array([name is not None for name in names], bool)
+    own = np.where(
+        envelopes.events[entries.owners], (goes & ~envelopes.prefixed)[entries.numbers], goes[entries.numbers]
+    )
+    chosen = np.flatnonzero(own & routed[entries.owners])
+    counts = np.bincount(entries.owners[chosen], minlength=entries.rows)[routed]
+    texts = pa.array(["" if name is None else name for name in names], pa.string())
+    return np.flatnonzero(routed) + settled.start, _lists(settled, chosen, counts, texts)
+
+
+def attributes_of(outcomes: Outcomes, settled: Settled) -> Filling:
+    """Return the attributes of routed events as Kafka's binary mode names them, in order; the content type is last."""
+    envelopes, entries = settled.envelopes, settled.envelopes.entries
+    leaving = _routed(outcomes, settled) & envelopes.events
+    chosen = envelopes.attributes[leaving[entries.owners[envelopes.attributes]]]
+    typed = leaving & (envelopes.contents >= 0)
+    counts = np.bincount(entries.owners[chosen], minlength=entries.rows) + typed
+    ends = np.cumsum(counts)
+    ordered = np.zeros(int(ends[-1]) if len(ends) else 0, np.int64)
+    last = ends[typed] - 1
+    ordered[last] = envelopes.contents[typed]
+    others = np.ones(len(ordered), bool)
+    others[last] = False
+    ordered[others] = chosen
+    names = [CONTENT_TYPE if name in ("", CONTENT) else f"{ATTRIBUTE}{name}" for name in envelopes.attribute_names]
+    return np.flatnonzero(leaving) + settled.start, _lists(
+        settled, ordered, counts[leaving], pa.array(names, pa.string())
+    )
+
+
+def keys_of(outcomes: Outcomes, settled: Settled) -> Filling:
+    """Return the partition keys of events, routed or not."""
+    facts, envelopes = outcomes.facts, settled.envelopes
+    places = envelopes.entry_of(PARTITION_KEY)
+    real = facts.sources[settled.start : settled.start + len(places)] != NO_SOURCE
+    rows = np.flatnonzero(real & (places >= 0))
+    return rows + settled.start, envelopes.entries.bytes_of(places[rows])
+
+
+def _routed(outcomes: Outcomes, settled: Settled) -> Bool:
+    routed: Bool = outcomes.winners[settled.start : settled.start + settled.envelopes.entries.rows] >= 0
+    return routed
+
+
+def _lists(settled: Settled, chosen: Int, counts: Int, names: pa.StringArray) -> pa.ListArray:
+    """Return lists of these many entries each, with the names that their numbers have."""
+    entries = settled.envelopes.entries
+    offsets = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
+    keys = names.take(pa.array(entries.numbers[chosen]))
+    values = entries.values.take(pa.array(chosen))
+    return pa.ListArray.from_arrays(
+        offsets, pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.value_type))
+    )

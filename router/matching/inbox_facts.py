@@ -1,0 +1,252 @@
+"""Facts of inbox rows: columns where they settle a row, the exact codec where they do not.
+
+The envelope is settled by :mod:`bindings.columns.envelopes`, the properties that definitions constrain here. A row is
+odd, too, when such a property repeats or is no text, when its body may be an event in JSON, and when its gateway marked
+it. Rows of all protocols but Kafka's may stand side by side in a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bindings.codings import KEYS as CODING_KEYS
+from bindings.columns.bodies import may_be_events
+from bindings.columns.envelopes import Envelopes
+from bindings.columns.parts import PartEntries
+from bindings.columns.texts import base64_of, valid
+from bindings.entries import Int, texts_of
+from bindings.envelope import AttributeRule
+from bindings.parts import BINARY_KIND, Part
+from bindings.protocols import BINDINGS, Binding, binding_of
+from catalog.definitions.constraints import CONTENT
+from catalog.values import YEAR_1, YEAR_10000
+from router.matching.attributes import of_types, usable
+from router.matching.facts import (
+    NO_SOURCE,
+    OVERSIZED,
+    UNDECODABLE,
+    Facts,
+    RawFacts,
+    RawRow,
+    Settled,
+    protocol_number,
+)
+from router.matching.index.columns import Columns, SplitColumn
+from router.matching.joining import join
+from router.matching.mapping import Defaults
+from router.matching.matcher import Matcher
+from router.matching.moments import rfc3339
+
+UNKNOWN: Final = "HTTP"
+"""The binding by which rows of a protocol are read that has none; only others write them to an inbox topic."""
+ATTRIBUTE: Final = "e."
+PROPERTY: Final = "p."
+BYTES: Final = "b."
+_CONTENT_TYPE: Final = "headers.content-type"
+_STREAM: Final = ("stream", "sequence")
+_MARKS: Final = (OVERSIZED, UNDECODABLE)
+
+T = TypeVar("T")
+
+
+def inbox_parts(properties: Iterable[Mapping[str, Any]]) -> list[Part]:
+    """Return the parts of a row's properties."""
+    return [Part(entry["key"], entry["value"], entry["type"]) for entry in properties]
+
+
+def facts_of_inbox(
+    batch: pa.RecordBatch, matcher: Matcher, channels: Mapping[str, int], attributes: Sequence[str] = ()
+) -> Facts:
+    """Return the facts of inbox rows, for the properties of the plan's index and these attributes.
+
+    ``channels`` number the endpoints. Odd rows have no source in the columns' part, and are appended from the codec.
+    """
+    rows = _InboxRows(batch, matcher, channels)
+    plain = rows.plain((*matcher.index.keys, *(f"{ATTRIBUTE}{name}" for name in attributes)))
+    odd = np.flatnonzero(rows.odd)
+    if not len(odd):
+        return plain
+    exact = RawFacts(matcher.index.keys)
+    for raw in rows.raw(odd):
+        exact.add(raw)
+    return join(plain, exact.build(), matcher.index.keys)
+
+
+class _InboxRows:
+    """The rows of one batch, and what is known of them so far."""
+
+    def __init__(self, batch: pa.RecordBatch, matcher: Matcher, channels: Mapping[str, int]) -> None:
+        self._batch = batch
+        self._matcher = matcher
+        self._bindings, self._groups = _distinct(batch.column("protocol"), _binding_of)
+        numbers, places = _distinct(batch.column("endpoint"), lambda name: channels.get(name or "", -1))
+        self._channels = np.array(numbers, np.int64)[places]
+        self._entries = PartEntries(batch.column("properties"), self._groups)
+        self._envelopes = Envelopes(self._entries, [_rule(binding) for binding in self._bindings])
+        self.odd = self._envelopes.odd.copy()
+        self._by_key: dict[str, list[int]] = {}
+        for number, (_, key) in enumerate(self._entries.pairs):
+            self._by_key.setdefault(key, []).append(number)
+        self._leave_to_codec()
+
+    def _leave_to_codec(self) -> None:
+        """Find rows odd for what they are as a whole."""
+        keyed = np.array([bool(binding.sending.key) for binding in self._bindings], bool)
+        self.odd |= keyed[self._groups]
+        for mark in _MARKS:
+            self.odd[self._entries.owners[self._called(mark, empty=True)]] = True
+        rows = np.flatnonzero(self._envelopes.sniffable & ~self.odd)
+        pairs, inverse = np.unique(self._channels[rows] * len(self._bindings) + self._groups[rows], return_inverse=True)
+        names = [binding.protocol for binding in self._bindings]
+        sniffs = [
+            self._matcher.sniffs(channel, names[group])
+            for channel, group in (divmod(pair, len(names)) for pair in pairs.tolist())
+        ]
+        rows = rows[np.array(sniffs, bool)[inverse]]
+        self.odd[rows] = may_be_events(self._batch.column("body").take(pa.array(rows)))
+
+    def plain(self, keys: Iterable[str]) -> Facts:
+        """Return the facts of all rows by columns; those of odd rows stand for nothing."""
+        events, odd = self._envelopes.events, self.odd
+        columns = {key: column for key in dict.fromkeys(keys) if (column := self._column(key)) is not None}
+        defaults = self._defaults()
+        channels, sources = self._channels.copy(), np.arange(len(odd))
+        channels[odd], sources[odd] = -1, NO_SOURCE
+        protocols = np.array([protocol_number(binding.protocol) for binding in self._bindings], np.int64)
+        return Facts(
+            Columns(len(odd), {key: SplitColumn(values) for key, values in columns.items()}),
+            channels,
+            protocols[self._groups],
+            events.astype(np.int64),
+            sources,
+            defaults,
+            bodies=self._batch.column("body"),
+            codings=self._codings(),
+            settled=(Settled(0, self._envelopes),),
+        )
+
+    def raw(self, rows: Int) -> Iterable[RawRow]:
+        """Yield these rows for the exact codec."""
+        taken = self._batch.select(["received", "properties", "body", "position"]).take(pa.array(rows))
+        times = arrival_times(taken.column("received")).to_pylist()
+        entries = taken.select(["properties", "body", "position"]).to_pylist()
+        for row, time, entry in zip(rows.tolist(), times, entries, strict=True):
+            binding, channel = self._bindings[int(self._groups[row])], int(self._channels[row])
+            yield RawRow(
+                row,
+                binding,
+                inbox_parts(entry["properties"]),
+                entry["body"],
+                channel,
+                lambda channel=channel, name=binding.protocol: self._matcher.sniffs(channel, name),  # type: ignore[misc]
+                entry["position"],
+                time,
+            )
+
+    def _called(self, key: str, *, empty: bool = False) -> Int:
+        return self._entries.called(self._by_key.get(key, ()), empty=empty)
+
+    def _column(self, key: str) -> pa.StringArray | None:
+        """Return the column of a property; None where no row has it."""
+        if key == CONTENT:
+            return self._envelopes.types
+        if key.startswith(ATTRIBUTE):
+            return self._envelopes.attribute(key.removeprefix(ATTRIBUTE))
+        if key.startswith(PROPERTY):
+            return self._property(key.removeprefix(PROPERTY))
+        if key.startswith(BYTES):
+            entries = self._called(key.removeprefix(BYTES))
+            return base64_of(self._entries.bytes_of(self._only(entries))) if len(entries) else None
+        return None
+
+    def _property(self, key: str) -> pa.StringArray | None:
+        numbers = self._by_key.get(key, [])
+        if key == _CONTENT_TYPE:
+            numbers = [
+                number
+                for number, (_, name) in enumerate(self._entries.pairs)
+                if name.startswith("headers.") and name.lower() == key
+            ]
+        entries = self._entries.called(numbers)
+        if not len(entries):
+            return None
+        places = self._only(entries)
+        values = self._entries.bytes_of(places)
+        texts = texts_of(values)
+        binary = (places >= 0) & self._entries.are(BINARY_KIND)[places]
+        if key == _CONTENT_TYPE:
+            self.odd |= binary  # Its name counts in any letter case, but not where it has bytes.
+        elif binary.any():
+            texts = pc.if_else(pa.array(binary), base64_of(values), texts)
+        self.odd |= (places >= 0) & ~valid(texts)
+        return texts
+
+    def _only(self, entries: Int) -> Int:
+        """Return the entry of every row, -1 for none; rows with several are odd."""
+        places, repeated = self._entries.leading(entries)
+        self.odd[repeated] = True
+        return places
+
+    def _defaults(self) -> Defaults:
+        """Return what the protocols supply to native rows."""
+        own, nothing = self._batch.column("position"), pa.nulls(len(self.odd), pa.string())
+        native = ~self._envelopes.events & ~self.odd
+        if not native.any():
+            return Defaults(own, nothing, self._envelopes.types, nothing)
+        times = arrival_times(pc.if_else(pa.array(native), self._batch.column("received"), None))
+        for ids in (self._stream_ids(), *self._texts_of("id_key")):
+            own = pc.coalesce(usable(ids), own)
+        for given in self._texts_of("time_key"):
+            times = pc.if_else(pc.fill_null(of_types(given, ("timestamp",)), False), given, times)
+        return Defaults(own, times, self._envelopes.types, nothing)
+
+    def _texts_of(self, name: str) -> Iterable[pa.StringArray]:
+        """Yield the columns of the parts that bindings name, each null in rows of other bindings."""
+        for group, binding in enumerate(self._bindings):
+            key = getattr(binding, name)
+            numbers = [number for number in self._by_key.get(key, ()) if self._entries.pairs[number][0] == group]
+            if key and numbers:
+                places, _ = self._entries.leading(self._entries.called(numbers, empty=True))
+                yield texts_of(self._entries.bytes_of(places))
+
+    def _stream_ids(self) -> pa.StringArray:
+        """Return ``stream-sequence`` of the messages of JetStream."""
+        pairs = [self._entries.leading(self._called(key, empty=True))[0] for key in _STREAM]
+        both = (pairs[0] >= 0) & (pairs[1] >= 0)
+        texts = [texts_of(self._entries.bytes_of(np.where(both, places, -1))) for places in pairs]
+        self.odd |= both & ~(valid(texts[0]) & valid(texts[1]))
+        return pc.binary_join_element_wise(*texts, "-")
+
+    def _codings(self) -> pa.StringArray | None:
+        numbers = sorted(number for key in CODING_KEYS for number in self._by_key.get(key, ()))
+        if not numbers:
+            return None
+        places, _ = self._entries.leading(self._entries.called(numbers))
+        return texts_of(self._entries.bytes_of(places))
+
+
+def arrival_times(received: pa.TimestampArray) -> pa.StringArray:
+    """Return when rows arrived as RFC 3339 text, to the microsecond; null where that is no time of the calendar."""
+    moments = received.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
+    dated = pc.and_(pc.greater_equal(moments, 1000 * YEAR_1), pc.less(moments, 1000 * YEAR_10000))
+    return rfc3339(pc.if_else(dated, moments, pa.scalar(None, pa.int64())).cast(pa.timestamp("us")))
+
+
+def _distinct(values: pa.StringArray, meaning: Callable[[str | None], T]) -> tuple[list[T], Int]:
+    """Return what the distinct values mean, and the place of every value's among them."""
+    encoded = pc.dictionary_encode(values, null_encoding="encode")
+    return [meaning(text) for text in encoded.dictionary.to_pylist()], encoded.indices.to_numpy().astype(np.int64)
+
+
+def _binding_of(protocol: str | None) -> Binding:
+    return binding_of(protocol or "") or BINDINGS[UNKNOWN]
+
+
+def _rule(binding: Binding) -> AttributeRule:
+    return binding.rule if binding.binary else replace(binding.rule, prefixes=())

@@ -1,0 +1,55 @@
+"""Facts of one batch that come in two ways, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from router.matching.facts import Facts, Settled
+from router.matching.index.columns import Columns, SplitColumn
+from router.matching.mapping import Defaults
+
+
+def join(one: Facts, other: Facts, keys: Sequence[str]) -> Facts:
+    """Append the rows of *other* to those of *one*, with the columns of *keys* and all attributes."""
+    shift = one.columns.rows
+    attributes = (key for key in (*one.columns.by_key, *other.columns.by_key) if key.startswith("e."))
+    columns = {
+        key: SplitColumn(pa.concat_arrays([_column(one, key), _column(other, key)]))
+        for key in dict.fromkeys((*keys, *attributes))
+        if key in one.columns.by_key or key in other.columns.by_key
+    }
+    repeats = {(row + shift, key): texts for (row, key), texts in other.columns.repeats.items()}
+    defaults = [
+        pa.concat_arrays([getattr(one.defaults, name), getattr(other.defaults, name)])
+        for name in ("id", "time", "datacontenttype", "partitionkey")
+    ]
+    return Facts(
+        Columns(shift + other.columns.rows, columns, {**one.columns.repeats, **repeats}),
+        np.concatenate((one.channels, other.channels)),
+        np.concatenate((one.protocols, other.protocols)),
+        np.concatenate((one.events, other.events)),
+        np.concatenate((one.sources, other.sources)),
+        Defaults(*defaults),
+        {**one.faults, **{row + shift: fault for row, fault in other.faults.items()}},
+        {**one.readings, **{row + shift: reading for row, reading in other.readings.items()}},
+        one.batches | other.batches,
+        _joined(one.bodies, other.bodies, shift, other.columns.rows, pa.binary()),
+        _joined(one.codings, other.codings, shift, other.columns.rows, pa.string()),
+        (*one.settled, *(Settled(each.start + shift, each.envelopes) for each in other.settled)),
+    )
+
+
+def _joined(one: pa.Array | None, other: pa.Array | None, rows: int, more: int, kind: pa.DataType) -> pa.Array | None:
+    """Return the values of *rows* and of *more* behind them; None when neither side has any."""
+    if other is None:
+        return one
+    first = pa.nulls(rows, kind) if one is None else pa.concat_arrays([one, pa.nulls(rows - len(one), kind)])
+    return pa.concat_arrays([first, other])
+
+
+def _column(facts: Facts, key: str) -> pa.StringArray:
+    column = facts.columns.by_key.get(key)
+    return column.values if column is not None else pa.nulls(facts.columns.rows, pa.string())

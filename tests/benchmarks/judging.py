@@ -1,0 +1,252 @@
+"""How fast are inbox rows judged on one core, from Arrow batch to lists of outcomes? ``make bench-judging``
+
+One batch for each kind of sender, as gateways store them: CloudEvents in binary mode by HTTP, native MQTT messages told
+by topic, AMQP and NATS messages, events and native ones of each. A hundred definitions, of which every row is won by
+one. The last line is the first batch with every subject given twice, which leaves all its rows to the exact codec.
+
+A figure is the median over rounds of rows per second of CPU time of this process, on one thread, warm; the rounds of
+all kinds take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pyarrow as pa
+
+from bindings.inbox.view import READ_SCHEMA
+from bindings.parts import BINARY_KIND, JSON_KIND
+from bindings.protocols import BINDINGS
+from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
+from router.judging.judging import outcome_lists
+from router.judging.plan import Judge, Plan
+from router.settings import settings_from_dict
+from tests.benchmarks.machine import machine
+
+BATCH: Final = 10_000
+DEFINITIONS: Final = 100
+GROUP: Final = "/messagegroups/Bench"
+ENDPOINT: Final = "/endpoints/bench"
+GOAL: Final = 150_000
+"""Rows a second that are asked for."""
+_ADDRESS: Final = {"MQTT/5.0": "topic_name", "AMQP/1.0": "properties.subject", "NATS": "subject", "HTTP": "path"}
+Entry = tuple[str, bytes | None, str | None]
+Maker = Callable[[Random, int], list[Entry]]
+
+
+def definition(number: int, protocol: str, *, event: bool) -> Definition:
+    """Return a definition: of events told by their type, or of native messages told by where they are sent."""
+    attributes = (
+        Property("type", "string", f"com.example.area{number % 10}.Event{number}", required=True),
+        Property("source", "uritemplate", "https://feeds.example.com/{agency}", required=True),
+        Property("subject", "uritemplate", "{agency}/{station}"),
+    )
+    address = f"area{number % 10}/{{agency}}/{{station}}/event{number}"
+    path = address.replace("/", ".") if protocol == "NATS" else address
+    return Definition(
+        f"{GROUP}/messages/m{number}",
+        GROUP,
+        envelope=CLOUDEVENTS,
+        protocol=protocol,
+        envelopemetadata=attributes,
+        protocoloptions=() if event else (Property(_ADDRESS[protocol], "uritemplate", path),),
+    )
+
+
+def judge_of(protocol: str, *, event: bool) -> Judge:
+    """Return what judges rows of one endpoint with the definitions."""
+    definitions = [definition(number, protocol, event=event) for number in range(DEFINITIONS)]
+    xids = tuple(each.xid for each in definitions)
+    endpoint = Endpoint(
+        ENDPOINT,
+        usage=("consumer",),
+        protocol=protocol,
+        uris=(f"{BINDINGS[protocol].sending.family}://localhost",),
+        options=dict.fromkeys(("topic", "node", "subject"), "in"),
+        candidates=xids,
+    )
+    sink = {"type": "kafka", "bootstrap_servers": "localhost:9092", "topic": "out"}
+    settings = settings_from_dict(
+        {
+            "catalog": {"source": "bench.json"},
+            "sources": [{"endpoint": ENDPOINT}],
+            "sinks": {"bus": sink},
+            "routes": [{"to": ["bus"]}],
+            "dead_letters": {"sinks": ["bus"]},
+        },
+        {},
+        Path(),
+    )
+    catalog = Catalog({each.xid: each for each in definitions}, {GROUP: xids}, {ENDPOINT: endpoint})
+    return Plan(catalog, settings).judge
+
+
+def _event(prefix: str, content: str, chosen: Random, number: int) -> list[Entry]:
+    agency, station = f"agency{chosen.randrange(60)}", f"station{chosen.randrange(5_000)}"
+    attributes = {
+        "specversion": "1.0",
+        "id": f"{chosen.randrange(1 << 60):016x}",
+        "source": f"https://feeds.example.com/{agency}",
+        "type": f"com.example.area{number % 10}.Event{number}",
+        "subject": f"{agency}/{station}",
+        "time": "2026-07-01T12:34:56.789Z",
+    }
+    entries: list[Entry] = [(f"{prefix}{name}", text.encode(), None) for name, text in attributes.items()]
+    return [*entries, (content, b"application/json", None)]
+
+
+def _http(chosen: Random, number: int) -> list[Entry]:
+    names = ("host", "user-agent", "accept", "content-length", "traceparent")
+    values = (b"router.example.com", b"sensor/1.7", b"*/*", b"212", b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f0-01")
+    own: list[Entry] = [("method", b"POST", None), ("path", b"/in", None)]
+    own += [(f"headers.{name}", value, None) for name, value in zip(names, values, strict=True)]
+    return own + _event("headers.ce-", "headers.content-type", chosen, number)
+
+
+def _topic(chosen: Random, number: int, separator: str = "/") -> bytes:
+    levels = (f"area{number % 10}", f"agency{chosen.randrange(60)}", f"station{chosen.randrange(5_000)}")
+    return separator.join((*levels, f"event{number}")).encode()
+
+
+def _mqtt(chosen: Random, number: int) -> list[Entry]:
+    flags: list[Entry] = [("qos", b"1", JSON_KIND), ("retain", b"false", JSON_KIND)]
+    users: list[Entry] = [("user_properties.unit", b"kW", None), ("user_properties.line", b"7", None)]
+    return [("topic_name", _topic(chosen, number), None), *flags, ("content_type", b"application/json", None), *users]
+
+
+def _mqtt_event(chosen: Random, number: int) -> list[Entry]:
+    flags: list[Entry] = [("qos", b"1", JSON_KIND), ("retain", b"false", JSON_KIND)]
+    return [("topic_name", b"in", None), *flags, *_event("user_properties.", "content_type", chosen, number)]
+
+
+def _amqp(chosen: Random, number: int) -> list[Entry]:
+    return [
+        ("header.durable", b"true", JSON_KIND),
+        ("header.priority", b"4", JSON_KIND),
+        ("properties.message-id", f"{chosen.randrange(1 << 60):016x}".encode(), None),
+        ("properties.user-id", b"\x00\xff", BINARY_KIND),
+        ("properties.subject", _topic(chosen, number), None),
+        ("properties.content-type", b"application/json", None),
+        ("properties.creation-time", b"2026-07-01T12:34:56.789Z", None),
+        ("application-properties.unit", b"kW", None),
+        ("application-properties.line", b"7", JSON_KIND),
+    ]
+
+
+def _amqp_event(chosen: Random, number: int) -> list[Entry]:
+    own: list[Entry] = [("header.durable", b"true", JSON_KIND), ("application-properties.line", b"7", JSON_KIND)]
+    return own + _event("application-properties.cloudEvents:", "properties.content-type", chosen, number)
+
+
+def _nats(chosen: Random, number: int) -> list[Entry]:
+    stored: list[Entry] = [("stream", b"SENSORS", None), ("sequence", b"%d" % chosen.randrange(1 << 40), JSON_KIND)]
+    return [("subject", _topic(chosen, number, "."), None), ("headers.unit", b"kW", None), *stored]
+
+
+def _nats_event(chosen: Random, number: int) -> list[Entry]:
+    return [("subject", b"in", None), *_event("headers.ce-", "headers.content-type", chosen, number)]
+
+
+KINDS: Final[tuple[tuple[str, str, bool, Maker], ...]] = (
+    ("HTTP events", "HTTP", True, _http),
+    ("MQTT native", "MQTT/5.0", False, _mqtt),
+    ("MQTT events", "MQTT/5.0", True, _mqtt_event),
+    ("AMQP native", "AMQP/1.0", False, _amqp),
+    ("AMQP events", "AMQP/1.0", True, _amqp_event),
+    ("NATS native", "NATS", False, _nats),
+    ("NATS events", "NATS", True, _nats_event),
+)
+
+
+def rows_of(protocol: str, make: Maker, chosen: Random, *, odd: bool = False) -> pa.RecordBatch:
+    """Return a batch as the inbox gives it; *odd* rows have their subject twice."""
+    begin = datetime(2026, 7, 1, tzinfo=UTC)
+    rows: list[dict[str, Any]] = []
+    for at in range(BATCH):
+        entries = make(chosen, chosen.randrange(DEFINITIONS))
+        if odd:
+            entries += [each for each in entries if each[0].endswith("subject")]
+        rows.append(
+            {
+                "endpoint": ENDPOINT,
+                "protocol": protocol,
+                "received": begin + timedelta(microseconds=chosen.randrange(10**9)),
+                "properties": [{"key": key, "value": value, "type": kind} for key, value, kind in entries],
+                "body": json.dumps({"value": chosen.random(), "text": "x" * 180}).encode(),
+                "position": f"3f2a9c00-0-17-{at}",
+            }
+        )
+    return pa.RecordBatch.from_pylist(rows, READ_SCHEMA)
+
+
+@dataclass
+class Bench:
+    """One kind of sender, its batch, and the rates measured so far."""
+
+    name: str
+    judge: Judge
+    rows: pa.RecordBatch
+    rates: list[float] = field(default_factory=list)
+
+    def check(self) -> None:
+        """Fail unless every row is routed."""
+        lists, _ = outcome_lists("inbox", self.judge, self.rows)
+        outcomes = lists.flatten()
+        assert len(outcomes) == BATCH and outcomes.field("reason").null_count == BATCH, self.name
+
+    def round(self) -> None:
+        """Judge the batch once more."""
+        begin = time.process_time()
+        outcome_lists("inbox", self.judge, self.rows)
+        self.rates.append(BATCH / (time.process_time() - begin))
+
+
+def benches() -> list[Bench]:
+    """Return all kinds, and the first one left to the exact codec."""
+    made: list[Bench] = []
+    for name, protocol, event, make in KINDS:
+        made.append(Bench(name, judge_of(protocol, event=event), rows_of(protocol, make, Random(7))))
+    name, protocol, event, make = KINDS[0]
+    odd = rows_of(protocol, make, Random(7), odd=True)
+    return [*made, Bench(f"{name}, odd", judge_of(protocol, event=event), odd)]
+
+
+def report(measured: Sequence[Bench], rounds: int) -> str:
+    """Return the table."""
+    lines = [machine(), f"medians of {rounds} rounds, {BATCH:,d} rows a batch, {DEFINITIONS} definitions", ""]
+    lines.append("                   rows/s   us a row")
+    for each in measured:
+        rate = statistics.median(each.rates)
+        lines.append(f"{each.name:18} {rate:9,.0f} {1e6 / rate:8.2f}{'' if rate >= GOAL else '   under the goal'}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run the benchmark and print its figures."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds: int = parser.parse_args().rounds
+    pa.set_cpu_count(1)
+    measured = benches()
+    for each in measured:
+        each.check()
+    for _ in range(rounds):
+        for each in measured:
+            each.round()
+    print(report(measured, rounds))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Rows of an inbox, sane and hostile, and their judgement by the exact codec alone, which columns must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from bindings.inbox.view import READ_SCHEMA
+from bindings.protocols import BINDINGS, binding_of
+from catalog.errors import RecordError
+from catalog.model import Catalog
+from catalog.record import record_of
+from catalog.schemas.validation import PayloadValidation
+from router.judging.outputs import OutputBuilder
+from router.judging.plan import Judge
+from router.matching.channels import ChannelBuilder
+from router.matching.conformance import Validation
+from router.matching.facts import Facts, RawFacts, RawRow
+from router.matching.inbox_facts import inbox_parts
+from router.matching.matcher import Matcher
+from router.matching.ties import Ambiguous
+from router.routing.limits import SizeLimits
+from router.routing.routes import Routes
+from router.settings import settings_from_dict
+
+ENDPOINT: Final = "/endpoints/e"
+RECEIVED: Final = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+PREFIXES: Final = (
+    *("headers.ce-", "headers.", "user_properties.", "application-properties.cloudEvents:", "properties.", "query."),
+    *("application-properties.cloudEvents_", "application-properties.", "Headers.", ""),
+)
+NAMES: Final = (
+    *("specversion", "id", "source", "type", "subject", "time", "ext", "partitionkey", "datacontenttype", "data"),
+    *(
+        "content-type",
+        "Content-Type",
+        "content_type",
+        "content-encoding",
+        "Odd",
+        "",
+        "a b",
+        "xrouter-a",
+        "ce_b",
+        "host",
+    ),
+    *("h1", "message-id", "creation-time", "user-id", "stream", "sequence", "topic_name", "path", "key", "types"),
+    *("oversized", "undecodable", "subject\n", "äöü"),
+)
+VALUES: Final = (
+    *(None, b"", b"1.0", b"1", b"0.3", b"/s", b"t", b"a/b", b"a", b"7", b"\xff", "ä\u20ac".encode(), b"a\x00", b" "),
+    *(
+        b"a%20b",
+        b"%ff",
+        b"%zz",
+        b'"q"',
+        b'"1.0"',
+        b'a"b',
+        b"true",
+        b"-7",
+        b"1.5",
+        b"[1]",
+        b"NaN",
+        b"-Infinity",
+        b"Nord",
+    ),
+    *(b"2026-01-02T03:04:05Z", b"2026-13-02T03:04:05Z", b"application/json", b"Application/JSON; a=b", b"text/plain"),
+    *(
+        b" application/cloudevents+json",
+        b"application/cloudevents-batch+json",
+        b"application/cloudevents",
+        b"gzip",
+        b"br",
+    ),
+)
+KINDS: Final = (None, None, None, "json", "binary", "odd")
+EVENT: Final = b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"a":1}}'
+BODIES: Final = (
+    *(None, b"", b"text", b'{"a": 1}', b'{"a": "\\u0041"}', EVENT, b" \n" + EVENT, b"[" + EVENT + b"," + EVENT + b"]"),
+    *(EVENT.replace(b"specversion", b"sp\\u0065cversion"), b'{"specversion": 1}', b"{", b"\xff\xfe", b"[]", b"null"),
+)
+PROTOCOLS: Final = (*BINDINGS, "http/2", "mqtt", "NATS/2.11", "AMQP", "none")
+Entry = tuple[str, bytes | None, str | None]
+CORE: Final = (("specversion", b"1.0"), ("id", b"1"), ("source", b"/s"), ("type", b"t"))
+
+
+def judge_of(
+    catalog: Catalog,
+    folder: Path,
+    *,
+    validation: Validation = "ambiguous",
+    hop_by_hop: bool = False,
+    ambiguous: Ambiguous = "dead-letter",
+    topic: str = "t-{attributes.type|x}-{attributes.ext|x}",
+) -> Judge:
+    """Return what judges records of any protocol on one endpoint, to a topic that looks at attributes."""
+    sinks = {name: {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": name} for name in ("bus", "dead")}
+    sinks["bus"]["topic"] = topic
+    told = {"sinks": sinks, "routes": [{"to": ["bus"]}], "dead_letters": {"sinks": ["dead"]}}
+    settings = settings_from_dict(told, {}, folder)
+    builder = ChannelBuilder(catalog, hop_by_hop=hop_by_hop, ambiguous=ambiguous)
+    builder.endpoints(ENDPOINT, [ENDPOINT])
+    matcher = Matcher(builder.targets, builder.channels, PayloadValidation(catalog), validation, builder.ties())
+    return Judge(matcher, OutputBuilder(matcher, Routes(settings), SizeLimits(settings)), {ENDPOINT: 0}, 2**30)
+
+
+def row(entries: Sequence[Entry], protocol: str = "HTTP", body: bytes | None = None, **more: Any) -> dict[str, Any]:
+    """Return one row; *more* replaces its other columns."""
+    properties = [{"key": key, "value": value, "type": kind} for key, value, kind in entries]
+    given = {"endpoint": ENDPOINT, "protocol": protocol, "received": RECEIVED, "position": "u-0-0-0", **more}
+    return {**given, "properties": properties, "body": body}
+
+
+def row_of(record: Mapping[str, Any], **more: Any) -> dict[str, Any] | None:
+    """Return the row that a gateway would store for a native record; None where it is no record."""
+    try:
+        known = record_of(dict(record))
+        binding = binding_of(known.protocol)
+        parts = binding.parts(known.native) if binding is not None else None
+    except RecordError:
+        return None
+    if parts is None:
+        return None
+    return row([(part.key, part.value, part.kind) for part in parts], known.protocol, known.body, **more)
+
+
+def batch_of(rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    """Return rows as the inbox gives them, each with a position of its own."""
+    return pa.RecordBatch.from_pylist(
+        [{**each, "position": f"u-0-0-{number}"} for number, each in enumerate(rows)], READ_SCHEMA
+    )
+
+
+def spoil(chosen: Random, row: dict[str, Any]) -> None:
+    """Do to a row what no sane sender does: up to four entries more, at any place; another protocol or body."""
+    properties = row["properties"]
+    for _ in range(chosen.choice((0, 1, 1, 2, 4))):
+        keys = [each["key"] for each in properties]
+        fresh = f"{chosen.choice(PREFIXES)}{chosen.choice(NAMES)}"
+        key = chosen.choice(keys) if keys and chosen.random() < 0.4 else fresh
+        entry = {"key": key, "value": chosen.choice(VALUES), "type": chosen.choice(KINDS)}
+        properties.insert(chosen.randint(0, len(properties)), entry)
+    if chosen.random() < 0.1:
+        row["protocol"] = chosen.choice(PROTOCOLS)
+    if chosen.random() < 0.2:
+        row["body"] = chosen.choice(BODIES)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> dict[str, Any]:
+    """A row of any protocol: often an event by its own prefix, with whatever else beside."""
+    protocol = draw(st.sampled_from(PROTOCOLS))
+    entries: list[Entry] = []
+    if draw(st.booleans()):
+        binding = binding_of(protocol) or BINDINGS["HTTP"]
+        entries += [(f"{binding.rule.prefixes[0]}{name}", value, None) for name, value in CORE]
+    keys = st.one_of(
+        st.builds(str.__add__, st.sampled_from(PREFIXES), st.sampled_from(NAMES)), st.sampled_from(("", "a.b", "\0"))
+    )
+    values = st.one_of(st.sampled_from(VALUES), st.binary(max_size=6))
+    entries += draw(st.lists(st.tuples(keys, values, st.sampled_from(KINDS)), max_size=6))
+    entries = draw(st.permutations(entries))
+    received = draw(st.sampled_from((RECEIVED, RECEIVED, datetime.min.replace(tzinfo=UTC), None)))
+    endpoint = draw(st.sampled_from((ENDPOINT, ENDPOINT, ENDPOINT, "/endpoints/other", None)))
+    return row(entries, protocol, draw(st.sampled_from(BODIES)), received=received, endpoint=endpoint)
+
+
+def exact_facts(judge: Judge, batch: pa.RecordBatch) -> Facts:
+    """Return the facts of a batch by the exact codec alone."""
+    raw = RawFacts(judge.matcher.index.keys)
+    for number, each in enumerate(batch.to_pylist()):
+        binding = binding_of(each["protocol"]) or BINDINGS["HTTP"]
+        channel = judge.channels.get(each["endpoint"], -1)
+        time = each["received"].isoformat(timespec="microseconds").replace("+00:00", "Z") if each["received"] else None
+
+        def sniff(channel: int = channel, protocol: str = binding.protocol) -> bool:
+            return judge.matcher.sniffs(channel, protocol)
+
+        parts = inbox_parts(each["properties"])
+        raw.add(RawRow(number, binding, parts, each["body"], channel, sniff, each["position"], time))
+    return raw.build()
+
+
+def judged_exactly(judge: Judge, batch: pa.RecordBatch) -> tuple[pa.ListArray, str | None]:
+    """Judge a batch by the exact codec alone: what :func:`router.judging.judging.outcome_lists` must return."""
+    given = batch.to_pylist()
+    epoch, millisecond = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
+    arrivals = [(each["received"] - epoch) // millisecond if each["received"] else 0 for each in given]
+    sizes = [len(each["body"] or b"") for each in given]
+    outcomes = judge.matcher.match(exact_facts(judge, batch))
+    return judge.outputs.lists(judge.outputs.decide(outcomes, np.array(arrivals, np.int64), np.array(sizes, np.int64)))

@@ -1,0 +1,73 @@
+"""The parts of many records: numbers for their names, and the first of a name in every row."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bindings.columns.parts import PartEntries
+from bindings.columns.texts import base64_of, beginnings, holding, raw
+from bindings.inbox.frames import SCHEMA
+
+LISTS = SCHEMA.field("properties").type
+keys = st.sampled_from(("a", "b", "headers.a", "", "ä"))
+values = st.one_of(st.none(), st.sampled_from((b"", b"%", b"a%", b'"', b"\xff", "ä".encode())))
+kinds = st.sampled_from((None, "json", "binary"))
+lists = st.lists(st.lists(st.tuples(keys, values, kinds), max_size=5), max_size=8)
+Row = list[tuple[str, bytes | None, str | None]]
+
+
+def entries_of(rows: list[Row], groups: list[int], begin: int = 0) -> PartEntries:
+    listed = [[{"key": key, "value": value, "type": kind} for key, value, kind in row] for row in rows]
+    return PartEntries(pa.array(listed, LISTS)[begin:], np.array(groups[begin:], np.int64))
+
+
+@given(lists, st.integers(1, 3), st.integers(0, 3))
+def test_entries_are_those_of_the_rows(rows: list[Row], groups: int, begin: int) -> None:
+    grouped = [number % groups for number in range(len(rows))]
+    entries = entries_of(rows, grouped, begin)
+    flat = [(row, *each) for row, parts in enumerate(rows[begin:]) for each in parts]
+    assert entries.owners.tolist() == [row for row, *_ in flat]
+    assert [entries.pairs[number] for number in entries.numbers.tolist()] == [
+        (grouped[begin + row], key) for row, key, *_ in flat
+    ]
+    assert entries.values.to_pylist() == [value for _, _, value, _ in flat]
+    assert entries.are("binary").tolist() == [kind == "binary" for *_, kind in flat]
+    assert not entries.broken.any()
+
+
+@given(lists, st.sampled_from((("a",), ("a", "b"), ("none",))), st.booleans())
+def test_the_first_of_some_names_in_every_row(rows: list[Row], wanted: tuple[str, ...], empty: bool) -> None:
+    entries = entries_of(rows, [0] * len(rows))
+    numbers = [number for number, (_, key) in enumerate(entries.pairs) if key in wanted]
+    places, more = entries.leading(entries.called(numbers, empty=empty))
+    own = [[value for key, value, _ in row if key in wanted and (empty or value is not None)] for row in rows]
+    assert entries.bytes_of(places).to_pylist() == [each[0] if each else None for each in own]
+    assert [place >= 0 for place in places.tolist()] == [bool(each) for each in own]
+    assert set(more.tolist()) == {row for row, each in enumerate(own) if len(each) > 1}
+
+
+def test_names_may_be_many() -> None:
+    rows: list[Row] = [[(f"n{number}", b"%d" % number, None), ("last", b"", None)] for number in range(70_000)]
+    entries = entries_of(rows, [0] * len(rows))
+    assert len(entries.pairs) == 70_001
+    places, more = entries.leading(entries.called([entries.pairs.index((0, "n69999"))]))
+    assert (np.flatnonzero(places >= 0).tolist(), len(more)) == ([69_999], 0)
+    assert len(entries.called([entries.pairs.index((0, "last"))])) == len(rows)
+
+
+@given(st.lists(values, max_size=9), st.integers(0, 3))
+def test_bytes_of_columns_are_those_of_their_values(given: list[bytes | None], begin: int) -> None:
+    array = pa.array(given, pa.binary())[begin:]
+    data, offsets = raw(array)
+    there = [bytes(data[offsets[at] : offsets[at + 1]]) for at in range(len(array))]
+    assert there == [value or b"" for value in given[begin:]]
+    assert beginnings(array).tolist() == [value[0] if value else 0 for value in given[begin:]]
+    encoded = base64_of(array).to_pylist()
+    assert encoded == [None if value is None else b64encode(value).decode() for value in given[begin:]]
+    whole = array.drop_null()
+    assert holding(whole, "%").tolist() == [at for at, value in enumerate(whole.to_pylist()) if b"%" in value]
