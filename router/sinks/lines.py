@@ -15,16 +15,7 @@ from router.rendering.embedding import data_members, sound_json
 from router.rendering.exact import TEXT_MAP, TIME_TEXT
 from router.rendering.instants import INSTANT, instant_texts
 from router.rendering.members import Pieces, entry_texts, string_member, string_member_if_any
-from router.rendering.texts import (
-    base64_of,
-    data_of,
-    escaped,
-    or_empty,
-    or_null,
-    owners_of,
-    replaced,
-    together,
-)
+from router.rendering.texts import base64_of, data_of, escaped, or_empty, or_null, owners_of, replaced, together
 from router.sinks.forms import AMBIGUOUS, ATTRIBUTES, DEAD_LETTER, JsonForm, dead_letter_to_json_line, wide_to_json_line
 
 Lines = Callable[[pa.RecordBatch], pa.StringArray]
@@ -38,10 +29,7 @@ def event_lines(rows: pa.RecordBatch) -> pa.StringArray:
 
     The columns ``TIME_TEXT`` and ``AMBIGUOUS`` may stand beside; instants are of the years 1 to 9999.
     """
-    extensions, context = (
-        _entries(rows, "extensions"),
-        _entries(rows, "context"),
-    )
+    extensions, context = _entries(rows, "extensions"), _entries(rows, "context")
     data = _column(rows, "data", pa.binary())
     lines = together(
         '{"cloudevent":{',
@@ -118,17 +106,8 @@ def _where_empty(texts: pa.StringArray, other: pa.StringArray | pa.StringScalar)
 def _pairs(entries: Entries, *, leading: bool = False) -> Pieces:
     if not len(entries.codes):
         return []
-    return [
-        entry_texts(
-            entries.names,
-            entries.codes,
-            entries.offsets,
-            '"{}":"'.format,
-            escaped(or_empty(entries.values)),
-            '"',
-            leading=leading,
-        )
-    ]
+    values = escaped(or_empty(entries.values))
+    return [entry_texts(entries.names, entries.codes, entries.offsets, '"{}":"'.format, values, '"', leading=leading)]
 
 
 def _entries(rows: pa.RecordBatch, name: str) -> Entries:
