@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -280,3 +282,9 @@ def test_texts_are_escaped_and_coded_as_one_by_one(values: list[bytes | None], b
 def test_no_rows_are_no_columns(kind: Source) -> None:
     raw = pa.array([], KAFKA if kind == "kafka" else INBOX)
     assert event_columns(kind, raw, pa.array([], HEADERS), pa.array([], pa.int32())).equals(pa.array([], EVENT))
+
+
+def test_rendering_and_lines_need_no_spark() -> None:
+    modules = "router.rendering.events, router.rendering.structured, router.sinks.lines"
+    script = f"import sys, {modules}\nsys.exit('pyspark' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
