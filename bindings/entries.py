@@ -33,7 +33,8 @@ class Entries:
         self.owners: Int = pc.list_parent_indices(lists).to_numpy(zero_copy_only=False).astype(np.int64)
         """Per entry, its row; ascending."""
         self.values: pa.BinaryArray = entries.field("value")
-        names = pc.fill_null(entries.field("key"), "").dictionary_encode()
+        names = entries.field("key")
+        names = (pc.fill_null(names, "") if names.null_count else names).dictionary_encode()
         self.names: list[str] = names.dictionary.to_pylist()
         """The distinct names."""
         self.codes: npt.NDArray[np.int32] = names.indices.to_numpy(zero_copy_only=False)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.columns.texts import base64_of
 from bindings.entries import Bool, Int
 from bindings.events import data_member
 from catalog.record import MAX_DEPTH
@@ -24,7 +25,6 @@ from router.rendering.texts import (
     NONE_OF_THEM,
     Bytes,
     as_text,
-    base64_of,
     data_of,
     escaped,
     owners_of,

@@ -8,11 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.columns.texts import base64_of
 from bindings.entries import Bool, Entries
 from router.rendering.exact import Source, native_json, parts_of_raw
 from router.rendering.members import entry_texts
 from router.rendering.native_parts import parts_texts
-from router.rendering.texts import as_text, base64_of, escaped, or_empty, replaced, together
+from router.rendering.texts import as_text, escaped, or_empty, replaced, together
 
 _NUMBERS: Final = ("partition", "offset", "timestamp")
 

@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.columns.texts import base64_of
 from bindings.entries import Bool, Entries, Int
 from bindings.parts import BINARY_KIND, JSON_KIND, NativeForm, Part, native_of
 from bindings.protocols import BINDINGS, binding_of
-from router.rendering.texts import as_text, base64_of, escaped, or_null, replaced, rows_of, runs, together
+from router.rendering.texts import as_text, escaped, or_null, replaced, rows_of, runs, together
 
 _SCALAR, _LIST, _MAP = range(3)
 _BEGINS, _FOLLOWS, _GOES_ON = range(3)

@@ -1,8 +1,7 @@
-"""Arrays of texts and bytes, worked on through their buffers: joined, escaped for JSON, written as base64."""
+"""Arrays of texts and bytes, worked on through their buffers: joined, and escaped for JSON."""
 
 from __future__ import annotations
 
-import binascii
 from functools import cache
 from typing import Final
 
@@ -18,7 +17,6 @@ Bytes = npt.NDArray[np.uint8]
 NONE_OF_THEM: Final = np.zeros(0, np.int64)
 _BACKSLASH: Final = 0x5C
 _QUOTE: Final = 0x22
-_PADDING: Final = pa.array([b"", b"\0", b"\0\0"])
 
 
 def data_of(texts: pa.Array) -> tuple[Bytes, Int]:
@@ -112,21 +110,6 @@ def escaped(texts: pa.StringArray) -> pa.StringArray:
     for byte in sorted(np.unique(data[at]).tolist(), key=lambda byte: byte != _BACKSLASH):
         some = pc.replace_substring(some, chr(byte), _escape(byte))
     return replaced(texts, rows, some)
-
-
-def base64_of(values: pa.BinaryArray) -> pa.StringArray:
-    """Return bytes as base64; null stays null."""
-    sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    spare = -sizes % 3
-    padded = pc.binary_join_element_wise(values, _PADDING.take(pa.array(spare)), b"")
-    data, places = data_of(padded)
-    # Each begins a group of three bytes, so that all of them are written at once.
-    coded = np.frombuffer(bytearray(binascii.b2a_base64(data.data, newline=False)), np.uint8)
-    ends = places // 3 * 4
-    coded[ends[1:][spare > 0] - 1] = ord("=")
-    coded[ends[1:][spare == 2] - 2] = ord("=")
-    buffers = (pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(coded))
-    return pa.StringArray.from_buffers(len(values), *buffers, padded.buffers()[0], padded.null_count)
 
 
 @cache

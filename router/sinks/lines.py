@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.columns.texts import base64_of
 from bindings.entries import Bool, Entries
 from router.rendering.embedding import data_members, sound_json
 from router.rendering.exact import TEXT_MAP, TIME_TEXT
 from router.rendering.instants import INSTANT, instant_texts
 from router.rendering.members import Pieces, entry_texts, string_member, string_member_if_any
-from router.rendering.texts import base64_of, data_of, escaped, or_empty, or_null, owners_of, replaced, together
+from router.rendering.texts import data_of, escaped, or_empty, or_null, owners_of, replaced, together
 from router.sinks.forms import AMBIGUOUS, ATTRIBUTES, DEAD_LETTER, JsonForm, dead_letter_to_json_line, wide_to_json_line
 
 Lines = Callable[[pa.RecordBatch], pa.StringArray]

@@ -141,6 +141,7 @@ ORDINARY: tuple[tuple[str, list[Entry], bytes], ...] = (
         [PATH, *event(HTTP, ("headers.Content-Type", b"text/plain", None), ("headers.h1", b"", None))],
         b"",
     ),
+    ("HTTP", event(HTTP, (f"{HTTP}ext", None, None), ("headers.content-type", None, None)), b""),
     ("HTTP", [PATH, ("headers.ce-id", b"%ff", None), ("headers.x", b"1", None), ("headers.x", b"2", None)], EVENT[:9]),
     ("http/2", [PATH, ("headers.xrouter-a", b"\xff", None), ("query.q", None, None)], b"text"),
     ("MQTT/5.0", [("topic_name", b"a", None), ("qos", b"1", JSON_KIND), *event(MQTT)], b"{}"),
@@ -198,6 +199,7 @@ ODD: dict[str, tuple[str, list[Entry], bytes]] = {
     "a property twice": ("HTTP", [PATH, PATH], b""),
     "a property that is no text": ("NATS", [("headers.h1", b"\xff", None)], b""),
     "oversized": ("MQTT/5.0", [("oversized", b"9", None)], b""),
+    "oversized by what": ("NATS", [("oversized", None, None)], b""),
     "undecodable": ("AMQP/1.0", [("undecodable", b"no", None)], b""),
     "no sequence": ("NATS", [("stream", b"S", None), ("sequence", None, None)], b""),
     "Kafka": ("KAFKA", [("topic", b"t", None)], b""),
@@ -240,6 +242,13 @@ def test_rows_that_are_no_lists_of_named_entries_are_left_to_the_codec() -> None
         batch = given.set_column(3, given.schema.field(3), lists)
         with pytest.raises((TypeError, AttributeError)):
             facts_of_inbox(batch, JUDGES[0].matcher, JUDGES[0].channels)
+
+
+def test_events_may_have_more_attributes_than_are_looked_at_one_by_one() -> None:
+    many: list[Entry] = [(f"{HTTP}x{number}", b"v", None) for number in range(100)]
+    batch = batch_of([row(event(HTTP, *many)), row(event(HTTP, *many, many[99])), row(event(HTTP, *many[:50]))])
+    assert left(JUDGES[0], batch) == {1}
+    same(JUDGES[0], batch)
 
 
 def kafka_letter(number: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bindings.columns.texts import base64_of
 from bindings.events import encode_event
 from bindings.kafka.facts import SOURCE_SCHEMA
 from router.rendering.attributes import attributes_of_rows
@@ -23,7 +24,7 @@ from router.rendering.instants import INSTANT, moment, moments
 from router.rendering.native import native_texts
 from router.rendering.native_parts import parts_texts
 from router.rendering.structured import structured_events
-from router.rendering.texts import as_text, base64_of, escaped
+from router.rendering.texts import as_text, escaped
 
 PAIR: Final = [("key", pa.string()), ("value", pa.binary())]
 HEADERS: Final = pa.list_(pa.struct(PAIR))
