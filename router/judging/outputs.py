@@ -115,9 +115,7 @@ class OutputBuilder:
         order, offsets = in_order(facts, len(sizes))
         arrived = arrivals[facts.sources[order]]
         taken = int(sizes.sum())
-        counts = tally(
-            messages, placed.endpoints, columns["reason"], order, arrived, len(spilled), taken, columns["ambiguous"]
-        )
+        counts = tally(placed, outcomes.reasons, decided, order, arrived, spilled=len(spilled), size=taken)
         return Decided(outcomes, columns, order, offsets, counts)
 
 

@@ -7,18 +7,19 @@ write command, which is what a Kafka batch is: measured with Spark 4.2.)
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from catalog.values import YEAR_10000
 from router.matching.index.columns import Int
+
+if TYPE_CHECKING:
+    from router.routing.destinations import Placed
 
 ROUTED: Final = "routed"
 DEAD_LETTER: Final = "dead-letter"
@@ -89,40 +90,51 @@ class Tally:
 
 
 def tally(
-    messages: pa.StringArray,
-    endpoints: pa.StringArray,
-    reasons: pa.StringArray,
+    placed: Placed,
+    reasons: Mapping[int, str],
+    tied: Sequence[int],
     order: Int,
     arrivals: Int,
+    *,
     spilled: int = 0,
     size: int = 0,
-    ties: pa.StringArray | None = None,
 ) -> str | None:
-    """Return the tally of the rows in *order*, which took *size* bytes, as text; None when there are none."""
+    """Return the tally of the rows in *order*, which took *size* bytes, as text; None when there are none.
+
+    ``reasons`` are those of dead letters by row, ``tied`` the routed rows for which ``match.ambiguous`` decided.
+    """
     if not len(order):
         return None
-    table = pa.table({"e": endpoints, "r": reasons, "m": messages}).take(pa.array(order))
-    counted = table.group_by(["e", "r", "m"]).aggregate([([], "count_all")]).to_pylist()
-    counts = [[row["e"], row["r"], row["m"], row["count_all"]] for row in counted]
+    pairs, numbers = placed.pairs, placed.numbers
+    counted = np.zeros(len(numbers), bool)
+    counted[order] = True
+    dead = [row for row in reasons if counted[row]]
+    letters = Counter((pairs[number].endpoint, reasons[row]) for row, number in zip(dead, numbers[dead], strict=True))
+    counted[dead] = False
+    routed = np.bincount(numbers[counted], minlength=len(pairs))
+    counts: list[list[Any]] = [
+        [pairs[number].endpoint or "", None, pairs[number].message, int(routed[number])]
+        for number in np.flatnonzero(routed).tolist()
+    ]
+    counts += sorted([endpoint or "", reason, None, count] for (endpoint, reason), count in letters.items())
     told = {"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled, "bytes": size}
-    if ties is not None and ties.null_count < len(ties):
-        tied = table.column("e").filter(pc.is_valid(ties.take(pa.array(order))))
-        told["ties"] = [[each["values"], each["counts"]] for each in pc.value_counts(tied).to_pylist()]
-    return json.dumps(told)
+    if tied:
+        told["ties"] = sorted(Counter(pairs[number].endpoint or "" for number in numbers[tied]).items())
+    return msgspec.json.encode(told).decode()
 
 
 def collect(texts: Iterable[str]) -> Tally:
     """Add up the tallies of all Arrow batches of one batch."""
     total = Tally()
     for text in texts:
-        told: dict[str, Any] = json.loads(text)
+        told: dict[str, Any] = msgspec.json.decode(text)
         for endpoint, reason, message, count in told["counts"]:
             outcome = DEAD_LETTER if reason else ROUTED
-            total.records[(endpoint or "", outcome, reason or "")] += count
+            total.records[(endpoint, outcome, reason or "")] += count
             if message:
                 total.definitions[message] += count
         for endpoint, count in told.get("ties", ()):
-            total.ties[endpoint or ""] += count
+            total.ties[endpoint] += count
         total.spilled += told["spilled"]
         total.bytes += told["bytes"]
         total.arrivals.update({int(at): count for at, count in told["arrivals"]})
@@ -136,5 +148,5 @@ def _histogram(arrivals: Int) -> list[list[int]]:
         return []
     low = int(known.min())
     step = max(1, (int(known.max()) - low) // BUCKETS)
-    values, counts = np.unique((known - low) // step, return_counts=True)
-    return [[low + int(value) * step, int(count)] for value, count in zip(values, counts, strict=True)]
+    counts = np.bincount((known - low) // step)
+    return [[low + value * step, int(counts[value])] for value in np.flatnonzero(counts).tolist()]

@@ -7,6 +7,7 @@ it has no memory left to tell of an error, waits for an answer that nobody gives
 
 from __future__ import annotations
 
+import gc
 import resource
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -48,6 +49,10 @@ def load(judge: Broadcast[Judge]) -> Judge:
     plan = judge.value
     if plan is not _process.plan:
         _process.plan = plan
+        # A compiled plan is hundreds of thousands of objects that stay: collections need not look at them.
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
         _process.ceiling = _process.bare + max(0, data_bytes() - before) + plan.memory
     return plan
 

@@ -202,7 +202,7 @@ class SlotTable:
         indices[places] = start + len(extra) + np.arange(len(places))
         texts = self._texts(columns, rows[places], slots[places])
         # The names of one template are taken out of a value together.
-        matched: dict[tuple[int, str], dict[str, str] | None] = {}
+        matched = columns.matched
         for row, number, text in zip(rows[places].tolist(), slots[places].tolist(), texts, strict=True):
             slot = self.slots[number]
             repeats = columns.repeats.get((row, slot.key)) if columns.repeats else None

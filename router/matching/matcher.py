@@ -23,6 +23,7 @@ from router.matching.conformance import Checked, PayloadChecks, Validation, mism
 from router.matching.facts import NO_SOURCE, Facts
 from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
+from router.matching.index.ragged import numbered
 from router.matching.mapping import Mapper
 from router.matching.nearest import Nearest, Row
 from router.matching.ties import Ties
@@ -133,7 +134,7 @@ class Matcher:
         facts, winners = outcomes.facts, outcomes.winners
         rows = np.flatnonzero((winners >= 0) & (facts.events == 0))
         width = len(self.channels)
-        pairs, inverse = np.unique(winners[rows] * width + facts.channels[rows], return_inverse=True)
+        pairs, inverse = numbered(winners[rows] * width + facts.channels[rows])
         numbers = np.array([self.mapper.program(*divmod(pair, width)) for pair in pairs.tolist()], np.int64)
         programs = numbers[inverse] if len(rows) else rows
         unmappable = [program.unmappable for program in self.mapper.programs]

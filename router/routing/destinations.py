@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from router.matching.conformance import mismatches, rejection_detail
-from router.matching.index.columns import Int
+from router.matching.index.columns import Bool, Int
+from router.matching.index.ragged import numbered
 from router.matching.matcher import Matcher, Outcomes
 from router.routing.limits import SizeLimits
 from router.routing.routes import DEAD, RouteRule, Routes
@@ -53,8 +54,13 @@ class Pair:
 
 @dataclass(slots=True)
 class Placed:
-    """Per row: endpoint, route number, and topics by the fields of :attr:`router.routing.routes.Routes.fields`."""
+    """Per row: endpoint, route number, and topics by the fields of :attr:`router.routing.routes.Routes.fields`.
 
+    ``numbers`` tells the place of each row's pair among ``pairs``, whatever became of the row.
+    """
+
+    pairs: Sequence[Pair]
+    numbers: Int
     endpoints: pa.StringArray
     routes: pa.Array
     topics: dict[str, pa.StringArray]
@@ -69,7 +75,9 @@ class Destinations:
         self._fields = routes.fields
         self._limits = limits
         self._nowhere = Decision(DEAD, (None,) * len(self._fields))
-        self._pairs: dict[int, Pair] = {}
+        self._numbers: dict[int, int] = {}
+        self._pairs: list[Pair] = []
+        self._laid: _Laid | None = None
         self._decided: dict[tuple[int, tuple[tuple[str, str], ...]], Decision] = {}
         self._sinks = {number: frozenset(route.to) for number, route in enumerate(routes.routes)}
         self._always = np.array([not each.when.letters and routes.always(n) for n, each in enumerate(routes.routes)])
@@ -83,21 +91,20 @@ class Destinations:
         width = len(self._matcher.targets) + 3
         events = np.where(outcomes.winners >= 0, outcomes.facts.events, 0)
         codes = ((outcomes.facts.channels + 1) * width + outcomes.winners + 2) * 2 + events
-        distinct, inverse = np.unique(codes, return_inverse=True)
-        pairs = [self._pair(code, width) for code in distinct.tolist()]
-        endpoints = pa.array([pair.endpoint for pair in pairs], pa.string()).take(pa.array(inverse))
-        decisions, numbers = self._decide(outcomes, distinct, inverse, pairs)
-        routes = np.array([each.route for each in decisions], np.int32)[numbers]
+        distinct, inverse = numbered(codes)
+        numbers = np.array([self._number(code, width) for code in distinct.tolist()], np.int64)[inverse]
+        laid = self._layout()
+        endpoints = laid.endpoints.take(pa.array(numbers))
+        decided, more = self._decide(outcomes, numbers, laid)
+        laid = laid.with_more(more)
+        routes = laid.routes[decided]
         self._hold(outcomes, routes)
-        self._miss(outcomes, routes, decisions, numbers)
+        self._miss(outcomes, routes, laid, decided)
         self._limits.reject(outcomes, sizes, routes)
-        at = pa.array(numbers)
-        topics = {
-            name: pa.array([each.topics[place] for each in decisions], pa.string()).take(at)
-            for place, name in enumerate(self._fields)
-        }
+        at = pa.array(decided)
+        topics = {name: column.take(at) for name, column in zip(self._fields, laid.topics, strict=True)}
         self._letters(outcomes, endpoints, routes, topics)
-        return Placed(endpoints, pa.array(routes), topics)
+        return Placed(self._pairs, numbers, endpoints, pa.array(routes), topics)
 
     def pair(self, channel: int, target: int, *, event: bool) -> Pair:
         """Return what holds for the records of a channel that this target wins."""
@@ -134,18 +141,29 @@ class Destinations:
         used = (self._routes.topics[name] for name in self._sinks[route] if name in self._routes.topics)
         return [name for template in used for name in template.variables if "." in value_name(name)]
 
-    def _pair(self, code: int, width: int) -> Pair:
-        known = self._pairs.get(code)
+    def _number(self, code: int, width: int) -> int:
+        """Return the number of the pair with that code, giving it one when it is new."""
+        known = self._numbers.get(code)
         if known is None:
             rest, event = divmod(code, 2)
             channel, target = rest // width - 1, rest % width - 2
             if target >= 0:
-                known = self.pair(channel, target, event=bool(event))
+                pair = self.pair(channel, target, event=bool(event))
             else:
                 endpoint = self._matcher.channels[channel].endpoint_of(target) if channel >= 0 else None
-                known = Pair(None, endpoint, decision=self._nowhere)
-            self._pairs[code] = known
+                pair = Pair(None, endpoint, decision=self._nowhere)
+            known = self._numbers[code] = len(self._pairs)
+            self._pairs.append(pair)
+            self._laid = None
         return known
+
+    def _layout(self) -> _Laid:
+        if self._laid is None:
+            settled = _Laid.of([pair.decision or self._nowhere for pair in self._pairs], len(self._fields))
+            settled.endpoints = pa.array([pair.endpoint for pair in self._pairs], pa.string())
+            settled.open = np.array([pair.decision is None for pair in self._pairs], bool)
+            self._laid = settled
+        return self._laid
 
     def _decision(self, pair: Pair, values: Mapping[str, str]) -> Decision:
         """Decide for records of a pair with these values, by ``context.NAME`` and ``attributes.NAME``."""
@@ -165,28 +183,25 @@ class Destinations:
             topics[f"topic_{name}"] = template.expand(known, escape="_")
         return Decision(route, tuple(map(topics.get, self._fields)), "; ".join(faults))
 
-    def _decide(self, outcomes: Outcomes, codes: Int, inverse: Int, pairs: list[Pair]) -> tuple[list[Decision], Int]:
-        """Return decisions, and the number of each row's."""
-        decisions = [pair.decision or self._nowhere for pair in pairs]
-        undecided = np.array([pair.decision is None for pair in pairs], bool)[inverse]
-        rows = np.flatnonzero(undecided)
+    def _decide(self, outcomes: Outcomes, numbers: Int, laid: _Laid) -> tuple[Int, list[Decision]]:
+        """Return the number of each row's decision: that of its pair, or behind those of all pairs one of these."""
+        rows = np.flatnonzero(laid.open[numbers])
         if not len(rows):
-            return decisions, inverse
-        combined = combinations(outcomes, rows, inverse[rows], [pair.wanted for pair in pairs])
-        numbers = inverse.copy()
-        numbers[rows] = len(decisions) + combined.inverse
-        for row, values in zip(rows[combined.first].tolist(), combined.values, strict=True):
-            number = int(inverse[row])
-            decisions.append(self._remembered(int(codes[number]), pairs[number], values))
-        return decisions, numbers
+            return numbers, []
+        pairs, own = numbered(numbers[rows])
+        combined = combinations(outcomes, rows, own, [self._pairs[number].wanted for number in pairs.tolist()])
+        decided = numbers.copy()
+        decided[rows] = len(laid.routes) + combined.inverse
+        firsts = zip(rows[combined.first].tolist(), combined.values, strict=True)
+        return decided, [self._remembered(int(numbers[row]), values) for row, values in firsts]
 
-    def _remembered(self, code: int, pair: Pair, values: Mapping[str, str]) -> Decision:
-        key = (code, tuple(values.items()))
+    def _remembered(self, number: int, values: Mapping[str, str]) -> Decision:
+        key = (number, tuple(values.items()))
         known = self._decided.get(key)
         if known is None:
             if len(self._decided) >= REMEMBERED:
                 self._decided.clear()
-            known = self._decided[key] = self._decision(pair, values)
+            known = self._decided[key] = self._decision(self._pairs[number], values)
         return known
 
     def _hold(self, outcomes: Outcomes, routes: RouteNumbers) -> None:
@@ -198,13 +213,14 @@ class Destinations:
             outcomes.nearest[row] = mismatches(faults, self._matcher.targets)
             _bury(outcomes, routes, row, "schema-violation", rejection_detail(faults))
 
-    def _miss(self, outcomes: Outcomes, routes: RouteNumbers, decisions: list[Decision], numbers: Int) -> None:
+    def _miss(self, outcomes: Outcomes, routes: RouteNumbers, laid: _Laid, decided: Int) -> None:
         """Make dead letters of rows for which a sink of the route has no destination."""
-        faulty = np.array([bool(each.fault) for each in decisions], bool)
-        if not faulty.any():
+        if not laid.faults:
             return
-        for row in np.flatnonzero(faulty[numbers] & (routes >= 0)).tolist():
-            _bury(outcomes, routes, row, "sink-rejected", decisions[int(numbers[row])].fault)
+        faulty = np.zeros(len(laid.routes), bool)
+        faulty[list(laid.faults)] = True
+        for row in np.flatnonzero(faulty[decided] & (routes >= 0)).tolist():
+            _bury(outcomes, routes, row, "sink-rejected", laid.faults[int(decided[row])])
 
     def _letters(
         self, outcomes: Outcomes, endpoints: pa.StringArray, routes: RouteNumbers, topics: dict[str, pa.StringArray]
@@ -220,6 +236,36 @@ class Destinations:
                 its_keys = (each for each, route in taking.items() if route in numbers)
                 names = {each: template.expand(dead_letter_values(*each), escape="_") for each in its_keys}
                 topics[f"letters_{name}"] = _placed(topics[f"letters_{name}"], rows, [*map(names.get, keys)])
+
+
+@dataclass(slots=True)
+class _Laid:
+    """Decisions as columns: of all pairs that were met, and behind those further ones of a batch.
+
+    ``topics`` are in the order of the fields, ``faults`` by number. ``open`` tells the pairs for which values decide.
+    """
+
+    routes: RouteNumbers
+    topics: list[pa.StringArray]
+    faults: dict[int, str]
+    endpoints: pa.StringArray = field(default_factory=lambda: pa.array([], pa.string()))
+    open: Bool = field(default_factory=lambda: np.zeros(0, bool))
+
+    @classmethod
+    def of(cls, decisions: Sequence[Decision], fields: int) -> _Laid:
+        """Return decisions as columns."""
+        topics = [pa.array([each.topics[place] for each in decisions], pa.string()) for place in range(fields)]
+        faults = {number: each.fault for number, each in enumerate(decisions) if each.fault}
+        return cls(np.array([each.route for each in decisions], np.int32), topics, faults)
+
+    def with_more(self, decisions: Sequence[Decision]) -> _Laid:
+        """Return these decisions and further ones behind them."""
+        if not decisions:
+            return self
+        more = _Laid.of(decisions, len(self.topics))
+        faults = {len(self.routes) + number: fault for number, fault in more.faults.items()}
+        topics = [pa.concat_arrays(both) for both in zip(self.topics, more.topics, strict=True)]
+        return _Laid(np.concatenate((self.routes, more.routes)), topics, self.faults | faults)
 
 
 def _bury(outcomes: Outcomes, routes: RouteNumbers, row: int, reason: str, detail: str) -> None:

@@ -102,6 +102,8 @@ class Columns:
     rows: int
     by_key: Mapping[str, SplitColumn]
     repeats: Mapping[tuple[int, str], Sequence[str | None]] = field(default_factory=dict)
+    matched: dict[tuple[int, str], Mapping[str, str] | None] = field(default_factory=dict)
+    """What templates took out of values that only they can find, by constraint and value."""
 
 
 def _marks_per_row(marks: Int, begins: Int32) -> Int:
