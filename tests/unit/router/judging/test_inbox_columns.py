@@ -156,6 +156,10 @@ ORDINARY: tuple[tuple[str, list[Entry], bytes], ...] = (
         b"",
     ),
     ("AMQP/1.0", [("properties.message-id", b"m", None), ("properties.creation-time", b"never", None)], b""),
+    ("AMQP/1.0", [("properties.message-id", b"a\x00", None), ("properties.creation-time", None, None)], b""),
+    ("AMQP/1.0", [("properties.message-id", b"m", None), ("stream", b"S", None), ("sequence", b"7", JSON_KIND)], b""),
+    ("AMQP/1.0", [("properties.message-id", b"", None), ("stream", b"S", None), ("sequence", b"7", JSON_KIND)], b""),
+    ("AMQP/1.0", [("properties.message-id", None, None), ("properties.message-id", b"m", None)], b""),
     ("NATS", [("subject", b"a.b", None), ("stream", b"S", None), ("sequence", b"7", JSON_KIND)], b""),
     ("NATS", event(HTTP, ("headers.ce-datacontenttype", b"a/b", None), ("subject", b"a", None)), b""),
 )
@@ -193,6 +197,7 @@ ODD: dict[str, tuple[str, list[Entry], bytes]] = {
         event(AMQP, (f"{AMQP}b", b"a", BINARY_KIND)),
         b"",
     ),
+    "a content type of bytes": ("HTTP", [("headers.Content-Type", b"a/b", BINARY_KIND)], b""),
     "structured": ("HTTP", [("headers.content-type", b"application/CloudEvents+json; a=b", None)], EVENT),
     "another media type of events": ("HTTP", [("headers.content-type", b"application/cloudevents+avro", None)], EVENT),
     "sniffed": ("MQTT/3.1.1", [("topic_name", b"a", None)], b"\n " + EVENT),
