@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,12 +14,13 @@ from router.batches.parts import Part
 from router.errors import BatchPinError
 from router.judging.condemning import condemned
 from router.judging.judging import Tallies
+from router.judging.kinds import Kind
 from router.judging.plan import Plan
 from router.judging.stages import judged, prepared, unified
 from router.judging.tally import Tally, collect
 from router.state.state import State
 from router.writing.commits import Batch
-from router.writing.kafka_columns import outgoing_records
+from router.writing.kafka_columns import OutgoingColumns
 from router.writing.outgoing import OnePass
 from router.writing.spark_outcomes import SparkOutcomes
 from router.writing.writer import BatchWriter, Counted
@@ -39,6 +40,8 @@ class LoadedPlan:
     plan: Plan
     judge: Broadcast[Judge]
     writer: BatchWriter
+    columns: dict[Kind, OutgoingColumns] = field(default_factory=dict)
+    """Columns of Spark that are kept from batch to batch."""
 
     def outcomes(
         self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool, at_once: bool = False
@@ -56,13 +59,18 @@ class LoadedPlan:
             return SparkOutcomes(rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare)
         texts = rows.sparkSession.sparkContext.accumulator([], Tallies())
         counted = partial(_counts, texts)
-        one_pass = OnePass.of(self.plan, kind, batch.query, batch.failed) if at_once else None
-        outgoing = outgoing_records(source, self.judge, texts, one_pass) if one_pass is not None else None
+        outgoing = self._outgoing(source, batch, texts) if at_once else None
 
         def one_form() -> DataFrame:
             return unified(judged(source, kind, self.judge, texts), kind, batch.query, arrived=arrived)
 
         return SparkOutcomes(one_form, batch, self.plan, counted, outgoing=outgoing)
+
+    def _outgoing(self, rows: DataFrame, batch: Batch, texts: Accumulator[list[str]]) -> DataFrame:
+        one_pass = OnePass.of(self.plan, batch.kind, batch.query, batch.failed)
+        if batch.kind not in self.columns:
+            self.columns[batch.kind] = OutgoingColumns.of(one_pass, self.plan.judge)
+        return self.columns[batch.kind].of_rows(rows, self.judge, texts, one_pass)
 
 
 def _counts(texts: Accumulator[list[str]]) -> Tally:

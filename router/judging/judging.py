@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -168,24 +167,20 @@ def outcome_lists(kind: Kind, judge: Judge, rows: pa.RecordBatch) -> Judged:
     return judge.outputs.lists(JUDGING[kind](judge, rows))
 
 
-def outcome_column(kind: Kind, judge: Broadcast[Judge], tallies: Accumulator[list[str]]) -> Column:
-    """Return the column of outcome lists for rows of a source."""
-    decide = partial(outcome_lists, kind)
-    return judging_column(kind, judge, decide, pa.list_(judge.value.outputs.type), tallies)
-
-
 def judging_column(
-    kind: Kind,
+    columns: Mapping[str, Column],
     judge: Broadcast[Judge],
     decide: Callable[[Judge, pa.RecordBatch], Judged],
     type_: pa.DataType,
     tallies: Accumulator[list[str]],
 ) -> Column:
-    """Return the column of what *decide* makes of Arrow batches of a source's rows, in the workers of Spark."""
+    """Return the column of what *decide* makes of Arrow batches of these columns, in the workers of Spark.
+
+    The columns are those of :func:`judged_columns`.
+    """
     from pyspark.sql.pandas.functions import arrow_udf
     from pyspark.sql.pandas.types import from_arrow_type
 
-    columns = _columns(kind, judge.value)
     names = list(columns)
 
     def judged(*arrays: pa.Array) -> pa.Array:
@@ -202,8 +197,8 @@ def judging_column(
     return column(*columns.values())
 
 
-def _columns(kind: Kind, judge: Judge) -> dict[str, Column]:
-    """Return what judging takes of a source's rows."""
+def judged_columns(kind: Kind, judge: Judge) -> dict[str, Column]:
+    """Return what judging takes of a source's rows; the same in every batch of a plan."""
     from pyspark.sql import functions as F
 
     if kind != "kafka":

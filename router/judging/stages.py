@@ -8,12 +8,15 @@ position and the letter's id that they have, and are judged as their first sourc
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from bindings.kafka.columns import first_bytes, first_text
 from bindings.kafka.facts import SOURCE_SCHEMA
 from catalog.values import YEAR_10000
-from router.judging.judging import outcome_column
+from router.judging.judging import judged_columns, judging_column, outcome_lists
 from router.judging.kinds import Kind
 
 if TYPE_CHECKING:
@@ -58,7 +61,8 @@ def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], tallies: Accumu
     """Return one row per outcome: what the source gave, and ``m``; counts go to *tallies* when it is evaluated."""
     from pyspark.sql import functions as F
 
-    outcomes = outcome_column(kind, judge, tallies)
+    decide, lists = partial(outcome_lists, kind), pa.list_(judge.value.outputs.type)
+    outcomes = judging_column(judged_columns(kind, judge.value), judge, decide, lists, tallies)
     return rows.select(*RAW_COLUMNS[kind], F.explode(outcomes).alias(MATCHED))
 
 

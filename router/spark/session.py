@@ -43,6 +43,8 @@ _FIXED: Final = {
     # How far a write is, is known at this grain (:mod:`router.watching.batches`).
     "spark.executor.heartbeatInterval": "3s",
     "spark.sql.session.timeZone": "UTC",
+    # Else each expression asks the JVM five times for the line of code that made it.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
     "spark.sql.adaptive.enabled": "false",

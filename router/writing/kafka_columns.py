@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from router.judging.carried import LINEAGE
-from router.judging.judging import judging_column
+from router.judging.judging import judged_columns, judging_column
 from router.judging.kinds import Kind
 from router.judging.stages import (
     HEADERS_TYPE,
@@ -58,40 +60,60 @@ def _structured_headers() -> Column:
     )
 
 
-def outgoing_records(
-    rows: DataFrame, judge: Broadcast[Judge], tallies: Accumulator[list[str]], attempt: OnePass
-) -> DataFrame:
-    """Return all events and dead letters of a source's rows as records: topic, key, value and headers.
+@dataclass(frozen=True, slots=True)
+class OutgoingColumns:
+    """The columns that make all events and dead letters of a source's rows records of Kafka, in one pass.
 
-    *rows* are as :func:`router.judging.stages.prepared` gives them. They are judged on the way, in one pass.
+    They are the same in every batch of a plan: making them asks the JVM hundreds of times.
     """
-    from pyspark.sql import functions as F
 
-    decided = judging_column(attempt.kind, judge, attempt.decide, pa.list_(OUTGOING), tallies)
-    outgoing = F.explode(decided).alias("o")
-    if attempt.kind == "kafka":
-        rows = rows.select("topic", "partition", "offset", "key", "value", "headers", outgoing)
-        position, body, key = F.concat_ws("-", "topic", "partition", "offset"), F.col("value"), F.col("key")
-        came = F.coalesce("o.headers", "headers", F.array().cast(HEADERS_TYPE))
-    else:
-        rows = rows.select("position", "body", outgoing)
-        position, body, key = F.col("position"), F.col("body"), F.lit(None).cast("binary")
-        came = F.coalesce("o.headers", F.array().cast(HEADERS_TYPE))
-    topic = F.col("o.topic") if attempt.topic is None else F.coalesce("o.topic", F.lit(attempt.topic))
-    lineage = {
-        "message": F.col("o.message"),
-        "endpoint": F.col("o.endpoint"),
-        "epoch": F.lit(attempt.epoch),
-        "position": position,
-        "context": F.col("o.context"),
-    }
-    added = F.array(*(header(f"{LINEAGE}{name}", value) for name, value in lineage.items()))
-    return rows.select(
-        topic.alias("topic"),
-        F.coalesce("o.key", key).alias("key"),
-        F.when(F.col("o.replaced"), F.col("o.data")).otherwise(body).alias("value"),
-        F.when(F.col("o.message").isNotNull(), F.concat(came, added)).otherwise(came).alias("headers"),
-    )
+    taken: Mapping[str, Column]
+    kept: tuple[str, ...]
+    records: tuple[Column, ...]
+
+    @classmethod
+    def of(cls, attempt: OnePass, judge: Judge) -> OutgoingColumns:
+        """Return those of a plan, for a kind of source."""
+        from pyspark.sql import functions as F
+
+        empty = F.array().cast(HEADERS_TYPE)
+        if attempt.kind == "kafka":
+            kept: tuple[str, ...] = ("topic", "partition", "offset", "key", "value", "headers")
+            position, body, key = F.concat_ws("-", "topic", "partition", "offset"), F.col("value"), F.col("key")
+            came = F.coalesce("o.headers", "headers", empty)
+        else:
+            kept = ("position", "body")
+            position, body, key = F.col("position"), F.col("body"), F.lit(None).cast("binary")
+            came = F.coalesce("o.headers", empty)
+        topic = F.col("o.topic") if attempt.topic is None else F.coalesce("o.topic", F.lit(attempt.topic))
+        lineage = {
+            "message": F.col("o.message"),
+            "endpoint": F.col("o.endpoint"),
+            "epoch": F.lit(attempt.epoch),
+            "position": position,
+            "context": F.col("o.context"),
+        }
+        added = F.array(*(header(f"{LINEAGE}{name}", value) for name, value in lineage.items()))
+        records = {
+            "topic": topic,
+            "key": F.coalesce("o.key", key),
+            "value": F.when(F.col("o.replaced"), F.col("o.data")).otherwise(body),
+            "headers": F.when(F.col("o.message").isNotNull(), F.concat(came, added)).otherwise(came),
+        }
+        named = tuple(column.alias(name) for name, column in records.items())
+        return cls(judged_columns(attempt.kind, judge), kept, named)
+
+    def of_rows(
+        self, rows: DataFrame, judge: Broadcast[Judge], tallies: Accumulator[list[str]], attempt: OnePass
+    ) -> DataFrame:
+        """Return the records: topic, key, value and headers. *rows* are judged on the way, where they are.
+
+        They are as :func:`router.judging.stages.prepared` gives them.
+        """
+        from pyspark.sql import functions as F
+
+        decided = judging_column(self.taken, judge, attempt.decide, pa.list_(OUTGOING), tallies)
+        return rows.select(*self.kept, F.explode(decided).alias("o")).select(*self.records)
 
 
 def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:

@@ -36,7 +36,7 @@ class SparkOutcomes:
 
     *rows* gives these rows, when something asks for them. *tally* gives their counts once they were evaluated. *bare*
     is the source's row of a record whose dead letter leaves out what Python would have to render. *outgoing* are the
-    records for one write to all sinks (:func:`router.writing.kafka_columns.outgoing_records`).
+    records for one write to all sinks (:func:`router.writing.kafka_columns.OutgoingColumns`).
     """
 
     def __init__(

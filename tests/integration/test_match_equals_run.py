@@ -28,7 +28,7 @@ from router.matching.conformance import Validation
 from router.matching.records import RecordMatcher
 from router.rendering.exact import TIME_TEXT
 from router.settings import settings_from_dict
-from router.writing.kafka_columns import outgoing_records
+from router.writing.kafka_columns import OutgoingColumns
 from router.writing.outgoing import OnePass
 from router.writing.render import event_column
 from router.writing.writer import BatchWriter
@@ -288,7 +288,8 @@ def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_pa
     context = spark.sparkContext
     one_pass = OnePass.of(plan, "kafka", "q", "2026-01-02T03:04:05Z")
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
-    written = outgoing_records(frame, context.broadcast(plan.judge), context.accumulator([], Tallies()), one_pass)
+    judge, tallies = context.broadcast(plan.judge), context.accumulator([], Tallies())
+    written = OutgoingColumns.of(one_pass, plan.judge).of_rows(frame, judge, tallies, one_pass)
     physical = written._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"\w*(?:EvalPython|InArrow|InPandas)\b", physical)) == 1, physical
     assert "Exchange" not in physical, physical

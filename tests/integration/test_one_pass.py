@@ -17,7 +17,7 @@ from router.judging.plan import Plan
 from router.judging.stages import judged, unified
 from router.settings import settings_from_dict
 from router.writing.commits import Batch
-from router.writing.kafka_columns import outgoing_records
+from router.writing.kafka_columns import OutgoingColumns
 from router.writing.outgoing import OnePass
 from router.writing.writer import BatchWriter
 from tests.integration.test_match_equals_run import (
@@ -85,7 +85,8 @@ def test_one_write_sends_what_several_send(
     context = spark.sparkContext
     judge, batch = context.broadcast(plan.judge), Batch(kind, "q", "g", 0, FAILED)
     once = OnePass.of(plan, kind, "q", FAILED)
-    records = outgoing_records(frame, judge, context.accumulator([], Tallies()), once).toArrow().to_pylist()
+    columns = OutgoingColumns.of(once, plan.judge)
+    records = columns.of_rows(frame, judge, context.accumulator([], Tallies()), once).toArrow().to_pylist()
     decided = unified(judged(frame, kind, judge, context.accumulator([], Tallies())), kind, "q")
     kept = KeptOutcomes(decided, batch, plan)
     writer.send_events(kept, batch)
