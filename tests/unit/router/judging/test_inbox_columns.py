@@ -143,6 +143,7 @@ ORDINARY: tuple[tuple[str, list[Entry], bytes], ...] = (
     ),
     ("HTTP", event(HTTP, (f"{HTTP}ext", None, None), ("headers.content-type", None, None)), b""),
     ("HTTP", [PATH, ("headers.ce-id", b"%ff", None), ("headers.x", b"1", None), ("headers.x", b"2", None)], EVENT[:9]),
+    ("HTTP", [PATH, ("headers.content-encoding", None, None), ("headers.content-encoding", b"gzip", None)], b"{}"),
     ("http/2", [PATH, ("headers.xrouter-a", b"\xff", None), ("query.q", None, None)], b"text"),
     ("MQTT/5.0", [("topic_name", b"a", None), ("qos", b"1", JSON_KIND), *event(MQTT)], b"{}"),
     ("MQTT/5.0", [("topic_name", b"a", None), ("user_properties.Odd Name", b"1", None)], b""),

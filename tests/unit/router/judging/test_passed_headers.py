@@ -6,6 +6,7 @@ from bindings.envelope import Envelope
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
 from catalog.protocols.properties import CONNECTION_HEADERS
+from router.judging.carried import passed_name
 from router.judging.outputs import _passed
 from router.matching.facts import Reading
 
@@ -17,3 +18,8 @@ def test_no_header_that_speaks_of_the_connection_goes_on() -> None:
     reading = Reading(parts, b"", Envelope("native"))
     assert {"proxy-connection", "trailer", "upgrade"} < CONNECTION_HEADERS
     assert _passed(reading, list(BINDINGS).index("HTTP")) == [(name, b"v") for name in KEPT]
+
+
+def test_such_names_of_other_protocols_say_nothing_of_a_connection() -> None:
+    assert passed_name("user_properties.host") == passed_name("application-properties.host") == "host"
+    assert passed_name("headers.host") is passed_name("query.host") is passed_name("path") is None
