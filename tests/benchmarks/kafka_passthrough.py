@@ -3,18 +3,20 @@
 Every variant reads the same topic to its end with the same source options, partitions, trigger and batch size, and
 writes with the same producer options. Rounds alternate, after a warm-up of each; the figure is the ratio of medians.
 ``bare`` is Kafka to Kafka in ``writeStream``; ``bare in foreachBatch`` the same write from inside the callback.
+Of batches of 200 records the figure is the median time from trigger to commit, the first ten left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
-import platform
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,69 +28,91 @@ from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.judging.plan import Plan
 from router.reading.generations import begin
-from router.settings import settings_from_dict
+from router.settings import Settings, settings_from_dict
 from router.spark.session import spark_session
 from router.state.state import State
 from router.watching.metrics import Metrics
 from router.watching.status import Status
+from tests.benchmarks.machine import machine
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import produce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
+Run = Callable[["DataFrame", str], Any]
+"""Makes the writer of a stream, with the path of its checkpoint."""
 PARTITIONS: Final = 4
 BATCH: Final = 100_000
+SMALL: Final = 200
+SMALL_BATCHES: Final = 40
+WARM: Final = 10
 
 
 class Bench:
     """One broker, one session, one topic of records."""
 
-    def __init__(self, spark: SparkSession, state: State, bootstrap: str, plan: Plan, topic: str) -> None:
+    def __init__(self, spark: SparkSession, state: State, bootstrap: str, plan: Plan, bare: Plan, topic: str) -> None:
+        """*bare* is the plan without headers of lineage."""
         self._spark = spark
         self._state = state
         self._bootstrap = bootstrap
         self._topic = topic
         self._metrics = Metrics()
-        self._plans = PlanHolder(spark, state, plan, self._metrics)
-        self._plans.activate(plan)
+        self._holders = [PlanHolder(spark, state, each, self._metrics) for each in (plan, bare)]
+        for holder, each in zip(self._holders, (plan, bare), strict=True):
+            holder.activate(each)
         self._runs = 0
 
-    def bare(self) -> float:
+    def bare(self) -> Run:
         """Kafka to Kafka by Spark alone."""
-        return self._timed(lambda rows, path: _bare(rows, "out").writeStream.format("kafka")
-            .option("kafka.bootstrap.servers", self._bootstrap).option("checkpointLocation", path))  # fmt: skip
+        return lambda rows, path: (
+            _bare(rows, "out").writeStream.format("kafka")
+            .option("kafka.bootstrap.servers", self._bootstrap).option("checkpointLocation", path)
+        )  # fmt: skip
 
-    def bare_in_batch(self) -> float:
+    def bare_in_batch(self) -> Run:
         """The same, written from foreachBatch."""
 
         def write(rows: DataFrame, _: int) -> None:
             out = _bare(rows, "out").write.format("kafka")
             out.option("kafka.bootstrap.servers", self._bootstrap).save()
 
-        return self._timed(lambda rows, path: rows.writeStream.foreachBatch(write).option("checkpointLocation", path))
+        return lambda rows, path: rows.writeStream.foreachBatch(write).option("checkpointLocation", path)
 
-    def routed(self) -> float:
-        """Through the router's pipeline: matched, mapped, with lineage headers, dead letters and all."""
+    def routed(self, *, lineage: bool = True) -> Run:
+        """Through the router's pipeline: matched, mapped, with dead letters and all."""
         generation = begin(self._state, "bench", (self._topic,))
+        plans = self._holders[0 if lineage else 1]
         pipeline = Pipeline(
             "bench",
             "kafka",
             generation,
             self._state,
-            self._plans,
+            plans,
             self._metrics,
             Status(),
-            lambda _: self._plans.active,
+            lambda _: plans.active,
         )
-        return self._timed(
-            lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
-                "checkpointLocation", str(generation.path)
-            )
+        return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
+            "checkpointLocation", str(generation.path)
         )
 
-    def _timed(self, writer: Callable[[DataFrame, str], Any]) -> float:
+    def seconds(self, run: Run) -> float:
+        """Return how long the whole topic takes."""
+        began = time.monotonic()
+        self._finished(run, BATCH)
+        return time.monotonic() - began
+
+    def batch_seconds(self, run: Run) -> float:
+        """Return the median time of a batch of ``SMALL`` records, when the topic holds ``SMALL_BATCHES`` of them."""
+        progress = self._finished(run, SMALL).recentProgress
+        times = [each["durationMs"]["triggerExecution"] / 1000 for each in progress if each["numInputRows"]]
+        return float(statistics.median(times[WARM:]))
+
+    def _finished(self, run: Run, size: int) -> StreamingQuery:
         self._runs += 1
         rows = (
             self._spark.readStream.format("kafka")
@@ -96,16 +120,15 @@ class Bench:
             .option("subscribe", self._topic)
             .option("includeHeaders", "true")
             .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", BATCH)
-            .load()
+            .option("maxOffsetsPerTrigger", size)
         )
         path = str(self._state.root / "bare" / str(self._runs))
-        began = time.monotonic()
-        query = writer(rows, path).trigger(availableNow=True).start()
+        writer = run(rows.load(), path)
+        query: StreamingQuery = writer.trigger(availableNow=True).start()
         query.awaitTermination()
         if query.exception() is not None:
             raise SystemExit(str(query.exception()))
-        return time.monotonic() - began
+        return query
 
 
 def _bare(rows: DataFrame, topic: str) -> DataFrame:
@@ -129,14 +152,38 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for topic in ("in", "out", "dead"):
         admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
-    produce(bootstrap, "in", load.records(chosen.records, chosen.definitions))
     path = load.write_catalog(folder / "catalog.json", load.catalog(chosen.definitions, topic="in"))
+    loaded = load_catalog([path])
+    plans = [Plan(loaded, _settings(path, bootstrap, folder, lineage=lineage)) for lineage in (True, False)]
+    settings = plans[0].settings
+    records = load.records(chosen.records, chosen.definitions)
+    produce(bootstrap, "in", itertools.islice(records, SMALL * SMALL_BATCHES))
+    with State.open(folder / "state") as state, spark_session(settings, state.root, plans[0].sources) as spark:
+        bench = Bench(spark, state, bootstrap, plans[0], plans[1], "in")
+        variants: dict[str, Callable[[], Run]] = {
+            "bare": bench.bare,
+            "bare in foreachBatch": bench.bare_in_batch,
+            "routed": bench.routed,
+            "routed, no lineage": partial(bench.routed, lineage=False),
+        }
+        batches = {name: bench.batch_seconds(run()) for name, run in variants.items()}
+        produce(bootstrap, "in", records)
+        for run in variants.values():
+            bench.seconds(run())
+        seconds: dict[str, list[float]] = {name: [] for name in variants}
+        for _ in range(chosen.rounds):
+            for name, run in variants.items():
+                seconds[name].append(bench.seconds(run()))
+    _report(seconds, batches, chosen)
+
+
+def _settings(catalog: Path, bootstrap: str, folder: Path, *, lineage: bool) -> Settings:
     sink = {"type": "kafka", "bootstrap_servers": bootstrap}
-    settings = settings_from_dict(
+    return settings_from_dict(
         {
-            "catalog": {"source": str(path)},
+            "catalog": {"source": str(catalog)},
             "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
-            "sinks": {"bus": {**sink, "topic": "out"}, "dead": {**sink, "topic": "dead"}},
+            "sinks": {"bus": {**sink, "topic": "out", "lineage": lineage}, "dead": {**sink, "topic": "dead"}},
             "routes": [{"to": ["bus"]}],
             "dead_letters": {"sinks": ["dead"]},
             "state": str(folder / "state"),
@@ -144,28 +191,18 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
         os.environ,
         folder,
     )
-    plan = Plan(load_catalog([path]), settings)
-    with State.open(folder / "state") as state, spark_session(settings, state.root, plan.sources) as spark:
-        bench = Bench(spark, state, bootstrap, plan, "in")
-        variants = {"bare": bench.bare, "bare in foreachBatch": bench.bare_in_batch, "routed": bench.routed}
-        for run in variants.values():
-            run()
-        seconds: dict[str, list[float]] = {name: [] for name in variants}
-        for _ in range(chosen.rounds):
-            for name, run in variants.items():
-                seconds[name].append(run())
-    _report(seconds, chosen)
 
 
-def _report(seconds: dict[str, list[float]], chosen: argparse.Namespace) -> None:
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    out = [f"{chosen.records} records, {chosen.definitions} definitions, {chosen.rounds} rounds; {machine}"]
+def _report(seconds: dict[str, list[float]], batches: dict[str, float], chosen: argparse.Namespace) -> None:
+    out = [f"{chosen.records} records, {chosen.definitions} definitions, {chosen.rounds} rounds; {machine()}"]
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     for name, times in seconds.items():
         rounds = " ".join(f"{value:.2f}" for value in times)
-        out.append(f"{name:22} {chosen.records / medians[name]:>10,.0f} records/s   seconds: {rounds}")
-    out.append(f"routed / bare                  {medians['bare'] / medians['routed']:.3f}")
-    out.append(f"routed / bare in foreachBatch  {medians['bare in foreachBatch'] / medians['routed']:.3f}")
+        ratio = medians["bare"] / medians[name]
+        rate = chosen.records / medians[name]
+        out.append(f"{name:22} {rate:>10,.0f} records/s   {ratio:.3f} of bare   seconds: {rounds}")
+    small = ", ".join(f"{name} {value:.2f} s" for name, value in batches.items())
+    out.append(f"batches of {SMALL}: {small}")
     sys.stdout.write("\n".join(out) + "\n")
 
 
