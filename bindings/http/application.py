@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -21,6 +20,7 @@ from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.problems import HttpProblem, Reply, unavailable
 from bindings.http.request import Head, parts_of_request
 from bindings.http.routing import PathRoutes, RouteMatch
+from bindings.http.storing import GroupStore
 from bindings.inbox import InboxError, InboxRowError
 from bindings.parts import InboxRow
 
@@ -56,7 +56,7 @@ class GatewayApplication:
     ) -> None:
         self._routes = routes
         self._guard = guard
-        self._store = store
+        self._store = GroupStore(store)
         self._limits = limits
         self._counters = counters
         self._in_flight = 0
@@ -79,9 +79,9 @@ class GatewayApplication:
             return
         received = time.time_ns() // 1000
         parts = parts_of_request(head, self._guard.secret_headers)
-        stored = self._store.append_many((InboxRow(endpoint, PROTOCOL, received, parts, body or None),))
         self._in_flight += 1
-        stored.add_done_callback(lambda done: answer(lambda: self._settled(endpoint, done)))
+        row = InboxRow(endpoint, PROTOCOL, received, parts, body or None)
+        self._store.add(row, lambda error: answer(lambda: self._settled(endpoint, error)))
 
     def late(self) -> Reply:
         """Return the answer to a message that the inbox has had for too long."""
@@ -107,9 +107,8 @@ class GatewayApplication:
         _check_length(head, self._limits.max_body)
         return _Message(self, endpoint, head, self._limits.max_body)
 
-    def _settled(self, endpoint: str, done: Future[None]) -> Reply:
+    def _settled(self, endpoint: str, error: BaseException | None) -> Reply:
         self._in_flight -= 1
-        error = done.exception()
         if error is None:
             self._counters.acknowledged(endpoint)
             return _TAKEN
