@@ -2,7 +2,7 @@
 
 | step | what it promises, also when the process dies right behind it |
 |---|---|
-| ``evaluate`` | nothing is written; every record is judged once |
+| ``evaluate`` | no sink has anything; every record is judged once. Files may be staged that no reader knows |
 | ``look`` | nothing is written; the batch may still be held, cut, or judged by another plan |
 | ``pin`` | the plan that judges the batch is durable, and judges every further try |
 | ``hold_back`` | the records that wait for dead letters of their keys are durable, and the same in every further try |

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,7 +22,9 @@ from router.state.state import State
 from router.writing.commits import Batch
 from router.writing.kafka_columns import OutgoingColumns
 from router.writing.outgoing import OnePass
+from router.writing.sink_rows import SinkRows
 from router.writing.spark_outcomes import SparkOutcomes
+from router.writing.staging import Share, StagingPass
 from router.writing.writer import BatchWriter, Counted
 
 if TYPE_CHECKING:
@@ -64,7 +66,19 @@ class LoadedPlan:
         def one_form() -> DataFrame:
             return unified(judged(source, kind, self.judge, texts), kind, batch.query, arrived=arrived)
 
-        return SparkOutcomes(one_form, batch, self.plan, counted, outgoing=outgoing)
+        staging = None if at_once or arrived else self._staging(source, batch)
+        return SparkOutcomes(one_form, batch, self.plan, counted, outgoing=outgoing, staging=staging)
+
+    def _staging(self, source: DataFrame, batch: Batch) -> tuple[Sequence[Share], DataFrame] | None:
+        """Return the one pass that stages all that sinks get of a batch; None where one takes it otherwise.
+
+        What is judged again is looked at record by record before it is written.
+        """
+        shares = self.writer.shares(batch) if batch.kind != "letters" else None
+        if shares is None:
+            return None
+        staging = StagingPass(SinkRows.of(batch, self.plan), shares)
+        return shares, staging.of_source(source, self.judge)
 
     def _outgoing(self, rows: DataFrame, batch: Batch, texts: Accumulator[list[str]]) -> DataFrame:
         one_pass = OnePass.of(self.plan, batch.kind, batch.query, batch.failed)

@@ -1,12 +1,13 @@
 """What a sink for whole batches promises: tables, files, and message targets.
 
-A batch arrives as one Arrow table on the driver, under a commit: the sink's *app* (which must be new for every
-checkpoint generation, and differ between what a sink gets as events and as dead letters) and the batch's *version*.
+A batch comes under a commit: the sink's *app* (which must be new for every checkpoint generation, and differ between
+what a sink gets as events and as dead letters) and the batch's *version*. It comes either as one Arrow table on the
+driver, or *staged*: the workers write files that nobody reads yet, and the driver takes them over by their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,6 +60,56 @@ class WriteResult:
     refused: tuple[Rejected, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file that a worker wrote for a commit to come, with all that is needed to take it over.
+
+    ``path`` is relative to the folder of the sink's table, ``size`` in bytes. ``partition`` has the value of each
+    partition column as text. ``statistics`` is JSON as Delta defines it. ``schema`` is that of the rows with their
+    partition columns, serialized by Arrow.
+    """
+
+    path: str
+    rows: int
+    size: int
+    modified: int
+    partition: Mapping[str, str | None]
+    statistics: str
+    schema: bytes
+
+
+@dataclass(slots=True)
+class Staged:
+    """What the workers wrote for one commit of a sink.
+
+    ``fault`` is why a worker could not write, None when all rows are in the files. ``offered`` is set before the files
+    are offered to a log: from then on nobody but the log can tell whether they are part of the table.
+    """
+
+    files: tuple[StagedFile, ...] = ()
+    fault: OSError | None = None
+    offered: bool = False
+
+
+class Staging(Protocol):
+    """Writes the rows of one commit in workers of Spark, to which it is sent."""
+
+    def write(self, rows: pa.Table, task: str) -> Sequence[StagedFile]:
+        """Write rows to files of their own, which are on the disk when it returns, and which nobody reads yet.
+
+        *task* names the try of the task that asks, and no other ever: no two write to the same file.
+
+        Raises:
+            OSError: the place cannot be written to; nothing is left there.
+            Exception: the rows cannot be written anywhere.
+        """
+        ...
+
+    def discard(self, files: Iterable[StagedFile]) -> None:
+        """Remove files that were never offered to a log, as far as that is possible now."""
+        ...
+
+
 class ArrowSink(Protocol):
     """A destination for whole batches."""
 
@@ -74,6 +125,20 @@ class ArrowSink(Protocol):
             SinkError: the destination cannot take it now; nothing of the batch is visible.
         """
         ...
+
+    def staging(self, commit: Commit) -> Staging | None:
+        """Return what writes a batch in the workers, to be handed to :meth:`take`; None where it comes as a table.
+
+        Touches neither disk nor network.
+        """
+        return None
+
+    def take(self, staged: Staged, commit: Commit) -> WriteResult:
+        """Write a batch once, of the files that workers staged for it: the promises and errors of :meth:`write`.
+
+        A sink that has the batch already leaves the files as they are; they are no part of it.
+        """
+        raise TypeError(f"{type(self).__name__} takes nothing that was staged")
 
     def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
         """Yield those rows of its *share* of a batch that the sink lacks, as far as it can tell.

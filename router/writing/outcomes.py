@@ -15,7 +15,9 @@ import pyarrow as pa
 from router.judging.tally import Tally
 
 if TYPE_CHECKING:
+    from router.sinks.contract import Staged
     from router.writing.rejections import Rejections
+    from router.writing.staging import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,13 @@ class Outcomes(Protocol):
 
     def dead_letters(self) -> pa.Table:
         """Return the dead letters, with bodies, as sinks take them."""
+
+    def staged(self, share: Share) -> Staged:
+        """Return what workers wrote of these outcomes for a sink that takes files: names of files, and no rows.
+
+        What was not written when the outcomes were evaluated is written now. Files that no sink took over are removed
+        by :meth:`release`.
+        """
 
     def publish_events(self, sink: str) -> None:
         """Have Spark write the events to a Kafka sink, each acknowledged; at least once.

@@ -16,6 +16,7 @@ from router.judging.tally import Tally
 from router.matching.facts import EVENT_MEDIA
 from router.rendering.exact import TIME_TEXT
 from router.settings import KafkaSink, letter_sinks
+from router.sinks.contract import Staged
 from router.sinks.forms import AMBIGUOUS, DEAD_LETTER, WIDE
 from router.writing.commits import Batch
 from router.writing.kafka_columns import letter_headers, letter_value, order_key, sent_headers, sent_key
@@ -23,6 +24,8 @@ from router.writing.kafka_writing import save_to_kafka
 from router.writing.outcomes import Decision
 from router.writing.rejections import REASON, Rejections
 from router.writing.render import event_column, native_column, spilled_records, structured_column
+from router.writing.sink_rows import SinkRows
+from router.writing.staging import Share, StagedShares, StagingPass, results_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -36,7 +39,8 @@ class SparkOutcomes:
 
     *rows* gives these rows, when something asks for them. *tally* gives their counts once they were evaluated. *bare*
     is the source's row of a record whose dead letter leaves out what Python would have to render. *outgoing* are the
-    records for one write to all sinks (:func:`router.writing.kafka_columns.OutgoingColumns`).
+    records for one write to all sinks (:func:`router.writing.kafka_columns.OutgoingColumns`). With *staging* the
+    outcomes are evaluated by one pass that stages all that sinks get, and are not kept: its shares, and the results.
     """
 
     def __init__(
@@ -48,16 +52,22 @@ class SparkOutcomes:
         *,
         bare: DataFrame | None = None,
         outgoing: DataFrame | None = None,
+        staging: tuple[Sequence[Share], DataFrame] | None = None,
     ) -> None:
         self._make = rows
         self._made: DataFrame | None = None
         self._outgoing = outgoing
+        self._staging = staging
+        self._staged = StagedShares()
         self._batch = batch
         self._plan = plan
         self._tally = tally
         self._bare = bare
 
     def evaluate(self) -> Tally:
+        if self._staging is not None:
+            shares, results = self._staging
+            return self._staged.add(shares, results_of(results))
         self._rows.persist().count()
         return self._tally()
 
@@ -65,20 +75,33 @@ class SparkOutcomes:
         return self._tally()
 
     def release(self) -> None:
-        self._rows.unpersist()
+        self._staged.discard()
+        if self._staging is None:
+            self._rows.unpersist()
 
     def on_routes(self, routes: Sequence[int]) -> Self:
-        return self._of(self._rows.where(_on_routes(routes)))
+        return self._of(lambda: self._rows.where(_on_routes(routes)))
 
     def without(self, letters: Collection[str]) -> Self:
-        return self._of(self._among("letter", letters, "left_anti")) if letters else self
+        return self._of(lambda: self._among("letter", letters, "left_anti")) if letters else self
 
     def letters(self, rejections: Rejections | None = None) -> Self:
-        dead = self._rows.where("m.route < 0")
-        if rejections:
+        def dead() -> DataFrame:
+            letters = self._rows.where("m.route < 0")
             # One write: a table drops a second one with the batch's commit.
-            dead = dead.unionByName(self._rejected(rejections))
+            return letters.unionByName(self._rejected(rejections)) if rejections else letters
+
         return self._of(dead)
+
+    def staged(self, share: Share) -> Staged:
+        known = self._staged.get(share)
+        if known is not None:
+            return known
+        staging = StagingPass(SinkRows.of(self._batch, self._plan), (share,))
+        self._staged.add([share], results_of(staging.of_outcomes(self._rows)))
+        staged = self._staged.get(share)
+        assert staged is not None
+        return staged
 
     def decisions(self) -> list[Decision]:
         return [_decision(row) for row in self._decided(self._rows).toArrow().to_pylist()]
@@ -86,10 +109,11 @@ class SparkOutcomes:
     def keyed(self, keys: Collection[str] | None = None) -> list[Decision]:
         from pyspark.sql import functions as F
 
-        keyed = self._decided(self._rows, order_key(self._batch.kind).alias("key")).where(F.col("key").isNotNull())
-        if keys is not None:
-            keyed = self._of(keyed)._among("key", keys, "left_semi")
-        return [_decision(row) for row in keyed.toArrow().to_pylist()]
+        keyed = self._of(
+            lambda: self._decided(self._rows, order_key(self._batch.kind).alias("key")).where(F.col("key").isNotNull())
+        )
+        found = keyed._rows if keys is None else keyed._among("key", keys, "left_semi")
+        return [_decision(row) for row in found.toArrow().to_pylist()]
 
     def topics(self, sink: str) -> list[str]:
         from pyspark.sql import functions as F
@@ -102,7 +126,7 @@ class SparkOutcomes:
         from pyspark.sql import functions as F
 
         sent = self._decided(self._rows, F.col(f"m.topic_{sink}").alias(_TOPIC))
-        share = self._of(sent)._among(_TOPIC, topics, "left_semi").toArrow().to_pylist()
+        share = self._of(lambda: sent)._among(_TOPIC, topics, "left_semi").toArrow().to_pylist()
         return [(row.pop(_TOPIC), _decision(row)) for row in share]
 
     def events(self, schema: pa.Schema) -> pa.Table:
@@ -169,9 +193,9 @@ class SparkOutcomes:
             self._made = self._make()
         return self._made
 
-    def _of(self, rows: DataFrame) -> Self:
+    def _of(self, rows: Callable[[], DataFrame]) -> Self:
         share = copy(self)
-        share._made = rows
+        share._make, share._made = rows, None
         return share
 
     def _among(self, column: str, values: Collection[str], how: str) -> DataFrame:

@@ -18,14 +18,15 @@ from router.errors import SinkError
 from router.judging.plan import Plan
 from router.routing.limits import LetterLimits
 from router.settings import event_sinks, letter_sinks, revealed
-from router.sinks import ArrowSink, Commit, Rejected, open_sink
-from router.sinks.forms import DECIDED, WIDE
+from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink
+from router.sinks.forms import DEAD_LETTER, DECIDED, WIDE
 from router.sinks.messages.events import MESSAGE
 from router.watching.batches import writing
 from router.writing.commits import Batch, commit_of
 from router.writing.ordering import HeldBack
 from router.writing.outcomes import Outcomes
 from router.writing.rejections import Rejections
+from router.writing.staging import Share
 from router.writing.topic_cap import capped_topics, within
 
 Counted = Callable[[str, str], None]
@@ -68,6 +69,21 @@ class BatchWriter:
         """Whether dead letters go to Kafka, which takes no record of any size."""
         return any(self._by_spark(name) for name in self._letters)
 
+    def shares(self, batch: Batch) -> tuple[Share, ...] | None:
+        """Return what sinks are to get of a batch, where all take files that workers stage; None where one does not.
+
+        Those known to have their events already have no share.
+        """
+        shares = [
+            self._share(name, numbers, batch)
+            for name, numbers in self._plan.routes.event_sinks.items()
+            if name not in self._noted(batch)
+        ]
+        for name, numbers in self._plan.routes.letter_sinks.items():
+            shares.append(self._share(name, numbers, batch, letters=True))
+        staged = tuple(share for share in shares if share is not None)
+        return staged if len(staged) == len(shares) else None
+
     def send_all(self, outcomes: Outcomes) -> None:
         """Step of a batch in one pass: events and dead letters leave in one write, which judges them on its way.
 
@@ -93,7 +109,7 @@ class BatchWriter:
         for name, numbers in self._plan.routes.event_sinks.items():
             # One that has taken its share is not asked again while another holds the batch: Kafka would double it.
             if (only is None or name in only) and name not in self._noted(batch):
-                rejected = self._send_events(name, events.on_routes(numbers), batch)
+                rejected = self._send_events(name, numbers, events.on_routes(numbers), batch)
                 rejections.add(name, rejected)
                 if not rejected:
                     self._note_taken(name, batch)
@@ -138,7 +154,7 @@ class BatchWriter:
             SinkError: a sink cannot take them now.
         """
         for name, numbers in self._plan.routes.letter_sinks.items():
-            self._send_letters(name, letters.on_routes(numbers), batch)
+            self._send_letters(name, numbers, letters.on_routes(numbers), batch)
 
     def has_letters(self, batch: Batch) -> bool:
         """Whether a sink of dead letters is known to have those of the batch: then all sinks have its events.
@@ -185,9 +201,20 @@ class BatchWriter:
         """Whether Spark itself writes to a sink, and nobody can ask what it has."""
         return self._plan.settings.sinks[name].topics is not None
 
-    def _send_events(self, name: str, events: Outcomes, batch: Batch) -> tuple[Rejected, ...]:
+    def _share(self, name: str, numbers: tuple[int, ...], batch: Batch, *, letters: bool = False) -> Share | None:
+        """Return what a sink gets that takes files; None for another."""
+        if not self._plan.settings.sinks[name].tabular:
+            return None
+        staging = self._sink(name, letters=letters).staging(commit_of(name, batch, letters=letters))
+        schema = DEAD_LETTER if letters else self._schema(name)
+        return None if staging is None else Share(name, letters, numbers, schema, staging)
+
+    def _send_events(self, name: str, numbers: tuple[int, ...], events: Outcomes, batch: Batch) -> tuple[Rejected, ...]:
+        if (share := self._share(name, numbers, batch)) is not None:
+            return self._take(share, events, commit_of(name, batch))
         if not self._by_spark(name):
-            return self._commit(name, self._sink(name), events.events(self._schema(name)), commit_of(name, batch))
+            sink, rows = self._sink(name), events.events(self._schema(name))
+            return self._write(name, lambda: sink.write(rows, commit_of(name, batch)))
         rejected: tuple[Rejected, ...] = ()
         if name in self._capped:
             events, rejected = within(events, name, self._capped[name])
@@ -196,12 +223,15 @@ class BatchWriter:
             self._counted(name, "rejected")
         return rejected
 
-    def _send_letters(self, name: str, letters: Outcomes, batch: Batch) -> None:
-        if self._by_spark(name):
+    def _send_letters(self, name: str, numbers: tuple[int, ...], letters: Outcomes, batch: Batch) -> None:
+        commit = commit_of(name, batch, letters=True)
+        if (share := self._share(name, numbers, batch, letters=True)) is not None:
+            self._take(share, letters, commit)
+        elif self._by_spark(name):
             self._publish([name], partial(letters.publish_letters, name))
         else:
-            sink = self._sink(name, letters=True)
-            self._commit(name, sink, letters.dead_letters(), commit_of(name, batch, letters=True))
+            sink, rows = self._sink(name, letters=True), letters.dead_letters()
+            self._write(name, lambda: sink.write(rows, commit))
 
     def _schema(self, name: str) -> pa.Schema:
         """Return what a sink takes of events: all but tables also need the time as it was written."""
@@ -209,10 +239,15 @@ class BatchWriter:
             return MESSAGE
         return DECIDED if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
 
-    def _commit(self, name: str, sink: ArrowSink, table: pa.Table, commit: Commit) -> tuple[Rejected, ...]:
+    def _take(self, share: Share, outcomes: Outcomes, commit: Commit) -> tuple[Rejected, ...]:
+        staged = outcomes.staged(share)
+        sink = self._sink(share.name, letters=share.letters)
+        return self._write(share.name, lambda: sink.take(staged, commit))
+
+    def _write(self, name: str, write: Callable[[], WriteResult]) -> tuple[Rejected, ...]:
         # No look whether it has the batch already: a sink that is down must not hold one that has nothing for it.
         with writing(name):
-            rejected = sink.write(table, commit).refused
+            rejected = write().refused
         self._counted(name, "ok")
         if rejected:
             self._counted(name, "rejected")

@@ -42,8 +42,20 @@ POINTS: Final = (
     ("router.batches.journal:BatchJournal.settle", "before"),
     ("router.watching.metrics:Metrics.batch_done", "before"),
     ("router.watching.metrics:Metrics.batch_done", "after"),
+    ("router.sinks.tables.delta:DeltaSink.take", "before"),
 )
 FEW: Final = tuple(POINTS[number] for number in (3, 6))
+OF_TABLES: Final = (
+    ("router.writing.spark_outcomes:results_of", "before"),
+    ("router.writing.spark_outcomes:results_of", "after"),
+    ("router.state.state:State.pin", "after"),
+    ("router.sinks.tables.delta:DeltaSink._add", "before"),
+    ("router.sinks.tables.delta:sweep", "before"),
+    ("router.sinks.tables.delta:make_durable", "before"),
+    ("router.writing.writer:BatchWriter._send_letters", "before"),
+    ("router.batches.journal:BatchJournal.settle", "before"),
+)
+"""Points of a batch that workers stage as a whole."""
 
 
 def settings(kafka: Kafka, folder: Path, out: str, hook: Webhook) -> dict[str, Any]:
@@ -74,6 +86,63 @@ def of_table(folder: Path, column: str = "data") -> Counter[int]:
     files = [uri.removeprefix("file://") for uri in DeltaTable(folder).file_uris()]
     rows = duckdb.execute(f"select {column} from read_parquet(?, union_by_name=true)", [files]).fetchall()
     return numbers(row[0] for row in rows)
+
+
+def test_killed_at_some_points_of_a_batch_of_tables(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    step_through_tables(kafka, topic_factory("in"), router, OF_TABLES[1:5:3])
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_killed_at_every_point_of_a_batch_of_tables(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
+) -> None:
+    step_through_tables(kafka, topic_factory("in"), router, OF_TABLES)
+
+
+def step_through_tables(kafka: Kafka, source: str, router: RouterProcess, points: Iterable[tuple[str, str]]) -> None:
+    """Like :func:`step_through`, where all sinks are tables that workers stage."""
+    folder = router.folder
+    load.write_catalog(folder / "catalog.json", load.catalog(DEFINITIONS, topic=source))
+    tables = {name: {"type": "table", "path": str(folder / name)} for name in ("wide", "dead")}
+    told = {
+        "catalog": {"source": str(folder / "catalog.json")},
+        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": kafka.bootstrap}],
+        "sinks": tables,
+        "routes": [{"to": ["wide"]}],
+        "dead_letters": {"sinks": ["dead"]},
+    }
+    router.configure(told)
+    sent = 0
+    for left, (point, when) in enumerate([*points, ("", "")]):
+        produce(kafka.bootstrap, source, load.records(RECORDS, DEFINITIONS, start=sent, bad=8))
+        sent += RECORDS
+        if point:
+            router.module = ("tests.support.dying_router", point, when, str(min(left, 1)))
+            router.launch()
+            assert router.wait(LIMIT) == ENDED_BY_SIGNAL, f"it did not die {when} {point}: {router.log[-2000:]}"
+    router.module = ("router",)
+    router.start()
+    bad = {n for n in range(sent) if n % 8 == 7}
+    wait_until(lambda: (folder / "dead").exists() and len(of_table(folder / "dead", "body")) == len(bad), LIMIT,
+               lambda: f"the last letters; log:\n{router.log[-3000:]}")  # fmt: skip
+    assert router.stop() == 0, router.log[-2000:]
+    assert of_table(folder / "wide") == Counter(set(range(sent)) - bad)
+    assert of_table(folder / "dead", "body") == Counter(bad)
+    assert_nothing_left(folder / "wide")
+
+
+def assert_nothing_left(table: Path) -> None:
+    """Every file of a table was named by its log: what tries left that came to nothing is swept."""
+    named = {
+        action["add"]["path"]
+        for entry in (table / "_delta_log").glob("*.json")
+        for action in map(json.loads, entry.read_text().split("\n")[:-1])
+        if "add" in action
+    }
+    assert {file.name for file in table.glob("*.parquet")} <= named
 
 
 def step_through(

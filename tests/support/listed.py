@@ -26,9 +26,11 @@ from router.judging.tally import DEAD_LETTER, ROUTED, Tally
 from router.reading.extents import BYTES, CHANNEL, NUMBERS, Ranges
 from router.settings import settings_from_dict
 from router.sinks import Commit, Rejected, WriteResult
+from router.sinks.contract import Staged, StagedFile
 from router.writing.commits import Batch
 from router.writing.outcomes import Decision
 from router.writing.rejections import REASON, Rejections
+from router.writing.staging import Share, StagedShares
 from router.writing.writer import BatchWriter
 from tests.support import shop
 
@@ -67,6 +69,10 @@ class World:
     down: set[str] = field(default_factory=set)
     rejecting: dict[str, set[int]] = field(default_factory=dict)
     forgetful: set[str] = field(default_factory=set)
+    staging: set[str] = field(default_factory=lambda: {"lake", "dead"})
+    """The sinks whose batches come as files of workers."""
+    files: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """What workers wrote and no sink has taken, by path."""
 
     def open(self, name: str, settings: object, role: str, *more: object) -> ListSink:
         """Open a sink, as :func:`router.sinks.open_sink` does."""
@@ -98,12 +104,28 @@ class ListSink:
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch."""
+        assert self.name not in self.world.staging, f"rows for {self.name} came to the driver"
+        return self._write(rows.to_pylist(), commit)
+
+    def staging(self, commit: Commit) -> ListStaging | None:
+        """Stage, where the world says so."""
+        return ListStaging(self.world) if self.name in self.world.staging else None
+
+    def take(self, staged: Staged, commit: Commit) -> WriteResult:
+        """Take files over, which are no longer there to be removed then."""
+        result = self._write([row for file in staged.files for row in self.world.files[file.path]], commit)
+        staged.offered = not result.repeated
+        for file in staged.files if staged.offered else ():
+            del self.world.files[file.path]
+        return result
+
+    def _write(self, rows: list[dict[str, Any]], commit: Commit) -> WriteResult:
         self._check()
         if self.already(commit):
             return WriteResult(0, repeated=True)
         never = self.world.rejecting.get(self.name, set())
-        rejected = [row for row in rows.to_pylist() if number_of(row["position"]) in never]
-        taken = [row for row in rows.to_pylist() if number_of(row["position"]) not in never]
+        rejected = [row for row in rows if number_of(row["position"]) in never]
+        taken = [row for row in rows if number_of(row["position"]) not in never]
         self.rows += taken
         if taken:  # An empty batch writes nothing.
             self.commits[commit.app] = commit.version
@@ -125,8 +147,26 @@ class ListSink:
 
 
 @dataclass
+class ListStaging:
+    """Files in a dict."""
+
+    world: World
+
+    def write(self, rows: pa.Table, task: str) -> Sequence[StagedFile]:
+        """Write a file, of a name that none had."""
+        path = f"{task}-{len(self.world.files)}"
+        self.world.files[path] = rows.to_pylist()
+        return [StagedFile(path, rows.num_rows, 1, 0, {}, "{}", b"")]
+
+    def discard(self, files: Iterable[StagedFile]) -> None:
+        """Remove files."""
+        for file in files:
+            self.world.files.pop(file.path, None)
+
+
+@dataclass
 class ListOutcomes:
-    """Outcomes of records in a list."""
+    """Outcomes of records in a list; *shares* are staged as soon as they are evaluated."""
 
     world: World
     plan: Plan
@@ -134,11 +174,16 @@ class ListOutcomes:
     given: Sequence[Given]
     rejections: Rejections | None = None
     kept: bool = False
+    shares: Sequence[Share] | None = None
+    results: StagedShares = field(default_factory=StagedShares)
 
     def evaluate(self) -> Tally:
         """Judge, and fail as some records do."""
         self.kept = True
-        return self.tally()
+        tally = self.tally()
+        for share in self.shares or ():
+            (self.letters() if share.letters else self).on_routes(share.routes).staged(share)
+        return tally
 
     def tally(self) -> Tally:
         """Count."""
@@ -153,6 +198,16 @@ class ListOutcomes:
     def release(self) -> None:
         """Keep nothing."""
         self.kept = False
+        self.results.discard()
+
+    def staged(self, share: Share) -> Staged:
+        """Write a file, once for each share."""
+        known = self.results.get(share)
+        if known is None:
+            rows = self.dead_letters() if share.letters else self.events(share.schema)
+            known = Staged(tuple(share.staging.write(rows, share.name)) if rows.num_rows else ())
+            self.results.staged[(share.name, share.letters)] = (share, known)
+        return known
 
     def on_routes(self, routes: Sequence[int]) -> ListOutcomes:
         """Filter."""
@@ -245,7 +300,8 @@ class ListPlan(LoadedPlan):
         given: Sequence[Given] = rows.given
         if part.condemned:
             given = [replace(each, fails=False, reason="undecodable") for each in given]
-        return ListOutcomes(self.world, self.plan, batch, given)
+        shares = None if arrived or part.condemned else self.writer.shares(batch)
+        return ListOutcomes(self.world, self.plan, batch, given, shares=shares)
 
 
 @dataclass(frozen=True)

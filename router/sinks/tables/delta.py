@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
 
 from router.errors import SinkError
-from router.sinks.contract import ArrowSink, Commit, WriteResult
+from router.settings.places import is_url
+from router.sinks.contract import ArrowSink, Commit, Staged, StagedFile, Staging, WriteResult
 from router.sinks.tables.evolving import conformed, evolved
 from router.sinks.tables.files import make_durable, refused
 from router.sinks.tables.partitions import partitioned, with_partitions
+from router.sinks.tables.staging import TableStaging, sweep
 from router.sinks.trial import fails_anywhere
 
 if TYPE_CHECKING:
     from router.sinks.tables.upkeep import Upkeep
 
 _ATTEMPTS: Final = 5
+_Write: TypeAlias = Callable[[DeltaTable, CommitProperties], None]
+"""Commits rows to a table once, in one entry of its log; the table's version is that of the entry, or a later one."""
 
 
 class DeltaSink(ArrowSink):
@@ -34,6 +41,8 @@ class DeltaSink(ArrowSink):
     entry are synchronised before ``write`` returns, since delta-rs leaves that to the operating system: a batch that
     was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
     A :class:`DeltaError` that the rows cause is raised as it is (:mod:`router.sinks.trial`): no wait would mend it.
+    Where the table lies on the local disk, workers stage a batch and the driver commits their files, in an entry of the
+    same form; a table in an object store takes it as rows of the driver.
     The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
     further columns of a batch are added to it (:mod:`router.sinks.tables.evolving`).
     """
@@ -72,10 +81,35 @@ class DeltaSink(ArrowSink):
             raise SinkError(self._name, f"batch has columns {rows.schema.names}, not those of the table's form")
         try:
             with self._lock:
-                return self._append(rows, commit)
+                return self._append(rows.schema, rows.num_rows, commit, partial(self._write, rows))
         except DeltaError as error:
             if fails_anywhere(rows, self._partition_by):
                 raise
+            raise self._refused(error) from error
+        except OSError as error:
+            raise refused(self._name, self._uri, error) from error
+
+    def staging(self, commit: Commit) -> Staging | None:
+        """Return what writes files into the table's folder; None where the table is in an object store."""
+        folder = self._uri.removeprefix("file://")
+        return None if is_url(folder) else TableStaging(folder, commit, tuple(self._partition_by))
+
+    def take(self, staged: Staged, commit: Commit) -> WriteResult:
+        """Commit what workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
+
+        Raises:
+            SinkError: a worker could not write, or the table cannot take the files, or not now.
+        """
+        if staged.fault is not None:
+            raise refused(self._name, self._uri, staged.fault) from staged.fault
+        if not staged.files:
+            return WriteResult(0)
+        try:
+            schema = _schema_of(staged.files)
+            count = sum(file.rows for file in staged.files)
+            with self._lock:
+                return self._append(schema, count, commit, partial(self._add, staged, schema, commit))
+        except DeltaError as error:
             raise self._refused(error) from error
         except OSError as error:
             raise refused(self._name, self._uri, error) from error
@@ -91,30 +125,51 @@ class DeltaSink(ArrowSink):
         except OSError as error:
             raise refused(self._name, self._uri, error) from error
 
-    def _append(self, rows: pa.Table, commit: Commit) -> WriteResult:
+    def _append(self, schema: pa.Schema, count: int, commit: Commit, write: _Write) -> WriteResult:
         properties = CommitProperties(app_transactions=[Transaction(commit.app, commit.version)])
         conflict: CommitFailedError | None = None
         for _ in range(_ATTEMPTS):
-            table = self._open() or self._create(rows.schema)
+            table = self._open() or self._create(schema)
             if _written(table, commit):
                 # Which of the last life's files reached the disk is unknown, and this is rare: all of them now.
                 os.sync()
                 return WriteResult(0, repeated=True)
+            before = table.version()
             try:
-                self._write(table, rows, properties)
+                write(table, properties)
             except CommitFailedError as error:
                 # Another writer was first (maintenance, or ourselves before a crash): look again and decide anew.
                 conflict = error
                 self._table = None
                 continue
-            make_durable(self._uri, table.version())
+            for version in range(before + 1, table.version() + 1):
+                make_durable(self._uri, version)
             if self._upkeep is not None:
                 self._upkeep.committed(self._uri)
-            return WriteResult(rows.num_rows)
+            return WriteResult(count)
         hint = "stop other writers of the table; the batch is written again after a restart"
         raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} commits in a row were refused", hint=hint) from conflict
 
-    def _write(self, table: DeltaTable, rows: pa.Table, properties: CommitProperties) -> None:
+    def _add(
+        self, staged: Staged, schema: pa.Schema, commit: Commit, table: DeltaTable, properties: CommitProperties
+    ) -> None:
+        known = pa.schema(table.schema().to_arrow())
+        target = evolved(known, schema)
+        if any(name not in target.names or target.field(name).type != schema.field(name).type for name in schema.names):
+            raise SinkError(self._name, f"{self._uri} has columns of other types than the files that were staged")
+        if not target.equals(known):
+            # Columns come in an entry of their own, without rows: after a crash they are there and empty.
+            write_deltalake(table, target.empty_table(), mode="append", schema_mode="merge")
+            table.update_incremental()
+        staged.offered = True
+        actions = [_action(file) for file in staged.files]
+        table.create_write_transaction(
+            [*actions], "append", table.schema(), self._partition_by, commit_properties=properties
+        )
+        table.update_incremental()
+        sweep(self._uri.removeprefix("file://"), commit, staged.files)
+
+    def _write(self, rows: pa.Table, table: DeltaTable, properties: CommitProperties) -> None:
         if not self._grows:
             write_deltalake(table, rows, mode="append", commit_properties=properties)
             return
@@ -149,6 +204,16 @@ class DeltaSink(ArrowSink):
     def _refused(self, error: DeltaError) -> SinkError:
         hint = "check the path, its permissions and disk space; the batch is written again after a restart"
         return SinkError(self._name, f"{self._uri}: {error}", hint=hint)
+
+
+def _schema_of(files: Iterable[StagedFile]) -> pa.Schema:
+    """Return the columns of all files, those that only some have behind the others."""
+    distinct = [pa.ipc.read_schema(pa.py_buffer(each)) for each in dict.fromkeys(file.schema for file in files)]
+    return functools.reduce(evolved, distinct)
+
+
+def _action(file: StagedFile) -> AddAction:
+    return AddAction(file.path, file.size, file.partition, file.modified, True, file.statistics)
 
 
 def _written(table: DeltaTable, commit: Commit) -> bool:

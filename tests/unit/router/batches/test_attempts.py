@@ -7,28 +7,19 @@ and sinks are lists (:mod:`tests.support.listed`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Final
 
 import pytest
 
-from router.batches import bounding, holding, pipeline
 from router.batches.holding import Draining, Holding
 from router.batches.journal import ASIDE, BatchJournal
 from router.batches.parts import BatchParts
-from router.batches.pipeline import Pipeline
-from router.judging.plan import Plan
 from router.reading import generations
-from router.reading.generations import Generation
 from router.sources.sources import INBOX
 from router.state.ledger import LetterLedger
 from router.state.notes import BatchNotes, Park
 from router.state.state import State
 from router.watching.metrics import Metrics
-from router.watching.status import Status
-from router.writing import writer
 from router.writing.rejections import REASON, sinks_of
 from router.writing.writer import BatchWriter
 from tests.support.listed import (
@@ -42,20 +33,14 @@ from tests.support.listed import (
     dying,
     places,
     plan_of,
-    rows_within,
 )
+from tests.support.listed_process import RECORDS, Process
 
 SINKS: Final = ("lake", "files", "bus", "hook")
 """Two tables; Kafka by Spark; and one that keeps no commits."""
 KEPT: Final = ("lake", "files")
 WRITTEN: Final = {0, 1, 2, 3, 4, 7}
 LETTERS: Final = {3: REASON, 5: "no-match", 6: REASON}
-RECORDS: Final = ListRows(
-    tuple(
-        Given(n, reason="no-match" if n == 5 else "", key={3: "B", 5: "A", 6: "A", 7: "C"}.get(n, "")) for n in range(8)
-    )
-)
-"""5 is a dead letter, 6 waits for it, and the hook rejects 3."""
 POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (ListOutcomes, "evaluate", 1),
     (BatchJournal, "look", 1),
@@ -64,7 +49,9 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (BatchNotes, "block", 1),
     (BatchJournal, "hold_back", 1),
     (BatchWriter, "send_events", 1),
-    *((ListSink, "write", nth) for nth in (1, 2, 3, 4)),
+    *((ListOutcomes, "staged", nth) for nth in (1, 2)),
+    *((ListSink, "take", nth) for nth in (1, 2)),
+    *((ListSink, "write", nth) for nth in (1, 2)),
     (ListOutcomes, "publish_events", 1),
     (BatchJournal, "spill", 1),
     (BatchWriter, "send_letters", 1),
@@ -76,55 +63,9 @@ POINTS: Final[tuple[tuple[type, str, int], ...]] = (
 )
 
 
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    """What all processes of a test find."""
-    made = World(forgetful={"hook"}, rejecting={"hook": {3}})
-    monkeypatch.setattr(writer, "open_sink", made.open)
-    monkeypatch.setattr(pipeline, "extents", places)
-    monkeypatch.setattr(bounding, "within", rows_within)
-    monkeypatch.setattr(pipeline, "RETRY_FIRST", 0)
-    monkeypatch.setattr(holding, "RETRY_FIRST", 0.001)
-    return made
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    """A state folder of its own."""
-    with State.open(tmp_path / "state") as opened:
-        yield opened
-
-
-class Process:
-    """The one query of a router: it remembers nothing of the processes before it."""
-
-    def __init__(self, state: State, plan: Plan, world: World, generation: Generation) -> None:
-        self.loaded = ListPlan(plan, world)
-        self.plans = cast(Any, SimpleNamespace(active=plan, current=self.current, pinned=self.current))
-        self.metrics = Metrics(plan.settings.sinks, [])
-        status, plans = Status(), self.plans
-        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, status, lambda _: plan)
-
-    def current(self, *pinned: object) -> ListPlan:
-        """Return the plan that this process has loaded."""
-        return self.loaded
-
-    def batch(self, number: int = 0, rows: Any = RECORDS) -> None:
-        """Take a batch, as Spark hands it in."""
-        self.pipeline.batch(rows, number)
-
-    def counts(self) -> Counter[str]:
-        """Return the records by what they ended as."""
-        samples = (sample for metric in self.metrics.registry.collect() for sample in metric.samples)
-        found: Counter[str] = Counter()
-        for each in samples:
-            if each.name == "xrouter_records_total" and each.value:
-                found[each.labels["reason"] or each.labels["outcome"]] += int(each.value)
-        return found
-
-
 def assert_written(state: State, world: World) -> None:
     """Every record is where it belongs: once where commits are kept, and at least once elsewhere."""
+    assert not world.files
     for name in KEPT:
         assert Counter(world.numbers(name)) == Counter(WRITTEN)
     assert set(world.numbers("hook")) == WRITTEN - {3}
@@ -259,7 +200,7 @@ ASIDE_POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     (BatchNotes, "park", 1),
     (BatchWriter, "withhold_events", 1),
     (BatchWriter, "send_letters", 1),
-    (ListSink, "write", 1),
+    (ListSink, "take", 1),
     (Metrics, "batch_done", 1),
 )
 

@@ -1,0 +1,127 @@
+"""Files of a Delta table that workers write before its log names them.
+
+A file is named for the commit that it is meant for and for the try of the task that wrote it: ``APP-VERSION-TASK``. So
+a try that died, or one of two that wrote the same rows, leaves files that are known by their names: those of a commit
+that is in the log without them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from router.settings.names import escape_value
+from router.sinks.contract import Commit, StagedFile
+from router.sinks.tables.partitions import partitioned
+from router.sinks.tables.statistics import statistics_of
+
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_SUFFIX: Final = ".snappy.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class TableStaging:
+    """Writes files into the folder of a Delta table on the local disk."""
+
+    folder: str
+    commit: Commit
+    partition_by: tuple[str, ...] = ()
+
+    def write(self, rows: pa.Table, task: str) -> Sequence[StagedFile]:
+        """Write rows to one file for each value of the partition columns; see :class:`Staging`."""
+        rows = partitioned(rows, self.partition_by)
+        schema = rows.schema.serialize().to_pybytes()
+        name = f"{prefix_of(self.commit.app, self.commit.version)}{task}-{uuid4().hex[:8]}{_SUFFIX}"
+        staged: list[StagedFile] = []
+        try:
+            for values, share in _by_partition(rows, self.partition_by):
+                folders = (f"{each}={_NULL if not text else quote(text, safe='')}" for each, text in values.items())
+                path = "/".join((*folders, name))
+                size, statistics = _write(Path(self.folder, path), share)
+                now = time.time_ns() // 1_000_000
+                staged.append(StagedFile(path, share.num_rows, size, now, values, statistics, schema))
+        except BaseException:
+            self.discard(staged)
+            raise
+        return staged
+
+    def discard(self, files: Iterable[StagedFile]) -> None:
+        """Remove files that were never offered to the table's log."""
+        for file in files:
+            with suppress(OSError):
+                Path(self.folder, file.path).unlink()
+
+
+def prefix_of(app: str, version: int) -> str:
+    """Return what the names of a commit's files begin with, and those of no other."""
+    return f"{escape_value(app, '_')}-{version:012d}-"
+
+
+def sweep(folder: str, commit: Commit, kept: Iterable[StagedFile]) -> None:
+    """Remove what tries that came to nothing left beside the files of a commit that is in the log.
+
+    A commit of a part says that the whole, and what else it is a part of, was not committed: their files go as well.
+    """
+    names = {file.path for file in kept}
+    prefixes = tuple(prefix_of(app, commit.version) for app in commit.apps)
+    for parent in {Path(path).parent for path in names}:
+        with suppress(OSError), os.scandir(Path(folder, parent)) as entries:
+            orphans = [each.name for each in entries if each.name.startswith(prefixes)]
+        for name in orphans:
+            if str(parent / name) not in names:
+                with suppress(OSError):
+                    Path(folder, parent, name).unlink()
+
+
+def _write(file: Path, rows: pa.Table) -> tuple[int, str]:
+    """Write rows to a new file that is on the disk then; return its bytes and statistics."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    footers: list[pq.FileMetaData] = []
+    try:
+        with file.open("xb") as target:
+            with pq.ParquetWriter(target, rows.schema, compression="snappy", metadata_collector=footers) as writer:
+                writer.write_table(rows)
+            target.flush()
+            os.fsync(target.fileno())
+            size = target.tell()
+    except BaseException:
+        with suppress(OSError):
+            file.unlink()
+        raise
+    return size, statistics_of(rows.schema, footers[0])
+
+
+def _by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
+    """Yield the rows by the values of partition columns, as texts, each share in its order and without the columns."""
+    if not columns:
+        yield {}, rows
+        return
+    texts = [_texts(rows.column(name)).dictionary_encode(null_encoding="encode") for name in columns]
+    encoded = [each.combine_chunks() for each in texts]
+    codes = np.stack([each.indices.to_numpy(zero_copy_only=False) for each in encoded], axis=1)
+    distinct, owners = np.unique(codes, axis=0, return_inverse=True)
+    rest = rows.drop_columns(list(columns))
+    for number, value in enumerate(distinct.tolist()):
+        values = {name: each.dictionary[code].as_py() for name, each, code in zip(columns, encoded, value, strict=True)}
+        yield values, rest.take(pa.array(np.flatnonzero(owners.reshape(-1) == number)))
+
+
+def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values of a partition column as Delta writes them; an empty text is none, since Delta knows no other."""
+    if pa.types.is_timestamp(column.type):
+        # Without its zone Arrow writes an instant as the log has it.
+        column = pa.chunked_array([each.view(pa.int64()).view(pa.timestamp("us")) for each in column.chunks])
+    texts = column.cast(pa.string())
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)

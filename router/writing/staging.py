@@ -1,0 +1,205 @@
+"""The pass in which workers write what tables get of a batch; the driver is given names of files, and counts.
+
+A :class:`Share` says what one sink gets. :class:`StagingPass` writes any number of shares of the same outcomes, which
+it either judges on the way or is given by Spark, judged and kept. Rows are gathered until they make a file worth its
+while, or for as long as a worker has room, and are written when its task ends. What a try of a task wrote that failed,
+or that another one was quicker than, is in no result, and so in no commit.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from router.judging.arrow_outcomes import OUTCOME_COLUMNS, SOURCE_COLUMNS, outcome_rows, with_sizes
+from router.judging.judging import JUDGING
+from router.judging.stages import MATCHED
+from router.judging.tally import Tally, collect
+from router.judging.worker_memory import judging, load
+from router.sinks.contract import Staged, StagedFile, Staging
+from router.writing.sink_rows import SinkRows
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+    from pyspark.sql import DataFrame
+
+    from router.judging.plan import Judge
+
+ROOM: Final = 64 * 2**20
+"""Bytes of rows that a worker gathers before it writes some of them."""
+_SHARE: Final = "share"
+_TOLD: Final = "told"
+_RESULT: Final = f"{_SHARE} int, {_TOLD} binary"
+_RESULTS: Final = pa.schema([(_SHARE, pa.int32()), (_TOLD, pa.binary())])
+_COUNTS: Final = -1
+"""Stands for a share in the result that has the counts of an Arrow batch."""
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a sink gets of outcomes: events or dead letters on these routes, in its columns."""
+
+    name: str
+    letters: bool
+    routes: tuple[int, ...]
+    schema: pa.Schema
+    staging: Staging
+
+
+class _Fault(msgspec.Struct):
+    """Why a worker could not write a share."""
+
+    errno: int | None
+    text: str
+
+
+_Told = list[StagedFile] | _Fault
+
+
+@dataclass(slots=True)
+class StagedShares:
+    """What workers staged in one attempt, by sink. Shared by all that look at parts of its outcomes."""
+
+    staged: dict[tuple[str, bool], tuple[Share, Staged]] = field(default_factory=dict)
+
+    def get(self, share: Share) -> Staged | None:
+        """Return what was staged of a share; None when nothing has asked for it yet."""
+        known = self.staged.get((share.name, share.letters))
+        return None if known is None else known[1]
+
+    def add(self, shares: Sequence[Share], results: Iterable[tuple[int, bytes]]) -> Tally:
+        """Take in the results of a pass over these shares, and return what it counted."""
+        files: list[list[StagedFile]] = [[] for _ in shares]
+        faults: dict[int, OSError] = {}
+        counts: list[str] = []
+        for number, told in results:
+            if number == _COUNTS:
+                counts.append(told.decode())
+            elif isinstance(result := msgspec.msgpack.decode(told, type=_Told), _Fault):
+                faults[number] = OSError(result.errno, result.text)
+            else:
+                files[number] += result
+        for number, share in enumerate(shares):
+            staged = Staged(tuple(files[number]), faults.get(number))
+            self.staged[(share.name, share.letters)] = (share, staged)
+        return collect(counts)
+
+    def discard(self) -> None:
+        """Remove the files that no sink was offered."""
+        for share, staged in self.staged.values():
+            if not staged.offered:
+                share.staging.discard(staged.files)
+        self.staged.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class StagingPass:
+    """Stages shares of the outcomes of one attempt."""
+
+    rows: SinkRows
+    shares: tuple[Share, ...]
+
+    def of_source(self, source: DataFrame, judge: Broadcast[Judge]) -> DataFrame:
+        """Return the results of judging a source's rows and staging their outcomes on the way.
+
+        *source* is as :func:`router.judging.stages.prepared` gives it.
+        """
+        wanted = source.select(*SOURCE_COLUMNS[self.rows.kind])
+        return wanted.mapInArrow(partial(_judged_and_staged, self, judge), _RESULT)
+
+    def of_outcomes(self, outcomes: DataFrame) -> DataFrame:
+        """Return the results of staging outcomes of :func:`router.judging.stages.unified`."""
+        return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_staged, self), _RESULT)
+
+
+def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
+    """Run a pass, and return what its tasks say of their files."""
+    table = frame.toArrow()
+    return list(zip(table[_SHARE].to_pylist(), table[_TOLD].to_pylist(), strict=True))
+
+
+def _judged_and_staged(staging: StagingPass, judge: Broadcast[Judge], batches: Batches) -> Batches:
+    kind = staging.rows.kind
+    gathered = _Gathered(staging)
+    plan = load(judge)
+    for batch in batches:
+        rows = with_sizes(kind, batch)
+        decided = judging(plan, rows.num_rows, partial(JUDGING[kind], plan, rows))
+        if decided.counts is not None:
+            yield _result(_COUNTS, decided.counts.encode())
+        gathered.add(outcome_rows(kind, plan.outputs.type, rows, decided))
+    yield from gathered.written()
+
+
+def _staged(staging: StagingPass, batches: Batches) -> Batches:
+    gathered = _Gathered(staging)
+    for batch in batches:
+        gathered.add(batch)
+    yield from gathered.written()
+
+
+class _Gathered:
+    """The rows that one try of a task has for each share, and what it has written of them."""
+
+    def __init__(self, staging: StagingPass) -> None:
+        self._staging = staging
+        self._task = task_name()
+        self._rows: list[list[pa.Table]] = [[] for _ in staging.shares]
+        self._files: list[list[StagedFile]] = [[] for _ in staging.shares]
+        self._faults: dict[int, OSError] = {}
+
+    def add(self, outcomes: pa.RecordBatch) -> None:
+        """Take the rows of each share out of some outcomes, and write the largest when there are too many."""
+        routes = pc.struct_field(outcomes.column(MATCHED), "route")
+        for number, share in enumerate(self._staging.shares):
+            mask = pc.is_in(routes, pa.array(share.routes, pa.int32()))
+            count = pc.sum(mask).as_py()
+            if not count or number in self._faults:
+                continue
+            taken = outcomes if count == outcomes.num_rows else outcomes.filter(mask)
+            rows = self._staging.rows
+            self._rows[number].append(rows.letters(taken) if share.letters else rows.events(taken, share.schema))
+        while sum(sizes := [sum(each.nbytes for each in tables) for tables in self._rows]) > ROOM:
+            self._write(sizes.index(max(sizes)))
+
+    def written(self) -> Batches:
+        """Write what is left, and yield what the driver is to know."""
+        for number in range(len(self._rows)):
+            self._write(number)
+            if (fault := self._faults.get(number)) is not None:
+                yield _result(number, msgspec.msgpack.encode(_Fault(fault.errno, fault.strerror or str(fault))))
+            if self._files[number]:
+                yield _result(number, msgspec.msgpack.encode(self._files[number]))
+
+    def _write(self, number: int) -> None:
+        tables, self._rows[number] = self._rows[number], []
+        if not tables:
+            return
+        try:
+            self._files[number] += self._staging.shares[number].staging.write(pa.concat_tables(tables), self._task)
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise  # A name that a record gave.
+            self._faults[number] = error
+
+
+def task_name() -> str:
+    """Return a name for this try of a task of Spark, which no other has."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return f"{context.taskAttemptId() if context else os.getpid()}-{uuid4().hex[:12]}"
+
+
+def _result(share: int, told: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{_SHARE: share, _TOLD: told}], _RESULTS)

@@ -1,0 +1,151 @@
+"""Tables that workers stage have the rows that the driver's own way gives, for records that no sane client sends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+
+from bindings.inbox.stream import SPARK_SCHEMA
+from router.batches.attempt import Journal, attempt
+from router.batches.parts import Part
+from router.batches.plans import LoadedPlan, load
+from router.judging.kinds import Kind
+from router.sinks.forms import DEAD_LETTER, DECIDED
+from router.writing import spark_outcomes
+from router.writing.commits import Batch
+from router.writing.spark_outcomes import SparkOutcomes
+from router.writing.staging import Share, results_of
+from tests.integration.test_match_equals_run import (
+    HTTP_MEMBERS,
+    KAFKA_MEMBERS,
+    KAFKA_SCHEMA,
+    catalog_for,
+    inbox_row,
+    kafka_row,
+    lines_of,
+)
+from tests.integration.test_one_pass import plan_of
+from tests.support.table_readers import by_delta, by_duckdb
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+FAILED = "2026-01-02T03:04:05.000006+00:00"
+
+
+def loaded_plan(spark: SparkSession, folder: Path, kind: Kind, seed: int, **more: Any) -> tuple[LoadedPlan, DataFrame]:
+    """A plan whose sinks are tables in the folder, and rows for it."""
+    protocol = "KAFKA" if kind == "kafka" else "HTTP"
+    catalog = catalog_for(seed, protocol, envelopeoptions={"mode": "structured"})
+    lines = lines_of(Random(seed), catalog, protocol, KAFKA_MEMBERS if kind == "kafka" else HTTP_MEMBERS)
+    if kind == "kafka":
+        frame = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
+    else:
+        frame = spark.createDataFrame([inbox_row(number, line) for number, line in enumerate(lines)], SPARK_SCHEMA)
+    lake = {"type": "table", "path": str(folder / "lake")}
+    told = {
+        "sinks": {"lake": lake | more.pop("lake", {}), "dead": {"type": "table", "path": str(folder / "dead")}},
+        "routes": [{"to": ["lake"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        **more,
+    }
+    plan = plan_of(catalog, told, folder)
+    return load(spark, plan, lambda sink, result: None), frame.repartition(2)
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    return sorted(table.to_pylist(), key=lambda row: row["position"])
+
+
+def written(folder: Path, schema: pa.Schema) -> pa.Table:
+    table = DeltaTable(folder).to_pyarrow_table()
+    assert table.schema.names == schema.names
+    return table.cast(schema)
+
+
+def test_no_record_passes_the_driver(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    def only_results(function: Any) -> Any:
+        def asked(frame: Any, *arguments: Any, **named: Any) -> Any:
+            assert frame.columns == ["share", "told"], frame.columns
+            return function(frame, *arguments, **named)
+
+        return asked
+
+    loaded, frame = loaded_plan(spark, tmp_path, "kafka", 7)
+    frame = frame.withColumn("value", F.concat(F.lit("mark"), F.col("value")))
+    batch = Batch("kafka", "q", "g", 0, FAILED)
+    for name in ("toArrow", "collect", "toPandas", "toLocalIterator", "take", "head", "first"):
+        monkeypatch.setattr(DataFrame, name, only_results(getattr(DataFrame, name)))
+    given: list[bytes] = []
+
+    def recorded(results: DataFrame) -> list[tuple[int, bytes]]:
+        found = results_of(results)
+        given.extend(told for _, told in found)
+        return found
+
+    monkeypatch.setattr(spark_outcomes, "results_of", recorded)
+    for number, arrived in enumerate((False, True)):
+        each = replace(batch, number=number)
+        tally = attempt(loaded.outcomes(frame, each, Part(), arrived=arrived), each, loaded.writer, Journal())
+        assert tally.total > tally.dead > 0
+    assert given and not any(b"mark" in told for told in given)
+    rows = DeltaTable(tmp_path / "lake").to_pyarrow_table()["data"].to_pylist()
+    assert any(body is not None and body.startswith(b"mark") for body in rows)
+
+
+def test_tries_of_tasks_that_failed_double_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """What tries wrote that came to nothing is in no commit, and is gone when another try is."""
+    loaded, frame = loaded_plan(spark, tmp_path, "kafka", 7)
+    batch = Batch("kafka", "q", "g", 0, FAILED)
+    shares = loaded.writer.shares(batch)
+    assert shares is not None
+    for share in shares:
+        share.staging.write(_rows_of(share), "0-failed")
+        share.staging.write(_rows_of(share), "1-failed")
+    assert len(list(tmp_path.rglob("*-failed-*.parquet"))) == 4
+    attempt(loaded.outcomes(frame, batch, Part(), arrived=False), batch, loaded.writer, Journal())
+    assert not list(tmp_path.rglob("*-failed-*.parquet"))
+    table = DeltaTable(tmp_path / "lake").to_pyarrow_table()
+    assert table.num_rows == len(set(table["position"].to_pylist())) > 0
+
+
+def _rows_of(share: Share) -> pa.Table:
+    return pa.Table.from_pylist([{"position": "written before"}], share.schema)
+
+
+@pytest.mark.parametrize("arrived", [False, True], ids=["judged on the way", "judged and kept"])
+@pytest.mark.parametrize(("kind", "seed"), [("kafka", 7), ("inbox", 4)])
+def test_tables_have_what_the_columns_say(
+    spark: SparkSession, tmp_path: Path, kind: Kind, seed: int, arrived: bool
+) -> None:
+    loaded, frame = loaded_plan(spark, tmp_path, kind, seed, match={"ambiguous": "first"})
+    batch = Batch(kind, "q", "g", 0, FAILED)
+    outcomes = loaded.outcomes(frame, batch, Part(), arrived=arrived)
+    assert (outcomes._staging is None) is arrived
+    tally = attempt(outcomes, batch, loaded.writer, Journal())
+    kept: SparkOutcomes = loaded.outcomes(frame, batch, Part(), arrived=True)
+    assert kept.evaluate() == tally
+    events = kept.on_routes(loaded.plan.routes.event_sinks["lake"]).events(DECIDED)
+    letters = kept.letters().dead_letters()
+    kept.release()
+    assert events.num_rows and letters.num_rows
+    assert rows_of(written(tmp_path / "lake", DECIDED)) == rows_of(events)
+    assert rows_of(written(tmp_path / "dead", DEAD_LETTER)) == rows_of(letters)
+    for name in ("lake", "dead"):
+        assert by_duckdb(tmp_path / name).rows == by_delta(tmp_path / name).rows
+    # A repeat is left out, and what it staged is gone.
+    files = sorted(tmp_path.rglob("*.parquet"))
+    again = loaded.outcomes(frame, batch, Part(), arrived=arrived)
+    assert attempt(again, batch, loaded.writer, Journal()) == tally
+    assert sorted(tmp_path.rglob("*.parquet")) == files
+    assert DeltaTable(tmp_path / "lake").count() == events.num_rows

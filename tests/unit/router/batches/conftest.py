@@ -1,0 +1,32 @@
+"""What outlives the processes of a test: the world outside, and a state folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from router.batches import bounding, holding, pipeline
+from router.state.state import State
+from router.writing import writer
+from tests.support.listed import World, places, rows_within
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    """What all processes of a test find."""
+    made = World(forgetful={"hook"}, rejecting={"hook": {3}})
+    monkeypatch.setattr(writer, "open_sink", made.open)
+    monkeypatch.setattr(pipeline, "extents", places)
+    monkeypatch.setattr(bounding, "within", rows_within)
+    monkeypatch.setattr(pipeline, "RETRY_FIRST", 0)
+    monkeypatch.setattr(holding, "RETRY_FIRST", 0.001)
+    return made
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    """A state folder of its own."""
+    with State.open(tmp_path / "state") as opened:
+        yield opened
