@@ -58,7 +58,7 @@ class LoadedPlan:
             decided, tally = condemned(source, kind, self.plan, part.condemned, bare=part.bare)
             rows_of = partial(unified, decided, kind, batch.query, arrived=arrived)
             bare = source if part.bare else None
-            return SparkOutcomes(rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare)
+            return SparkOutcomes(rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge)
         texts = rows.sparkSession.sparkContext.accumulator([], Tallies())
         counted = partial(_counts, texts)
         outgoing = self._outgoing(source, batch, texts) if at_once else None
@@ -67,7 +67,8 @@ class LoadedPlan:
             return unified(judged(source, kind, self.judge, texts), kind, batch.query, arrived=arrived)
 
         staging = None if at_once or arrived else self._staging(source, batch)
-        return SparkOutcomes(one_form, batch, self.plan, counted, outgoing=outgoing, staging=staging)
+        judge = self.judge
+        return SparkOutcomes(one_form, batch, self.plan, counted, outgoing=outgoing, staging=staging, judge=judge)
 
     def _staging(self, source: DataFrame, batch: Batch) -> tuple[Sequence[Share], DataFrame] | None:
         """Return the one pass that stages all that sinks get of a batch; None where one takes it otherwise.

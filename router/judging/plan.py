@@ -86,7 +86,9 @@ class Plan:
         payloads = PayloadValidation(self.catalog)
         matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart, builder.ties())
         outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings))
-        return Judge(matcher, outputs, numbers, divided(self.settings).worker)
+        wanted = any(self.settings.sinks[name].typed for name in self.routes.event_sinks)
+        typed = _typed(self.catalog) if wanted else Catalog()
+        return Judge(matcher, outputs, numbers, divided(self.settings).worker, typed)
 
     @cached_property
     def _document(self) -> bytes:
@@ -108,12 +110,15 @@ class Plan:
 class Judge:
     """A compiled plan as workers hold it: the matcher, the output builder, channel numbers by name, and the bytes of
     ``memory`` that judging may take in a worker.
+
+    ``typed`` has the definitions with a schema, and these, where a sink has columns for them.
     """
 
     matcher: Matcher
     outputs: OutputBuilder
     channels: Mapping[str, int]
     memory: int
+    typed: Catalog = field(default_factory=Catalog)
     reader: KafkaReader = field(init=False)
     """What reads the rows of Kafka."""
     bodies: frozenset[str] = field(init=False)
@@ -131,6 +136,12 @@ class Judge:
             if matcher.checks.needs_bodies(number) or outputs.needs_bodies(number)
         )
         object.__setattr__(self, "bodies", frozenset(bodies))
+
+
+def _typed(catalog: Catalog) -> Catalog:
+    """Return of a catalog what payloads are read by; the schemas are those that bodies are held against as well."""
+    linked = {xid: each for xid, each in catalog.definitions.items() if each.schemakey in catalog.schemas}
+    return Catalog(definitions=linked, schemas=catalog.schemas, epoch=catalog.epoch)
 
 
 def plan_of(document: bytes, *, environ: Mapping[str, str], base: Path) -> Plan:

@@ -8,10 +8,12 @@ driver, or *staged*: the workers write files that nobody reads yet, and the driv
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import pyarrow as pa
+
+from catalog.model import Catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,43 +66,52 @@ class WriteResult:
 class StagedFile:
     """A file that a worker wrote for a commit to come, with all that is needed to take it over.
 
-    ``path`` is relative to the folder of the sink's table, ``size`` in bytes. ``partition`` has the value of each
-    partition column as text. ``statistics`` is JSON as Delta defines it. ``schema`` is that of the rows with their
-    partition columns, serialized by Arrow.
+    ``path`` is relative to the folder of its table, and ``table`` where that is below the sink's path. ``size`` is in
+    bytes, ``modified`` in milliseconds. ``partition`` has the value of each partition column as text. ``statistics`` is
+    JSON as Delta defines it. ``schema`` is that of the rows with their partition columns, serialized by Arrow.
+    ``unfit`` has definitions with payloads that do not fit, and what is to be said of them. With a ``fault``, number
+    and text of an error of the file system, there is no such file.
     """
 
-    path: str
-    rows: int
-    size: int
-    modified: int
-    partition: Mapping[str, str | None]
-    statistics: str
-    schema: bytes
+    path: str = ""
+    rows: int = 0
+    size: int = 0
+    modified: int = 0
+    partition: Mapping[str, str | None] = field(default_factory=dict)
+    statistics: str = "{}"
+    schema: bytes = b""
+    table: str = ""
+    unfit: tuple[tuple[str, str], ...] = ()
+    fault: tuple[int | None, str] | None = None
 
 
 @dataclass(slots=True)
 class Staged:
     """What the workers wrote for one commit of a sink.
 
-    ``fault`` is why a worker could not write, None when all rows are in the files. ``offered`` is set before the files
-    are offered to a log: from then on nobody but the log can tell whether they are part of the table.
+    ``offered`` is set before the files are offered to a log: from then on nobody but the log can tell whether they are
+    part of the table.
     """
 
     files: tuple[StagedFile, ...] = ()
-    fault: OSError | None = None
     offered: bool = False
+
+    @property
+    def fault(self) -> OSError | None:
+        """Why a worker could not write some file; None when all rows are in files."""
+        return next((OSError(*file.fault) for file in self.files if file.fault is not None), None)
 
 
 class Staging(Protocol):
     """Writes the rows of one commit in workers of Spark, to which it is sent."""
 
-    def write(self, rows: pa.Table, task: str) -> Sequence[StagedFile]:
+    def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
         """Write rows to files of their own, which are on the disk when it returns, and which nobody reads yet.
 
-        *task* names the try of the task that asks, and no other ever: no two write to the same file.
+        *task* names the try of the task that asks, and no other ever: no two write to the same file. *catalog* has the
+        definitions with a schema, and these. What the file system refuses is a file with a fault.
 
         Raises:
-            OSError: the place cannot be written to; nothing is left there.
             Exception: the rows cannot be written anywhere.
         """
         ...

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import pyarrow as pa
 
 from router.judging.condemning import raw_records
-from router.judging.plan import Plan
+from router.judging.plan import Judge, Plan
 from router.judging.stages import ARRIVED, HEADERS_TYPE, came_from, header
 from router.judging.tally import Tally
 from router.matching.facts import EVENT_MEDIA
@@ -28,6 +28,7 @@ from router.writing.sink_rows import SinkRows
 from router.writing.staging import Share, StagedShares, StagingPass, results_of
 
 if TYPE_CHECKING:
+    from pyspark import Broadcast
     from pyspark.sql import Column, DataFrame
 
 _AMONG: Final = "among"
@@ -41,6 +42,7 @@ class SparkOutcomes:
     is the source's row of a record whose dead letter leaves out what Python would have to render. *outgoing* are the
     records for one write to all sinks (:func:`router.writing.kafka_columns.OutgoingColumns`). With *staging* the
     outcomes are evaluated by one pass that stages all that sinks get, and are not kept: its shares, and the results.
+    *judge* is the plan as workers have it, where they are to write.
     """
 
     def __init__(
@@ -53,12 +55,14 @@ class SparkOutcomes:
         bare: DataFrame | None = None,
         outgoing: DataFrame | None = None,
         staging: tuple[Sequence[Share], DataFrame] | None = None,
+        judge: Broadcast[Judge] | None = None,
     ) -> None:
         self._make = rows
         self._made: DataFrame | None = None
         self._outgoing = outgoing
         self._staging = staging
         self._staged = StagedShares()
+        self._judge = judge
         self._batch = batch
         self._plan = plan
         self._tally = tally
@@ -97,8 +101,10 @@ class SparkOutcomes:
         known = self._staged.get(share)
         if known is not None:
             return known
+        if self._judge is None:
+            raise ValueError("these outcomes have no plan in the workers, who are to write them")
         staging = StagingPass(SinkRows.of(self._batch, self._plan), (share,))
-        self._staged.add([share], results_of(staging.of_outcomes(self._rows)))
+        self._staged.add([share], results_of(staging.of_outcomes(self._rows, self._judge)))
         staged = self._staged.get(share)
         assert staged is not None
         return staged

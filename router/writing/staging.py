@@ -8,7 +8,6 @@ or that another one was quicker than, is in no result, and so in no commit.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from catalog.model import Catalog
 from router.judging.arrow_outcomes import OUTCOME_COLUMNS, SOURCE_COLUMNS, outcome_rows, with_sizes
 from router.judging.judging import JUDGING
 from router.judging.stages import MATCHED
@@ -40,6 +40,7 @@ _SHARE: Final = "share"
 _TOLD: Final = "told"
 _RESULT: Final = f"{_SHARE} int, {_TOLD} binary"
 _RESULTS: Final = pa.schema([(_SHARE, pa.int32()), (_TOLD, pa.binary())])
+_FILES: Final = msgspec.msgpack.Decoder(list[StagedFile])
 _COUNTS: Final = -1
 """Stands for a share in the result that has the counts of an Arrow batch."""
 Batches = Iterator[pa.RecordBatch]
@@ -56,16 +57,6 @@ class Share:
     staging: Staging
 
 
-class _Fault(msgspec.Struct):
-    """Why a worker could not write a share."""
-
-    errno: int | None
-    text: str
-
-
-_Told = list[StagedFile] | _Fault
-
-
 @dataclass(slots=True)
 class StagedShares:
     """What workers staged in one attempt, by sink. Shared by all that look at parts of its outcomes."""
@@ -80,18 +71,14 @@ class StagedShares:
     def add(self, shares: Sequence[Share], results: Iterable[tuple[int, bytes]]) -> Tally:
         """Take in the results of a pass over these shares, and return what it counted."""
         files: list[list[StagedFile]] = [[] for _ in shares]
-        faults: dict[int, OSError] = {}
         counts: list[str] = []
         for number, told in results:
             if number == _COUNTS:
                 counts.append(told.decode())
-            elif isinstance(result := msgspec.msgpack.decode(told, type=_Told), _Fault):
-                faults[number] = OSError(result.errno, result.text)
             else:
-                files[number] += result
-        for number, share in enumerate(shares):
-            staged = Staged(tuple(files[number]), faults.get(number))
-            self.staged[(share.name, share.letters)] = (share, staged)
+                files[number] += _FILES.decode(told)
+        for share, written in zip(shares, files, strict=True):
+            self.staged[(share.name, share.letters)] = (share, Staged(tuple(written)))
         return collect(counts)
 
     def discard(self) -> None:
@@ -117,9 +104,9 @@ class StagingPass:
         wanted = source.select(*SOURCE_COLUMNS[self.rows.kind])
         return wanted.mapInArrow(partial(_judged_and_staged, self, judge), _RESULT)
 
-    def of_outcomes(self, outcomes: DataFrame) -> DataFrame:
+    def of_outcomes(self, outcomes: DataFrame, judge: Broadcast[Judge]) -> DataFrame:
         """Return the results of staging outcomes of :func:`router.judging.stages.unified`."""
-        return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_staged, self), _RESULT)
+        return outcomes.select(*OUTCOME_COLUMNS, "letter").mapInArrow(partial(_staged, self, judge), _RESULT)
 
 
 def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
@@ -130,8 +117,8 @@ def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
 
 def _judged_and_staged(staging: StagingPass, judge: Broadcast[Judge], batches: Batches) -> Batches:
     kind = staging.rows.kind
-    gathered = _Gathered(staging)
     plan = load(judge)
+    gathered = _Gathered(staging, plan.typed)
     for batch in batches:
         rows = with_sizes(kind, batch)
         decided = judging(plan, rows.num_rows, partial(JUDGING[kind], plan, rows))
@@ -141,8 +128,8 @@ def _judged_and_staged(staging: StagingPass, judge: Broadcast[Judge], batches: B
     yield from gathered.written()
 
 
-def _staged(staging: StagingPass, batches: Batches) -> Batches:
-    gathered = _Gathered(staging)
+def _staged(staging: StagingPass, judge: Broadcast[Judge], batches: Batches) -> Batches:
+    gathered = _Gathered(staging, load(judge).typed)
     for batch in batches:
         gathered.add(batch)
     yield from gathered.written()
@@ -151,12 +138,12 @@ def _staged(staging: StagingPass, batches: Batches) -> Batches:
 class _Gathered:
     """The rows that one try of a task has for each share, and what it has written of them."""
 
-    def __init__(self, staging: StagingPass) -> None:
+    def __init__(self, staging: StagingPass, catalog: Catalog) -> None:
         self._staging = staging
+        self._catalog = catalog
         self._task = task_name()
         self._rows: list[list[pa.Table]] = [[] for _ in staging.shares]
         self._files: list[list[StagedFile]] = [[] for _ in staging.shares]
-        self._faults: dict[int, OSError] = {}
 
     def add(self, outcomes: pa.RecordBatch) -> None:
         """Take the rows of each share out of some outcomes, and write the largest when there are too many."""
@@ -164,7 +151,7 @@ class _Gathered:
         for number, share in enumerate(self._staging.shares):
             mask = pc.is_in(routes, pa.array(share.routes, pa.int32()))
             count = pc.sum(mask).as_py()
-            if not count or number in self._faults:
+            if not count:
                 continue
             taken = outcomes if count == outcomes.num_rows else outcomes.filter(mask)
             rows = self._staging.rows
@@ -176,21 +163,14 @@ class _Gathered:
         """Write what is left, and yield what the driver is to know."""
         for number in range(len(self._rows)):
             self._write(number)
-            if (fault := self._faults.get(number)) is not None:
-                yield _result(number, msgspec.msgpack.encode(_Fault(fault.errno, fault.strerror or str(fault))))
             if self._files[number]:
                 yield _result(number, msgspec.msgpack.encode(self._files[number]))
 
     def _write(self, number: int) -> None:
         tables, self._rows[number] = self._rows[number], []
-        if not tables:
-            return
-        try:
-            self._files[number] += self._staging.shares[number].staging.write(pa.concat_tables(tables), self._task)
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                raise  # A name that a record gave.
-            self._faults[number] = error
+        if tables:
+            staging = self._staging.shares[number].staging
+            self._files[number] += staging.write(pa.concat_tables(tables), self._task, self._catalog)
 
 
 def task_name() -> str:

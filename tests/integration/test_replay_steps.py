@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 POINTS: tuple[tuple[type, str, str], ...] = (
     (LetterLedger, "begin", "after"),
-    (DeltaSink, "write", "after"),
+    (DeltaSink, "take", "after"),
     (ConfirmedSink, "write", "after"),
     (LetterLedger, "finish", "before"),
 )

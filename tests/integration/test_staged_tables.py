@@ -110,8 +110,8 @@ def test_tries_of_tasks_that_failed_double_nothing(spark: SparkSession, tmp_path
     shares = loaded.writer.shares(batch)
     assert shares is not None
     for share in shares:
-        share.staging.write(_rows_of(share), "0-failed")
-        share.staging.write(_rows_of(share), "1-failed")
+        for task in ("0-failed", "1-failed"):
+            share.staging.write(_rows_of(share), task, loaded.plan.catalog)
     assert len(list(tmp_path.rglob("*-failed-*.parquet"))) == 4
     attempt(loaded.outcomes(frame, batch, Part(), arrived=False), batch, loaded.writer, Journal())
     assert not list(tmp_path.rglob("*-failed-*.parquet"))

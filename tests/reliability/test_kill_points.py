@@ -30,9 +30,9 @@ LIMIT: Final = 120.0
 POINTS: Final = (
     ("router.state.state:State.pin", "before"),
     ("router.state.state:State.pin", "after"),
-    ("router.sinks.tables.delta:DeltaSink.write", "before"),
+    ("router.sinks.tables.delta:DeltaSink.take", "before"),
     ("router.sinks.tables.delta:make_durable", "before"),
-    ("router.sinks.tables.definition_tables:DefinitionTablesSink.write", "after"),
+    ("router.sinks.tables.definition_tables:DefinitionTablesSink.take", "after"),
     ("router.writing.spark_outcomes:SparkOutcomes._save", "before"),
     ("router.writing.spark_outcomes:SparkOutcomes._save", "after"),
     ("router.sinks.messages.sink:ConfirmedSink.write", "before"),
@@ -42,7 +42,6 @@ POINTS: Final = (
     ("router.batches.journal:BatchJournal.settle", "before"),
     ("router.watching.metrics:Metrics.batch_done", "before"),
     ("router.watching.metrics:Metrics.batch_done", "after"),
-    ("router.sinks.tables.delta:DeltaSink.take", "before"),
 )
 FEW: Final = tuple(POINTS[number] for number in (3, 6))
 OF_TABLES: Final = (

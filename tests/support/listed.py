@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from catalog.load import load
+from catalog.model import Catalog
 from router.batches.parts import Part
 from router.batches.plans import LoadedPlan
 from router.errors import SinkError
@@ -152,11 +153,11 @@ class ListStaging:
 
     world: World
 
-    def write(self, rows: pa.Table, task: str) -> Sequence[StagedFile]:
+    def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
         """Write a file, of a name that none had."""
         path = f"{task}-{len(self.world.files)}"
         self.world.files[path] = rows.to_pylist()
-        return [StagedFile(path, rows.num_rows, 1, 0, {}, "{}", b"")]
+        return [StagedFile(path, rows.num_rows)]
 
     def discard(self, files: Iterable[StagedFile]) -> None:
         """Remove files."""
@@ -205,7 +206,7 @@ class ListOutcomes:
         known = self.results.get(share)
         if known is None:
             rows = self.dead_letters() if share.letters else self.events(share.schema)
-            known = Staged(tuple(share.staging.write(rows, share.name)) if rows.num_rows else ())
+            known = Staged(tuple(share.staging.write(rows, share.name, self.plan.catalog)) if rows.num_rows else ())
             self.results.staged[(share.name, share.letters)] = (share, known)
         return known
 

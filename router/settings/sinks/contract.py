@@ -51,6 +51,11 @@ class SinkSettings(Section):
     """Whether Spark needs its Kafka connector for the sink."""
 
     @property
+    def typed(self) -> bool:
+        """Whether it has columns for what the schemas of definitions say."""
+        return False
+
+    @property
     def readable(self) -> bool:
         """Whether dead letters can be read back."""
         return bool(self.reader)

@@ -56,6 +56,11 @@ class TableSink(SinkSettings):
         return self.path
 
     @property
+    def typed(self) -> bool:
+        """The table of a definition has its payload as columns."""
+        return self.layout == "definition"
+
+    @property
     def unasked(self) -> str:
         """Tables of definitions know batches one by one."""
         return "each of its tables knows for itself" if self.layout == "definition" else ""

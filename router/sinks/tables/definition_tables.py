@@ -6,48 +6,62 @@ knows the batches it has, so a batch that was cut off between two tables is comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from catalog.model import Catalog
 from catalog.schemas.columns_of import PayloadColumn, payload_column
 from router.errors import SinkError
 from router.logs import get_logger
-from router.settings.names import TABLE_VARIABLES, event_values, parse_name
-from router.sinks.contract import ArrowSink, Commit, Rejected, WriteResult
-from router.sinks.tables.evolving import conformed, evolved
-from router.sinks.tables.unwrapping import Framings, typed
+from router.settings.places import is_url
+from router.sinks.contract import ArrowSink, Commit, Rejected, Staged, StagedFile, Staging, WriteResult
+from router.sinks.tables.definition_staging import DefinitionStaging
+from router.sinks.tables.parting import Parting
+from router.sinks.tables.unwrapping import Framings
 
-PAYLOAD: Final = "payload"
-"""The struct of typed columns; null where a body is absent or does not fit the schema. ``data`` has it anyway."""
 _AT_A_TIME: Final = 8
 _log = get_logger()
-OpenTable = Callable[[str], ArrowSink]
+
+
+class TableAt(ArrowSink, Protocol):
+    """One of the tables. ``known`` are its columns, for workers that would stage others; mostly empty."""
+
+    known: bytes
+
+
+OpenTable = Callable[[str], TableAt]
 """Makes the sink of one table from its place below the path, such as ``Contoso.Sensors/Reading``."""
 
 
 class DefinitionTablesSink(ArrowSink):
     """Writes each row to the table of its definition; exactly once, as its tables are.
 
-    *name* is that of the sink, *template* names the tables, its parts separated by ``/``. Several definitions may share
-    a table, which then has the members of all their payloads. *framings* are those of the sources.
+    *name* is that of the sink, *path* where its tables are, *template* names them, its parts separated by ``/``.
+    Several definitions may share a table, which then has the members of all their payloads. *framings* are those of the
+    sources. *partition_by* is None for tables that workers do not stage.
     """
 
     def __init__(
-        self, name: str, template: str, catalog: Catalog, open_table: OpenTable, framings: Framings | None = None
+        self,
+        name: str,
+        path: str,
+        template: str,
+        catalog: Catalog,
+        open_table: OpenTable,
+        framings: Framings | None = None,
+        partition_by: tuple[str, ...] | None = None,
     ) -> None:
-        self._framings = framings or {}
         self._name = name
-        self._parts = [parse_name(part, TABLE_VARIABLES) for part in template.split("/")]
+        self._path = path
+        self._parting = Parting(template, framings or {})
         self._catalog = catalog
         self._open = open_table
-        self._tables: dict[str, ArrowSink] = {}
+        self._partition_by = partition_by
+        self._tables: dict[str, TableAt] = {}
         self._payloads: dict[str, PayloadColumn | None] = {}
         self._told: set[str] = set()
 
@@ -58,13 +72,40 @@ class DefinitionTablesSink(ArrowSink):
         """
         if rows.num_rows == 0:
             return WriteResult(0)
-        pending: list[Future[WriteResult]] = []
-        with ThreadPoolExecutor(_AT_A_TIME, f"tables-{self._name}") as pool:
-            for place, part in self.parted(rows).items():
-                table = self._table(place)
-                pending.append(pool.submit(table.write, part, commit))
-        results = [future.result() for future in pending]
-        return WriteResult(sum(result.rows for result in results), all(result.repeated for result in results))
+        tables, unfit = self._parting.parted(rows, self._column_of)
+        self._tell(unfit)
+        return self._all(
+            {place: partial(self._table(place).write, part, commit) for place, part in tables.items()},
+        )
+
+    def staging(self, commit: Commit) -> Staging | None:
+        """Return what writes files into the tables' folders; None for tables in an object store, and for files."""
+        if self._partition_by is None or is_url(self._path):
+            return None
+        tables = ((place, table.known) for place, table in self._tables.items())
+        known = {place: columns for place, columns in tables if columns}
+        return DefinitionStaging(self._path, self._parting, commit, self._partition_by, known)
+
+    def take(self, staged: Staged, commit: Commit) -> WriteResult:
+        """Commit what workers staged, table by table; see :class:`~router.sinks.contract.ArrowSink`."""
+        if not staged.files:
+            return WriteResult(0)
+        parts: dict[str, list[StagedFile]] = {}
+        for file in staged.files:
+            self._tell(file.unfit)
+            parts.setdefault(file.table, []).append(file)
+        # The files of each table are settled here, whether it is offered them or not.
+        staged.offered = True
+        return self._all({place: partial(self._take, place, files, commit) for place, files in parts.items()})
+
+    def _take(self, place: str, files: Iterable[StagedFile], commit: Commit) -> WriteResult:
+        staged, table = Staged(tuple(files)), self._table(place)
+        try:
+            return table.take(staged, commit)
+        finally:
+            staging = table.staging(commit)
+            if staging is not None and not staged.offered:
+                staging.discard(staged.files)
 
     def already(self, commit: Commit) -> bool:
         """Never True: which tables a batch concerns is known from its rows alone."""
@@ -81,53 +122,31 @@ class DefinitionTablesSink(ArrowSink):
 
     def _has(self, message: str, commit: Commit) -> bool:
         try:
-            return self._table(self.place_of(message)).already(commit)
+            return self._table(self._parting.place_of(message)).already(commit)
         except SinkError:
             return False
 
-    def parted(self, rows: pa.Table) -> dict[str, pa.Table]:
-        """Return the rows by the place of their table, with typed payloads, each in the order they came."""
-        found: dict[str, pa.Table] = {}
-        messages = pc.dictionary_encode(rows.column("message").combine_chunks())
-        codes = messages.indices.to_numpy(zero_copy_only=False)
-        for code, message in enumerate(messages.dictionary.to_pylist()):
-            place = self.place_of(message)
-            typed = self._typed(message, rows.take(pa.array(np.flatnonzero(codes == code))))
-            found[place] = _joined(found[place], typed) if place in found else typed
-        return found
+    def _all(self, writes: Mapping[str, Callable[[], WriteResult]]) -> WriteResult:
+        pending: list[Future[WriteResult]] = []
+        with ThreadPoolExecutor(_AT_A_TIME, f"tables-{self._name}") as pool:
+            pending.extend(pool.submit(write) for write in writes.values())
+        results = [future.result() for future in pending]
+        return WriteResult(sum(result.rows for result in results), all(result.repeated for result in results))
 
-    def place_of(self, message: str) -> str:
-        """Return where the table of a definition is, below the sink's path."""
-        values = event_values(message, "", "", {})
-        return "/".join(part.expand(values, escape="_") for part in self._parts)
-
-    def _table(self, place: str) -> ArrowSink:
+    def _table(self, place: str) -> TableAt:
         table = self._tables.get(place)
         if table is None:
             table = self._tables[place] = self._open(place)
         return table
 
-    def _typed(self, message: str, rows: pa.Table) -> pa.Table:
+    def _column_of(self, message: str) -> PayloadColumn | None:
         if message not in self._payloads:
             self._payloads[message] = payload_column(self._catalog, message)
-        column = self._payloads[message]
-        if column is None:
-            return rows
-        payload, undecoded = typed(column, rows, self._framings)
-        if undecoded and message not in self._told:
-            self._told.add(message)
-            first = undecoded[0]
-            position = rows.column("position")[first.row].as_py()
-            why = f"{len(undecoded)} of {rows.num_rows}; {position}: {first.why}"[:400]
-            _log.warning("payloads do not fit their schema, columns stay null", message=message, rows=why)
-        return rows.append_column(PAYLOAD, payload)
+        return self._payloads[message]
 
-
-def table_path(path: str, place: str, *, url: bool) -> str:
-    """Return the folder or URL of the table at *place* below a sink's path."""
-    return f"{path.rstrip('/')}/{place}" if url else str(Path(path) / place)
-
-
-def _joined(known: pa.Table, more: pa.Table) -> pa.Table:
-    schema = evolved(known.schema, more.schema)
-    return pa.concat_tables([conformed(known, schema), conformed(more, schema)])
+    def _tell(self, unfit: Iterable[tuple[str, str]]) -> None:
+        """Log once for each definition that payloads do not fit it."""
+        for message, told in unfit:
+            if message not in self._told:
+                self._told.add(message)
+                _log.warning("payloads do not fit their schema, columns stay null", message=message, rows=told)

@@ -17,7 +17,7 @@ from deltalake.transaction import AddAction
 from router.errors import SinkError
 from router.settings.places import is_url
 from router.sinks.contract import ArrowSink, Commit, Staged, StagedFile, Staging, WriteResult
-from router.sinks.tables.evolving import conformed, evolved
+from router.sinks.tables.evolving import conformed, contains, evolved
 from router.sinks.tables.files import make_durable, refused
 from router.sinks.tables.partitions import partitioned, with_partitions
 from router.sinks.tables.staging import TableStaging, sweep
@@ -64,6 +64,8 @@ class DeltaSink(ArrowSink):
         self._partition_by = list(partition_by)
         self._upkeep = upkeep
         self._table: DeltaTable | None = None
+        self.known = b""
+        """Columns for workers to stage, serialized by Arrow, once their files had others of the same names."""
         # Queries share the sink: the version made durable must be that of the very write.
         self._lock = threading.Lock()
 
@@ -92,7 +94,7 @@ class DeltaSink(ArrowSink):
     def staging(self, commit: Commit) -> Staging | None:
         """Return what writes files into the table's folder; None where the table is in an object store."""
         folder = self._uri.removeprefix("file://")
-        return None if is_url(folder) else TableStaging(folder, commit, tuple(self._partition_by))
+        return None if is_url(folder) else TableStaging(folder, commit, tuple(self._partition_by), self.known)
 
     def take(self, staged: Staged, commit: Commit) -> WriteResult:
         """Commit what workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
@@ -105,10 +107,11 @@ class DeltaSink(ArrowSink):
         if not staged.files:
             return WriteResult(0)
         try:
-            schema = _schema_of(staged.files)
+            schemas = _schemas_of(staged.files)
+            schema = functools.reduce(evolved, schemas)
             count = sum(file.rows for file in staged.files)
             with self._lock:
-                return self._append(schema, count, commit, partial(self._add, staged, schema, commit))
+                return self._append(schema, count, commit, partial(self._add, staged, schemas, commit))
         except DeltaError as error:
             raise self._refused(error) from error
         except OSError as error:
@@ -151,12 +154,19 @@ class DeltaSink(ArrowSink):
         raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} commits in a row were refused", hint=hint) from conflict
 
     def _add(
-        self, staged: Staged, schema: pa.Schema, commit: Commit, table: DeltaTable, properties: CommitProperties
+        self,
+        staged: Staged,
+        schemas: Sequence[pa.Schema],
+        commit: Commit,
+        table: DeltaTable,
+        properties: CommitProperties,
     ) -> None:
         known = pa.schema(table.schema().to_arrow())
-        target = evolved(known, schema)
-        if any(name not in target.names or target.field(name).type != schema.field(name).type for name in schema.names):
-            raise SinkError(self._name, f"{self._uri} has columns of other types than the files that were staged")
+        target = functools.reduce(evolved, schemas, known)
+        if not all(contains(target, schema) for schema in schemas):
+            self.known = target.serialize().to_pybytes()
+            hint = "none is needed: the batch is staged again with these columns"
+            raise SinkError(self._name, f"{self._uri} has columns of other types than its files", hint=hint)
         if not target.equals(known):
             # Columns come in an entry of their own, without rows: after a crash they are there and empty.
             write_deltalake(table, target.empty_table(), mode="append", schema_mode="merge")
@@ -206,10 +216,9 @@ class DeltaSink(ArrowSink):
         return SinkError(self._name, f"{self._uri}: {error}", hint=hint)
 
 
-def _schema_of(files: Iterable[StagedFile]) -> pa.Schema:
-    """Return the columns of all files, those that only some have behind the others."""
-    distinct = [pa.ipc.read_schema(pa.py_buffer(each)) for each in dict.fromkeys(file.schema for file in files)]
-    return functools.reduce(evolved, distinct)
+def _schemas_of(files: Iterable[StagedFile]) -> list[pa.Schema]:
+    """Return the columns that files have, each set of columns once."""
+    return [pa.ipc.read_schema(pa.py_buffer(each)) for each in dict.fromkeys(file.schema for file in files)]
 
 
 def _action(file: StagedFile) -> AddAction:

@@ -41,6 +41,26 @@ def conformed(rows: pa.Table, target: pa.Schema) -> pa.Table:
     return pa.table([_or_nulls(placed, field, rows.num_rows) for field in target], schema=target)
 
 
+def contains(known: pa.Schema, given: pa.Schema) -> bool:
+    """Tell whether rows of *given* are rows of *known* as they are, where what they lack is null: no type differs."""
+    return _has_members(list(known), list(given))
+
+
+def _has_members(known: Iterable[pa.Field], given: Iterable[pa.Field]) -> bool:
+    types = {field.name: field.type for field in known}
+    return all(field.name in types and _has(types[field.name], field.type) for field in given)
+
+
+def _has(known: pa.DataType, given: pa.DataType) -> bool:
+    if pa.types.is_struct(known) and pa.types.is_struct(given):
+        return _has_members(list(known), list(given))
+    if pa.types.is_list(known) and pa.types.is_list(given):
+        return _has(known.value_type, given.value_type)
+    if pa.types.is_map(known) and pa.types.is_map(given):
+        return known.key_type.equals(given.key_type) and _has(known.item_type, given.item_type)
+    return bool(known.equals(given))
+
+
 def _fields(known: Iterable[pa.Field], new: Iterable[pa.Field]) -> list[pa.Field]:
     fields = {field.name: field.type for field in known}
     new = list(new)

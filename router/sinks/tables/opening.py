@@ -9,9 +9,10 @@ from router.settings.places import is_url
 from router.settings.sinks.tables import TableSink
 from router.sinks.contract import ArrowSink
 from router.sinks.forms import DEAD_LETTER, WIDE
-from router.sinks.tables.definition_tables import DefinitionTablesSink, table_path
+from router.sinks.tables.definition_tables import DefinitionTablesSink, TableAt
 from router.sinks.tables.delta import DeltaSink
 from router.sinks.tables.parquet import ParquetSink
+from router.sinks.tables.parting import table_path
 from router.sinks.tables.unwrapping import Framings
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
 
@@ -21,7 +22,7 @@ def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, fra
     rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
     upkeep = Upkeep(name, rules) if settings.format == "delta" else None
 
-    def table(path: str, *, grows: bool = False) -> ArrowSink:
+    def table(path: str, *, grows: bool = False) -> TableAt:
         if settings.format == "parquet":
             return ParquetSink(name, Path(path))
         schema = WIDE if kind == "events" else DEAD_LETTER
@@ -32,8 +33,10 @@ def open_tables(name: str, settings: TableSink, kind: str, catalog: Catalog, fra
         return table(settings.path, grows=kind == "events")
     return DefinitionTablesSink(
         name,
+        settings.path,
         settings.table,
         catalog,
         lambda place: table(table_path(settings.path, place, url=is_url(settings.path)), grows=True),
         framings,
+        settings.partition_by if settings.format == "delta" else None,
     )

@@ -14,6 +14,7 @@ class ParquetSink(BatchFiles):
     """Writes each batch as ``APP-VERSION.parquet``."""
 
     suffix = ".parquet"
+    known = b""
 
     def fill(self, file: BinaryIO, rows: pa.Table) -> None:
         """Write the rows as one table."""

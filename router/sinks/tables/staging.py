@@ -7,6 +7,7 @@ that is in the log without them.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,8 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from catalog.model import Catalog
 from router.settings.names import escape_value
 from router.sinks.contract import Commit, StagedFile
+from router.sinks.tables.evolving import conformed, evolved
 from router.sinks.tables.partitions import partitioned
 from router.sinks.tables.statistics import statistics_of
 
@@ -33,15 +36,22 @@ _SUFFIX: Final = ".snappy.parquet"
 
 @dataclass(frozen=True, slots=True)
 class TableStaging:
-    """Writes files into the folder of a Delta table on the local disk."""
+    """Writes files into the folder of a Delta table on the local disk.
+
+    *known* are the columns that the table has, serialized by Arrow, where rows may have others; empty where they have
+    the table's own, or where there is none.
+    """
 
     folder: str
     commit: Commit
     partition_by: tuple[str, ...] = ()
+    known: bytes = b""
 
-    def write(self, rows: pa.Table, task: str) -> Sequence[StagedFile]:
+    def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
         """Write rows to one file for each value of the partition columns; see :class:`Staging`."""
         rows = partitioned(rows, self.partition_by)
+        if self.known:
+            rows = conformed(rows, evolved(pa.ipc.read_schema(pa.py_buffer(self.known)), rows.schema))
         schema = rows.schema.serialize().to_pybytes()
         name = f"{prefix_of(self.commit.app, self.commit.version)}{task}-{uuid4().hex[:8]}{_SUFFIX}"
         staged: list[StagedFile] = []
@@ -52,6 +62,11 @@ class TableStaging:
                 size, statistics = _write(Path(self.folder, path), share)
                 now = time.time_ns() // 1_000_000
                 staged.append(StagedFile(path, share.num_rows, size, now, values, statistics, schema))
+        except OSError as error:
+            self.discard(staged)
+            if error.errno == errno.ENAMETOOLONG:
+                raise  # A name that a record gave.
+            return [StagedFile(fault=(error.errno, error.strerror or str(error)))]
         except BaseException:
             self.discard(staged)
             raise
@@ -60,8 +75,10 @@ class TableStaging:
     def discard(self, files: Iterable[StagedFile]) -> None:
         """Remove files that were never offered to the table's log."""
         for file in files:
-            with suppress(OSError):
-                Path(self.folder, file.path).unlink()
+            # What could not be written has no path: that is the table's folder then, or whatever is in its way.
+            if file.path:
+                with suppress(OSError):
+                    Path(self.folder, file.path).unlink()
 
 
 def prefix_of(app: str, version: int) -> str:

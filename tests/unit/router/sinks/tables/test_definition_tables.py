@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,37 @@ from deltalake import DeltaTable
 
 from catalog.load import load
 from catalog.model import Catalog
+from catalog.schemas.columns_of import payload_column
 from router.errors import SinkError
 from router.settings import TableSink
-from router.sinks import ArrowSink, Commit, open_sink
+from router.sinks import ArrowSink, Commit, WriteResult, open_sink
+from router.sinks.contract import Staged
 from router.sinks.forms import DEAD_LETTER, WIDE
+from router.sinks.tables.definition_staging import DefinitionStaging
+from router.sinks.tables.definition_tables import DefinitionTablesSink
+from router.sinks.tables.staging import TableStaging
 from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+
+
+@pytest.fixture(autouse=True, params=["of the driver", "of workers"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write tables of definitions from the driver, or as workers stage them."""
+    if request.param == "of the driver":
+        return
+    write, tried = DefinitionTablesSink.write, itertools.count()
+
+    def staged(sink: DefinitionTablesSink, rows: pa.Table, commit: Commit) -> WriteResult:
+        staging = sink.staging(commit)
+        if staging is None:
+            return write(sink, rows, commit)
+        half = rows.num_rows // 2
+        shares = [share for share in (rows[:half], rows[half:]) if share.num_rows]
+        task = f"{next(tried)}-x"
+        files = [file for share in shares for file in staging.write(share, task, sink._catalog)]
+        return sink.take(Staged(tuple(files)), commit)
+
+    monkeypatch.setattr(DefinitionTablesSink, "write", staged)
+
 
 NOON = datetime(2026, 3, 4, 12, 30, tzinfo=UTC)
 
@@ -253,3 +282,26 @@ def test_merging_beside_the_stream(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert operations.count("WRITE") == 60
     assert "OPTIMIZE" in operations
     assert len(read(tmp_path / "lake", "id")) == 60
+
+
+def test_files_of_other_types_than_their_table_are_staged_again(tmp_path: Path) -> None:
+    def sink_of(kind: str) -> ArrowSink:
+        known = catalog(tmp_path, level={"mm": {"type": kind}})
+        return tables(tmp_path / "lake", known)
+
+    sink_of("integer").write(rows(row("level", b'{"mm": 1}', 1)), Commit("a", 0))
+    commit, given = Commit("a", 1), rows(row("level", b'{"mm": "x"}', 2))
+    sink = sink_of("string")
+    staging = sink.staging(commit)
+    assert isinstance(staging, DefinitionStaging)
+    # A worker that met the table when it was not there yet knows nothing of its columns.
+    plain = TableStaging(str(tmp_path / "lake/mill/level"), commit)
+    part = staging.parting.parted(given, partial(payload_column, sink._catalog))[0]["mill/level"]  # type: ignore[attr-defined]
+    files = [replace(file, table="mill/level") for file in plain.write(part, "1-x", Catalog())]
+    with pytest.raises(SinkError, match="other types"):
+        sink.take(Staged(tuple(files)), commit)
+    assert len(list((tmp_path / "lake").rglob("*.parquet"))) == 1
+    again = sink.staging(commit)
+    assert isinstance(again, DefinitionStaging) and set(again.known) == {"mill/level"}
+    sink.take(Staged(tuple(again.write(given, "2-x", sink._catalog))), commit)  # type: ignore[attr-defined]
+    assert read(tmp_path / "lake/mill/level", "payload.mm, payload.mm_string") == [(1, None), (None, "x")]

@@ -12,15 +12,17 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from catalog.model import Catalog
 from router.errors import SinkError
 from router.faults import fault_of
 from router.rendering.instants import INSTANT
 from router.sinks import Commit, DeltaSink
-from router.sinks.contract import Staged
+from router.sinks.contract import Staged, StagedFile
 from router.sinks.forms import DECIDED, WIDE
 from router.sinks.tables.staging import prefix_of
 from tests.support.table_readers import by_delta, by_duckdb
 
+NO_CATALOG = Catalog()
 AT = datetime(2026, 11, 23, 1, 2, 3, 456789, tzinfo=UTC)
 
 
@@ -32,7 +34,9 @@ def staged(sink: DeltaSink, commit: Commit, *tables: pa.Table) -> Staged:
     """Stage each table in a try of a task of its own."""
     staging = sink.staging(commit)
     assert staging is not None
-    return Staged(tuple(file for at, table in enumerate(tables) for file in staging.write(table, f"{at}-x")))
+    return Staged(
+        tuple(file for at, table in enumerate(tables) for file in staging.write(table, f"{at}-x", NO_CATALOG))
+    )
 
 
 def ids(folder: Path) -> list[str]:
@@ -200,7 +204,7 @@ def test_an_error_of_the_rows_is_no_error_of_the_table(tmp_path: Path) -> None:
     staging = sink.staging(Commit("a", 0))
     assert staging is not None
     with pytest.raises(OSError) as error:
-        staging.write(pa.concat_tables([rows("1"), rows("2", source="s" * 300)]), "1-x")
+        staging.write(pa.concat_tables([rows("1"), rows("2", source="s" * 300)]), "1-x", NO_CATALOG)
     fault = fault_of(error.value)
     assert fault is not None and fault.kind == "error"
     assert not list(tmp_path.rglob("*.parquet"))
@@ -209,7 +213,7 @@ def test_an_error_of_the_rows_is_no_error_of_the_table(tmp_path: Path) -> None:
 def test_a_fault_of_a_worker_is_the_sinks(tmp_path: Path) -> None:
     sink = DeltaSink("lake", str(tmp_path / "t"), WIDE)
     with pytest.raises(SinkError, match="No space left") as caught:
-        sink.take(Staged(fault=OSError(28, "No space left on device")), Commit("a", 0))
+        sink.take(Staged((StagedFile(fault=(28, "No space left on device")),)), Commit("a", 0))
     assert caught.value.hint and "free disk space" in caught.value.hint
 
 
