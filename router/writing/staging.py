@@ -101,7 +101,9 @@ class StagingPass:
 
         *source* is as :func:`router.judging.stages.prepared` gives it.
         """
-        wanted = source.select(*SOURCE_COLUMNS[self.rows.kind])
+        # More tasks than run at a time would make more files, and none of them sooner.
+        at_a_time = source.sparkSession.sparkContext.defaultParallelism
+        wanted = source.select(*SOURCE_COLUMNS[self.rows.kind]).coalesce(at_a_time)
         return wanted.mapInArrow(partial(_judged_and_staged, self, judge), _RESULT)
 
     def of_outcomes(self, outcomes: DataFrame, judge: Broadcast[Judge]) -> DataFrame:
