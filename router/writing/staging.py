@@ -19,7 +19,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from catalog.model import Catalog
 from router.judging.arrow_outcomes import OUTCOME_COLUMNS, SOURCE_COLUMNS, outcome_rows, with_sizes
 from router.judging.judging import JUDGING
 from router.judging.stages import MATCHED
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from router.judging.plan import Judge
 
 ROOM: Final = 64 * 2**20
-"""Bytes of rows that a worker gathers before it writes some of them."""
+"""Bytes of rows that a worker gathers before it writes some of them; at most a quarter of what judging may take."""
 _SHARE: Final = "share"
 _TOLD: Final = "told"
 _RESULT: Final = f"{_SHARE} int, {_TOLD} binary"
@@ -120,7 +119,7 @@ def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
 def _judged_and_staged(staging: StagingPass, judge: Broadcast[Judge], batches: Batches) -> Batches:
     kind = staging.rows.kind
     plan = load(judge)
-    gathered = _Gathered(staging, plan.typed)
+    gathered = _Gathered(staging, plan)
     for batch in batches:
         rows = with_sizes(kind, batch)
         decided = judging(plan, rows.num_rows, partial(JUDGING[kind], plan, rows))
@@ -131,7 +130,7 @@ def _judged_and_staged(staging: StagingPass, judge: Broadcast[Judge], batches: B
 
 
 def _staged(staging: StagingPass, judge: Broadcast[Judge], batches: Batches) -> Batches:
-    gathered = _Gathered(staging, load(judge).typed)
+    gathered = _Gathered(staging, load(judge))
     for batch in batches:
         gathered.add(batch)
     yield from gathered.written()
@@ -140,9 +139,10 @@ def _staged(staging: StagingPass, judge: Broadcast[Judge], batches: Batches) -> 
 class _Gathered:
     """The rows that one try of a task has for each share, and what it has written of them."""
 
-    def __init__(self, staging: StagingPass, catalog: Catalog) -> None:
+    def __init__(self, staging: StagingPass, plan: Judge) -> None:
         self._staging = staging
-        self._catalog = catalog
+        self._catalog = plan.typed
+        self._room = min(ROOM, plan.memory // 4)
         self._task = task_name()
         self._rows: list[list[pa.Table]] = [[] for _ in staging.shares]
         self._files: list[list[StagedFile]] = [[] for _ in staging.shares]
@@ -158,7 +158,7 @@ class _Gathered:
             taken = outcomes if count == outcomes.num_rows else outcomes.filter(mask)
             rows = self._staging.rows
             self._rows[number].append(rows.letters(taken) if share.letters else rows.events(taken, share.schema))
-        while sum(sizes := [sum(each.nbytes for each in tables) for tables in self._rows]) > ROOM:
+        while sum(sizes := [sum(each.nbytes for each in tables) for tables in self._rows]) > self._room:
             self._write(sizes.index(max(sizes)))
 
     def written(self) -> Batches:

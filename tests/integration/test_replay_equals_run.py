@@ -165,7 +165,7 @@ def write(plan: Plan, rows: DataFrame, kind: Kind, query: str) -> dict[str, list
     judge = context.broadcast(plan.judge)
     decided = unified(judged(rows, kind, judge, context.accumulator([], Tallies())), kind, query, arrived=True)
     batch = Batch(kind, query, f"g-{query}", 0, "2026-01-02T03:04:06.000000Z")
-    outcomes = KeptOutcomes(decided, batch, plan)
+    outcomes = KeptOutcomes(decided, batch, plan, judge=judge)
     writer = BatchWriter(plan, lambda sink, result: None)
     rejections = writer.send_events(outcomes, batch)
     if kind != "letters":

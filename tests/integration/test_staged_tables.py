@@ -82,7 +82,7 @@ def test_no_record_passes_the_driver(spark: SparkSession, tmp_path: Path, monkey
         return asked
 
     loaded, frame = loaded_plan(spark, tmp_path, "kafka", 7)
-    frame = frame.withColumn("value", F.concat(F.lit("mark"), F.col("value")))
+    frame = frame.withColumn("value", F.concat(F.lit(bytearray(b"mark")), F.col("value")))
     batch = Batch("kafka", "q", "g", 0, FAILED)
     for name in ("toArrow", "collect", "toPandas", "toLocalIterator", "take", "head", "first"):
         monkeypatch.setattr(DataFrame, name, only_results(getattr(DataFrame, name)))

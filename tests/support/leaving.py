@@ -14,7 +14,7 @@ from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 from catalog.record import Record
 from router.judging.judging import Tallies
 from router.judging.kinds import Kind
-from router.judging.plan import Plan
+from router.judging.plan import Judge, Plan
 from router.judging.stages import HEADERS_TYPE, judged, unified
 from router.judging.tally import Tally
 from router.settings import KafkaSink, settings_from_dict
@@ -23,6 +23,7 @@ from router.writing.spark_outcomes import SparkOutcomes
 from router.writing.writer import BatchWriter
 
 if TYPE_CHECKING:
+    from pyspark import Broadcast
     from pyspark.sql import DataFrame, SparkSession
 
 ENDPOINT: Final = "/endpoints/e"
@@ -60,8 +61,15 @@ def any_event(protocol: str) -> Catalog:
 class KeptOutcomes(SparkOutcomes):
     """Outcomes that keep what Spark would send to Kafka, by the name of the sink."""
 
-    def __init__(self, rows: DataFrame, batch: Batch, plan: Plan, outgoing: DataFrame | None = None) -> None:
-        super().__init__(lambda: rows, batch, plan, Tally, outgoing=outgoing)
+    def __init__(
+        self,
+        rows: DataFrame,
+        batch: Batch,
+        plan: Plan,
+        outgoing: DataFrame | None = None,
+        judge: Broadcast[Judge] | None = None,
+    ) -> None:
+        super().__init__(lambda: rows, batch, plan, Tally, outgoing=outgoing, judge=judge)
         self.kept: dict[str, DataFrame] = {}
 
     def _save(self, rows: DataFrame, sink: KafkaSink, name: str) -> None:

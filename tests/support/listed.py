@@ -301,7 +301,7 @@ class ListPlan(LoadedPlan):
         given: Sequence[Given] = rows.given
         if part.condemned:
             given = [replace(each, fails=False, reason="undecodable") for each in given]
-        shares = None if arrived or part.condemned else self.writer.shares(batch)
+        shares = None if arrived or part.condemned or batch.kind == "letters" else self.writer.shares(batch)
         return ListOutcomes(self.world, self.plan, batch, given, shares=shares)
 
 

@@ -67,7 +67,7 @@ class SinkSettings(Section):
 
     @property
     def topics(self) -> KafkaSink | None:
-        """The sink itself where Spark writes its rows to topics; all others take batches on the driver."""
+        """The sink itself where Spark writes its rows to topics; the driver hands batches to all others."""
         return None
 
     @property
