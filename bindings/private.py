@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final, Literal
 
@@ -16,11 +16,32 @@ Readers = Literal["owner", "group", "everyone"]
 _DENIED: Final[Mapping[Readers, int]] = {"owner": 0o077, "group": 0o027, "everyone": 0o022}
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
+_STATUS: Final = Path("/proc/self/status")
 
 
 def open_to(readers: Readers) -> None:
     """Let no file that this process makes from now on be read beyond *readers*; a narrower umask stays as it is."""
     os.umask(os.umask(0o077) | _DENIED[readers])
+
+
+def umask() -> int:
+    """Return what this process denies others of the files that it makes."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = _STATUS.read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    mask = os.umask(0o077)  # Not Linux: for a moment, other threads deny more.
+    os.umask(mask)
+    return mask
+
+
+@contextmanager
+def denying(mask: int) -> Iterator[None]:
+    """Make files with that umask; for processes of one thread."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def private_folder(path: Path) -> None:

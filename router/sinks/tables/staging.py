@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bindings.private import denying, umask
 from catalog.model import Catalog
 from router.settings.names import escape_value
 from router.sinks.contract import Commit, StagedFile
@@ -46,6 +47,8 @@ class TableStaging:
     commit: Commit
     partition_by: tuple[str, ...] = ()
     known: bytes = b""
+    umask: int = field(default_factory=umask)
+    """That of the driver: workers make files for their owner alone, and these are for those who may read sinks."""
 
     def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
         """Write rows to one file for each value of the partition columns; see :class:`Staging`."""
@@ -59,7 +62,8 @@ class TableStaging:
             for values, share in _by_partition(rows, self.partition_by):
                 folders = (f"{each}={_NULL if not text else quote(text, safe='')}" for each, text in values.items())
                 path = "/".join((*folders, name))
-                size, statistics = _write(Path(self.folder, path), share)
+                with denying(self.umask):
+                    size, statistics = _write(Path(self.folder, path), share)
                 now = time.time_ns() // 1_000_000
                 staged.append(StagedFile(path, share.num_rows, size, now, values, statistics, schema))
         except OSError as error:
