@@ -26,9 +26,8 @@ def open_to(readers: Readers) -> None:
 
 def umask() -> int:
     """Return what this process denies others of the files that it makes."""
-    with suppress(OSError, ValueError, StopIteration):
-        lines = _STATUS.read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("Umask:")).split()[1], 8)
+    with suppress(OSError, ValueError):
+        return int(_STATUS.read_bytes().partition(b"\nUmask:")[2].partition(b"\n")[0], 8)
     mask = os.umask(0o077)  # Not Linux: for a moment, other threads deny more.
     os.umask(mask)
     return mask
