@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from catalog.convert.names import common, last
 from catalog.declared import DeclaredEndpoint
+from catalog.protocols.properties import vocabulary_of
 
 _SPELLED: Final = {
     "clean-session": "cleansession",
@@ -51,8 +52,8 @@ def _options(declared: DeclaredEndpoint) -> dict[str, Any]:
 
 
 def _addresses(declared: DeclaredEndpoint) -> list[Mapping[str, Any]]:
-    """Return the addresses; those of Kafka are hosts with ports, which is one entry of bootstrap servers."""
-    if declared.protocol == "KAFKA" and not any("://" in uri for uri in declared.uris):
+    """Return the addresses; where they are hosts of one cluster, that is one entry of bootstrap servers."""
+    if vocabulary_of(declared.protocol).bootstrap and not any("://" in uri for uri in declared.uris):
         return [{"bootstrap.servers": list(declared.uris)}] if declared.uris else []
     return [{"uri": uri} for uri in declared.uris]
 

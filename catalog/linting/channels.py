@@ -9,9 +9,9 @@ from catalog.declared import Place
 from catalog.definitions.subject import Subject
 from catalog.linting.endpoint_options import HOLDERS
 from catalog.model import Endpoint
+from catalog.protocols.properties import vocabulary_of
 from catalog.values import over_websockets
 
-_OVER_TCP: Final = frozenset({"AMQP/1.0", "MQTT/3.1.1", "MQTT/5.0", "NATS"})
 _RECEIVING: Final = frozenset({"consumer", "subscriber"})
 
 
@@ -43,8 +43,8 @@ def _mismatch(subject: Subject, endpoint: Endpoint, place: Place) -> None:
 
 
 def _address(subject: Subject, endpoint: Endpoint, place: Place, body: Mapping[str, Any]) -> None:
-    """Only who says that an endpoint is deployed is told that nobody can connect to it; HTTP is hosted here."""
-    if endpoint.uris or endpoint.protocol == "HTTP" or not _RECEIVING & set(endpoint.usage):
+    """Only who says that an endpoint is deployed is told that nobody can connect to it; gateways host some."""
+    if endpoint.uris or vocabulary_of(endpoint.protocol).hosted or not _RECEIVING & set(endpoint.usage):
         return
     holders = (body, *(body.get(name) for name in HOLDERS))
     if any(isinstance(holder, dict) and holder.get("deployed") is True for holder in holders):
@@ -54,7 +54,7 @@ def _address(subject: Subject, endpoint: Endpoint, place: Place, body: Mapping[s
 
 def _transport(subject: Subject, endpoint: Endpoint, place: Place) -> None:
     """Report an endpoint whose every address is over WebSockets, which no gateway or sink speaks."""
-    if endpoint.protocol in _OVER_TCP and endpoint.uris and all(map(over_websockets, endpoint.uris)):
+    if vocabulary_of(endpoint.protocol).streamed and endpoint.uris and all(map(over_websockets, endpoint.uris)):
         text = f"{endpoint.xid} has addresses over WebSockets alone, which this router does not speak"
         hint = "add the broker's address over TCP or TLS, or set uris of the source or uri of the sink"
         subject.findings.warning(place, "websockets-only", text, hint)

@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Final
 
 from catalog.declared import Place
 from catalog.definitions.pointing import option_place
 from catalog.definitions.subject import Declared, Subject
 from catalog.model import Definition
-from catalog.protocols.properties import ANY_VOCABULARY, REQUEST_CREDENTIALS, TOKEN_PARAMETER, VOCABULARIES
+from catalog.protocols.properties import vocabulary_of
 from catalog.templates import tokens_of
 
-_STRIPPED: Final = frozenset({f"query.{TOKEN_PARAMETER}", *(f"headers.{name}" for name in REQUEST_CREDENTIALS)})
-_EXCLUSIVE: Final[Mapping[str, tuple[str, str]]] = {"KAFKA": ("key", "key_base64"), "HTTP": ("method", "status")}
-_TOPICS: Final = frozenset({"topic_name", "response_topic"})
 _WILDCARD: Final = re.compile(r"[+#*>]")
 _CHARACTERS: Final = re.compile(r"[+#]")
 _TOKENS: Final = re.compile(r"(?<![^.])[*>](?![^.])")
-_PUBLISHED: Final[Mapping[str, str]] = {"MQTT/3.1.1": "topic", "MQTT/5.0": "topic", "NATS": "subject"}
-"""The endpoint option that names where producers publish to."""
 
 
 def options(subject: Subject) -> None:
@@ -31,7 +25,7 @@ def options(subject: Subject) -> None:
     for definition, _, base in subject.definitions():
         _exclusive(subject, definition, base)
     for endpoint in subject.catalog.endpoints.values():
-        name = _PUBLISHED.get(endpoint.protocol or "")
+        name = vocabulary_of(endpoint.protocol).publishes
         value = endpoint.options.get(name) if name else None
         if isinstance(value, str) and "producer" in endpoint.usage:
             place = subject.declarations.endpoints[endpoint.xid].place
@@ -40,15 +34,13 @@ def options(subject: Subject) -> None:
 
 def _wildcard(subject: Subject, declared: Declared) -> None:
     prop, protocol = declared.prop, declared.definition.protocol
-    topics = _TOPICS if (protocol or "").startswith("MQTT/") else frozenset()
-    kinds = VOCABULARIES.get(protocol or "", ANY_VOCABULARY).dotted or topics
-    if prop.name in kinds and isinstance(prop.value, str) and _WILDCARD.search(prop.value):
+    if prop.name in vocabulary_of(protocol).names and isinstance(prop.value, str) and _WILDCARD.search(prop.value):
         _tell_wildcard(subject, protocol, prop.value, prop.name, declared.place)
 
 
 def _tell_wildcard(subject: Subject, protocol: str | None, value: str, what: str, place: Place) -> None:
     """Report a wildcard in the literal part of a name; where dots part the levels, only as a whole level."""
-    wildcards = _TOKENS if VOCABULARIES.get(protocol or "", ANY_VOCABULARY).dotted else _CHARACTERS
+    wildcards = _TOKENS if vocabulary_of(protocol).dotted else _CHARACTERS
     for text in tokens_of(value)[::2]:
         wildcard = wildcards.search(text)
         if wildcard is not None:
@@ -60,11 +52,8 @@ def _tell_wildcard(subject: Subject, protocol: str | None, value: str, what: str
 
 def _stripped(subject: Subject, declared: Declared) -> None:
     prop = declared.prop
-    if (
-        declared.definition.protocol == "HTTP"
-        and prop.name.lower() in _STRIPPED
-        and (prop.required or prop.value is not None)
-    ):
+    withheld = vocabulary_of(declared.definition.protocol).withheld
+    if prop.name.lower() in withheld and (prop.required or prop.value is not None):
         text = f"gateways remove {prop.name.split('.', 1)[1]} from every record, so the definition never matches"
         subject.findings.warning(
             declared.place, "never-received", text, "remove the constraint; gateways check credentials"
@@ -72,8 +61,8 @@ def _stripped(subject: Subject, declared: Declared) -> None:
 
 
 def _exclusive(subject: Subject, definition: Definition, base: Definition | None) -> None:
-    pair = _EXCLUSIVE.get(definition.protocol or "")
-    if pair is None:
+    pair = vocabulary_of(definition.protocol).exclusive
+    if not pair:
         return
     given = {prop.name for prop in definition.protocoloptions if prop.value is not None or prop.required}
     inherited = {prop.name for prop in base.protocoloptions} if base is not None else set()

@@ -46,6 +46,12 @@ AMQP_SECTIONS: Final = (
     "footer",
 )
 
+REQUEST_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
+CREDENTIAL_HEADERS: Final = REQUEST_CREDENTIALS | {"proxy-authenticate", "set-cookie"}
+"""Headers of HTTP requests, and of requests and answers, that let somebody in."""
+TOKEN_PARAMETER: Final = "access_token"
+"""The query parameter of HTTP that does so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -57,6 +63,11 @@ class Vocabulary:
 
     ``about`` is the option by which the protocol says what a message is about; where it ``tells``, also of an event,
     and not only where its channel is. ``fleeting`` are options that differ from message to message of one kind.
+
+    ``names`` are options that name where a message is published to, so without wildcards, and ``publishes`` is the
+    option of an endpoint that does. No record has both of ``exclusive``, and gateways remove ``withheld`` from every
+    record. ``hosted`` says that gateways are the servers, so that endpoints need no address; ``bootstrap``, that
+    addresses are the hosts of one cluster; ``streamed``, that brokers are also reached over WebSockets.
     """
 
     scalars: Mapping[str, PropertyType]
@@ -69,6 +80,13 @@ class Vocabulary:
     about: str = ""
     tells: bool = False
     fleeting: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    publishes: str = ""
+    exclusive: tuple[str, ...] = ()
+    withheld: frozenset[str] = frozenset()
+    hosted: bool = False
+    bootstrap: bool = False
+    streamed: bool = False
 
 
 _AMQP_PROPERTIES: Final[dict[str, PropertyType]] = {
@@ -110,6 +128,9 @@ _MQTT: Final = Vocabulary(
     about="topic_name",
     tells=True,
     fleeting=frozenset({"qos", "retain"}),
+    names=frozenset({"topic_name", "response_topic"}),
+    publishes="topic",
+    streamed=True,
 )
 _CONTENT_TYPE: Final = "headers.content-type"
 VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
@@ -119,6 +140,9 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         content_type=_CONTENT_TYPE,
         lower=frozenset({"headers"}),
         about="path",
+        exclusive=("method", "status"),
+        withheld=frozenset({f"query.{TOKEN_PARAMETER}", *(f"headers.{name}" for name in REQUEST_CREDENTIALS)}),
+        hosted=True,
     ),
     "AMQP/1.0": Vocabulary(
         {},
@@ -137,6 +161,7 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
                 *("properties.group-sequence", "properties.reply-to-group-id"),
             }
         ),
+        streamed=True,
     ),
     "MQTT/3.1.1": _MQTT,
     "MQTT/5.0": replace(
@@ -149,6 +174,8 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         content_type=_CONTENT_TYPE,
         about="topic",
         fleeting=frozenset({"partition", "key", "key_base64"}),
+        exclusive=("key", "key_base64"),
+        bootstrap=True,
     ),
     "NATS": Vocabulary(
         {"subject": "uritemplate", "reply-to": "uritemplate"},
@@ -158,6 +185,9 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         about="subject",
         tells=True,
         fleeting=frozenset({"reply-to"}),
+        names=frozenset({"subject", "reply-to"}),
+        publishes="subject",
+        streamed=True,
     ),
 }
 ANY_VOCABULARY: Final = Vocabulary(
@@ -166,6 +196,7 @@ ANY_VOCABULARY: Final = Vocabulary(
     dict.fromkeys(AMQP_SECTIONS),
 )
 """All options of all protocols, for a message whose protocol is not said where it is written."""
+_NO_VOCABULARY: Final = Vocabulary({})
 CONTENT_TYPES: Final = tuple(dict.fromkeys(vocabulary.content_type for vocabulary in VOCABULARIES.values()))
 """The options that name the type of a body, of all protocols."""
 _HOPS: Final = frozenset(name for vocabulary in VOCABULARIES.values() for name in vocabulary.hops)
@@ -178,11 +209,6 @@ CONNECTION_HEADERS: Final = frozenset(
     | {"transfer-encoding", "upgrade"}
 )
 """Headers of HTTP that speak of a connection, not of the message."""
-REQUEST_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "cookie"})
-CREDENTIAL_HEADERS: Final = REQUEST_CREDENTIALS | {"proxy-authenticate", "set-cookie"}
-"""Headers of HTTP requests, and of requests and answers, that let somebody in."""
-TOKEN_PARAMETER: Final = "access_token"
-"""The query parameter of HTTP that does so."""
 _OPTION_ALIASES: Final[Mapping[str, Mapping[str, str]]] = {
     "MQTT/3.1.1": {"topic": "topic_name"},
     "MQTT/5.0": {
@@ -206,6 +232,11 @@ _PROTOCOL: Final = re.compile(r"(http|amqp|mqtt|kafka|nats)(?:/([0-9][0-9A-Za-z.
 _VERSIONLESS: Final = {"http": "HTTP", "kafka": "KAFKA", "nats": "NATS"}
 _MQTT_VERSIONS: Final = {"3": "3.1.1", "3.1": "3.1.1", "3.1.1": "3.1.1"}
 _CLOUDEVENTS: Final = re.compile(r"cloudevents(?:/(?:v)?1(?:\.0(?:\.[0-9]+)?)?)?", re.ASCII)
+
+
+def vocabulary_of(protocol: str | None) -> Vocabulary:
+    """Return the options of a protocol; for one that is not known, or not said, a vocabulary without any."""
+    return VOCABULARIES.get(protocol or "", _NO_VOCABULARY)
 
 
 @lru_cache(maxsize=4096)
