@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
-_ASCII_END: Final = 0x80
 _FEW: Final = 64
 """Names that are looked for one by one, which is quicker than sorting the entries."""
 
@@ -100,41 +99,6 @@ class Entries:
         pairs = np.sort(self.owners[entries] * len(self.names) + self.codes[entries])
         rows[pairs[1:][pairs[1:] == pairs[:-1]] // len(self.names)] = True
         return rows
-
-
-def texts_of(values: pa.BinaryArray) -> pa.StringArray:
-    """Return bytes as text; null for what is no UTF-8."""
-    _, offsets, data = values.buffers()
-    if data is None or offsets is None or not len(values):
-        return values.cast(pa.string())
-    bounds = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
-    held = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
-    if len(held) and int(held.max()) >= _ASCII_END:
-        marks = np.flatnonzero(held >= _ASCII_END) + bounds[0]
-        doubtful = np.unique(np.searchsorted(bounds, marks, "right") - 1)
-        wrong = doubtful[~_is_text(values.take(pa.array(doubtful)))]
-        if len(wrong):
-            there = np.ones(len(values), bool)
-            there[wrong] = False
-            values = pc.if_else(pa.array(there), values, pa.scalar(None, pa.binary()))
-    return values.view(pa.string())
-
-
-def _is_text(values: pa.BinaryArray) -> Bool:
-    """Tell which values are UTF-8; all of them are looked at together, and one by one only if some are not."""
-    try:
-        values.cast(pa.string())
-    except pa.ArrowInvalid:
-        return np.fromiter((value is None or _decodes(value) for value in values.to_pylist()), bool, len(values))
-    return np.ones(len(values), bool)
-
-
-def _decodes(value: bytes) -> bool:
-    try:
-        value.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def distinct(values: pa.StringArray, condition: Callable[[pa.StringArray], pa.BooleanArray]) -> Bool:

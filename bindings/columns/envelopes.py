@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.parts import PartEntries
-from bindings.columns.texts import beginnings, holding, valid
-from bindings.entries import Bool, Int, texts_of
+from bindings.columns.texts import beginnings, holding, texts_of, valid
+from bindings.entries import Bool, Int
 from bindings.envelope import ATTRIBUTE_NAME, DATA, EVENT_MEDIA, NO_NUMBERS, REQUIRED, AttributeRule, attribute_name
 from bindings.parts import BINARY_KIND, JSON_KIND
 from catalog.values import media_type_of

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from bindings.entries import Bool, Int
 
 Int32 = npt.NDArray[np.int32]
+_ASCII_END: Final = 0x80
 _PADDING: Final = pa.array([b"", b"\0", b"\0\0"])
 
 
@@ -47,6 +48,38 @@ def beginnings(values: pa.BinaryArray | pa.StringArray) -> npt.NDArray[np.uint8]
     filled = np.flatnonzero((np.diff(offsets) > 0) & valid(values))
     firsts[filled] = data[offsets[filled]]
     return firsts
+
+
+def texts_of(values: pa.BinaryArray) -> pa.StringArray:
+    """Return bytes as text; null for what is no UTF-8."""
+    data, bounds = raw(values)
+    held = data[bounds[0] : bounds[-1]]
+    if len(held) and int(held.max()) >= _ASCII_END:
+        marks = np.flatnonzero(held >= _ASCII_END) + bounds[0]
+        doubtful = np.unique(np.searchsorted(bounds, marks, "right") - 1)
+        wrong = doubtful[~_is_text(values.take(pa.array(doubtful)))]
+        if len(wrong):
+            there = np.ones(len(values), bool)
+            there[wrong] = False
+            values = pc.if_else(pa.array(there), values, pa.scalar(None, pa.binary()))
+    return values.view(pa.string())
+
+
+def _is_text(values: pa.BinaryArray) -> Bool:
+    """Tell which values are UTF-8; all of them are looked at together, and one by one only if some are not."""
+    try:
+        values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.fromiter((value is None or _decodes(value) for value in values.to_pylist()), bool, len(values))
+    return np.ones(len(values), bool)
+
+
+def _decodes(value: bytes) -> bool:
+    try:
+        value.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def base64_of(values: pa.BinaryArray) -> pa.StringArray:

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.codings import NAME
-from bindings.columns.texts import base64_of
-from bindings.entries import Bool, Entries, any_of, distinct, texts_of
+from bindings.columns.texts import base64_of, texts_of
+from bindings.entries import Bool, Entries, any_of, distinct
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from bindings.codings import KEYS as CODING_KEYS
 from bindings.columns.bodies import may_be_events
 from bindings.columns.envelopes import Envelopes
 from bindings.columns.parts import PartEntries
-from bindings.columns.texts import base64_of, valid
-from bindings.entries import Int, texts_of
+from bindings.columns.texts import base64_of, texts_of, valid
+from bindings.entries import Int
 from bindings.envelope import AttributeRule
 from bindings.parts import BINARY_KIND, Part
 from bindings.protocols import BINDINGS, Binding, binding_of

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.entries import texts_of
+from bindings.columns.texts import texts_of
 from bindings.kafka.codec import PROTOCOL, parts_of_row
 from bindings.kafka.facts import KafkaColumns, KafkaReader
 from bindings.protocols import BINDINGS

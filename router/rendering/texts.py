@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.entries import Int, texts_of
+from bindings.columns.texts import raw, texts_of
+from bindings.entries import Int
 
 Bytes = npt.NDArray[np.uint8]
 NONE_OF_THEM: Final = np.zeros(0, np.int64)
@@ -24,12 +25,8 @@ def data_of(texts: pa.Array) -> tuple[Bytes, Int]:
 
     The texts lie one behind another; a null has as a rule no bytes, yet may have some.
     """
-    if not len(texts):
-        return np.zeros(0, np.uint8), np.zeros(1, np.int64)
-    _, offsets, data = texts.buffers()
-    places = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4).astype(np.int64)
-    shared = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
-    return shared[places[0] : places[-1]], places - places[0]
+    data, offsets = raw(texts)
+    return data[offsets[0] : offsets[-1]], (offsets - offsets[0]).astype(np.int64)
 
 
 def owners_of(places: Int, at: Int) -> Int:
