@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 Int = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+_SMALL: Final = 1 << 20
 _FEW: Final = 64
 """Names that are looked for one by one, which is quicker than sorting the entries."""
 
@@ -51,13 +52,9 @@ class Entries:
         It serves where what a name means depends on its row too, such as on the protocol: ask once for each pair.
         """
         pairs = numbers[self.owners] * len(self.names) + self.codes
-        present = np.zeros(int(pairs.max(initial=-1)) + 1, bool)
-        present[pairs] = True
-        distinct = np.flatnonzero(present)
-        places = np.zeros(len(present), np.int64)
-        places[distinct] = np.arange(len(distinct))
+        distinct, places = numbered(pairs)
         parted = (divmod(pair, len(self.names)) for pair in distinct.tolist())
-        return [(number, self.names[code]) for number, code in parted], places[pairs]
+        return [(number, self.names[code]) for number, code in parted], places
 
     def named(self, condition: Callable[[str], object]) -> Int:
         """Return the entries whose names meet a condition, ascending."""
@@ -99,6 +96,21 @@ class Entries:
         pairs = np.sort(self.owners[entries] * len(self.names) + self.codes[entries])
         rows[pairs[1:][pairs[1:] == pairs[:-1]] // len(self.names)] = True
         return rows
+
+
+def numbered(codes: Int) -> tuple[Int, Int]:
+    """Return the distinct ones of these numbers, ascending, and the place of each number among them.
+
+    Small numbers that are not negative take no sorting.
+    """
+    if not len(codes) or int(codes.min()) < 0 or int(codes.max()) >= _SMALL:
+        return np.unique(codes, return_inverse=True)
+    there = np.zeros(int(codes.max()) + 1, bool)
+    there[codes] = True
+    distinct = np.flatnonzero(there)
+    places = np.zeros(len(there), np.int64)
+    places[distinct] = np.arange(len(distinct))
+    return distinct, places[codes]
 
 
 def distinct(values: pa.StringArray, condition: Callable[[pa.StringArray], pa.BooleanArray]) -> Bool:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from bindings.entries import numbered
 from bindings.protocols import BINDINGS
 from catalog.definitions.targets import Target
 from catalog.schemas.validation import PayloadValidation
@@ -23,7 +24,6 @@ from router.matching.conformance import Checked, PayloadChecks, Validation, mism
 from router.matching.facts import NO_SOURCE, Facts
 from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
-from router.matching.index.ragged import numbered
 from router.matching.mapping import Mapper
 from router.matching.nearest import Nearest, Row
 from router.matching.ties import Ties

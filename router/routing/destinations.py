@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from bindings.entries import numbered
 from router.matching.conformance import mismatches, rejection_detail
 from router.matching.index.columns import Bool, Int
-from router.matching.index.ragged import numbered
 from router.matching.matcher import Matcher, Outcomes
 from router.routing.limits import SizeLimits
 from router.routing.routes import DEAD, RouteRule, Routes

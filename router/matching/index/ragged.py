@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import numpy as np
 
 from router.matching.index.columns import Int
-
-_SMALL: Final = 1 << 20
 
 
 class Ragged:
@@ -24,21 +21,6 @@ class Ragged:
         """Return, for a list of items, the position of each value's item in the list, and the value."""
         owners, places = spread(self.starts[items], self.counts[items])
         return owners, self.values[places] if len(owners) else owners
-
-
-def numbered(codes: Int) -> tuple[Int, Int]:
-    """Return the distinct ones of these numbers, ascending, and the place of each number among them.
-
-    Small numbers that are not negative take no sorting.
-    """
-    if not len(codes) or int(codes.min()) < 0 or int(codes.max()) >= _SMALL:
-        return np.unique(codes, return_inverse=True)
-    there = np.zeros(int(codes.max()) + 1, bool)
-    there[codes] = True
-    distinct = np.flatnonzero(there)
-    places = np.zeros(len(there), np.int64)
-    places[distinct] = np.arange(len(distinct))
-    return distinct, places[codes]
 
 
 def spread(starts: Int, counts: Int) -> tuple[Int, Int]:
