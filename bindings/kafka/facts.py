@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.codings import NAME
-from bindings.columns.texts import base64_of, texts_of
+from bindings.columns.texts import base64_of, texts_of, valid
 from bindings.entries import Bool, Entries, any_of, distinct
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
 
@@ -90,7 +90,7 @@ class KafkaReader:
         seen = _Seen(rows)
         texts = {key: text for key in self._keys if (text := seen.property(key)) is not None}
         version = seen.text(VERSION)
-        events = _valid(version)
+        events = valid(version)
         odd = any_of(self._conditions(seen, version, events), rows.num_rows)
         return KafkaColumns(texts, seen.text(CONTENT_TYPE), events, odd, seen.entries)
 
@@ -98,7 +98,7 @@ class KafkaReader:
         entries, rows = seen.entries, seen.rows
         yield distinct(seen.text(CONTENT_TYPE), lambda media: pc.match_substring_regex(media, _EVENT_MEDIA))
         for name in dict.fromkeys((VERSION, CONTENT_TYPE, *self._texts)):
-            yield (seen.first(name) >= 0) & ~_valid(seen.text(name))
+            yield (seen.first(name) >= 0) & ~valid(seen.text(name))
         yield entries.rows_of(entries.named(_is_odd))
         # Of repeats the first that has a value counts.
         yield entries.repeated(self._decides)
@@ -111,13 +111,13 @@ class KafkaReader:
             filled = pc.fill_null(pc.greater(pc.binary_length(seen.text(f"{ATTRIBUTE}{name}")), 0), False)
             yield events & ~filled.to_numpy(zero_copy_only=False)
         if self._keyed:
-            yield _valid(rows.column("key")) & ~_valid(seen.key)
+            yield valid(rows.column("key")) & ~valid(seen.key)
         if self.sniffs:
             yield self._sniffable(seen, events)
 
     def _sniffable(self, seen: _Seen, events: Bool) -> Bool:
         media = seen.text(CONTENT_TYPE)
-        plain = distinct(media, lambda texts: pc.match_substring_regex(texts, _JSON_MEDIA)) | ~_valid(media)
+        plain = distinct(media, lambda texts: pc.match_substring_regex(texts, _JSON_MEDIA)) | ~valid(media)
         at = np.flatnonzero(~events & plain)
         bodies = seen.rows.column("value").take(pa.array(at))
         mentions = [pc.fill_null(pc.match_substring(bodies, text), False) for text in _MENTIONS]
@@ -161,7 +161,7 @@ class _Seen:
     def no_text(self, entries: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Bool:
         """Tell which of these entries have a value that is no UTF-8."""
         values = self.entries.values.take(pa.array(entries))
-        return _valid(values) & ~_valid(texts_of(values))
+        return valid(values) & ~valid(texts_of(values))
 
     def property(self, key: str) -> pa.StringArray | None:
         """Return a property: ``e.NAME``, ``p.PATH``, ``b.PATH`` or ``d``; None for one that Kafka has not."""
@@ -216,8 +216,3 @@ def _is_odd(name: str) -> bool:
         attribute = name.removeprefix(ATTRIBUTE)
         return not ATTRIBUTE_NAME.fullmatch(attribute) or attribute == DATA
     return name.startswith(LINEAGE) or (name != CONTENT_TYPE and name.lower() == CONTENT_TYPE)
-
-
-def _valid(values: pa.Array) -> Bool:
-    valid: Bool = values.is_valid().to_numpy(zero_copy_only=False)
-    return valid

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.columns.texts import valid
 from catalog.values import YEAR_10000
 from router.judging.carried import CONTENT_TYPE, HEADERS, LINEAGE
 from router.judging.judging import JUDGING, Judged
@@ -118,7 +119,7 @@ class _Records:
         wanted = np.array((*self._attempt.lineage, False), bool)
         lineage = self._events & wanted[np.where(self._events, self._routes, -1)]
         # Spark knows neither the place in a batch of events nor how a tie was decided.
-        rare = _valid(columns["ambiguous"]) | _valid(columns["place"])
+        rare = valid(columns["ambiguous"]) | valid(columns["place"])
         context = context_json(columns["context"])
         arrays = {
             "message": pc.if_else(pa.array(lineage & ~rare), columns["message"], pa.scalar(None, pa.string())),
@@ -148,7 +149,7 @@ class _Records:
         keys = pc.if_else(events, keys, _NO_BYTES)
         for route, template in enumerate(self._attempt.keys):
             if template is not None:
-                lacking = self._events & (self._routes == route) & ~_valid(keys) & ~self._came_with_key()
+                lacking = self._events & (self._routes == route) & ~valid(keys) & ~self._came_with_key()
                 rows = np.flatnonzero(lacking)
                 made = self._expanded(template, rows).cast(pa.binary())
                 keys = pc.replace_with_mask(keys, pa.array(lacking), made)
@@ -157,7 +158,7 @@ class _Records:
     def _came_with_key(self) -> Bool:
         if self._attempt.kind != "kafka":
             return np.zeros(len(self._sources), bool)
-        return _valid(self._rows.column("key"))[self._sources]
+        return valid(self._rows.column("key"))[self._sources]
 
     def _expanded(self, template: Template, rows: Int) -> pa.StringArray:
         """Return what a template gives for these rows; null where a value without a default is missing."""
@@ -188,7 +189,7 @@ class _Records:
     def _headers(self, rare: Int, context: pa.StringArray) -> pa.ListArray:
         """Return the headers of made events and of letters; *rare* are events that get those of lineage here."""
         columns = self._columns
-        made = np.flatnonzero(self._events & _valid(columns["attributes"]))
+        made = np.flatnonzero(self._events & valid(columns["attributes"]))
         at = pa.array(made)
         rest = pc.coalesce(columns["passed"].take(at), self._others(made))
         lists = joined(columns["attributes"].take(at), rest)
@@ -310,8 +311,3 @@ def _instants(moments: pa.TimestampArray) -> list[str | None]:
 def _texts(encoded: pa.DictionaryArray) -> list[str]:
     texts: list[str] = encoded.dictionary.to_pylist()
     return texts
-
-
-def _valid(values: pa.Array) -> Bool:
-    valid: Bool = values.is_valid().to_numpy(zero_copy_only=False)
-    return valid
