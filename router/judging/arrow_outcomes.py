@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.kafka.facts import SOURCE_SCHEMA
-from catalog.values import YEAR_10000
 from router.judging.judging import INBOX_COLUMNS, SIZE
 from router.judging.kinds import Kind
 from router.judging.outputs import Decided
 from router.judging.stages import MATCHED
+from router.matching.moments import instants
 
 SOURCE_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {"kafka": tuple(SOURCE_SCHEMA.names), "inbox": INBOX_COLUMNS}
 """What a source's rows have, bodies included."""
@@ -77,8 +77,5 @@ def _positions(kind: Kind, rows: pa.RecordBatch, places: pa.Int32Array) -> pa.St
 
 def _received(kind: Kind, rows: pa.RecordBatch) -> pa.TimestampArray:
     """Return when records arrived; what is no instant of the calendar is none."""
-    if kind != "kafka":
-        return rows.column("received").cast(_INSTANT)
-    times = rows.column("timestamp")
-    dated = pc.and_(pc.greater_equal(times, 0), pc.less(times, YEAR_10000))
-    return pc.if_else(dated, times, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms", tz="UTC")).cast(_INSTANT)
+    moments = instants(rows.column("timestamp")) if kind == "kafka" else rows.column("received")
+    return moments.cast(_INSTANT)

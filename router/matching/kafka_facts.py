@@ -12,13 +12,12 @@ from bindings.columns.texts import texts_of
 from bindings.kafka.codec import PROTOCOL, parts_of_row
 from bindings.kafka.facts import KafkaColumns, KafkaReader
 from bindings.protocols import BINDINGS
-from catalog.values import YEAR_10000
 from router.matching.facts import NO_SOURCE, Facts, RawFacts, RawRow, protocol_number
 from router.matching.index.columns import Columns, Int, SplitColumn
 from router.matching.joining import join
 from router.matching.mapping import Defaults
 from router.matching.matcher import Matcher
-from router.matching.moments import rfc3339
+from router.matching.moments import instants, rfc3339
 
 _RAW: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
@@ -102,8 +101,6 @@ def _defaults(rows: pa.RecordBatch, read: KafkaColumns, times: pa.StringArray | 
 
 
 def times_of(milliseconds: pa.Int64Array, times: pa.StringArray | None = None) -> pa.StringArray:
-    """Return timestamps of Kafka as RFC 3339, else ``times``; it says by a negative one that there is none."""
-    # RFC 3339 has no text for years past 9999.
-    dated = pc.and_(pc.greater_equal(milliseconds, 0), pc.less(milliseconds, YEAR_10000))
-    text = rfc3339(pc.if_else(dated, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms")))
+    """Return timestamps of Kafka as RFC 3339, else ``times``."""
+    text = rfc3339(instants(milliseconds))
     return text if times is None else pc.coalesce(text, times)

@@ -1,4 +1,4 @@
-"""Instants as text, for whole columns."""
+"""Instants, and instants as text, for whole columns."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from catalog.values import YEAR_10000
 
 _MARK: Final = 10
 """Where Arrow puts a blank between day and time, and RFC 3339 a ``T``."""
@@ -18,3 +20,12 @@ def rfc3339(stamps: pa.TimestampArray) -> pa.StringArray:
     """
     texts = pc.binary_replace_slice(stamps.cast(pa.string()).cast(pa.binary()), _MARK, _MARK + 1, b"T")
     return pc.binary_join_element_wise(texts.cast(pa.string()), "Z", "")
+
+
+def instants(milliseconds: pa.Int64Array) -> pa.TimestampArray:
+    """Return timestamps of Kafka as instants in UTC, without a zone; null for what is none of the calendar.
+
+    A negative timestamp says that the record has none. Neither texts nor tables have years past 9999.
+    """
+    dated = pc.and_(pc.greater_equal(milliseconds, 0), pc.less(milliseconds, YEAR_10000))
+    return pc.if_else(dated, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms"))

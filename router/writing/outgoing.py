@@ -25,13 +25,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.texts import valid
-from catalog.values import YEAR_10000
 from router.judging.carried import CONTENT_TYPE, HEADERS, LINEAGE
 from router.judging.judging import JUDGING, Judged
 from router.judging.kinds import Kind
 from router.judging.outputs import Decided
 from router.judging.plan import Judge, Plan
 from router.matching.index.columns import Bool, Int
+from router.matching.moments import instants
 from router.rendering.native import native_texts
 from router.routing.row_values import column_of
 from router.settings import KafkaSink
@@ -266,7 +266,7 @@ class _Records:
         """Yield what letters say of how their records came."""
         given = self._rows.take(pa.array(self._sources[rows]))
         if self._attempt.kind == "kafka":
-            received = _instants(_kafka_times(given.column("timestamp")))
+            received = _instants(instants(given.column("timestamp")))
             for headers, moment in zip(self._came(rows), received, strict=True):
                 yield _Arrival(None, "KAFKA", moment, headers)
             return
@@ -293,13 +293,6 @@ class _Arrival:
 
 def _ours(named: Mapping[str, str | None]) -> list[Header]:
     return [{"key": f"{LINEAGE}{name}", "value": text and text.encode()} for name, text in named.items()]
-
-
-def _kafka_times(milliseconds: pa.Int64Array) -> pa.TimestampArray:
-    dated = pc.and_(pc.greater_equal(milliseconds, 0), pc.less(milliseconds, YEAR_10000))
-    return (
-        pc.if_else(dated, milliseconds, pa.scalar(None, pa.int64())).cast(pa.timestamp("ms")).cast(pa.timestamp("us"))
-    )
 
 
 def _instants(moments: pa.TimestampArray) -> list[str | None]:
