@@ -13,6 +13,7 @@ from router.judging.judging import INBOX_COLUMNS, SIZE
 from router.judging.kinds import Kind
 from router.judging.outputs import Decided
 from router.judging.stages import MATCHED
+from router.matching.kafka_facts import positions_of
 from router.matching.moments import instants
 
 SOURCE_COLUMNS: Final[dict[Kind, tuple[str, ...]]] = {"kafka": tuple(SOURCE_SCHEMA.names), "inbox": INBOX_COLUMNS}
@@ -50,7 +51,7 @@ def outcome_rows(kind: Kind, type_: pa.StructType, rows: pa.RecordBatch, decided
     columns = [
         raw,
         matched,
-        _positions(kind, given, pc.struct_field(matched, "place")),
+        positions(kind, given, pc.struct_field(matched, "place")),
         _received(kind, given),
         pa.repeat(pa.scalar("KAFKA"), len(raw)) if kind == "kafka" else given.column("protocol"),
         pc.if_else(replaced, data, body) if pc.any(replaced).as_py() else body,
@@ -62,17 +63,13 @@ def _is_range(numbers: np.typing.NDArray[np.int64], length: int) -> bool:
     return len(numbers) == length and bool((numbers == np.arange(length)).all())
 
 
-def _positions(kind: Kind, rows: pa.RecordBatch, places: pa.Int32Array) -> pa.StringArray:
-    """Return where each record lies, with the number of an event in its batch behind it."""
-    if kind == "kafka":
-        parts = (rows.column(name).cast(pa.string()) for name in ("topic", "partition", "offset"))
-        positions = pc.binary_join_element_wise(*parts, "-")
-    else:
-        positions = rows.column("position")
+def positions(kind: Kind, rows: pa.RecordBatch, places: pa.Int32Array) -> pa.StringArray:
+    """Return where each record of a source lies, with the number of an event in its batch (*places*) behind it."""
+    records = positions_of(rows) if kind == "kafka" else rows.column("position")
     if places.null_count == len(places):
-        return positions
-    events = pc.binary_join_element_wise(positions, places.cast(pa.string()), "#")
-    return pc.if_else(places.is_valid(), events, positions)
+        return records
+    events = pc.binary_join_element_wise(records, places.cast(pa.string()), "#")
+    return pc.if_else(places.is_valid(), events, records)
 
 
 def _received(kind: Kind, rows: pa.RecordBatch) -> pa.TimestampArray:

@@ -19,6 +19,7 @@ from router.matching.mapping import Defaults
 from router.matching.matcher import Matcher
 from router.matching.moments import instants, rfc3339
 
+_PLACE: Final = ("topic", "partition", "offset")
 _RAW: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
@@ -45,7 +46,9 @@ def facts_of_kafka(
     binding = BINDINGS[PROTOCOL]
     at = pa.array(odd)
     time = times_of(rows.column("timestamp").take(at), None if times is None else times.take(at)).to_pylist()
-    for row, entry, moment in zip(odd.tolist(), rows.select(_RAW).take(at).to_pylist(), time, strict=True):
+    given = rows.select(_RAW).take(at)
+    told = zip(odd.tolist(), given.to_pylist(), positions_of(given).to_pylist(), time, strict=True)
+    for row, entry, position, moment in told:
         channel = int(channels[row])
         exact.add(
             RawRow(
@@ -55,7 +58,7 @@ def facts_of_kafka(
                 entry["value"],
                 channel,
                 lambda channel=channel: matcher.sniffs(channel, PROTOCOL),  # type: ignore[misc]
-                f"{entry['topic'] or ''}-{entry['partition']}-{entry['offset']}",
+                position,
                 moment,
             )
         )
@@ -89,15 +92,17 @@ def _defaults(rows: pa.RecordBatch, read: KafkaColumns, times: pa.StringArray | 
     back = np.full(rows.num_rows, -1, np.int64)
     back[native] = np.arange(len(native))
     places = pa.array(back, mask=back < 0)
-    identity = pc.binary_join_element_wise(
-        pc.fill_null(rows.column("topic").take(at), ""),
-        rows.column("partition").take(at).cast(pa.string()),
-        rows.column("offset").take(at).cast(pa.string()),
-        "-",
-    )
+    identity = positions_of(rows.select(_PLACE).take(at))
     time = times_of(rows.column("timestamp").take(at), None if times is None else times.take(at))
     key = texts_of(rows.column("key").take(at))
     return Defaults(identity.take(places), time.take(places), read.content, key.take(places))
+
+
+def positions_of(rows: pa.RecordBatch) -> pa.StringArray:
+    """Return where each row of Kafka lies, as the positions of its events and letters begin."""
+    topic = pc.fill_null(rows.column("topic"), "")
+    numbers = (rows.column(name).cast(pa.string()) for name in ("partition", "offset"))
+    return pc.binary_join_element_wise(topic, *numbers, "-")
 
 
 def times_of(milliseconds: pa.Int64Array, times: pa.StringArray | None = None) -> pa.StringArray:

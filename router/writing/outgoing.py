@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.texts import valid
+from router.judging.arrow_outcomes import positions
 from router.judging.carried import CONTENT_TYPE, HEADERS, LINEAGE
 from router.judging.judging import JUDGING, Judged
 from router.judging.kinds import Kind
@@ -253,14 +254,9 @@ class _Records:
             yield [*(came.headers if passed is None else passed), *_ours(named)]
 
     def _positions(self, rows: Int) -> list[str]:
-        at = pa.array(self._sources[rows])
-        if self._attempt.kind == "kafka":
-            names = [self._rows.column(name).take(at).cast(pa.string()) for name in ("topic", "partition", "offset")]
-            positions = pc.binary_join_element_wise(*names, "-").to_pylist()
-        else:
-            positions = self._rows.column("position").take(at).to_pylist()
-        places = self._columns["place"].take(pa.array(rows)).to_pylist()
-        return [text if place is None else f"{text}#{place}" for text, place in zip(positions, places, strict=True)]
+        given = self._rows.take(pa.array(self._sources[rows]))
+        texts: list[str] = positions(self._attempt.kind, given, self._columns["place"].take(pa.array(rows))).to_pylist()
+        return texts
 
     def _arrivals(self, rows: Int) -> Iterator[_Arrival]:
         """Yield what letters say of how their records came."""
