@@ -51,7 +51,7 @@ def outcome_rows(kind: Kind, type_: pa.StructType, rows: pa.RecordBatch, decided
     columns = [
         raw,
         matched,
-        positions(kind, given, pc.struct_field(matched, "place")),
+        positions_in(kind, given, pc.struct_field(matched, "place")),
         _received(kind, given),
         pa.repeat(pa.scalar("KAFKA"), len(raw)) if kind == "kafka" else given.column("protocol"),
         pc.if_else(replaced, data, body) if pc.any(replaced).as_py() else body,
@@ -63,7 +63,7 @@ def _is_range(numbers: np.typing.NDArray[np.int64], length: int) -> bool:
     return len(numbers) == length and bool((numbers == np.arange(length)).all())
 
 
-def positions(kind: Kind, rows: pa.RecordBatch, places: pa.Int32Array) -> pa.StringArray:
+def positions_in(kind: Kind, rows: pa.RecordBatch, places: pa.Int32Array) -> pa.StringArray:
     """Return where each record of a source lies, with the number of an event in its batch (*places*) behind it."""
     records = positions_of(rows) if kind == "kafka" else rows.column("position")
     if places.null_count == len(places):

@@ -8,6 +8,7 @@ position and the letter's id that they have, and are judged as their first sourc
 
 from __future__ import annotations
 
+import hashlib
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -115,6 +116,12 @@ def letter_id(kind: Kind, query: str, position: Column) -> Column:
     if kind == "letters":
         return F.col("letter")
     return F.substring(F.sha2(F.concat(F.lit(f"{query}|"), position), 256), 1, 32)
+
+
+def letter_ids(query: str, positions: pa.StringArray) -> list[str]:
+    """Return what :func:`letter_id` makes of the positions of topics and the inbox."""
+    texts = (f"{query}|{position}".encode() for position in positions.to_pylist())
+    return [hashlib.sha256(text).hexdigest()[:32] for text in texts]
 
 
 def came_from(kind: Kind) -> Column:

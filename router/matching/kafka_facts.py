@@ -46,9 +46,7 @@ def facts_of_kafka(
     binding = BINDINGS[PROTOCOL]
     at = pa.array(odd)
     time = times_of(rows.column("timestamp").take(at), None if times is None else times.take(at)).to_pylist()
-    given = rows.select(_RAW).take(at)
-    told = zip(odd.tolist(), given.to_pylist(), positions_of(given).to_pylist(), time, strict=True)
-    for row, entry, position, moment in told:
+    for row, entry, moment in zip(odd.tolist(), rows.select(_RAW).take(at).to_pylist(), time, strict=True):
         channel = int(channels[row])
         exact.add(
             RawRow(
@@ -58,7 +56,7 @@ def facts_of_kafka(
                 entry["value"],
                 channel,
                 lambda channel=channel: matcher.sniffs(channel, PROTOCOL),  # type: ignore[misc]
-                position,
+                f"{entry['topic'] or ''}-{entry['partition']}-{entry['offset']}",
                 moment,
             )
         )

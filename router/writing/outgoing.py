@@ -15,7 +15,6 @@ and dead letters. The columns are those of :data:`OUTGOING`:
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -25,12 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.texts import valid
-from router.judging.arrow_outcomes import positions
+from router.judging.arrow_outcomes import positions_in
 from router.judging.carried import CONTENT_TYPE, HEADERS, LINEAGE
 from router.judging.judging import JUDGING, Judged
 from router.judging.kinds import Kind
 from router.judging.outputs import Decided
 from router.judging.plan import Judge, Plan
+from router.judging.stages import letter_ids
 from router.matching.index.columns import Bool, Int
 from router.matching.moments import instants
 from router.rendering.native import native_texts
@@ -221,7 +221,8 @@ class _Records:
         columns, at = self._columns, pa.array(rows)
         names = ("message", "endpoint", "ambiguous")
         texts = zip(*(columns[name].take(at).to_pylist() for name in names), context.take(at).to_pylist(), strict=True)
-        for (message, endpoint, ambiguous, json), position in zip(texts, self._positions(rows), strict=True):
+        positions = self._positions(rows).to_pylist()
+        for (message, endpoint, ambiguous, json), position in zip(texts, positions, strict=True):
             named = {"message": message, "endpoint": endpoint, "epoch": self._attempt.epoch, "position": position}
             named["context"] = json
             yield _ours(named if ambiguous is None else {**named, "ambiguous": ambiguous})
@@ -230,10 +231,11 @@ class _Records:
         attempt, rows, at = self._attempt, self._letters, pa.array(self._letters)
         names = ("reason", "detail", "nearest", "endpoint", "spilled", "passed")
         texts = zip(*(self._columns[name].take(at).to_pylist() for name in names), strict=True)
-        for (reason, detail, nearest, endpoint, spilled, passed), position, came in zip(
-            texts, self._positions(rows), self._arrivals(rows), strict=True
+        positions = self._positions(rows)
+        letters = zip(letter_ids(attempt.query, positions), positions.to_pylist(), strict=True)
+        for (reason, detail, nearest, endpoint, spilled, passed), (letter, position), came in zip(
+            texts, letters, self._arrivals(rows), strict=True
         ):
-            letter = hashlib.sha256(f"{attempt.query}|{position}".encode()).hexdigest()[:32]
             named = {
                 "letter": letter,
                 "reason": reason,
@@ -253,10 +255,9 @@ class _Records:
                 named["spill"] = f"spill/{letter}.json"
             yield [*(came.headers if passed is None else passed), *_ours(named)]
 
-    def _positions(self, rows: Int) -> list[str]:
+    def _positions(self, rows: Int) -> pa.StringArray:
         given = self._rows.take(pa.array(self._sources[rows]))
-        texts: list[str] = positions(self._attempt.kind, given, self._columns["place"].take(pa.array(rows))).to_pylist()
-        return texts
+        return positions_in(self._attempt.kind, given, self._columns["place"].take(pa.array(rows)))
 
     def _arrivals(self, rows: Int) -> Iterator[_Arrival]:
         """Yield what letters say of how their records came."""

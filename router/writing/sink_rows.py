@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,7 +11,7 @@ import pyarrow.compute as pc
 
 from router.judging.kinds import Kind
 from router.judging.plan import Plan
-from router.judging.stages import MATCHED
+from router.judging.stages import MATCHED, letter_ids
 from router.rendering.events import event_columns
 from router.rendering.native import native_texts
 from router.sinks.forms import AMBIGUOUS, DEAD_LETTER
@@ -53,15 +52,12 @@ class SinkRows:
             columns["endpoint"] = pc.coalesce(columns["endpoint"], came_by)
         columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol", "body")}
         columns["native"] = native_texts(self.kind, outcomes.column("raw"), pc.struct_field(matched, "place"))
-        given = "letter" in outcomes.schema.names
-        columns["letter"] = outcomes.column("letter") if given else self._ids(outcomes.column("position"))
+        if "letter" in outcomes.schema.names:
+            columns["letter"] = outcomes.column("letter")
+        else:
+            columns["letter"] = pa.array(letter_ids(self.query, outcomes.column("position")), pa.string())
         failed = datetime.fromisoformat(self.failed)
         return _table(columns, DEAD_LETTER, epoch=self.epoch, failed=failed, attempts=1)
-
-    def _ids(self, positions: pa.StringArray) -> pa.StringArray:
-        """Return what :func:`router.judging.stages.letter_id` makes of positions."""
-        texts = (f"{self.query}|{position}".encode() for position in positions.to_pylist())
-        return pa.array([hashlib.sha256(text).hexdigest()[:32] for text in texts], pa.string())
 
 
 def _table(columns: dict[str, pa.Array], schema: pa.Schema, **same: Any) -> pa.Table:
