@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from bindings.kafka.facts import SOURCE_SCHEMA
 from bindings.protocols import BINDINGS
 from catalog.model import Catalog
 from catalog.record import parse_record
-from router.judging.judging import SIZE, outcome_lists, source_row
+from router.judging.arrow_outcomes import with_sizes
+from router.judging.judging import outcome_lists, source_row
 from router.judging.plan import Judge, Plan
 from router.settings import settings_from_dict
 
@@ -38,14 +38,8 @@ def kafka_rows(lines: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)
 
 
-def with_sizes(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows of Kafka with the bytes of key and body, as the match UDF takes them."""
-    lengths = [pc.fill_null(pc.binary_length(rows.column(name)), 0) for name in ("key", "value")]
-    return rows.append_column(SIZE, pc.add(*lengths))
-
-
 def judged(judge: Judge, rows: pa.RecordBatch) -> list[list[dict[str, Any]]]:
     """Return the outcomes of each row, as the match UDF gives them."""
-    lists, _ = outcome_lists("kafka", judge, with_sizes(rows))
+    lists, _ = outcome_lists("kafka", judge, with_sizes("kafka", rows))
     outcomes: list[list[dict[str, Any]]] = lists.to_pylist()
     return outcomes
