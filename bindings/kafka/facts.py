@@ -43,9 +43,11 @@ HEADER_BYTES: Final = "b.headers."
 SMALL: Final = 512
 """Bytes of a body that goes to Python without being asked for: looking at it in the JVM would cost more."""
 ATTRIBUTE: Final = "ce_"
+"""Prefix of attributes in Kafka's binary mode: a stray header of that name would add itself to the event."""
 CONTENT_TYPE: Final = "content-type"
 VERSION: Final = "ce_specversion"
 LINEAGE: Final = "xrouter-"
+"""Prefix of the headers this router adds; those of a router before it are not passed on."""
 _EVENT: Final = "cloudevents"
 _MENTIONS: Final = ("specversion", "\\u")
 """One of them is in every JSON text with a member ``specversion``."""

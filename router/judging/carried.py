@@ -14,17 +14,13 @@ import pyarrow as pa
 
 from bindings.columns.envelopes import CONTENT
 from bindings.entries import Bool, Int
+from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE, LINEAGE
 from bindings.protocols import CARRIED
 from catalog.protocols.properties import CONNECTION_HEADERS
 from router.matching.facts import NO_SOURCE, Settled
 from router.matching.matcher import Outcomes
 
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-LINEAGE: Final = "xrouter-"
-"""Prefix of the headers this router adds; those of a router before it are not passed on."""
-ATTRIBUTE: Final = "ce_"
-"""Prefix of attributes in Kafka's binary mode: a stray header of that name would add itself to the event."""
-CONTENT_TYPE: Final = "content-type"
 PARTITION_KEY: Final = "partitionkey"
 Filling = tuple[Int, pa.Array]
 """Fact rows, and the value of a column in each."""

@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.envelope import attribute_name
+from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
 from bindings.protocols import BINDINGS
 from router.judging.carried import (
-    ATTRIBUTE,
-    CONTENT_TYPE,
     HEADERS,
     PARTITION_KEY,
     Filling,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from router.judging.carried import LINEAGE
+from bindings.kafka.facts import LINEAGE
 from router.judging.judging import judged_columns, judging_column
 from router.judging.kinds import Kind
 from router.judging.stages import (

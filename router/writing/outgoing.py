@@ -24,8 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.texts import valid
+from bindings.kafka.facts import CONTENT_TYPE, LINEAGE
 from router.judging.arrow_outcomes import positions_in
-from router.judging.carried import CONTENT_TYPE, HEADERS, LINEAGE
+from router.judging.carried import HEADERS
 from router.judging.judging import JUDGING, Judged
 from router.judging.kinds import Kind
 from router.judging.outputs import Decided
