@@ -12,8 +12,8 @@ from bindings.entries import Bool
 
 _OPENING: Final = np.frombuffer(b"{ \t\r\n", np.uint8)
 """What an object begins with, blanks before it too."""
-_MENTIONS: Final = (b"specversion", b"\\u")
-"""The member that an event has, and what its name may be written with instead."""
+MENTIONS: Final = (b"specversion", b"\\u")
+"""One of them is in every event in JSON: its member ``specversion``, or what that name may be written with."""
 
 
 def may_be_events(bodies: pa.BinaryArray) -> Bool:
@@ -25,7 +25,7 @@ def may_be_events(bodies: pa.BinaryArray) -> Bool:
         data, offsets = raw(chosen)
         text = data[offsets[0] : offsets[-1]].tobytes()
         places = np.flatnonzero(objects)
-        for sought in _MENTIONS:
+        for sought in MENTIONS:
             at = text.find(sought)
             while at >= 0:
                 row = int(np.searchsorted(offsets, at + offsets[0], "right")) - 1

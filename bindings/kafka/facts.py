@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.codings import NAME
+from bindings.columns.bodies import MENTIONS, may_be_events
 from bindings.columns.texts import base64_of, texts_of, valid
 from bindings.entries import Bool, Entries, any_of, distinct
 from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
@@ -49,8 +50,6 @@ VERSION: Final = "ce_specversion"
 LINEAGE: Final = "xrouter-"
 """Prefix of the headers this router adds; those of a router before it are not passed on."""
 _EVENT: Final = "cloudevents"
-_MENTIONS: Final = ("specversion", "\\u")
-"""One of them is in every JSON text with a member ``specversion``."""
 # White space before a media type is whatever Python strips; here all that is no visible ASCII.
 _EVENT_MEDIA: Final = r"(?i)^[^!-~]*application/cloudevents"
 _JSON_MEDIA: Final = r"(?is)^[^!-~]*(application/json[^!-~]*(;.*)?)?$"
@@ -121,10 +120,8 @@ class KafkaReader:
         media = seen.text(CONTENT_TYPE)
         plain = distinct(media, lambda texts: pc.match_substring_regex(texts, _JSON_MEDIA)) | ~valid(media)
         at = np.flatnonzero(~events & plain)
-        bodies = seen.rows.column("value").take(pa.array(at))
-        mentions = [pc.fill_null(pc.match_substring(bodies, text), False) for text in _MENTIONS]
         sniffable = np.zeros(len(events), bool)
-        sniffable[at] = pc.or_(*mentions).to_numpy(zero_copy_only=False)
+        sniffable[at] = may_be_events(seen.rows.column("value").take(pa.array(at)))
         return sniffable
 
     def _decides(self, name: str) -> bool:
@@ -205,7 +202,7 @@ def body_column(topics: Collection[str], *, sniffs: bool) -> Column:
     wanted = [F.col("topic").isin(sorted(topics))] if topics else []
     wanted += [F.octet_length(body) <= SMALL, F.exists(ENTRIES, carries_event)]
     if sniffs:
-        wanted += [F.contains(body, F.lit(text).cast("binary")) for text in _MENTIONS]
+        wanted += [F.contains(body, F.lit(bytearray(text))) for text in MENTIONS]
     condition = none
     for each in wanted:
         condition = condition | F.coalesce(each, none)
