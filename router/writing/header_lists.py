@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.entries import Entries
-from router.matching.index.columns import Int
 from router.matching.index.ragged import spread
 
 _ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')
@@ -43,15 +42,6 @@ def without(lists: pa.ListArray, name: str) -> pa.ListArray:
     counts = np.bincount(entries.owners[kept], minlength=len(lists))
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), lists.flatten().filter(pa.array(kept)))
-
-
-def placed(length: int, values: Mapping[int, Any], rows: Int, lists: pa.ListArray) -> pa.ListArray:
-    """Return a column of lists: those of *rows*, *values* by row, which count before them, and null elsewhere."""
-    indices = np.full(length, -1, np.int64)
-    indices[rows] = np.arange(len(rows))
-    indices[list(values)] = len(rows) + np.arange(len(values))
-    pool = pa.concat_arrays([lists, pa.array(list(values.values()), lists.type)])
-    return pool.take(pa.array(indices, mask=indices < 0))
 
 
 def context_json(contexts: pa.MapArray) -> pa.StringArray:

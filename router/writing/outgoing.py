@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from bindings.columns.texts import valid
 from bindings.kafka.facts import CONTENT_TYPE, LINEAGE
 from router.judging.arrow_outcomes import positions_in
-from router.judging.carried import HEADERS
+from router.judging.carried import HEADERS, filled
 from router.judging.judging import JUDGING, Judged
 from router.judging.kinds import Kind
 from router.judging.outputs import Decided
@@ -38,7 +38,7 @@ from router.rendering.native import native_texts
 from router.routing.row_values import column_of
 from router.settings import KafkaSink
 from router.settings.names import NameTemplate, Template, event_values, parse_name, value_name
-from router.writing.header_lists import context_json, joined, placed, without
+from router.writing.header_lists import context_json, joined, without
 
 OUTGOING: Final = pa.struct(
     [
@@ -195,15 +195,17 @@ class _Records:
         at = pa.array(made)
         rest = pc.coalesce(columns["passed"].take(at), self._others(made))
         lists = joined(columns["attributes"].take(at), rest)
-        singles = dict(zip(self._letters.tolist(), self._letter_headers(), strict=True))
-        events = placed(len(self._routes), singles, made, lists)
+        letters = self._letters, pa.array(list(self._letter_headers()), HEADERS)
+        headers = filled(len(self._routes), HEADERS, [(made, lists), letters])
         if not len(rare):
-            return events
-        came = self._came(rare)
-        own = events.take(pa.array(rare)).to_pylist()
-        for row, headers, given, more in zip(rare.tolist(), own, came, self._lineage(rare, context), strict=True):
-            singles[row] = [*(given if headers is None else headers), *more]
-        return placed(len(self._routes), singles, made, lists)
+            return headers
+        given = zip(headers.take(pa.array(rare)).to_pylist(), self._came(rare), strict=True)
+        both = zip(given, self._lineage(rare, context), strict=True)
+        whole = [[*(came if own is None else own), *more] for (own, came), more in both]
+        kept = np.setdiff1d(np.flatnonzero(valid(headers)), rare)
+        return filled(
+            len(self._routes), HEADERS, [(kept, headers.take(pa.array(kept))), (rare, pa.array(whole, HEADERS))]
+        )
 
     def _came(self, rows: Int) -> list[list[Header]]:
         """Return the headers that the records of these rows came with."""
