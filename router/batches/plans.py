@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,8 @@ class LoadedPlan:
     plan: Plan
     judge: Broadcast[Judge]
     writer: BatchWriter
-    columns: dict[Kind, OutgoingColumns] = field(default_factory=dict)
-    """Columns of Spark that are kept from batch to batch."""
+    once: dict[Kind, tuple[OnePass, OutgoingColumns]] = field(default_factory=dict)
+    """What one write to all sinks takes, of no attempt yet, and its columns of Spark: kept from batch to batch."""
 
     def outcomes(
         self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool, at_once: bool = False
@@ -82,10 +82,12 @@ class LoadedPlan:
         return shares, staging.of_source(source, self.judge)
 
     def _outgoing(self, rows: DataFrame, batch: Batch, texts: Accumulator[list[str]]) -> DataFrame:
-        one_pass = OnePass.of(self.plan, batch.kind, batch.query, batch.failed)
-        if batch.kind not in self.columns:
-            self.columns[batch.kind] = OutgoingColumns.of(one_pass, self.plan.judge)
-        return self.columns[batch.kind].of_rows(rows, self.judge, texts, one_pass)
+        if batch.kind not in self.once:
+            one_pass = OnePass.of(self.plan, batch.kind)
+            self.once[batch.kind] = one_pass, OutgoingColumns.of(one_pass, self.plan.judge)
+        one_pass, columns = self.once[batch.kind]
+        attempt = replace(one_pass, query=batch.query, failed=batch.failed)
+        return columns.of_rows(rows, self.judge, texts, attempt)
 
 
 def _counts(texts: Accumulator[list[str]]) -> Tally:

@@ -72,7 +72,7 @@ class OnePass:
     keys: tuple[Template | None, ...]
 
     @classmethod
-    def of(cls, plan: Plan, kind: Kind, query: str, failed: str) -> OnePass:
+    def of(cls, plan: Plan, kind: Kind, query: str = "", failed: str = "") -> OnePass:
         """Return that of a plan whose routes lead each event to one topic of Kafka."""
         routes = plan.routes
         sinks: dict[int, KafkaSink] = {}
@@ -122,7 +122,7 @@ class _Records:
         lineage = self._events & wanted[np.where(self._events, self._routes, -1)]
         # Spark knows neither the place in a batch of events nor how a tie was decided.
         rare = valid(columns["ambiguous"]) | valid(columns["place"])
-        context = context_json(columns["context"])
+        context = self._contexts(lineage)
         arrays = {
             "message": pc.if_else(pa.array(lineage & ~rare), columns["message"], pa.scalar(None, pa.string())),
             "endpoint": columns["endpoint"],
@@ -133,6 +133,13 @@ class _Records:
             **self._bodies(),
         }
         return pa.StructArray.from_arrays([arrays[field.name] for field in OUTGOING], fields=list(OUTGOING))
+
+    def _contexts(self, wanted: Bool) -> pa.StringArray:
+        """Return the context attributes of these rows as JSON, null for others."""
+        contexts, rows = self._columns["context"], np.flatnonzero(wanted)
+        if len(rows) < len(contexts):
+            contexts = contexts.take(pa.array(rows))
+        return filled(len(wanted), pa.string(), [(rows, context_json(contexts))])
 
     def _topics(self) -> pa.StringArray:
         usual = self._attempt.topic is not None

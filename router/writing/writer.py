@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 
 import pyarrow as pa
 
@@ -43,7 +43,7 @@ class BatchWriter:
         self._capped = capped_topics(plan.settings, plan.routes.topics, plan.catalog)
         self._taken: dict[str, tuple[int, set[tuple[tuple[int, ...], str]]]] = {}
 
-    @property
+    @cached_property
     def one_pass(self) -> bool:
         """Whether a batch needs a single write: one cluster, binary mode, and one destination for each record."""
         sinks = self._plan.settings.sinks
