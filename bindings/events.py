@@ -23,7 +23,7 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _SPACE: Final = " \t\r\n"
 _VALUE: Final = json.JSONDecoder(parse_int=str, parse_float=str)
-_TEXTS: Final = frozenset(("id", "source", "type", "subject"))
+TEXTS: Final = frozenset(("id", "source", "type", "subject"))
 """Attributes that are JSON strings, and no number or boolean that reads like one (section 10)."""
 _WHOLE: Final = re.compile(r"-?+[0-9]++", re.ASCII)
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
@@ -121,11 +121,11 @@ def _event(members: dict[str, Any], raw: dict[str, msgspec.Raw]) -> Event:
             continue
         if isinstance(value, bool):
             attributes[name] = "true" if value else "false"
-            if name in _TEXTS:
+            if name in TEXTS:
                 faults.append(f"{name}: a JSON boolean, where a JSON string is due")
         elif isinstance(value, str):
             attributes[name] = str(value)
-            if isinstance(value, _Number) and name in _TEXTS:
+            if isinstance(value, _Number) and name in TEXTS:
                 faults.append(f"{name}: a JSON number, where a JSON string is due")
             elif isinstance(value, _Number) and not _WHOLE.fullmatch(value):
                 faults.append(f"{name}: a number that is no integer is no CloudEvents value")

@@ -1,7 +1,8 @@
 """Envelopes of many records by columns: the second evaluation of :class:`bindings.envelope.AttributeRule`.
 
 :func:`bindings.envelope.envelope_of` reads one record, this reads the parts of many. What is settled here is binary
-mode and its absence, for names and values as clients write them. A row is *odd* where columns may not settle it: events
+mode and its absence, for names and values as clients write them; events in JSON are read by
+:mod:`bindings.columns.json_events` and then stand here as well. A row is *odd* where columns may not settle it: events
 in other modes, whatever makes an event invalid, and values that mean something else than what is written. Being odd
 costs time and changes nothing else, so the condition may err on that side only; a property test holds the two equal.
 """
@@ -16,15 +17,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bindings.columns.json_events import CONTENT, VERSION, JsonEvents
 from bindings.columns.parts import PartEntries
 from bindings.columns.texts import beginnings, holding, texts_of, valid
 from bindings.entries import Bool, Int
-from bindings.envelope import ATTRIBUTE_NAME, DATA, EVENT_MEDIA, NO_NUMBERS, REQUIRED, AttributeRule, attribute_name
+from bindings.envelope import (
+    ATTRIBUTE_NAME,
+    DATA,
+    EVENT_MEDIA,
+    NO_NUMBERS,
+    REQUIRED,
+    STRUCTURED,
+    AttributeRule,
+    attribute_name,
+)
 from bindings.parts import BINARY_KIND, JSON_KIND
 from catalog.values import media_type_of
 
-VERSION: Final = "specversion"
-CONTENT: Final = "datacontenttype"
 _NO_NUMBERS: Final = pa.array([text.decode() for text in NO_NUMBERS])
 _INITIALS: Final = np.frombuffer(b"".join(text[:1] for text in NO_NUMBERS), np.uint8)
 _FEW: Final = 64
@@ -52,28 +61,47 @@ class _Roles:
 
 
 class Envelopes:
-    """The envelopes of the rows of *entries*. ``rules`` are those of the groups of rows, by number.
+    """The envelopes of the rows of *entries*.
+
+    ``rules`` are those of the groups of rows, by number, and ``binary`` tells which of them have binary mode.
 
     ``odd`` tells the rows to be read by the exact codec; nothing else here means anything for them. Of the others
-    ``events`` tells the CloudEvents. ``types`` are the content types: of an event that of its data, else the native
-    one; ``contents`` the entry that says it, -1 for none. ``sniffable`` tells the rows whose body may be an event in
-    JSON where a channel lets it.
+    ``events`` tells the CloudEvents, and ``binary`` those of them in binary mode. ``types`` are the content types: of
+    an event that of its data, else the native one; ``contents`` the entry that says it, -1 for none. ``structured``
+    tells the rows whose body is an event in JSON, ``sniffable`` those whose body may be one where a channel lets it:
+    of both kinds :meth:`hold` is told which are.
     """
 
-    def __init__(self, entries: PartEntries, rules: Sequence[AttributeRule]) -> None:
+    def __init__(self, entries: PartEntries, rules: Sequence[AttributeRule], binary: Sequence[bool]) -> None:
         self.entries = entries
-        self._roles = _roles(entries, rules)
+        self._roles = _roles(entries, rules, binary)
         self._texts: dict[str, pa.StringArray] = {}
         self.odd = entries.broken.copy()
         self.contents, _ = entries.leading(entries.called(self._roles.contents))
         self.types = self._content_types()
-        plain = self._media()
-        self.events = self._events()
+        self.json: JsonEvents | None = None
+        self.json_rows: Int = np.zeros(0, np.int64)
+        """The rows of :attr:`json`, ascending."""
+        plain, self.structured = self._media()
+        self.binary = self._events()
+        self.events = self.binary
         self.sniffable = plain & ~self.events
         self.attributes = self._attributes()
         """The entries that are attributes of events, but for the content type; ascending."""
         self._hold_values()
         self._own_content()
+
+    def hold(self, rows: Int, json: JsonEvents) -> None:
+        """Take the events in JSON that these rows are; rows that are none of them stay as they are."""
+        mine = np.flatnonzero(json.events & ~json.odd)
+        self.json, self.json_rows = json, rows
+        self.odd[rows[json.odd]] = True
+        self.odd[rows[self.structured[rows] & ~json.events]] = True
+        self.events = self.binary.copy()
+        self.events[rows[mine]] = True
+        self.contents[rows[mine]] = -1
+        self.types = self._with_json(self.types, json.types)
+        self._texts.clear()
 
     def attribute(self, name: str) -> pa.StringArray:
         """Return an attribute of all events as text; null where an event has none, and for native rows."""
@@ -81,13 +109,32 @@ class Envelopes:
             return pc.if_else(pa.array(self.events), self.types, pa.scalar(None, pa.string()))
         known = self._texts.get(name)
         if known is None:
-            known = self._texts[name] = texts_of(self.entries.bytes_of(self.entry_of(name)))
+            known = texts_of(self.entries.bytes_of(self.entry_of(name)))
+            if self.json is not None and name in self.json.texts:
+                known = self._with_json(known, self.json.texts[name])
+            self._texts[name] = known
         return known
 
     def entry_of(self, name: str) -> Int:
-        """Return the entry of every event that carries this attribute, -1 for none."""
+        """Return the entry of every event in binary mode that carries this attribute, -1 for none."""
         places, _ = self.entries.leading(self._called(name))
-        return np.where(self.events, places, -1)
+        return np.where(self.binary, places, -1)
+
+    @property
+    def from_json(self) -> Bool:
+        """Tell the events in JSON."""
+        return self.events & ~self.binary
+
+    def data_or(self, bodies: pa.BinaryArray) -> pa.BinaryArray:
+        """Return bodies with the data of events in JSON in the place of those."""
+        return bodies if self.json is None else self._with_json(bodies, self.json.data)
+
+    def _with_json(self, values: pa.Array, own: pa.Array) -> pa.Array:
+        """Return a column with the values of the events in JSON in their rows."""
+        assert self.json is not None
+        mask = np.zeros(self.entries.rows, bool)
+        mask[self.json_rows] = self.json.events
+        return pc.replace_with_mask(values, pa.array(mask), own.filter(pa.array(self.json.events)))
 
     @property
     def prefixed(self) -> Bool:
@@ -110,22 +157,26 @@ class Envelopes:
         self.odd |= (self.contents >= 0) & ~valid(types)
         return types
 
-    def _media(self) -> Bool:
-        """Find rows odd whose media type is one of events; return those with none, or that of JSON."""
+    def _media(self) -> tuple[Bool, Bool]:
+        """Find rows odd whose media type is one of events, but that of one in JSON.
+
+        Returns the rows with no media type, or that of JSON; and those with that of an event in JSON.
+        """
         encoded = pc.dictionary_encode(self.types, null_encoding="encode")
         media = [media_type_of(text) for text in encoded.dictionary.to_pylist()]
         places = encoded.indices.to_numpy()
-        self.odd |= np.array([each.startswith(EVENT_MEDIA) for each in media], bool)[places]
+        self.odd |= np.array([each.startswith(EVENT_MEDIA) and each != STRUCTURED for each in media], bool)[places]
         plain: Bool = np.array([each in ("", "application/json") for each in media], bool)[places]
-        return plain
+        structured: Bool = np.array([each == STRUCTURED for each in media], bool)[places]
+        return plain, structured
 
     def _events(self) -> Bool:
         """Tell the events in binary mode, which are those with a version."""
         places, _ = self.entries.leading(self._called(VERSION))
         versions = self._texts[VERSION] = texts_of(self.entries.bytes_of(places))
         events = valid(versions)
-        self.odd |= (places >= 0) & ~events
-        return events
+        self.odd |= (places >= 0) & (~events | self.structured)
+        return events & ~self.structured
 
     def _attributes(self) -> Int:
         roles, entries = self._roles, self.entries
@@ -195,7 +246,7 @@ class Envelopes:
             self.attributes = self.attributes[self._roles.attributes[numbers] != place]
 
 
-def _roles(entries: PartEntries, rules: Sequence[AttributeRule]) -> _Roles:
+def _roles(entries: PartEntries, rules: Sequence[AttributeRule], binary: Sequence[bool]) -> _Roles:
     size = len(entries.pairs)
     flags = [np.zeros(size, bool) for _ in range(4)]
     roles = _Roles(np.full(size, -1, np.int64), flags[0], flags[1], flags[2], flags[3])
@@ -207,6 +258,8 @@ def _roles(entries: PartEntries, rules: Sequence[AttributeRule]) -> _Roles:
         if name is None:
             continue
         roles.prefixed[number] = True
+        if not binary[group]:
+            continue
         roles.encoded[number], roles.typed[number] = rule.encoded, rule.typed
         if name == DATA or not ATTRIBUTE_NAME.fullmatch(name):
             roles.malformed[number] = rule.strict

@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from bindings.columns.envelopes import CONTENT
+from bindings.columns.json_events import CONTENT
+from bindings.columns.texts import valid
 from bindings.entries import Bool, Int
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE, LINEAGE
 from bindings.protocols import CARRIED
@@ -70,9 +71,9 @@ def passed_of(outcomes: Outcomes, settled: Settled) -> Filling:
 
 
 def attributes_of(outcomes: Outcomes, settled: Settled) -> Filling:
-    """Return the attributes of routed events as Kafka's binary mode names them, in order; the content type is last."""
+    """Return the attributes of routed events in binary mode, named as in Kafka's, in order; the content type last."""
     envelopes, entries = settled.envelopes, settled.envelopes.entries
-    leaving = _routed(outcomes, settled) & envelopes.events
+    leaving = _routed(outcomes, settled) & envelopes.binary
     chosen = envelopes.attributes[leaving[entries.owners[envelopes.attributes]]]
     typed = leaving & (envelopes.contents >= 0)
     counts = np.bincount(entries.owners[chosen], minlength=entries.rows) + typed
@@ -91,11 +92,40 @@ def attributes_of(outcomes: Outcomes, settled: Settled) -> Filling:
 
 def keys_of(outcomes: Outcomes, settled: Settled) -> Filling:
     """Return the partition keys of events, routed or not."""
-    facts, envelopes = outcomes.facts, settled.envelopes
-    places = envelopes.entry_of(PARTITION_KEY)
-    real = facts.sources[settled.start : settled.start + len(places)] != NO_SOURCE
-    rows = np.flatnonzero(real & (places >= 0))
-    return rows + settled.start, envelopes.entries.bytes_of(places[rows])
+    facts, keys = outcomes.facts, settled.envelopes.attribute(PARTITION_KEY)
+    real = facts.sources[settled.start : settled.start + len(keys)] != NO_SOURCE
+    rows = np.flatnonzero(real & valid(keys))
+    return rows + settled.start, keys.view(pa.binary()).take(pa.array(rows))
+
+
+def attributes_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
+    """Return the attributes of routed events in JSON as :func:`attributes_of` does of those in binary mode."""
+    json, rows = settled.envelopes.json, settled.envelopes.json_rows
+    if json is None:
+        return rows, pa.nulls(0, HEADERS)
+    leaving = (_routed(outcomes, settled) & settled.envelopes.from_json)[rows]
+    chosen = np.flatnonzero(leaving[json.owners])
+    typed = leaving & valid(json.types)
+    counts = np.bincount(json.owners[chosen], minlength=len(rows)) + typed
+    ends = np.cumsum(counts)
+    last = ends[typed] - 1
+    # The content types stand behind the values.
+    places = np.full(int(counts.sum()), -1, np.int64)
+    places[last] = len(json.values) + np.flatnonzero(typed)
+    places[places < 0] = chosen
+    values = pa.concat_arrays([json.values, json.types.view(pa.binary())]).take(pa.array(places))
+    codes = np.concatenate((json.codes, np.full(len(rows), len(json.names))))[places]
+    names = pa.array([*(f"{ATTRIBUTE}{name}" for name in json.names), CONTENT_TYPE], pa.string())
+    return rows[leaving] + settled.start, _of_entries(counts[leaving], names.take(pa.array(codes)), values)
+
+
+def data_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
+    """Return the data of routed events in JSON; null for one that has none."""
+    json, rows = settled.envelopes.json, settled.envelopes.json_rows
+    if json is None:
+        return rows, pa.nulls(0, pa.binary())
+    leaving = (_routed(outcomes, settled) & settled.envelopes.from_json)[rows]
+    return rows[leaving] + settled.start, json.data.filter(pa.array(leaving))
 
 
 def _routed(outcomes: Outcomes, settled: Settled) -> Bool:
@@ -106,9 +136,11 @@ def _routed(outcomes: Outcomes, settled: Settled) -> Bool:
 def _lists(settled: Settled, chosen: Int, counts: Int, names: pa.StringArray) -> pa.ListArray:
     """Return lists of these many entries each, with the names that their numbers have."""
     entries = settled.envelopes.entries
+    return _of_entries(counts, names.take(pa.array(entries.numbers[chosen])), entries.values.take(pa.array(chosen)))
+
+
+def _of_entries(counts: Int, keys: pa.StringArray, values: pa.BinaryArray) -> pa.ListArray:
     offsets = pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
-    keys = names.take(pa.array(entries.numbers[chosen]))
-    values = entries.values.take(pa.array(chosen))
     return pa.ListArray.from_arrays(
         offsets, pa.StructArray.from_arrays([keys, values], fields=list(HEADERS.value_type))
     )

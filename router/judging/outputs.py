@@ -22,7 +22,9 @@ from router.judging.carried import (
     HEADERS,
     PARTITION_KEY,
     Filling,
+    attributes_from_json,
     attributes_of,
+    data_from_json,
     filled,
     keys_of,
     passed_name,
@@ -188,13 +190,15 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
             if reading.place >= 0:
                 # A sink may yet refuse it. Cutting it from the batch then would read the batch once per event.
                 came[row] = reading.body
+    settled = outcomes.facts.settled
+    datas = [_filling(data, pa.binary()), *(data_from_json(outcomes, each) for each in settled)]
     replaced = np.zeros(rows, bool)
-    replaced[list(data)] = True
+    replaced[np.concatenate([own for own, _ in datas])] = True
     listed = _filling({row: _entries(pairs) for row, pairs in passed.items()}, HEADERS)
     return {
         "attributes": _all_attributes(outcomes, attributes),
-        "passed": filled(rows, HEADERS, [listed, *(passed_of(outcomes, each) for each in outcomes.facts.settled)]),
-        "data": sparse(data, rows, pa.binary()),
+        "passed": filled(rows, HEADERS, [listed, *(passed_of(outcomes, each) for each in settled)]),
+        "data": filled(rows, pa.binary(), datas),
         "came": sparse(came, rows, pa.binary()),
         "replaced": pa.array(replaced),
         "place": sparse(places, rows, pa.int32()),
@@ -238,7 +242,8 @@ def _all_attributes(outcomes: Outcomes, exact: Mapping[int, Pairs]) -> pa.Array:
     """Return the attributes of mapped rows, of readings, and of rows whose parts are columns."""
     mapped = outcomes.attributes
     fillings = [_filling({row: _entries(pairs) for row, pairs in exact.items()}, HEADERS)]
-    fillings += (attributes_of(outcomes, each) for each in outcomes.facts.settled)
+    for each in outcomes.facts.settled:
+        fillings += (attributes_of(outcomes, each), attributes_from_json(outcomes, each))
     if len(mapped):
         names = mapped.values.field("key")
         kafka = pc.if_else(

@@ -25,7 +25,7 @@ from bindings.parts import BINARY_KIND, Part, Parts, first
 from bindings.protocols import BINDINGS, Binding, stream_id
 from catalog.values import is_timestamp
 from router.matching.attributes import value_fault
-from router.matching.index.columns import Columns, Int, SplitColumn
+from router.matching.index.columns import Bool, Columns, Int, SplitColumn
 from router.matching.mapping import Defaults
 
 NO_SOURCE: Final = -1
@@ -104,7 +104,8 @@ class Facts:
 
     ``faults`` give reason and detail of rows that are no valid record whatever the catalog says. ``batches`` are
     the input rows that were CloudEvents batches. ``bodies`` and their content ``codings`` are those of rows without a
-    reading, where the plan needs them. ``settled`` are the parts of such rows, but for Kafka's, which the JVM has.
+    reading, where the plan needs them; ``inner`` tells of these those that are but the data of an event in JSON, None
+    when none is. ``settled`` are the parts of such rows, but for Kafka's, which the JVM has.
     """
 
     columns: Columns
@@ -118,6 +119,7 @@ class Facts:
     batches: frozenset[int] = frozenset()
     bodies: pa.BinaryArray | None = None
     codings: pa.StringArray | None = None
+    inner: Bool | None = None
     settled: tuple[Settled, ...] = ()
 
     def payload(self, row: int) -> Payload | None:
@@ -126,8 +128,11 @@ class Facts:
         if reading is None:
             if self.bodies is None or row >= len(self.bodies):
                 return None
+            body, content = self.bodies[row].as_py(), self.defaults.datacontenttype[row].as_py()
+            if self.inner is not None and self.inner[row]:
+                return Payload(body, content or JSON, whole=False)
             coding = self.codings[row].as_py() if self.codings is not None else None
-            return Payload(self.bodies[row].as_py(), self.defaults.datacontenttype[row].as_py(), coding or "")
+            return Payload(body, content, coding or "")
         envelope = reading.envelope
         if not envelope.is_event:
             return Payload(reading.body, envelope.content_type, coding_of(reading.parts))
@@ -142,7 +147,8 @@ class Facts:
         if len(own) < len(rows):
             taken = iter(self.payloads(own))
             return [self.payload(row) if row in self.readings else next(taken) for row in rows]
-        if self.bodies is None or (own and max(own) >= len(self.bodies)):
+        inner = self.inner is not None and bool(self.inner[own].any())
+        if inner or self.bodies is None or (own and max(own) >= len(self.bodies)):
             return [self.payload(row) for row in rows]
         at = pa.array(rows, pa.int64())
         bodies, types = self.bodies.take(at).to_pylist(), self.defaults.datacontenttype.take(at).to_pylist()

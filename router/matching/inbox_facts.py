@@ -1,14 +1,13 @@
 """Facts of inbox rows: columns where they settle a row, the exact codec where they do not.
 
 The envelope is settled by :mod:`bindings.columns.envelopes`, the properties that definitions constrain here. A row is
-odd, too, when such a property repeats or is no text, when its body may be an event in JSON, and when its gateway marked
-it. Rows of all protocols but Kafka's may stand side by side in a batch.
+odd, too, when such a property repeats or is no text, and when its gateway marked it. Rows of all protocols but Kafka's
+may stand side by side in a batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -18,10 +17,10 @@ import pyarrow.compute as pc
 from bindings.codings import KEYS as CODING_KEYS
 from bindings.columns.bodies import may_be_events
 from bindings.columns.envelopes import Envelopes
+from bindings.columns.json_events import JsonEvents
 from bindings.columns.parts import PartEntries
 from bindings.columns.texts import base64_of, texts_of, valid
 from bindings.entries import Int
-from bindings.envelope import AttributeRule
 from bindings.parts import BINARY_KIND, Part
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.definitions.constraints import CONTENT
@@ -88,7 +87,9 @@ class _InboxRows:
         numbers, places = _distinct(batch.column("endpoint"), lambda name: channels.get(name or "", -1))
         self._channels = np.array(numbers, np.int64)[places]
         self._entries = PartEntries(batch.column("properties"), self._groups)
-        self._envelopes = Envelopes(self._entries, [_rule(binding) for binding in self._bindings])
+        self._envelopes = Envelopes(
+            self._entries, [each.rule for each in self._bindings], [each.binary for each in self._bindings]
+        )
         self.odd = self._envelopes.odd.copy()
         self._by_key: dict[str, list[int]] = {}
         for number, (_, key) in enumerate(self._entries.pairs):
@@ -109,7 +110,17 @@ class _InboxRows:
             for channel, group in (divmod(pair, len(names)) for pair in pairs.tolist())
         ]
         rows = rows[np.array(sniffs, bool)[inverse]]
-        self.odd[rows] = may_be_events(self._batch.column("body").take(pa.array(rows)))
+        rows = rows[may_be_events(self._batch.column("body").take(pa.array(rows)))]
+        self._read_json(np.union1d(rows, np.flatnonzero(self._envelopes.structured & ~self.odd)))
+
+    def _read_json(self, rows: Int) -> None:
+        """Read the bodies of rows that are events in JSON, or may be."""
+        bodies = self._batch.column("body").take(pa.array(rows))
+        self.odd[rows] |= ~valid(bodies)
+        rows = rows[valid(bodies)]
+        if len(rows):
+            self._envelopes.hold(rows, JsonEvents(bodies.drop_null()))
+            self.odd |= self._envelopes.odd
 
     def plain(self, keys: Iterable[str]) -> Facts:
         """Return the facts of all rows by columns; those of odd rows stand for nothing."""
@@ -126,8 +137,9 @@ class _InboxRows:
             events.astype(np.int64),
             sources,
             defaults,
-            bodies=self._batch.column("body"),
+            bodies=self._envelopes.data_or(self._batch.column("body")),
             codings=self._codings(),
+            inner=self._envelopes.from_json,
             settled=(Settled(0, self._envelopes),),
         )
 
@@ -228,7 +240,7 @@ class _InboxRows:
         if not numbers:
             return None
         places, _ = self._entries.leading(self._entries.called(numbers))
-        return texts_of(self._entries.bytes_of(places))
+        return texts_of(self._entries.bytes_of(np.where(self._envelopes.from_json, -1, places)))
 
 
 def arrival_times(received: pa.TimestampArray) -> pa.StringArray:
@@ -246,7 +258,3 @@ def _distinct(values: pa.StringArray, meaning: Callable[[str | None], T]) -> tup
 
 def _binding_of(protocol: str | None) -> Binding:
     return binding_of(protocol or "") or BINDINGS[UNKNOWN]
-
-
-def _rule(binding: Binding) -> AttributeRule:
-    return binding.rule if binding.binary else replace(binding.rule, prefixes=())

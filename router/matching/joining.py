@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from router.matching.facts import Facts, Settled
-from router.matching.index.columns import Columns, SplitColumn
+from router.matching.index.columns import Bool, Columns, SplitColumn
 from router.matching.mapping import Defaults
 
 
@@ -38,6 +38,7 @@ def join(one: Facts, other: Facts, keys: Sequence[str]) -> Facts:
         one.batches | other.batches,
         _joined(one.bodies, other.bodies, shift, other.columns.rows, pa.binary()),
         _joined(one.codings, other.codings, shift, other.columns.rows, pa.string()),
+        _inner(one, other),
         (*one.settled, *(Settled(each.start + shift, each.envelopes) for each in other.settled)),
     )
 
@@ -48,6 +49,14 @@ def _joined(one: pa.Array | None, other: pa.Array | None, rows: int, more: int, 
         return one
     first = pa.nulls(rows, kind) if one is None else pa.concat_arrays([one, pa.nulls(rows - len(one), kind)])
     return pa.concat_arrays([first, other])
+
+
+def _inner(one: Facts, other: Facts) -> Bool | None:
+    """Return which bodies are the data of an event in JSON; None when none is."""
+    if one.inner is None and other.inner is None:
+        return None
+    both = (np.zeros(each.columns.rows, bool) if each.inner is None else each.inner for each in (one, other))
+    return np.concatenate(tuple(both))
 
 
 def _column(facts: Facts, key: str) -> pa.StringArray:

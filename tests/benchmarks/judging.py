@@ -26,6 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pyarrow as pa
 
+from bindings.envelope import STRUCTURED
 from bindings.inbox.view import READ_SCHEMA
 from bindings.parts import BINARY_KIND, JSON_KIND
 from bindings.protocols import BINDINGS
@@ -93,9 +94,9 @@ def judge_of(protocol: str, *, event: bool) -> Judge:
     return Plan(catalog, settings).judge
 
 
-def _event(prefix: str, content: str, chosen: Random, number: int) -> list[Entry]:
+def _attributes(chosen: Random, number: int) -> dict[str, str]:
     agency, station = f"agency{chosen.randrange(60)}", f"station{chosen.randrange(5_000)}"
-    attributes = {
+    return {
         "specversion": "1.0",
         "id": f"{chosen.randrange(1 << 60):016x}",
         "source": f"https://feeds.example.com/{agency}",
@@ -103,8 +104,22 @@ def _event(prefix: str, content: str, chosen: Random, number: int) -> list[Entry
         "subject": f"{agency}/{station}",
         "time": "2026-07-01T12:34:56.789Z",
     }
+
+
+def _event(prefix: str, content: str, chosen: Random, number: int) -> list[Entry]:
+    attributes = _attributes(chosen, number)
     entries: list[Entry] = [(f"{prefix}{name}", text.encode(), None) for name, text in attributes.items()]
     return [*entries, (content, b"application/json", None)]
+
+
+def _data(chosen: Random) -> dict[str, Any]:
+    return {"value": chosen.random(), "text": "x" * 180}
+
+
+def _body(entries: Sequence[Entry], chosen: Random, number: int) -> bytes:
+    """Return data alone, or a whole event where the content type says so."""
+    structured = any(value == STRUCTURED.encode() for _, value, _ in entries)
+    return json.dumps({**_attributes(chosen, number), "data": _data(chosen)} if structured else _data(chosen)).encode()
 
 
 def _http(chosen: Random, number: int) -> list[Entry]:
@@ -113,6 +128,12 @@ def _http(chosen: Random, number: int) -> list[Entry]:
     own: list[Entry] = [("method", b"POST", None), ("path", b"/in", None)]
     own += [(f"headers.{name}", value, None) for name, value in zip(names, values, strict=True)]
     return own + _event("headers.ce-", "headers.content-type", chosen, number)
+
+
+def _http_json(chosen: Random, number: int) -> list[Entry]:
+    """Return what comes with an event in structured mode."""
+    own = _http(chosen, number)[:7]
+    return [*own, ("headers.content-type", STRUCTURED.encode(), None)]
 
 
 def _topic(chosen: Random, number: int, separator: str = "/") -> bytes:
@@ -161,6 +182,7 @@ def _nats_event(chosen: Random, number: int) -> list[Entry]:
 
 KINDS: Final[tuple[tuple[str, str, bool, Maker], ...]] = (
     ("HTTP events", "HTTP", True, _http),
+    ("HTTP, structured", "HTTP", True, _http_json),
     ("MQTT native", "MQTT/5.0", False, _mqtt),
     ("MQTT events", "MQTT/5.0", True, _mqtt_event),
     ("AMQP native", "AMQP/1.0", False, _amqp),
@@ -175,7 +197,8 @@ def rows_of(protocol: str, make: Maker, chosen: Random, *, odd: bool = False) ->
     begin = datetime(2026, 7, 1, tzinfo=UTC)
     rows: list[dict[str, Any]] = []
     for at in range(BATCH):
-        entries = make(chosen, chosen.randrange(DEFINITIONS))
+        number = chosen.randrange(DEFINITIONS)
+        entries = make(chosen, number)
         if odd:
             entries += [each for each in entries if each[0].endswith("subject")]
         rows.append(
@@ -184,7 +207,7 @@ def rows_of(protocol: str, make: Maker, chosen: Random, *, odd: bool = False) ->
                 "protocol": protocol,
                 "received": begin + timedelta(microseconds=chosen.randrange(10**9)),
                 "properties": [{"key": key, "value": value, "type": kind} for key, value, kind in entries],
-                "body": json.dumps({"value": chosen.random(), "text": "x" * 180}).encode(),
+                "body": _body(entries, chosen, number),
                 "position": f"3f2a9c00-0-17-{at}",
             }
         )

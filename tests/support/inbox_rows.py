@@ -81,7 +81,28 @@ VALUES: Final = (
 )
 KINDS: Final = (None, None, None, "json", "binary", "odd")
 EVENT: Final = b'{"specversion":"1.0","id":"1","source":"/s","type":"t","data":{"a":1}}'
+JSON_EVENTS: Final = tuple(
+    EVENT[:-1].replace(b',"data":{"a":1}', b"") + b"," + members + b"}"
+    for members in (
+        *(
+            b'"data":null',
+            b'"data": "text","datacontenttype":"text/plain"',
+            b'"datacontenttype": "a/b+json", "data":"x"',
+        ),
+        *(
+            b'"data":{"a":1},"datacontenttype":null,"ext":-7,"flag" : true',
+            b'"partitionkey":"k-a","subject":"a","data":7',
+        ),
+        *(
+            b'"dataschema":"urn:x","datacontenttype":"a/b","time":"2026-07-01T12:34:56.789Z"',
+            b'"ext":"b","data":[1,{}]',
+        ),
+    )
+)
+"""Events that are plain for the columns."""
 BODIES: Final = (
+    *JSON_EVENTS,
+    *(EVENT[:-1] + members + b"}" for members in (b',"id":"2"', b',"ext":1.5', b',"Bad":1', b',"data_base64":"YQ=="')),
     *(None, b"", b"text", b'{"a": 1}', b'{"a": "\\u0041"}', EVENT, b" \n" + EVENT, b"[" + EVENT + b"," + EVENT + b"]"),
     *(EVENT.replace(b"specversion", b"sp\\u0065cversion"), b'{"specversion": 1}', b"{", b"\xff\xfe", b"[]", b"null"),
 )
@@ -160,6 +181,9 @@ def rows(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.booleans()):
         binding = binding_of(protocol) or BINDINGS["HTTP"]
         entries += [(f"{binding.rule.prefixes[0]}{name}", value, None) for name, value in CORE]
+    if draw(st.integers(0, 3)) == 0:
+        binding = binding_of(protocol) or BINDINGS["HTTP"]
+        entries.append((binding.rule.content_type, b"application/cloudevents+json", None))
     keys = st.one_of(
         st.builds(str.__add__, st.sampled_from(PREFIXES), st.sampled_from(NAMES)), st.sampled_from(("", "a.b", "\0"))
     )

@@ -25,6 +25,7 @@ from tests.support.inbox_rows import (
     CORE,
     ENDPOINT,
     EVENT,
+    JSON_EVENTS,
     Entry,
     batch_of,
     exact_facts,
@@ -135,6 +136,7 @@ def event(prefix: str, *more: Entry) -> list[Entry]:
 
 HTTP, MQTT, AMQP = "headers.ce-", "user_properties.", "application-properties.cloudEvents:"
 PATH: Entry = ("path", b"/in", None)
+STRUCTURED = b"application/CloudEvents+json; a=b"
 ORDINARY: tuple[tuple[str, list[Entry], bytes], ...] = (
     (
         "HTTP",
@@ -163,8 +165,13 @@ ORDINARY: tuple[tuple[str, list[Entry], bytes], ...] = (
     ("AMQP/1.0", [("properties.message-id", None, None), ("properties.message-id", b"m", None)], b""),
     ("NATS", [("subject", b"a.b", None), ("stream", b"S", None), ("sequence", b"7", JSON_KIND)], b""),
     ("NATS", event(HTTP, ("headers.ce-datacontenttype", b"a/b", None), ("subject", b"a", None)), b""),
+    ("HTTP", [("headers.content-type", STRUCTURED, None), ("headers.x", b"1", None)], EVENT),
+    ("MQTT/5.0", [("content_type", STRUCTURED, None), ("user_properties.x", b"1", None)], EVENT),
+    ("MQTT/3.1.1", [("topic_name", b"a", None), ("user_properties.x", b"1", None)], b"\n " + EVENT),
+    ("MQTT/3.1.1", [("topic_name", b"a", None)], b'{"specversion": 1.0}'),
 )
-ODD: dict[str, tuple[str, list[Entry], bytes]] = {
+IN_JSON: list[Entry] = [("properties.content-type", STRUCTURED, None)]
+ODD: dict[str, tuple[str, list[Entry], bytes | None]] = {
     "percent": ("HTTP", event(HTTP, ("headers.ce-subject", b"a%20b", None)), b""),
     "quotes": ("NATS", event(HTTP, ("headers.ce-subject", b'"a"', None)), b""),
     "attribute twice": ("HTTP", event(HTTP, ("headers.ce-id", b"2", None)), b""),
@@ -199,9 +206,12 @@ ODD: dict[str, tuple[str, list[Entry], bytes]] = {
         b"",
     ),
     "a content type of bytes": ("HTTP", [("headers.Content-Type", b"a/b", BINARY_KIND)], b""),
-    "structured": ("HTTP", [("headers.content-type", b"application/CloudEvents+json; a=b", None)], EVENT),
+    "structured, with an escape": ("HTTP", [("headers.content-type", STRUCTURED, None)], EVENT[:-1] + b',"a":"\\n"}'),
+    "structured, but no event": ("HTTP", [("headers.content-type", STRUCTURED, None)], b"{}"),
+    "structured and binary": ("HTTP", event(HTTP, ("headers.content-type", STRUCTURED, None)), EVENT),
+    "structured, without a body": ("HTTP", [("headers.content-type", STRUCTURED, None)], None),
+    "a batch": ("HTTP", [("headers.content-type", b"application/cloudevents-batch+json", None)], b"[" + EVENT + b"]"),
     "another media type of events": ("HTTP", [("headers.content-type", b"application/cloudevents+avro", None)], EVENT),
-    "sniffed": ("MQTT/3.1.1", [("topic_name", b"a", None)], b"\n " + EVENT),
     "a property twice": ("HTTP", [PATH, PATH], b""),
     "a property that is no text": ("NATS", [("headers.h1", b"\xff", None)], b""),
     "oversized": ("MQTT/5.0", [("oversized", b"9", None)], b""),
@@ -212,7 +222,9 @@ ODD: dict[str, tuple[str, list[Entry], bytes]] = {
 }
 
 
-@pytest.mark.parametrize(("protocol", "entries", "body"), ORDINARY)
+@pytest.mark.parametrize(
+    ("protocol", "entries", "body"), [*ORDINARY, *(("AMQP/1.0", IN_JSON, body) for body in JSON_EVENTS)]
+)
 def test_ordinary_rows_are_settled_by_columns(protocol: str, entries: list[Entry], body: bytes) -> None:
     batch = batch_of([row(entries, protocol, body)])
     for judge in JUDGES[:2]:
