@@ -50,6 +50,11 @@ _FIXED: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.streaming.minBatchesToRetain": "10",
+    # The state is on a local disk. There Spark's other way starts ten processes for each file of a checkpoint, to ask
+    # for modes and links; this one starts two. Both rename, and keep a checksum beside the file.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
     "spark.sql.streaming.metricsEnabled": "false",
     # Ours counts queries and drains them; Spark's own hook would cut batches short.
     "spark.sql.streaming.stopTimeout": "30s",
