@@ -13,28 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from bindings.backoff import Backoff
 from bindings.gateways import RowStore
+from bindings.grouping import GROUP_ROWS, Message, next_group
 from bindings.inbox.errors import InboxError, InboxRowError
-from bindings.parts import InboxRow
-
-GROUP_ROWS: Final = 5_000
-GROUP_BYTES: Final = 8 * 2**20
-"""Most rows, and most bytes of bodies, of one group; a single larger message is a group of its own."""
 
 _logger = logging.getLogger(__name__)
-
-
-class Message(Protocol):
-    """What is held: a row, and whatever its owner needs to acknowledge it."""
-
-    @property
-    def row(self) -> InboxRow:
-        """What is stored."""
-        ...
-
 
 M = TypeVar("M", bound=Message)
 
@@ -122,14 +108,7 @@ class Handover(Generic[M]):
         return held
 
     def _send(self) -> None:
-        group: list[M] = []
-        size = 0
-        most = 1 if self._singly else self._most
-        while self._waiting and len(group) < most:
-            size += len(self._waiting[0].row.body or b"")
-            if group and size > GROUP_BYTES:
-                break
-            group.append(self._waiting.popleft())
+        group = next_group(self._waiting, 1 if self._singly else self._most)
         self._singly = max(0, self._singly - 1)
         try:
             done = self._store.append_many([message.row for message in group])

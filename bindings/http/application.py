@@ -18,7 +18,7 @@ from bindings.http.access import Guard
 from bindings.http.codec import PROTOCOL
 from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.problems import HttpProblem, Reply, unavailable
-from bindings.http.request import Head, parts_of_request
+from bindings.http.request import Head, RequestParts
 from bindings.http.routing import PathRoutes, RouteMatch
 from bindings.http.storing import GroupStore
 from bindings.inbox import InboxError, InboxRowError
@@ -56,6 +56,7 @@ class GatewayApplication:
     ) -> None:
         self._routes = routes
         self._guard = guard
+        self._parts = RequestParts(guard.secret_headers)
         self._store = GroupStore(store)
         self._limits = limits
         self._counters = counters
@@ -75,13 +76,12 @@ class GatewayApplication:
         """Append a message to the inbox, and answer when it is durable or refused."""
         if self._in_flight >= self._limits.max_in_flight:
             problem = unavailable("too many requests are in flight; send again", self._limits.retry_after)
-            answer(problem.reply)
+            answer(problem.reply())
             return
         received = time.time_ns() // 1000
-        parts = parts_of_request(head, self._guard.secret_headers)
         self._in_flight += 1
-        row = InboxRow(endpoint, PROTOCOL, received, parts, body or None)
-        self._store.add(row, lambda error: answer(lambda: self._settled(endpoint, error)))
+        row = InboxRow(endpoint, PROTOCOL, received, self._parts.of(head), body or None)
+        self._store.add(row, lambda error: answer(self._settled(endpoint, error)))
 
     def late(self) -> Reply:
         """Return the answer to a message that the inbox has had for too long."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from http import HTTPStatus
 from typing import Final, Protocol, cast
 
@@ -22,8 +23,8 @@ MAX_DROPPED: Final = 16 * 2**20
 TURN: Final = 50
 """Requests of one connection that are looked at before others get their turn."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-Answer = Callable[[Callable[[], Reply]], None]
-"""Call it from any thread, once: the function is run on the server's thread, and what it returns is sent."""
+Answer = Callable[[Reply], None]
+"""Call it once, on the server's thread."""
 
 
 class AcceptedRequest(Protocol):
@@ -54,9 +55,6 @@ class Ledger(Protocol):
     handler: Handler
     stopping: bool
     date: bytes
-
-    def answer_to(self, connection: HttpConnection, request: AcceptedRequest) -> Answer:
-        """Return a way to answer from any thread."""
 
     def hold(self, size: int) -> bool:
         """Count bytes of bodies as held, or no longer (below 0); False when there are too many."""
@@ -157,7 +155,7 @@ class HttpConnection(asyncio.Protocol):
         """End the wait that took too long."""
         phase = self.phase
         if phase is Phase.ANSWER and self._request is not None:
-            self._answered(self._request, self._request.late())
+            self._answer(self._request, self._request.late())
         elif phase is Phase.BODY and not self._blocked:
             timeout = self._limits.request_timeout
             self._refuse(HttpProblem(HTTPStatus.BAD_REQUEST, f"the body did not arrive within {timeout:g} seconds"))
@@ -179,11 +177,6 @@ class HttpConnection(asyncio.Protocol):
         """Give a body under way no more than :attr:`ServerLimits.linger` seconds."""
         if self.phase is Phase.BODY:
             self.deadline = min(self.deadline, self._loop.time() + self._limits.linger)
-
-    def answered(self, request: AcceptedRequest, reply: Reply) -> None:
-        """Send an answer, unless its request is no longer waiting for one."""
-        if self.waiting and request is self._request:
-            self._answered(request, reply)
 
     @property
     def _plain(self) -> bool:
@@ -270,9 +263,12 @@ class HttpConnection(asyncio.Protocol):
         self._wait(Phase.ANSWER, self._limits.request_timeout)
         body = bytes(self._body)
         self._body.clear()
-        request.take(body, self._ledger.answer_to(self, request))
+        request.take(body, partial(self._answer, request))
 
-    def _answered(self, request: AcceptedRequest, reply: Reply) -> None:
+    def _answer(self, request: AcceptedRequest, reply: Reply) -> None:
+        """Send an answer, unless its request is no longer waiting for one."""
+        if self.phase is not Phase.ANSWER or request is not self._request:
+            return
         if reply.status == HTTPStatus.ACCEPTED:
             self._ledger.accepted(self)
         self._send(reply, close=False)

@@ -22,6 +22,7 @@ SLICE: Final = 4096
 """Bytes of heads that are parsed at a time, so that few requests of a pipeline are in memory as objects."""
 BODY_SLICE: Final = 64 * 2**10
 _FRAMING: Final = frozenset((b"content-length", b"transfer-encoding"))
+_READ: Final = _FRAMING | {b"host", b"upgrade", b"expect"}
 _CHUNK_ROOM: Final = 64 * 2**10
 _CHUNK_FACTOR: Final = 16
 """What chunk headers and extensions may take: a fixed room, and this many times the body; one-byte chunks take six."""
@@ -156,7 +157,8 @@ class RequestReader:
         method = self._parser.get_method().decode("ascii")
         named: dict[bytes, list[bytes]] = {}
         for name, value in self._headers:
-            named.setdefault(name, []).append(value)
+            if name in _READ:
+                named.setdefault(name, []).append(value)
         hosts = named.get(b"host", ())
         if len(hosts) > 1 or (not hosts and version == "1.1"):
             raise _bad("a request needs one Host header")

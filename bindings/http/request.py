@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from bindings.parts import Part
@@ -12,10 +11,11 @@ from catalog.protocols.properties import REQUEST_CREDENTIALS, TOKEN_PARAMETER
 
 TOKEN: Final = TOKEN_PARAMETER.encode()
 """The query parameter that is never part of a record."""
+_MOST_NAMES: Final = 1_000
+_MOST_BYTES: Final = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(NamedTuple):
     """Request line and headers: ``path`` and ``query`` raw, header names in lower case, in the order they came.
 
     ``length`` is what Content-Length says, None without one. ``keep_alive`` tells whether the client would send more
@@ -42,25 +42,35 @@ class Head:
         return next((value for each, value in self.headers if each == name), None)
 
 
-def parts_of_request(head: Head, secret: frozenset[str] = frozenset()) -> list[Part]:
-    """Return ``method``, ``path`` (raw), ``query.*`` and ``headers.*`` (lower case), without credentials.
+class RequestParts:
+    """Makes records of requests. *secret* are more headers that hold credentials, in lower case."""
 
-    *secret* are more headers that hold credentials, in lower case.
-    """
-    parts = [Part("method", head.method.encode("ascii")), Part("path", head.path)]
-    if head.query:
-        parts.extend(query_parts(head.query))
-    parts.extend(header_parts(head.headers, secret))
-    return parts
+    def __init__(self, secret: frozenset[str] = frozenset()) -> None:
+        self._left_out = REQUEST_CREDENTIALS | secret
+        self._keys: dict[bytes, str | None] = {}
 
+    def of(self, head: Head) -> list[Part]:
+        """Return ``method``, ``path`` (raw), ``query.*`` and ``headers.*``, each in order, without credentials.
 
-def header_parts(headers: Iterable[tuple[bytes, bytes]], secret: frozenset[str] = frozenset()) -> Iterator[Part]:
-    """Yield headers in order, values byte for byte; credentials are left out."""
-    left_out = REQUEST_CREDENTIALS | secret
-    for name, value in headers:
+        Values are byte for byte those of the request.
+        """
+        parts = [Part("method", head.method.encode("ascii")), Part("path", head.path)]
+        if head.query:
+            parts.extend(query_parts(head.query))
+        keys = self._keys
+        for name, value in head.headers:
+            key = keys[name] if name in keys else self._key(name)
+            if key is not None:
+                parts.append(Part(key, value))
+        return parts
+
+    def _key(self, name: bytes) -> str | None:
+        """Return the key of a header, None when it is left out. Keys are kept, though not all that strangers send."""
         text = name.decode("latin-1")
-        if text not in left_out:
-            yield Part(f"headers.{text}", value)
+        key = None if text in self._left_out else f"headers.{text}"
+        if len(self._keys) < _MOST_NAMES and len(name) <= _MOST_BYTES:
+            self._keys[name] = key
+        return key
 
 
 def query_parts(query: bytes) -> Iterator[Part]:

@@ -43,6 +43,17 @@ class PathRoutes:
 
     def replace(self, routes: Sequence[HttpRoute]) -> None:
         """Take other routes from now on; a look-up under way on another thread sees the old ones or the new."""
+        self._table = _Table(routes)
+
+    def find(self, method: str, path: str) -> RouteMatch:
+        """Look up a request by its method (upper case) and raw path."""
+        return self._table.find(method, path)
+
+
+class _Table:
+    """One state of the routes. What each path of plain text comes to is settled once, unless templates may take it."""
+
+    def __init__(self, routes: Sequence[HttpRoute]) -> None:
         plain: dict[str, list[tuple[int, HttpRoute]]] = {}
         templates: list[tuple[int, HttpRoute, Template]] = []
         for index, route in enumerate(routes):
@@ -51,13 +62,16 @@ class PathRoutes:
                 plain.setdefault(route.path, []).append((index, route))
             else:
                 templates.append((index, route, template))
-        self._table = (plain, templates)
+        self._plain, self._templates = plain, templates
+        methods = {method for route in routes for method in route.methods}
+        self._settled = {(method, path): self._decided(method, path) for path in plain for method in methods}
 
     def find(self, method: str, path: str) -> RouteMatch:
-        """Look up a request by its method (upper case) and raw path."""
-        plain, templates = self._table
-        taking = list(plain.get(path, ()))
-        taking.extend((index, route) for index, route, template in templates if template.match(path) is not None)
+        return self._settled.get((method, path)) or self._decided(method, path)
+
+    def _decided(self, method: str, path: str) -> RouteMatch:
+        taking = list(self._plain.get(path, ()))
+        taking.extend((index, route) for index, route, template in self._templates if template.match(path) is not None)
         ordered = [route for _, route in sorted(taking, key=lambda each: each[0])]
         allowed = tuple(dict.fromkeys(each for route in ordered for each in route.methods))
         taker = next((route for route in ordered if method in route.methods), None)

@@ -15,17 +15,15 @@ import socket
 import ssl
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any, Final
 
 import uvloop
 
-from bindings.http.connection import AcceptedRequest, Answer, Handler, HttpConnection
+from bindings.http.connection import Handler, HttpConnection
 from bindings.http.connections import Connections, address_group
 from bindings.http.limits import ServerLimits
-from bindings.http.problems import Reply, unavailable
+from bindings.http.problems import unavailable
 
 SPARE_DESCRIPTORS: Final = 300
 """Descriptors that connections leave to the rest of the process."""
@@ -73,8 +71,6 @@ class HttpServer:
         self._ready = threading.Event()
         self._stop: asyncio.Event | None = None
         self._grace = 0.0
-        self._answers: deque[tuple[HttpConnection, AcceptedRequest, Callable[[], Reply]]] = deque()
-        self._awake = False
         self._complaints: dict[str, tuple[float, int]] = {}
 
     @property
@@ -108,20 +104,6 @@ class HttpServer:
         self._thread.join(grace + 2 * _CLOSE_SECONDS)
         self._thread = None
 
-    def answer_to(self, connection: HttpConnection, request: AcceptedRequest) -> Answer:
-        """Return a way to answer from any thread; answers of one turn share one call to the loop."""
-
-        def answer(make: Callable[[], Reply]) -> None:
-            self._answers.append((connection, request, make))
-            if not self._awake and self._loop is not None:
-                self._awake = True
-                try:
-                    self._loop.call_soon_threadsafe(self._send_answers)
-                except RuntimeError:
-                    _logger.debug("an answer came after the end of %s", self._name)
-
-        return answer
-
     def hold(self, size: int) -> bool:
         """Count bytes of bodies; see :meth:`Connections.hold`."""
         return self._connections.hold(size)
@@ -133,16 +115,6 @@ class HttpServer:
     def gone(self, connection: HttpConnection) -> None:
         """Forget a connection."""
         self._connections.remove(connection)
-
-    def _send_answers(self) -> None:
-        self._awake = False
-        while self._answers:
-            connection, request, make = self._answers.popleft()
-            try:
-                connection.answered(request, make())
-            except Exception as error:
-                # Other answers wait behind this one. Its sender gets none in time, and repeats.
-                self._complain(f"an answer could not be sent: {type(error).__name__}")
 
     def _run(self) -> None:
         try:

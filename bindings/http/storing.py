@@ -1,26 +1,28 @@
 """Messages on their way to the inbox: those of one turn of the server, and all that come while others are stored.
 
-Few groups are with the store at a time, and what arrives meanwhile is the next. So many requests share one fsync and
-one change of threads. Everything here happens on the server's thread.
+Mostly one group is with the store at a time, and what arrives meanwhile is the next. So many requests share one fsync
+and one change of threads. Everything here happens on the server's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
 from bindings.gateways import RowStore
+from bindings.grouping import next_group
 from bindings.inbox.errors import InboxError, InboxRowError
 from bindings.parts import InboxRow
 
-GROUP_ROWS: Final = 5_000
-GROUP_BYTES: Final = 8 * 2**20
-"""Most rows, and most bytes of bodies, of one group; a single larger message is a group of its own."""
-MOST: Final = 2
-"""Groups that are with the store at a time: one that takes long does not hold up all others."""
+EAGER: Final = 250
+PATIENCE_SECONDS: Final = 0.05
+"""So many messages go to the store while it has others, and so do fewer that have waited for so long: a group that the
+store is long at does not hold up all others.
+"""
 Settle = Callable[[BaseException | None], None]
 """Is told, on the server's thread, what became of a message: None when it is durable, else why it is not stored."""
 
@@ -39,21 +41,31 @@ class GroupStore:
 
     def __init__(self, store: RowStore) -> None:
         self._store = store
-        self._waiting: list[_Waiting] = []
-        self._due = False
+        self._waiting: deque[_Waiting] = deque()
+        self._due = self._patient = False
         self._under_way = 0
 
     def add(self, row: InboxRow, settle: Settle) -> None:
         """Store a message, with the others of this turn of the running event loop."""
         self._waiting.append(_Waiting(row, settle))
-        if not self._due:
+        if self._due:
+            return
+        if not self._under_way or len(self._waiting) >= EAGER:
             self._due = True
             asyncio.get_running_loop().call_soon(self._advance)
+        elif not self._patient:
+            self._patient = True
+            asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._lose_patience)
 
     def _advance(self) -> None:
         self._due = False
-        while self._waiting and self._under_way < MOST:
-            self._send(self._next())
+        while self._waiting and (not self._under_way or len(self._waiting) >= EAGER):
+            self._send(next_group(self._waiting))
+
+    def _lose_patience(self) -> None:
+        self._patient = False
+        if self._waiting:
+            self._send(next_group(self._waiting))
 
     def _send(self, group: Sequence[_Waiting]) -> None:
         self._under_way += 1
@@ -71,16 +83,6 @@ class GroupStore:
 
         stored.add_done_callback(ended)
 
-    def _next(self) -> list[_Waiting]:
-        count, size = 0, 0
-        for each in self._waiting[:GROUP_ROWS]:
-            size += len(each.row.body or b"")
-            if count and size > GROUP_BYTES:
-                break
-            count += 1
-        group, self._waiting = self._waiting[:count], self._waiting[count:]
-        return group
-
     def _settle(self, group: Sequence[_Waiting], done: Future[None]) -> None:
         self._under_way -= 1
         error = InboxError("it gave up") if done.cancelled() else done.exception()
@@ -88,6 +90,15 @@ class GroupStore:
             for each in group:
                 self._send([each])
         else:
+            # What waits is with the store while these are answered.
+            self._advance()
             for each in group:
-                each.settle(error)
-        self._advance()
+                self._answer(each, error)
+
+    def _answer(self, message: _Waiting, error: BaseException | None) -> None:
+        try:
+            message.settle(error)
+        except Exception as fault:
+            # Others wait behind this one. Its sender gets no answer in time, and repeats.
+            context = {"message": "an answer could not be sent", "exception": fault}
+            asyncio.get_running_loop().call_exception_handler(context)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from bindings.inbox.compaction import Compactor
+from bindings.inbox.frames import batch_of
 from bindings.inbox.layout import open_layout
 from bindings.inbox.log import PartitionLog
 from bindings.inbox.segments import partition_directory, segments_in
@@ -39,6 +40,7 @@ class Inbox:
         limits = limits or InboxLimits()
         self.layout = open_layout(path, partitions)
         self.path = path
+        batch_of(())  # the first batch of a process takes most of a second; no sender waits for that
         self._space = Space(path, limits)
         self._compactor = Compactor(self.layout.inbox)
         self._logs = [self._open(partition, limits) for partition in range(partitions)]

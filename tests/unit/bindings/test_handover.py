@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from bindings.backoff import Backoff
-from bindings.handover import GROUP_BYTES, GROUP_ROWS, Handover
+from bindings.grouping import GROUP_BYTES, GROUP_ROWS
+from bindings.handover import Handover
 from bindings.inbox import InboxFull, InboxRowError
 from bindings.parts import InboxRow
 

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from bindings.http import storing
-from bindings.http.storing import GroupStore
+from bindings.grouping import GROUP_BYTES
+from bindings.http.storing import EAGER, GroupStore
 from bindings.inbox.errors import InboxFull, InboxRowError
 from bindings.parts import InboxRow
 
@@ -74,19 +74,65 @@ def test_messages_of_a_turn_are_one_group() -> None:
     assert ends == dict.fromkeys([b"1", b"2", b"3", b"4", b"5"])
 
 
-def test_what_comes_while_groups_are_stored_is_one_group() -> None:
+def test_what_comes_while_a_group_is_stored_is_one_group() -> None:
     async def busy() -> None:
         store = Store()
         group = GroupStore(store)
-        for number in range(storing.MOST + 5):
+        for number in range(6):
             group.add(row(b"%d" % number), lambda _: None)
             await turns()
-        assert [len(each) for each in store.groups] == [1] * storing.MOST
+        assert [len(each) for each in store.groups] == [1]
         store.end()
         await turns()
-        assert [len(each) for each in store.groups] == [*[1] * storing.MOST, 5]
+        assert [len(each) for each in store.groups] == [1, 5]
 
     asyncio.run(busy())
+
+
+def test_a_store_that_takes_long_gets_more_once_many_wait() -> None:
+    async def busy() -> None:
+        store = Store()
+        group = GroupStore(store)
+        for number in range(2 * EAGER):
+            group.add(row(b"%d" % number), lambda _: None)
+            await turns()
+        assert [len(each) for each in store.groups] == [1, EAGER]
+
+    asyncio.run(busy())
+
+
+def test_a_store_that_hangs_holds_up_no_other_message() -> None:
+    async def hanging() -> None:
+        store = Store()
+        group = GroupStore(store)
+        for number in range(3):
+            group.add(row(b"%d" % number), lambda _: None)
+            await turns()
+        async with asyncio.timeout(30):
+            while len(store.groups) < 2:
+                await asyncio.sleep(0.001)
+        assert [len(each) for each in store.groups] == [1, 2]
+
+    asyncio.run(hanging())
+
+
+def test_an_answer_that_fails_costs_no_other() -> None:
+    async def failing() -> None:
+        store, ends, faults = Store(), list[BaseException | None](), list[BaseException]()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context["exception"]))
+        group = GroupStore(store)
+
+        def fail(_: BaseException | None) -> None:
+            raise ValueError("gone")
+
+        group.add(row(b"1"), fail)
+        group.add(row(b"2"), ends.append)
+        await turns()
+        store.end()
+        await turns()
+        assert (ends, [str(fault) for fault in faults]) == ([None], ["gone"])
+
+    asyncio.run(failing())
 
 
 def test_a_message_that_cannot_be_stored_is_refused_alone() -> None:
@@ -125,6 +171,6 @@ def test_a_store_that_breaks_its_promise_leaves_nobody_waiting() -> None:
 
 def test_groups_have_a_size() -> None:
     store = Store()
-    large = b"x" * (storing.GROUP_BYTES // 2 + 1)
+    large = b"x" * (GROUP_BYTES // 2 + 1)
     asyncio.run(scenario(store, [large, large, large, b"1"]))
     assert [len(group) for group in store.groups] == [1, 1, 2]

@@ -1,0 +1,37 @@
+"""Which endpoint takes a request: the first route that takes its path and method, plain text and templates alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from bindings.http.routing import HttpRoute, PathRoutes, RouteMatch
+
+ANY = HttpRoute("/endpoints/any", "/plants/{plant}", ("PUT", "POST"))
+SEVEN = HttpRoute("/endpoints/seven", "/plants/7", ("POST",), frozenset({"ada"}))
+HOME = HttpRoute("/endpoints/home", "/", ("POST",))
+
+
+@pytest.mark.parametrize(
+    ("routes", "method", "path", "expected"),
+    [
+        ([HOME], "POST", "/", RouteMatch("/endpoints/home", ("POST",))),
+        ([HOME], "PUT", "/", RouteMatch(None, ("POST",))),
+        ([HOME], "POST", "/else", RouteMatch(None, ())),
+        ([SEVEN, ANY], "POST", "/plants/7", RouteMatch("/endpoints/seven", ("POST", "PUT"), frozenset({"ada"}))),
+        ([ANY, SEVEN], "POST", "/plants/7", RouteMatch("/endpoints/any", ("PUT", "POST"))),
+        ([SEVEN, ANY], "PUT", "/plants/7", RouteMatch("/endpoints/any", ("POST", "PUT"))),
+        ([SEVEN, ANY], "GET", "/plants/7", RouteMatch(None, ("POST", "PUT"))),
+        ([SEVEN, ANY], "POST", "/plants/8", RouteMatch("/endpoints/any", ("PUT", "POST"))),
+    ],
+)
+def test_the_first_route_that_takes_a_request_wins(
+    routes: list[HttpRoute], method: str, path: str, expected: RouteMatch
+) -> None:
+    assert PathRoutes(routes).find(method, path) == expected
+
+
+def test_other_routes_hold_from_the_next_look_up_on() -> None:
+    routes = PathRoutes([HOME])
+    routes.replace([ANY])
+    assert routes.find("POST", "/").endpoint is None
+    assert routes.find("PUT", "/plants/1").endpoint == "/endpoints/any"
