@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from router.spark.connectors import kafka_jars
+from router.spark.worker_path import import_as_driver
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
 from tests.support.router import RouterProcess
 from tests.support.router_archive import router_options
@@ -130,6 +131,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for key, value in options.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    import_as_driver(session)
     session.sparkContext.setLogLevel("ERROR")
     try:
         yield session

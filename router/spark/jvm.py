@@ -22,6 +22,9 @@ _DEFAULT_OPTIONS: Final = "spark.driver.defaultJavaOptions"
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 _SUBMIT: Final = "PYSPARK_SUBMIT_ARGS"
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
+_LAUNCHER: Final = "SPARK_LAUNCHER_OPTS"
+_BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For the JVM of a moment in which Spark puts the command of the other one together."""
 _UMASK: Final = 0o077
 """All that the JVM writes is state: tables and lines are written by the driver."""
 
@@ -37,6 +40,7 @@ def launch_jvm(conf: Mapping[str, str], state: Path) -> None:
         ConfigError: the Java options cannot be parted.
     """
     from pyspark import SparkContext
+    from pyspark.find_spark_home import _find_spark_home
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is not None:
@@ -48,7 +52,8 @@ def launch_jvm(conf: Mapping[str, str], state: Path) -> None:
         properties = _write_properties(conf, folder)
         given = os.environ.get(_SUBMIT, "pyspark-shell")
         arguments = f"--properties-file {shlex.quote(str(properties))} --load-spark-defaults {given}"
-        with _environment({_SUBMIT: arguments, _SAFE_PATH: "1", "PYTHONPATH": _python_path()}):
+        started = {_LAUNCHER: os.environ.get(_LAUNCHER, _BRIEF), "SPARK_HOME": _find_spark_home()}
+        with _environment({_SUBMIT: arguments, _SAFE_PATH: "1", "PYTHONPATH": _python_path(), **started}):
             gateway = launch_gateway(popen_kwargs={"umask": _UMASK})  # type: ignore[no-untyped-call]
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -23,6 +23,7 @@ from router.sources.sources import Source
 from router.spark.connectors import kafka_jars
 from router.spark.jvm import end_jvm, launch_jvm
 from router.spark.jvm_life import OPTIONS, jvm_alive, jvm_death_named, part_quietly
+from router.spark.worker_path import import_as_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,6 +105,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
                 launch_jvm(chosen, state)
                 spark = builder.getOrCreate()
             part_quietly(spark.sparkContext)
+            import_as_driver(spark)
             spark.sparkContext.setLogLevel("ERROR")
             spark.dataSource.register(InboxDataSource)
             _lock(spark, state / "lock.jvm")
