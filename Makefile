@@ -12,8 +12,11 @@ LOCK_DEV := deploy/requirements-dev.lock
 # Set PYTHON=/path/to/python3 to choose another; the first of these that runs and is new enough is taken.
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
-# Test files that `make test` runs at a time, each with brokers of its own; most of a test's time is waiting for others.
-WORKERS ?= 2
+# Test files that run at a time, each with brokers, a Spark session and routers of its own. Half of such a test's time is
+# waiting, so `make test` takes two for a core, where there are 3 GiB of memory for each; `make check` waits for nothing.
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+WORKERS ?= $(shell awk -v most=$$((2 * $(CORES))) '/^MemTotal/ { n = int($$2 / 3145728) } \
+	END { print n < 1 ? 1 : n < most ? n : most }' /proc/meminfo)
 # More options for pytest, such as --junitxml=FILE.
 PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
@@ -44,11 +47,11 @@ $(STAMP): pyproject.toml $(LOCK_DEV)
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-check: install ## format, lint, types, unit and architecture tests
+check: install ## format, lint, types, quick unit tests and architecture tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q -m "not full and not broker and not spark" -n $(WORKERS) --dist loadfile tests/unit tests/test_architecture.py
+	$(BIN)/python -m pytest -q -m "not full and not slow and not broker and not spark" -n $(CORES) --dist loadfile tests/unit tests/test_architecture.py
 
 format: install ## format, and mend what the linter can
 	$(BIN)/ruff format .

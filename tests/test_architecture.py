@@ -6,7 +6,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -35,15 +35,24 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a module: walking a tree takes longer than what most rules ask of it."""
+    return tuple(ast.walk(tree_of(path)))
+
+
+@cache
+def imports_of(path: Path) -> tuple[tuple[int, str], ...]:
     """Line and dotted name of everything imported, wherever in the module; relative imports made absolute."""
     package = path.relative_to(ROOT).parent.parts
-    for node in ast.walk(tree_of(path)):
+    found: list[tuple[int, str]] = []
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from ((node.lineno, alias.name) for alias in node.names)
+            found += ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else ()
-            yield node.lineno, ".".join((*base, *(node.module or "").split(".")))
+            found.append((node.lineno, ".".join((*base, *(node.module or "").split(".")))))
+    return tuple(found)
 
 
 def roots_of(path: Path) -> dict[str, int]:
@@ -136,7 +145,7 @@ def test_faces_only_re_export(path: Path) -> None:
 def test_no_print_outside_the_command_line(path: Path) -> None:
     if name_of(path).startswith("router/cli"):
         return
-    calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
+    calls = [node for node in nodes_of(path) if isinstance(node, ast.Call)]
     lines = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
     assert not lines, f"{name_of(path)} prints on lines {lines}"
 
@@ -151,7 +160,7 @@ def test_texts_are_taken_apart_by_ascii_rules_only(path: Path) -> None:
         banned.remove("isdigit")
     uses = [
         f"line {node.lineno}: {node.attr}"
-        for node in ast.walk(tree_of(path))
+        for node in nodes_of(path)
         if isinstance(node, ast.Attribute) and node.attr in banned
     ]
     assert not uses, f"{name_of(path)} uses {uses}"
@@ -161,7 +170,7 @@ def test_texts_are_taken_apart_by_ascii_rules_only(path: Path) -> None:
 def test_no_row_wise_python_udf(path: Path) -> None:
     """Python sees whole Arrow arrays or nothing (architecture.md section 2): ``arrow_udf`` is the one way."""
     banned = {"udf", "udtf"}
-    for node in ast.walk(tree_of(path)):
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyspark"):
             names = banned & {alias.name for alias in node.names}
             assert not names, f"{name_of(path)}:{node.lineno} imports {names}"
@@ -174,7 +183,7 @@ def test_nothing_is_left_for_later(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     found = [number for number, line in enumerate(text.splitlines(), 1) if re.search(r"\b(TODO|FIXME|XXX)\b", line)]
     assert not found, f"{name_of(path)} puts something off on lines {found}; open an issue instead"
-    names = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Name)]
+    names = [node for node in nodes_of(path) if isinstance(node, ast.Name)]
     stubs = [node.lineno for node in names if node.id == NotImplementedError.__name__]
     assert not stubs, f"{name_of(path)} is not implemented on lines {stubs}"
 
@@ -229,7 +238,7 @@ def test_rooms_stand_on_one_another_without_a_circle() -> None:
 @every_source
 def test_nobody_asks_what_kind_a_sink_is(path: Path) -> None:
     """What a sink may be asked stands in ``router/settings/sinks/contract.py``; kinds are named in ``KINDS`` alone."""
-    calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call) and len(node.args) == 2]
+    calls = [node for node in nodes_of(path) if isinstance(node, ast.Call) and len(node.args) == 2]
     asked = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "isinstance"]
     wrong = [node.lineno for node in asked if re.search(r"Sink\b", ast.unparse(node.args[1]))]
     assert not wrong, f"{name_of(path)} asks for kinds of sinks on lines {wrong}"

@@ -17,8 +17,8 @@ from typing import Final
 
 from router.spark.ivy import cache_root, find_java
 
-SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1"
-"""For JVMs that end before the best code would pay: they compile quickly and only once."""
+SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""For JVMs that end before the best code would pay: they compile quickly and only once, and collect in one thread."""
 _QUIET: Final = "-Xlog:cds*=off"
 _KEPT_SECONDS: Final = 14 * 86400
 """Since its last use; other checkouts of the project have archives of their own."""
@@ -39,7 +39,7 @@ def start_options(kind: str, classpath: Sequence[Path], make: Callable[[Sequence
             if not archive.exists():
                 _fill(kind, archive, make)
     os.utime(archive)
-    return [SHORT_LIVED, f"-XX:SharedArchiveFile={archive}", _QUIET]
+    return [*SHORT_LIVED, f"-XX:SharedArchiveFile={archive}", _QUIET]
 
 
 def _fill(kind: str, archive: Path, make: Callable[[Sequence[str]], None]) -> None:
@@ -47,7 +47,7 @@ def _fill(kind: str, archive: Path, make: Callable[[Sequence[str]], None]) -> No
         if time.time() - old.stat().st_mtime > _KEPT_SECONDS:
             old.unlink(missing_ok=True)
     draft = archive.with_name(f".{archive.name}.{os.getpid()}")
-    make([SHORT_LIVED, f"-XX:ArchiveClassesAtExit={draft}", _QUIET])
+    make([*SHORT_LIVED, f"-XX:ArchiveClassesAtExit={draft}", _QUIET])
     if draft.exists():
         draft.chmod(0o644)
         draft.rename(archive)
@@ -58,5 +58,5 @@ def _fill(kind: str, archive: Path, make: Callable[[Sequence[str]], None]) -> No
 def _key(classpath: Sequence[Path]) -> str:
     java = Path(find_java()).resolve()
     # Java compares names and times of the jars itself; the key is for having one archive per state of them.
-    parts = [str(java), *(f"{path}:{path.stat().st_mtime_ns}" for path in sorted((java, *classpath)))]
+    parts = [str(java), *SHORT_LIVED, *(f"{path}:{path.stat().st_mtime_ns}" for path in sorted((java, *classpath)))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

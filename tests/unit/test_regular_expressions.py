@@ -156,6 +156,7 @@ def test_no_pattern_is_built_but_for_a_reason() -> None:
     assert BUILT.keys() == built.keys(), "these have none any more; take them out of BUILT"
 
 
+@pytest.mark.slow
 def test_javas_engine_is_given_no_data() -> None:
     """Java backtracks as Python does: these modules give it patterns that are written out in the sources."""
     used = {name_of(path) for path in SOURCES for _ in uses_of(path, JAVA)}
@@ -167,6 +168,7 @@ def test_the_search_knows_a_pattern_that_backtracks(pattern: str) -> None:
     assert nested(parser.parse(pattern))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pattern", ["(?:[a-z]+/)*x", r"(?:\.[0-9]+)*", "(?:[^x]++|y)*+", "a+b+", '"(?:[^"\\\\]|\\\\.)*"']
 )

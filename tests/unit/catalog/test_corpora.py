@@ -74,6 +74,7 @@ def test_the_table_has_a_row_for_each_document() -> None:
     assert lines[-1].startswith(f"| **{len(documents())} files** |")
 
 
+@pytest.mark.slow
 def test_ten_thousand_definitions(tmp_path: Path) -> None:
     messages = {
         f"m{n}": {

@@ -166,6 +166,7 @@ HOSTILE: Final[dict[str, Callable[[int], tuple[str, str]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", HOSTILE.values(), ids=HOSTILE.keys())
 def test_hostile_input_takes_linear_time(make: Callable[[int], tuple[str, str]]) -> None:
     def matching(size: int) -> Callable[[], object]:

@@ -164,6 +164,7 @@ def _ends_at(*numbers: int) -> Callable[[Taken], Answer]:
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lane", ["", "one"])
 def test_a_message_at_which_the_target_ends_the_connection_is_given_up_and_others_pass(lane: str) -> None:
     with Webhook(_ends_at(1, 4)) as hook:

@@ -73,6 +73,7 @@ def test_rows_of_one_path_keep_their_order(tmp_path: Path) -> None:
     assert bodies(tmp_path) == [str(number) for number in range(300)]
 
 
+@pytest.mark.slow
 def test_a_tail_torn_at_any_byte_is_cut_and_the_rest_kept(tmp_path: Path) -> None:
     source = tmp_path / "source"
     segment = filled(source, range(2))

@@ -112,6 +112,7 @@ def pair(rng: Random) -> tuple[Definition, Definition]:
     return before, after
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_what_is_called_wider_narrower_or_same_is_so(seed: int) -> None:

@@ -140,6 +140,7 @@ def malformed_documents() -> Iterator[Any]:
             yield from spoilt(case["document"])
 
 
+@pytest.mark.slow
 def test_wrong_types_at_every_place_give_findings() -> None:
     for tree in malformed_documents():
         findings = Findings()

@@ -111,6 +111,7 @@ def test_cut_off_anywhere(path: Path, tmp_path: Path) -> None:
         assert path.suffix == ".yaml"  # of which a beginning may be a document, and a JSON text never is
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_odd_values_at_some_places(path: Path) -> None:
     tree = parse_text(path.name, path.read_bytes()).tree
@@ -135,6 +136,7 @@ def test_odd_values_in_real_documents() -> None:
             read(broken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_hostile_documents(case: Case, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / case.file
@@ -289,6 +291,7 @@ catalogs = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(catalogs)
 def test_any_tree_is_a_catalog_with_findings(tree: dict[str, Any]) -> None:
@@ -305,6 +308,7 @@ def test_any_text_is_a_tree_or_one_error(text: str, name: str) -> None:
         msgspec.json.encode(parsed.tree)
 
 
+@pytest.mark.slow
 @given(trees)
 def test_yaml_reads_all_json(tree: Any) -> None:
     text = json.dumps({"a": tree}).encode()

@@ -140,6 +140,7 @@ def test_masking() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
     try:

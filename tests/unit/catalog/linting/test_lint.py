@@ -169,6 +169,7 @@ def places(tree: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from places(value, (*at, key))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [300, 3000])
 def test_ten_times_the_definitions_are_no_hundred_times_the_pairs(number: int, tmp_path: Path) -> None:
     """All alike, and all different in what does not count: the two worst cases for comparing in pairs."""

@@ -267,6 +267,7 @@ for schema, body, kind in [
 """
 
 
+@pytest.mark.slow
 def test_hostile_bodies_take_little_time_and_memory() -> None:
     done = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-600:]
@@ -304,6 +305,7 @@ def test_any_bytes_get_a_verdict(held: tuple[Any, AvroValidator], body: bytes, c
         assert decoded(schema, body)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_what_fastavro_writes_conforms(data: st.DataObject) -> None:
@@ -352,12 +354,14 @@ PARTS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(HELD), JSON)
 def test_any_json_gets_a_verdict(held: tuple[Any, AvroValidator], value: Any) -> None:
     held[1].fault(json.dumps(value).encode(), "application/json")
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(PARTS)
 def test_any_document_compiles_or_is_refused(document: Any) -> None:
@@ -369,6 +373,7 @@ def test_any_document_compiles_or_is_refused(document: Any) -> None:
         assert error.hint
 
 
+@pytest.mark.slow
 def test_every_real_schema_compiles() -> None:
     count = 0
     for place, document in real_schemas("avro"):

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[4]
 CHILD = """
 import resource
@@ -38,6 +40,7 @@ for source, body in (
 """
 
 
+@pytest.mark.slow
 def test_a_costly_body_is_a_value_or_told_of() -> None:
     done = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.returncode == 0, done.stderr[-900:]

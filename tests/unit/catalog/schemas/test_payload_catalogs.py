@@ -61,5 +61,6 @@ def test_the_samples_have_many_typed_definitions() -> None:
     assert sum(payload_column(catalog, xid) is not None for xid in catalog.definitions) >= 20
 
 
+@pytest.mark.slow
 def test_corpora() -> None:
     assert sum(check(row.catalog) for row in rows() if row.catalog is not None) > (100 if SHARED else 10)

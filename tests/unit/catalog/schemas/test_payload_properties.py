@@ -118,6 +118,7 @@ def agrees(kind: pa.DataType, found: Any, value: Any) -> bool:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ANY_SCHEMA, st.integers(0, 9))
 def test_what_conforms_to_any_schema_has_its_values_in_columns(schema: tuple[str, Any], seed: int) -> None:
@@ -143,6 +144,7 @@ def test_what_conforms_to_any_schema_has_its_values_in_columns(schema: tuple[str
         assert agrees(column.type, found, value), (body, found)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(SHAPES, VALUES)
 def test_both_json_readers_say_the_same(shape: Any, value: Any) -> None:
@@ -300,6 +302,7 @@ HOSTILE: Final[dict[str, tuple[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.timeout(300)
 def test_hostile_schemas_stay_within_bounds(name: str) -> None:

@@ -234,6 +234,7 @@ for text in ("message M {" * 100_000, "message M { option (x) = {" + "a{" * 100_
 """
 
 
+@pytest.mark.slow
 def test_hostile_bodies_and_texts_take_little_time_and_memory() -> None:
     done = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-600:]
@@ -267,12 +268,14 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(st.sampled_from(HELD), JSON)
 def test_any_json_gets_a_verdict(held: ProtobufValidator, value: Any) -> None:
     held.fault(json.dumps(value).encode(), "application/json")
 
 
+@pytest.mark.slow
 def test_every_real_schema_compiles() -> None:
     texts = {document: place for place, document in real_schemas("proto")}
     for text, place in texts.items():

@@ -233,6 +233,7 @@ for validator, body in [
 """
 
 
+@pytest.mark.slow
 def test_hostile_schemas_and_bodies_take_little_time_and_memory() -> None:
     done = subprocess.run([sys.executable, "-c", HOSTILE], capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr[-600:]
@@ -266,6 +267,7 @@ def test_any_bytes_get_a_verdict(body: bytes) -> None:
     assert fault is None or (len(fault.message) <= 300 and "\n" not in str(fault))
 
 
+@pytest.mark.slow
 def test_every_real_schema_compiles() -> None:
     texts = {document: place for place, document in real_schemas("xsd", "xmlschema")}
     for text, place in texts.items():

@@ -118,6 +118,7 @@ def judge_too_much(told: Connection) -> None:
     told.send(len(bytearray(256 * MIB)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not hold this limit")
 def test_a_worker_that_asks_for_too_much_is_told_so_and_goes_on() -> None:
     ours, theirs = multiprocessing.Pipe()

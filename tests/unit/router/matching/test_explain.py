@@ -52,6 +52,7 @@ def agree(event: EventExplained, outcome: dict[str, Any]) -> str:
     return reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_the_winner_is_that_of_match(seed: int) -> None:
     rng = Random(seed)
@@ -75,6 +76,7 @@ def test_the_winner_is_that_of_match(seed: int) -> None:
                 assert not everything or not event.more
 
 
+@pytest.mark.slow
 def test_every_outcome_is_met() -> None:
     met: set[str] = set()
     for seed in range(1000, 1006):

@@ -147,6 +147,7 @@ def lines_of(rng: Random, catalog: Catalog, number: int) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_random_routes_take_what_the_settings_say(tmp_path: Path) -> None:
     met: Counter[str] = Counter()
     for seed in range(60):

@@ -88,6 +88,7 @@ def test_a_kafka_partition_filters_when_hops_do() -> None:
     assert agree(catalog, lines, hop_by_hop=True) == {"routed": 1, "no-match": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.name)
 def test_sample_catalogs(path: Path) -> None:
     catalog = load([path])
@@ -97,6 +98,7 @@ def test_sample_catalogs(path: Path) -> None:
         agree(catalog, lines[:300], endpoint=endpoint)
 
 
+@pytest.mark.slow
 def test_corpora() -> None:
     for path in DOCUMENTS:
         _over_document(path, 25)

@@ -65,6 +65,7 @@ def test_a_filled_cache_needs_neither_network_nor_java(
         resolve(request_for(APP), tmp_path / "empty")
 
 
+@pytest.mark.slow
 def test_a_damaged_folder_is_filled_anew(repository: Path, tmp_path: Path) -> None:
     app, lib = resolve(request_for(APP), tmp_path / "cache")
     whole = app.stat().st_size
@@ -74,6 +75,7 @@ def test_a_damaged_folder_is_filled_anew(repository: Path, tmp_path: Path) -> No
     assert (app.stat().st_size, lib.exists()) == (whole, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["", "{", "{}"])
 def test_a_torn_manifest_is_no_manifest(repository: Path, tmp_path: Path, text: str) -> None:
     jars = resolve(request_for(APP), tmp_path / "cache")
@@ -81,6 +83,7 @@ def test_a_torn_manifest_is_no_manifest(repository: Path, tmp_path: Path, text: 
     assert resolve(request_for(APP), tmp_path / "cache") == jars
 
 
+@pytest.mark.slow
 def test_what_a_dead_process_left_is_no_hindrance(repository: Path, tmp_path: Path) -> None:
     request = request_for(APP)
     partial = tmp_path / "cache" / f".partial-{request.digest}"
@@ -90,6 +93,7 @@ def test_what_a_dead_process_left_is_no_hindrance(repository: Path, tmp_path: Pa
     assert not partial.exists()
 
 
+@pytest.mark.slow
 def test_two_fills_at_once_agree(repository: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         both = list(pool.map(lambda _: resolve(request_for(APP), tmp_path / "cache"), range(2)))

@@ -80,6 +80,7 @@ with LetterLedger.open(Path(sys.argv[1])) as ledger:
 """
 
 
+@pytest.mark.slow
 def test_killed_while_letters_arrive_nothing_of_it_is_there(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL

@@ -115,6 +115,7 @@ with LetterLedger.open(Path(sys.argv[1])) as ledger:
 """
 
 
+@pytest.mark.slow
 def test_killed_inside_a_transaction_nothing_of_it_is_there(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
     assert done.returncode == -signal.SIGKILL
@@ -132,6 +133,7 @@ def _hold(root: str, ready: multiprocessing.synchronize.Event, go_on: multiproce
         go_on.wait(60)
 
 
+@pytest.mark.slow
 def test_one_replay_at_a_time_and_a_killed_one_is_no_matter(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     ready, go_on = context.Event(), context.Event()

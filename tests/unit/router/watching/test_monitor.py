@@ -186,6 +186,7 @@ def test_head_is_answered_without_a_body_and_the_rest_is_refused(server: Monitor
     assert httpx.post(f"{server.address}/metrics", content=b"x").status_code == 405
 
 
+@pytest.mark.slow
 def test_watchers_that_mean_no_good_cost_little_and_keep_nobody_out(server: MonitorServer) -> None:
     threads = threading.active_count()
     with contextlib.ExitStack() as stack:

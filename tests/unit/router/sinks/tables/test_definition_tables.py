@@ -272,6 +272,7 @@ def test_small_files_are_merged_and_no_row_is_lost_or_doubled(tmp_path: Path) ->
     assert len(DeltaTable(tmp_path / "lake").file_uris()) == 2
 
 
+@pytest.mark.slow
 def test_merging_beside_the_stream(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     settings = TableSink(type="table", path=str(tmp_path / "lake"), compact_after=5)
     sink = open_sink("lake", settings, "events")

@@ -40,6 +40,7 @@ def start(kind: str, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["delta", "parquet", "jsonl"])
 def test_kills_at_random_points(kind: str, tmp_path: Path) -> None:
     chance = random.Random(7)
