@@ -43,7 +43,6 @@ RECORDS = 30
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 def test_a_batch_for_a_topic_that_is_gone_is_set_aside_and_replayed_there_alone(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:

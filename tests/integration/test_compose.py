@@ -32,7 +32,7 @@ from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(420)]
+pytestmark = pytest.mark.broker
 SECONDS: Final = 120.0
 DATA: Final = b'{"degrees": 21.50}'
 TOPICS: Final = ("plant.telemetry", "events.Contoso.Sensors", "events.Contoso.Alarms", "dead-letters")
@@ -118,7 +118,7 @@ def send(brokers: Brokers, http: int) -> None:
     finally:
         connection.close()
     asyncio.run(send_nats(brokers.nats.uri))
-    answer = httpx.post(f"http://127.0.0.1:{http}/plants/7/alarms", json={"alarm": "hot"})
+    answer = httpx.post(f"http://127.0.0.1:{http}/plants/7/alarms", json={"alarm": "hot"}, timeout=SECONDS)
     assert answer.status_code == 202
 
 

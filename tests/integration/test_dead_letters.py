@@ -110,7 +110,6 @@ def xrouter(config: Path, *arguments: str) -> str:
 
 @pytest.mark.full
 @pytest.mark.broker
-@pytest.mark.timeout(600)
 def test_letters_are_the_same_from_every_sink(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
     topic, port = topic_factory("lines", partitions=2), free_ports(1)[0]
     create_topics(kafka.bootstrap, [f"{topic}.dead.lines", f"{topic}.dead.shop"])

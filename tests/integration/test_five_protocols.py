@@ -31,7 +31,7 @@ from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Taken, Webhook
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(420)]
+pytestmark = pytest.mark.broker
 USER, PASSWORD, TOKEN = "plant", "s3cret-Wort", "tok-4be1"
 
 

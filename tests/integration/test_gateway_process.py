@@ -17,7 +17,7 @@ from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
-SECONDS = 90.0
+SECONDS = 120.0
 CATALOG = {
     "endpoints": {
         "in": {
@@ -85,7 +85,7 @@ def test_two_gateways_and_a_router_share_a_topic(
     for process in gateways:
         process.start()
     router.start()
-    with httpx.Client() as client:
+    with httpx.Client(timeout=SECONDS) as client:
         for number in range(40):
             headers = [(b"x-litres", str(number).encode()), (b"x-odd", b"\xff")]
             answer = client.post(

@@ -209,7 +209,7 @@ def test_a_full_inbox_is_503_and_then_works_again(tmp_path: Path) -> None:
     gateway = HttpGateway(ROUTES, inbox, SETTINGS)
     gateway.start()
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port}", trust_env=False, timeout=SECONDS) as client:
             answers = [client.post("/events", content=b"x" * 500) for _ in range(6)]
             assert answers[0].status_code == 202 and answers[-1].status_code == 503
             assert answers[-1].headers["retry-after"] == "5"
@@ -333,13 +333,13 @@ def test_a_gateway_whose_loop_ended_is_opened_again_on_its_port(tmp_path: Path) 
             intake.take(Plan(catalog_load.load([str(source)]), settings))
             port = intake.http_port
             before = faults()["gateway"]
-            assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"1").status_code == 202
+            assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"1", timeout=SECONDS).status_code == 202
             server = intake._http._server  # type: ignore[union-attr]
             server._loop.call_soon_threadsafe(server._loop.stop)  # type: ignore[union-attr]
             wait_until(lambda: not server.alive, SECONDS, "the end of the server")  # type: ignore[union-attr]
             intake.check()
             assert intake.http_port == port
-            assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"2").status_code == 202
+            assert httpx.post(f"http://127.0.0.1:{port}/in", content=b"2", timeout=SECONDS).status_code == 202
             assert faults()["gateway"] == before + 1
         finally:
             intake.close()

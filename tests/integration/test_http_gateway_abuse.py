@@ -211,8 +211,10 @@ def test_connections_that_the_client_closed_are_closed(serve: Serve) -> None:
     gateway = serve(ServerLimits())
     own = f"127.0.0.1:{gateway.port}"
     for _ in range(50):
-        assert httpx.post(f"http://{own}/events", content=b"x", trust_env=False).status_code == 202
-    wait_until(lambda: not held_open(gateway.port), 5, lambda: f"{held_open(gateway.port)} connections to be closed")
+        assert httpx.post(f"http://{own}/events", content=b"x", trust_env=False, timeout=SECONDS).status_code == 202
+    wait_until(
+        lambda: not held_open(gateway.port), SECONDS, lambda: f"{held_open(gateway.port)} connections to be closed"
+    )
 
 
 def held_open(port: int) -> int:
@@ -304,7 +306,9 @@ def test_unfinished_bodies_make_room_for_others(serve: Serve, rows: Rows) -> Non
         for each in slow:
             each.sendall(POST + b"Content-Length: 900\r\n\r\n" + b"x" * 800)
         for _ in range(20):
-            answer = httpx.post(f"http://127.0.0.1:{gateway.port}/events", content=b"y" * 900, trust_env=False)
+            answer = httpx.post(
+                f"http://127.0.0.1:{gateway.port}/events", content=b"y" * 900, trust_env=False, timeout=SECONDS
+            )
             assert answer.status_code == 202
     assert {row.body for row in rows.rows} == {b"y" * 900}
 

@@ -182,6 +182,7 @@ def test_an_upgrade_is_a_problem_too(gateway: HttpGateway) -> None:
         f"http://127.0.0.1:{gateway.port}/events",
         headers={**upgrade, "Sec-WebSocket-Key": base64.b64encode(bytes(16)).decode()},
         trust_env=False,
+        timeout=SECONDS,
     )
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
 

@@ -23,7 +23,7 @@ from tests.support.router import RouterProcess
 from tests.support.tokens import TokenServer
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.broker
 SECONDS = 150.0
 USER, PASSWORD = "ann", "p=lain; 1'"
 CLIENT, SECRET = "router", "s/cret+2"

@@ -94,7 +94,6 @@ def of_key(ids: Iterable[str], key: str) -> list[int]:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
 def test_later_records_of_a_key_wait_and_are_replayed_in_order(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:

@@ -79,7 +79,6 @@ def largest_below(router: RouterProcess, size: int) -> bool:
     return bounds[size] == metrics["xrouter_batch_bytes_count"]
 
 
-@pytest.mark.timeout(600)
 def test_records_that_grow_make_batches_of_fewer(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:
@@ -105,7 +104,6 @@ def test_records_that_grow_make_batches_of_fewer(
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 def test_a_range_that_was_planned_too_large_is_read_in_parts_and_written_once(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:

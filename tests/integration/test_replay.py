@@ -9,8 +9,6 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from router.state.ledger import LetterLedger
 from tests.support import shop
 from tests.support.router import RouterProcess
@@ -31,7 +29,6 @@ def prepared(router: RouterProcess, hook: Webhook) -> None:
     shop.fill(router.folder / "state", rows)
 
 
-@pytest.mark.timeout(900)
 def test_five_percent_of_each_reason_are_accounted_for_and_replayed(router: RouterProcess) -> None:
     with Webhook(lambda request: Answer(422, body=b"not yet")) as hook:
         prepared(router, hook)

@@ -7,8 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
-
 from tests.support.mosquitto import Mosquitto
 from tests.support.mqtt_sender import Client
 from tests.support.router import RouterProcess
@@ -52,7 +50,6 @@ def rows(folder: Path, kind: str) -> list[dict[str, Any]]:
     return by_duckdb(folder / "typed" / f"Sparkplug.{kind}").rows
 
 
-@pytest.mark.timeout(300)
 def test_sessions_of_edge_nodes_become_typed_tables(router: RouterProcess, tmp_path: Path) -> None:
     with Mosquitto(tmp_path / "mosquitto") as broker:
         configure(router, broker.uri)

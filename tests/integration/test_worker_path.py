@@ -24,7 +24,7 @@ def test_workers_import_pyspark_as_the_driver_does(spark: SparkSession) -> None:
 
         yield pa.RecordBatch.from_pydict({"file": [pyspark.__file__], "path": [";".join(sys.path)]})
 
-    (row,) = spark.range(1).mapInArrow(where, "file string, path string").collect()
+    (row,) = spark.range(1).coalesce(1).mapInArrow(where, "file string, path string").collect()
     assert row.file == pyspark.__file__
     assert "pyspark.zip" not in row.path
 

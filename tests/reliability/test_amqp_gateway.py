@@ -138,7 +138,6 @@ def test_sigkill_of_the_gateway(broker: QpidBroker, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 def test_sigkill_of_the_gateway_at_full_size(broker: QpidBroker, tmp_path: Path) -> None:
     kill_the_gateway(broker, tmp_path / "inbox", 50_000, 5)
 
@@ -166,7 +165,6 @@ def test_sigkill_of_the_broker(broker: QpidBroker, tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 def test_sigkill_of_the_broker_at_full_size(broker: QpidBroker, tmp_path: Path) -> None:
     kill_the_broker(broker, tmp_path / "inbox", 50_000)
 

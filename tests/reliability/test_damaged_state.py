@@ -33,7 +33,6 @@ from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.timeout(900)
 LIMIT: Final = 120.0
 STARTS: Final = """
 import json, sys

@@ -25,7 +25,7 @@ from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.broker
 HONEST: Final = "honest-key"
 SECONDS: Final = 120.0
 GROWTH: Final = 300 * 2**20
@@ -170,7 +170,6 @@ def test_every_kind_of_abuse_once(attacked: Attacked) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("attacked", [False, True], indirect=True, ids=["plain", "tls"])
 def test_five_minutes_of_abuse(attacked: Attacked) -> None:
     honest = attack(attacked, 300)

@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
 LIMITS = InboxLimits(segment_bytes=200_000, min_free_bytes=0)
 APPENDERS = 8
 SECONDS = 120
-pytestmark = pytest.mark.timeout(900)
 
 
 def row(text: str) -> InboxRow:

@@ -94,7 +94,6 @@ def test_killed_at_some_points_of_a_batch_of_tables(
 
 
 @pytest.mark.full
-@pytest.mark.timeout(600)
 def test_killed_at_every_point_of_a_batch_of_tables(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:
@@ -185,6 +184,5 @@ def test_killed_at_some_points(kafka: Kafka, topic_factory: TopicFactory, router
 
 
 @pytest.mark.full
-@pytest.mark.timeout(900)
 def test_killed_at_every_point(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
     step_through(kafka, (topic_factory("in"), topic_factory("out")), router, POINTS)

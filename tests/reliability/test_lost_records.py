@@ -6,7 +6,6 @@ from collections import Counter
 from functools import partial
 from typing import Final
 
-import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -60,7 +59,6 @@ def expire(kafka: Kafka, topic: str, before: int) -> None:
         done.result(LIMIT)
 
 
-@pytest.mark.timeout(900)
 def test_records_lost_at_the_broker(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
     """By retention, and by topics that are made again with fewer records than were read of the old ones."""
     expiring, renewed = topic_factory("expiring"), topic_factory("renewed")

@@ -29,7 +29,6 @@ from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
-pytestmark = pytest.mark.timeout(900)
 READY = b"ready\n"
 sizes = pytest.mark.parametrize("count", [3000, pytest.param(50_000, marks=pytest.mark.full)])
 

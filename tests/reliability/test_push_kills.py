@@ -24,7 +24,7 @@ from tests.support.router import RouterProcess
 from tests.support.senders import HttpSender, is_strange
 from tests.support.waiting import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.broker
 ALL = tuple(KINDS)
 BROKERED = tuple(name for name in KINDS if name != "http")
 SMALL, FULL = 2_000, 50_000

@@ -7,8 +7,6 @@ import threading
 from functools import partial
 from typing import Any
 
-import pytest
-
 from tests.conftest import Kafka, TopicFactory
 from tests.reliability.test_kafka_crash import router_said, settings
 from tests.support import load
@@ -78,7 +76,6 @@ def changed(router: RouterProcess, before: str) -> bool:
     return epoch(router) not in ("", before)
 
 
-@pytest.mark.timeout(600)
 def test_five_changes_under_load_one_of_them_invalid(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:

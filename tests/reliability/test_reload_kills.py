@@ -334,7 +334,6 @@ def step_through(kafka: Kafka, router: RouterProcess, points: Sequence[tuple[str
     chain.end(len(points))
 
 
-@pytest.mark.timeout(600)
 def test_killed_at_some_points_of_a_reload(kafka: Kafka, router: RouterProcess) -> None:
     step_through(kafka, router, FEW)
 

@@ -14,7 +14,7 @@ from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 from tests.support.web import Reply, Request, Route, serving
 
-SECONDS = 60.0
+SECONDS = 120.0
 METRES = {"type": "object", "required": ["metres"]}
 FEET = {"type": "object", "required": ["feet"]}
 
@@ -81,7 +81,7 @@ def test_a_router_waits_for_schemas_before_it_starts_and_before_it_changes(
     out, source = tmp_path / "out", tmp_path / "catalog.json"
 
     def send(expected: list[str], **length: int) -> None:
-        assert httpx.post(url, json=length).status_code == 202
+        assert httpx.post(url, json=length, timeout=SECONDS).status_code == 202
         wait_until(lambda: routed(out) == expected, SECONDS, lambda: f"{expected}; {routed(out)}; {router.log[-2000:]}")
 
     with serving() as web:

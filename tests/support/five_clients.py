@@ -52,7 +52,9 @@ def send_http(world: World) -> None:
         ({"content-type": "application/cloudevents+json"}, structured("http")),
         ({"row": "7", "content-type": "application/json"}, DATA),
     ):
-        answer = httpx.post(url, headers={**headers, **known}, content=body, verify=trust, trust_env=False)
+        answer = httpx.post(
+            url, headers={**headers, **known}, content=body, verify=trust, trust_env=False, timeout=SECONDS
+        )
         assert answer.status_code == 202, answer.text
 
 

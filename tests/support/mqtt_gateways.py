@@ -19,7 +19,7 @@ from catalog.record import Record
 from tests.support.counts import Counts
 from tests.support.waiting import wait_until
 
-LIMIT_SECONDS: Final = 60.0
+LIMIT_SECONDS: Final = 120.0
 CLIENT_ID: Final = "xrouter-tests"
 
 

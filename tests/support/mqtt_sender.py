@@ -13,7 +13,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-LIMIT_SECONDS: Final = 60.0
+LIMIT_SECONDS: Final = 120.0
 
 
 class Client:

@@ -13,7 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from tests.support.waiting import wait_until
 
-SECONDS: Final = 60.0
+SECONDS: Final = 120.0
 INT32, INT64, DOUBLE, BOOLEAN, STRING = 3, 4, 10, 11, 12
 """Data types of metrics (Sparkplug 3.0 section 6.4.16)."""
 Value = int | float | bool | str

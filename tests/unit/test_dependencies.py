@@ -85,7 +85,8 @@ def test_every_dependency_is_imported() -> None:
         for file in (ROOT / folder).rglob("*.py")
         for found in re.findall(r"(?m)^\s*(?:from|import) (\w+)", file.read_text("utf-8"))
     }
-    imported = {canonicalize_name(name) for root in roots for name in packages_distributions().get(root, ())}
+    packages = packages_distributions()
+    imported = {canonicalize_name(name) for root in roots for name in packages.get(root, ())}
     assert {each.name for each in NEEDED} - imported == set(NOT_IMPORTED)
 
 

@@ -142,6 +142,7 @@ def test_no_pattern_backtracks_far(path: Path) -> None:
             assert not nested(parser.parse(pattern)), f"{name_of(path)}:{call.lineno}: {pattern!r}"
 
 
+@pytest.mark.slow
 def test_no_pattern_is_built_but_for_a_reason() -> None:
     built = {
         name_of(path): call.lineno

@@ -29,6 +29,7 @@ def exactly(row: dict[str, Any]) -> Facts:
     return raw.build()
 
 
+@pytest.mark.slow
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(rows(), min_size=1, max_size=12))
 def test_columns_say_what_the_codec_says(made: list[tuple[Any, ...]]) -> None:
@@ -48,6 +49,7 @@ def test_columns_say_what_the_codec_says(made: list[tuple[Any, ...]]) -> None:
             assert ([] if text is None else [text]) == facts.values(0, key), key
 
 
+@pytest.mark.slow
 @given(st.lists(rows(), min_size=1, max_size=12))
 def test_slices_of_a_batch_are_read_alike(made: list[tuple[Any, ...]]) -> None:
     reader, batch = KafkaReader(KEYS, sniffs=True), batch_of(made)

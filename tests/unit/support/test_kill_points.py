@@ -31,6 +31,7 @@ def test_points_of_the_tests_are_met(name: str) -> None:
     Point.of(name)
 
 
+@pytest.mark.slow
 def test_the_points_of_the_tests_are_seen() -> None:
     assert {"router.state.state:State.pin", "os:replace~offsets.json"} <= set(named_in_tests())
 

@@ -99,6 +99,7 @@ def test_a_costly_body_gets_the_answer_of_an_ordinary_one() -> None:
     assert checked.fault(json.dumps([4, *many]).encode(), None) == first
 
 
+@pytest.mark.slow
 def test_a_helper_that_was_killed_is_started_again() -> None:
     checked = BoundedValidation(SchemaSource("JsonSchema", "", twofold("anyOf")), NOTHING)
     before = checked.fault(nested(11), None)

@@ -173,6 +173,7 @@ def test_what_no_value_can_be_made_for_is_said(document: Any) -> None:
         next(payloads_of("JsonSchema", document))
 
 
+@pytest.mark.slow
 @hypothesis.given(schema=ANY_SCHEMA, seed=st.integers(0, 99))
 @hypothesis.example(schema=("JsonSchema", {"allOf": [{"allOf": [{"$ref": "#"}] * 3}] * 3}), seed=1)
 @hypothesis.example(schema=("JsonSchema", {"type": "array", "minItems": 10**12}), seed=1)

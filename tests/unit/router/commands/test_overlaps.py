@@ -169,6 +169,7 @@ def test_witnesses_of_generated_catalogs_hold_by_the_plain_matcher() -> None:
     assert held > 0.9 * made > 0
 
 
+@pytest.mark.slow
 def test_ten_thousand_definitions_give_no_flood() -> None:
     crowded = {f"m{n}": options("MQTT/5.0", topic_name=f"{{a}}{n}/{{b}}") for n in range(10_000)}
     for document in (large_catalog(10_000), {"messagegroups": {"g": {"messages": crowded}}}):

@@ -100,6 +100,7 @@ def left(judge: Judge, batch: pa.RecordBatch) -> set[int]:
     return {int(facts.sources[place]) for place in facts.readings}
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.sampled_from(JUDGES), st.lists(rows(), min_size=1, max_size=12))
 def test_any_rows_have_the_outcomes_of_the_exact_codec(judge: Judge, given: list[dict[str, Any]]) -> None:

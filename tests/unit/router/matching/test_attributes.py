@@ -214,6 +214,7 @@ def test_what_no_string_may_hold(text: str) -> None:
     assert bool(value_fault("ext", (), text)) is (category(text) == "Cc" or nonchar)
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | URIS | TIMES | st.text(max_size=3), max_size=8), st.sampled_from(CHECKED))
 def test_of_types_agrees_with_one_by_one(texts: list[str | None], kind: str) -> None:
     expected = [None if text is None else is_valid(kind, text, bits32=True) for text in texts]

@@ -189,6 +189,7 @@ def rows_of(*arrays: pa.Array) -> list[tuple[Any, ...]]:
     return list(zip(*(array.to_pylist() for array in arrays), strict=True))
 
 
+@pytest.mark.slow
 @given(batches())
 def test_columns_are_what_each_row_is(batch: tuple[Source, pa.StructArray, pa.ListArray, pa.Int32Array]) -> None:
     kind, raw, attributes, place = batch
