@@ -22,7 +22,7 @@ PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables lock connectors pins weights clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-latency lock connectors pins weights clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ bench-gateways: install ## messages acknowledged by gateway and inbox, beside th
 
 bench-tables: install ## fifty typed tables under a trigger of 500 ms, fed with 5,000 records a second
 	$(BIN)/python -m tests.benchmarks.tables
+
+bench-latency: install ## time of records from broker to broker at 1,000 and 5,000 a second, beside Spark's own
+	$(BIN)/python -m tests.benchmarks.latency
 
 bench-catalog: install ## catalogs of 10 to 10,000 definitions, from file to plan
 	$(BIN)/python -m tests.benchmarks.catalog_load

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +26,8 @@ class Message:
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int
+    """Milliseconds, by the sender's clock or the broker's, as the topic has it."""
 
     def header(self, name: str) -> str | None:
         """Return the first header of that name as text."""
@@ -60,10 +62,12 @@ def produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, by
     return count
 
 
-def create_topics(bootstrap: str, topics: Iterable[str], partitions: int = 1) -> None:
-    """Create topics and wait until the broker has them."""
+def create_topics(
+    bootstrap: str, topics: Iterable[str], partitions: int = 1, options: Mapping[str, str] | None = None
+) -> None:
+    """Create topics, with options by their own names, and wait until the broker has them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    made = admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
+    made = admin.create_topics([NewTopic(topic, partitions, 1, config=dict(options or {})) for topic in topics])
     for future in made.values():
         future.result(READ_SECONDS)
 
@@ -109,4 +113,6 @@ def _read(bootstrap: str, topic: str) -> Iterator[Message]:
 
 def _message(topic: str, found: Any) -> Message:
     headers = tuple((str(name), value) for name, value in (found.headers() or ()))
-    return Message(topic, int(found.partition()), int(found.offset()), found.key(), found.value(), headers)
+    return Message(
+        topic, int(found.partition()), int(found.offset()), found.key(), found.value(), headers, found.timestamp()[1]
+    )
