@@ -72,7 +72,7 @@ def _check(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> None:
     for at in np.flatnonzero(~odd).tolist():
         try:
             _CHECK.decode(view[places[at] : places[at + 1]])
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             odd[at] = True
 
 

@@ -138,6 +138,7 @@ ODD = {
     "a name twice within": b'{"data":{"b":[{"a":1,"a":2}]}}',
     "a name with an escape": b'{"\\u0061":1}',
     "deep": b'{"data":' + b"[" * 70 + b"]" * 70 + b"}",
+    "deeper than the validator goes": b'{"data":' + b"[" * 100_000,
     "a list": b"[{}]",
     "nothing": b"",
     "no JSON": b"{]",
