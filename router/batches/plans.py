@@ -59,7 +59,7 @@ class LoadedPlan:
             rows_of = partial(unified, decided, kind, batch.query, arrived=arrived)
             bare = source if part.bare else None
             return SparkOutcomes(rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge)
-        texts = rows.sparkSession.sparkContext.accumulator([], Tallies())
+        texts = rows.sparkSession.sparkContext.accumulator({}, Tallies())
         counted = partial(_counts, texts)
         outgoing = self._outgoing(source, batch, texts) if at_once else None
 
@@ -81,7 +81,7 @@ class LoadedPlan:
         staging = StagingPass(SinkRows.of(batch, self.plan), shares)
         return shares, staging.of_source(source, self.judge)
 
-    def _outgoing(self, rows: DataFrame, batch: Batch, texts: Accumulator[list[str]]) -> DataFrame:
+    def _outgoing(self, rows: DataFrame, batch: Batch, texts: Accumulator[dict[str, str]]) -> DataFrame:
         if batch.kind not in self.once:
             one_pass = OnePass.of(self.plan, batch.kind)
             self.once[batch.kind] = one_pass, OutgoingColumns.of(one_pass, self.plan.judge)
@@ -90,9 +90,9 @@ class LoadedPlan:
         return columns.of_rows(rows, self.judge, texts, attempt)
 
 
-def _counts(texts: Accumulator[list[str]]) -> Tally:
+def _counts(texts: Accumulator[dict[str, str]]) -> Tally:
     """Return the counts of an attempt."""
-    return collect(texts.value)
+    return collect(texts.value.values())
 
 
 def load(spark: SparkSession, plan: Plan, counted: Counted) -> LoadedPlan:

@@ -6,12 +6,13 @@ Without Spark, :func:`judge_letters` says what would become of dead letters now.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from bindings.kafka.codec import INTEGERS
@@ -149,17 +150,41 @@ JUDGING: Final[Mapping[Kind, Callable[[Judge, pa.RecordBatch], Decided]]] = {
 """What judges the rows of each kind of source."""
 
 
-class Tallies(AccumulatorParam[list[str]]):
-    """An accumulator of the tallies of Arrow batches."""
+class Tallies(AccumulatorParam[dict[str, str]]):
+    """An accumulator of the tallies of Arrow batches, by their places: one that is judged again counts once.
 
-    def zero(self, value: list[str]) -> list[str]:
-        """Return an empty list."""
-        return []
+    Spark judges rows again when an executor is lost that kept them, or had written what another stage takes.
+    """
 
-    def addInPlace(self, value1: list[str], value2: list[str]) -> list[str]:
-        """Append the second list to the first."""
-        value1.extend(value2)
+    def zero(self, value: dict[str, str]) -> dict[str, str]:
+        """Return no tallies."""
+        return {}
+
+    def addInPlace(self, value1: dict[str, str], value2: dict[str, str]) -> dict[str, str]:
+        """Add the second tallies to the first."""
+        value1.update(value2)
         return value1
+
+
+@dataclass(slots=True)
+class _Task:
+    """The task that this worker is at, and how many Arrow batches of it were judged."""
+
+    attempt: int = -1
+    batches: int = 0
+
+
+_task: Final = _Task()
+
+
+def _place() -> str:
+    """Return the place of an Arrow batch among those of its job: the same whenever it is judged."""
+    context = TaskContext.get()
+    attempt, partition = (context.taskAttemptId(), context.partitionId()) if context else (0, 0)
+    if attempt != _task.attempt:
+        _task.attempt, _task.batches = attempt, 0
+    _task.batches += 1
+    return f"{partition}.{_task.batches}"
 
 
 def outcome_lists(kind: Kind, judge: Judge, rows: pa.RecordBatch) -> Judged:
@@ -172,7 +197,7 @@ def judging_column(
     judge: Broadcast[Judge],
     decide: Callable[[Judge, pa.RecordBatch], Judged],
     type_: pa.DataType,
-    tallies: Accumulator[list[str]],
+    tallies: Accumulator[dict[str, str]],
 ) -> Column:
     """Return the column of what *decide* makes of Arrow batches of these columns, in the workers of Spark.
 
@@ -186,9 +211,10 @@ def judging_column(
     def judged(*arrays: pa.Array) -> pa.Array:
         plan = load(judge)
         rows = pa.RecordBatch.from_arrays(list(arrays), names=names)
+        place = _place()
         outcomes, counts = judging(plan, rows.num_rows, lambda: decide(plan, rows))
         if counts is not None:
-            tallies.add([counts])
+            tallies.add({place: counts})
         return outcomes
 
     # Annotations that are texts, as everywhere here, are no hints to Spark.

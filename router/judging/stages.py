@@ -58,7 +58,7 @@ def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
     )
 
 
-def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], tallies: Accumulator[list[str]]) -> DataFrame:
+def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], tallies: Accumulator[dict[str, str]]) -> DataFrame:
     """Return one row per outcome: what the source gave, and ``m``; counts go to *tallies* when it is evaluated."""
     from pyspark.sql import functions as F
 

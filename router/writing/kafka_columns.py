@@ -104,7 +104,7 @@ class OutgoingColumns:
         return cls(judged_columns(attempt.kind, judge), kept, named)
 
     def of_rows(
-        self, rows: DataFrame, judge: Broadcast[Judge], tallies: Accumulator[list[str]], attempt: OnePass
+        self, rows: DataFrame, judge: Broadcast[Judge], tallies: Accumulator[dict[str, str]], attempt: OnePass
     ) -> DataFrame:
         """Return the records: topic, key, value and headers. *rows* are judged on the way, where they are.
 

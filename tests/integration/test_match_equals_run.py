@@ -210,9 +210,9 @@ def judged_rows(
     rows: Sequence[tuple[Any, ...]],
     schema: Any,
     kind: Kind,
-) -> tuple[DataFrame, Accumulator[list[str]]]:
+) -> tuple[DataFrame, Accumulator[dict[str, str]]]:
     frame = spark.createDataFrame(list(rows), schema)
-    tallies = spark.sparkContext.accumulator([], Tallies())
+    tallies = spark.sparkContext.accumulator({}, Tallies())
     return unified(judged(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q"), tallies
 
 
@@ -288,7 +288,7 @@ def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_pa
     context = spark.sparkContext
     one_pass = OnePass.of(plan, "kafka", "q", "2026-01-02T03:04:05Z")
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
-    judge, tallies = context.broadcast(plan.judge), context.accumulator([], Tallies())
+    judge, tallies = context.broadcast(plan.judge), context.accumulator({}, Tallies())
     written = OutgoingColumns.of(one_pass, plan.judge).of_rows(frame, judge, tallies, one_pass)
     physical = written._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"\w*(?:EvalPython|InArrow|InPandas)\b", physical)) == 1, physical

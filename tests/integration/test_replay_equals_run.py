@@ -163,7 +163,7 @@ def write(plan: Plan, rows: DataFrame, kind: Kind, query: str) -> dict[str, list
     """Judge rows and write them as ``run`` does; returns what went to Kafka."""
     context = rows.sparkSession.sparkContext
     judge = context.broadcast(plan.judge)
-    decided = unified(judged(rows, kind, judge, context.accumulator([], Tallies())), kind, query, arrived=True)
+    decided = unified(judged(rows, kind, judge, context.accumulator({}, Tallies())), kind, query, arrived=True)
     batch = Batch(kind, query, f"g-{query}", 0, "2026-01-02T03:04:06.000000Z")
     outcomes = KeptOutcomes(decided, batch, plan, judge=judge)
     writer = BatchWriter(plan, lambda sink, result: None)

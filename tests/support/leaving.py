@@ -98,7 +98,7 @@ def leave(
     kafka = protocol == "KAFKA"
     rows = [_kafka_row(*each) if kafka else _inbox_row(*each) for each in enumerate(records)]
     frame = spark.createDataFrame(rows, _KAFKA_ROW if kafka else SPARK_SCHEMA).coalesce(1)
-    tallies = spark.sparkContext.accumulator([], Tallies())
+    tallies = spark.sparkContext.accumulator({}, Tallies())
     kind: Kind = "kafka" if kafka else "inbox"
     rows_out = unified(judged(frame, kind, spark.sparkContext.broadcast(plan.judge), tallies), kind, "q")
     batch = Batch(kind, "q", "g", 0, RECEIVED)

@@ -193,7 +193,7 @@ def _ran(frame: DataFrame, kind: Kind, judge: Judge, keys: Mapping[tuple[Any, ..
     from pyspark.sql import functions as F
 
     context = frame.sparkSession.sparkContext
-    tallies = context.accumulator([], Tallies())
+    tallies = context.accumulator({}, Tallies())
     outcomes = unified(judged(frame, kind, context.broadcast(judge), tallies), kind, "q")
     places = ("topic", "partition", "offset") if kind == "kafka" else ("position",)
     event = F.when(F.col("m.route") >= 0, event_column(kind)).alias("event")
