@@ -66,6 +66,7 @@ class DeltaSink(ArrowSink):
         self._table: DeltaTable | None = None
         self.known = b""
         """Columns for workers to stage, serialized by Arrow, once their files had others of the same names."""
+        self._last: tuple[tuple[Commit, tuple[StagedFile, ...]], ...] = ()
         # Queries share the sink: the version made durable must be that of the very write.
         self._lock = threading.Lock()
 
@@ -177,7 +178,14 @@ class DeltaSink(ArrowSink):
             [*actions], "append", table.schema(), self._partition_by, commit_properties=properties
         )
         table.update_incremental()
-        sweep(self._uri.removeprefix("file://"), commit, staged.files)
+        self._sweep(commit, staged.files)
+
+    def _sweep(self, commit: Commit, files: tuple[StagedFile, ...]) -> None:
+        """Remove what tries of tasks left of this commit, and of the last: one that Spark gave up may end later."""
+        folder = self._uri.removeprefix("file://")
+        for each, kept in (*self._last, (commit, files)):
+            sweep(folder, each, kept)
+        self._last = ((commit, files),)
 
     def _write(self, rows: pa.Table, table: DeltaTable, properties: CommitProperties) -> None:
         if not self._grows:

@@ -90,6 +90,16 @@ def test_a_task_that_ran_twice_doubles_nothing_and_its_other_files_are_swept(tmp
     ]
 
 
+def test_what_a_try_wrote_after_the_commit_is_swept_with_the_next(tmp_path: Path) -> None:
+    sink = DeltaSink("lake", str(tmp_path), WIDE)
+    for version in range(3):
+        commit = Commit("g-lake", version)
+        assert sink.take(staged(sink, commit, rows(str(version))), commit).rows == 1
+        late = staged(sink, commit, rows("late"))
+        assert len(list(tmp_path.glob("*.parquet"))) == version + 1 + len(late.files)
+    assert ids(tmp_path) == ["0", "1", "2"]
+
+
 def test_two_routers_that_take_the_same_batch_leave_it_there_once(tmp_path: Path) -> None:
     first, second = (DeltaSink("lake", str(tmp_path), WIDE) for _ in range(2))
     for sink in (first, second):
