@@ -26,6 +26,11 @@ _LAST_LINE: Final = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
 _SQL_STATE: Final = re.compile(r"\s+SQLSTATE: \w+\s*\Z")
 _CRASHED: Final = "Python worker exited unexpectedly"
 _IDLE: Final = "Python worker process terminated due to idle timeout"
+_EXECUTOR: Final = re.compile(
+    r"Job aborted due to stage failure: Task \d+ in stage [\d.]+ failed \d+ times, most recent failure: "
+    r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \([^()\s]+ executor \S+\): ExecutorLostFailure "
+)
+"""Nothing of a record is in what goes before: Spark's own numbers, and an address of the cluster."""
 CANCELLED: Final = "was longer than batch_limit"
 """In the reason with which a job is cancelled that took too long (:mod:`router.watching.batches`)."""
 _WORLD_JAVA: Final = (
@@ -89,6 +94,8 @@ def fault_of(error: BaseException) -> Fault | None:
             return _of_worker(message)
         if message.startswith(_CRASHED):
             return _made("worker", "", "a Python worker died, of a signal or for want of memory")
+        if _EXECUTOR.match(message):
+            return _made("worker", "", "executors died, one after the other, of a task")
         if message.startswith(_IDLE):
             return _made("time", "", "a Python worker made no progress within worker_timeout")
         if CANCELLED in message:

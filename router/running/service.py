@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bindings.private import open_to
 from catalog.model import Catalog
@@ -36,6 +36,7 @@ from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
 from router.sources.clusters import check_reachable
 from router.sources.sources import missing_sources
+from router.spark.executors import require_context
 from router.spark.jvm_life import jvm_alive, require_jvm
 from router.spark.session import spark_session
 from router.spark.signals import signals
@@ -45,6 +46,9 @@ from router.state.trust import Pins, admit, clients_of
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
 from router.watching.status import Status
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TICK: Final = 0.2
 HOLD_SECONDS: Final = 5.0
@@ -205,18 +209,21 @@ class Service:
             if ready is not None:
                 ready(RunInfo(self._port, intake.http_port, self._stop.set))
             try:
-                self._supervise(plans, queries, intake, once=once)
+                self._supervise(spark, plans, queries, intake, once=once)
             finally:
                 self._drain(queries, intake)
         _log.info("stopped")
         return self._in_order
 
-    def _supervise(self, plans: PlanHolder, queries: Queries, intake: Intake, *, once: bool) -> None:
+    def _supervise(
+        self, spark: SparkSession, plans: PlanHolder, queries: Queries, intake: Intake, *, once: bool
+    ) -> None:
         changes = Changes(plans, queries, intake, self._announce, self._hold)
         reloads = BackgroundReloads(Reloader(self._settings, self._first, self._metrics, self._status))
         while not self._stop.wait(TICK):
             self._status.beat()
             require_jvm()
+            require_context(spark)
             queries.check()
             if once and queries.finished:
                 return

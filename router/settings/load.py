@@ -19,6 +19,7 @@ from pydantic_core import ErrorDetails
 from router.errors import ConfigError
 from router.settings.checks import faults
 from router.settings.environment import overlay
+from router.settings.executors import executor_faults
 from router.settings.model import Settings
 from router.settings.plaintext import plaintext_faults
 from router.settings.references import resolve
@@ -57,9 +58,9 @@ def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) ->
     variables = os.environ if environ is None else environ
     settings = settings_from_dict(overlay(read_file(file), variables), variables, file.resolve().parent, file=str(file))
     # Here and not with the other faults: a plan of an unfinished batch is finished as it was begun.
-    exposed = list(plaintext_faults(settings))
-    if exposed:
-        raise _failure(str(file), exposed)
+    unwise = [*plaintext_faults(settings), *executor_faults(settings)]
+    if unwise:
+        raise _failure(str(file), unwise)
     return settings
 
 

@@ -24,6 +24,7 @@ from router.settings.memory import MemorySettings
 from router.settings.routes import RouteSettings
 from router.settings.section import Section
 from router.settings.sinks.kinds import Sink
+from router.settings.spark import SparkSettings as SparkSettings
 from router.settings.values import Duration, Options, Size, Text, Texts
 
 
@@ -119,13 +120,6 @@ class LogSettings(Section):
 
     level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least severity that is written.")
     format: Literal["text", "json"] = Field("text", description="Lines for people or for machines.")
-
-
-class SparkSettings(Section):
-    """The Spark session."""
-
-    master: str = Field("local[*]", description="Spark master.", min_length=1)
-    conf: Options = Field({}, description="More Spark configuration, by its own names.")
 
 
 class Settings(BaseSettings):

@@ -29,6 +29,8 @@ _FILE_PLACES: Final = (
     "sources.*.token_ca",
     "sinks.*.token_ca",
     "inbox.kafka.token_ca",
+    "spark.shared_folders",
+    "spark.shared_folders.*",
 )
 _SECRET_PLACES: Final = ("http.auth.bearer.*", "http.auth.basic.*", "http.auth.api_keys.*")
 _SECRET_NAMES: Final = ("bearer", "api_key", "token")

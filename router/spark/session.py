@@ -8,21 +8,25 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bindings.inbox.stream import InboxDataSource
-from router.errors import StateError
+from router.errors import ConfigError, StateError
 from router.judging.worker_memory import ENVIRONMENT as WORKER_ENVIRONMENT
 from router.logs import jvm_log_conf
 from router.machine.memory import HEAP_OPTION, MIB, divided
-from router.settings import Settings, revealed
+from router.settings import Settings, SparkSettings, revealed
+from router.settings.executors import inbox_faults
+from router.settings.spark import LOOPBACK
 from router.sources.sources import Source
 from router.spark.connectors import kafka_jars
+from router.spark.executors import examine_executors, master_named
 from router.spark.jvm import end_jvm, launch_jvm
 from router.spark.jvm_life import OPTIONS, jvm_alive, jvm_death_named, part_quietly
+from router.spark.shipping import ship_code
 from router.spark.worker_path import import_as_driver
 
 if TYPE_CHECKING:
@@ -38,8 +42,6 @@ _FIXED: Final = {
     "spark.executorEnv.PYTHONSAFEPATH": "1",
     # Hadoop sets modes itself, past the umask of the process.
     "spark.hadoop.fs.permissions.umask-mode": "077",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     # How far a write is, is known at this grain (:mod:`router.watching.batches`).
     "spark.executor.heartbeatInterval": "3s",
@@ -73,7 +75,12 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     The JVM locks ``state/lock.jvm`` for as long as it lives: a killed router's JVM outlives it by moments, and must
     not write beside the next one.
 
+    With a master that is not local, executors get the router's code, and are there and have what it needs when the
+    session is yielded.
+
     Raises:
+        BrokerUnreachable: there is no executor.
+        ConfigError: executors lack something, or cannot reach something.
         ConnectorError: the Kafka connector is not there and cannot be fetched.
         JvmError: the JVM does not start; also in place of whatever its death brings about within the block.
         StateError: the JVM of a router that ended still holds the state folder.
@@ -84,24 +91,28 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
         or any(sink.needs_connector for sink in settings.sinks.values())
     )
     jars = kafka_jars() if needs_kafka else []
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    cluster = not settings.spark.is_local
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = (cluster and settings.spark.python) or sys.executable
     from pyspark.sql import SparkSession
 
+    if cluster and any(source.pushed for source in sources):
+        _require(inbox_faults(settings))
     shares = {"spark.sql.warehouse.dir": str(state / "warehouse"), **memory_conf(settings), **_patience(settings)}
-    chosen = {**_FIXED, **shares, **revealed(settings.spark.conf)}
-    chosen["spark.driver.extraJavaOptions"] = (
-        f"{_JIT} {OPTIONS} {chosen.get('spark.driver.extraJavaOptions', '')}".strip()
-    )
-    chosen |= jvm_log_conf(chosen) | _ENFORCED
+    chosen = {**_FIXED, **shares, **_addresses(settings.spark), **revealed(settings.spark.conf)}
+    for place, options in (("driver", f"{_JIT} {OPTIONS}"), ("executor", _JIT)):
+        name = f"spark.{place}.extraJavaOptions"
+        chosen[name] = f"{options} {chosen.get(name, '')}".strip()
+    chosen |= jvm_log_conf(chosen) | _ENFORCED | {"spark.master": settings.spark.master}
     if jars:
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
-    builder = SparkSession.builder.master(settings.spark.master)
+    builder = SparkSession.builder
     for name, value in chosen.items():
         builder = builder.config(name, value)
     spark: SparkSession | None = None
     try:
         with jvm_death_named(divided(settings).heap_remedy):
-            with _own_interrupt():
+            with _own_interrupt(), master_named(settings.spark):
                 launch_jvm(chosen, state)
                 spark = builder.getOrCreate()
             part_quietly(spark.sparkContext)
@@ -109,6 +120,9 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
             spark.sparkContext.setLogLevel("ERROR")
             spark.dataSource.register(InboxDataSource)
             _lock(spark, state / "lock.jvm")
+            if cluster:
+                ship_code(spark, state)
+                examine_executors(spark, settings.spark)
             yield spark
     finally:
         if spark is not None and jvm_alive():
@@ -130,6 +144,22 @@ def memory_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.execution.arrow.maxBytesPerBatch": str(min(ARROW_BYTES, division.batch)),
         **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
     }
+
+
+def _addresses(spark: SparkSettings) -> dict[str, str]:
+    """Return the configuration of how executors reach the router."""
+    host = spark.host or LOOPBACK
+    addresses = {"spark.driver.host": host, "spark.driver.bindAddress": spark.driver_bind or host}
+    if spark.is_local:
+        return {name: LOOPBACK for name in addresses}
+    ports = {"spark.driver.port": spark.driver_port, "spark.driver.blockManager.port": spark.block_port}
+    return addresses | {name: str(port) for name, port in ports.items() if port}
+
+
+def _require(faults: Iterable[tuple[str, str]]) -> None:
+    problems = [f"{key}: {fault}" for key, fault in faults]
+    if problems:
+        raise ConfigError(problems[0], key=problems[0].partition(":")[0], problems=tuple(problems))
 
 
 def _patience(settings: Settings) -> dict[str, str]:

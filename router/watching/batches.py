@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from router.faults import CANCELLED
 from router.logs import get_logger
+from router.settings.spark import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,8 @@ LOOK_SECONDS: Final = 1.0
 _ASKS_SECONDS: Final = 3.0
 """How long a write by Spark goes on before Spark is asked how far it is."""
 _GROUP: Final = "spark.jobGroup.id"
+_CLUSTER: Final = "spark"
+"""What holds a batch, in the metrics, when no sink does."""
 _current: ContextVar[Watch | None] = ContextVar("watch", default=None)
 _log = get_logger()
 
@@ -81,12 +84,13 @@ class Watch:
         self._write: _Write | None = None
         self._number = 0
         self._jobs: _Jobs | None = None
+        self._stranded = False
 
     @contextmanager
     def attempt(self, spark: SparkSession, number: int, limit: float) -> Iterator[None]:
         """Watch what the block does for a batch; *limit* is in seconds, 0 is none."""
         over = threading.Event()
-        self._number, self._write, self._jobs = number, None, _Jobs(spark)
+        self._number, self._write, self._jobs, self._stranded = number, None, _Jobs(spark), False
         thread = threading.Thread(target=self._look, args=(over, limit), name=f"watch-{self._query}", daemon=True)
         token = _current.set(self)
         thread.start()
@@ -125,14 +129,32 @@ class Watch:
         self._status.query(self._query, "running", batch=self._number)
 
     def _look(self, over: threading.Event, limit: float) -> None:
-        began = time.monotonic()
+        began = looked = time.monotonic()
         overdue = False
         while not over.wait(LOOK_SECONDS):
             now = time.monotonic()
+            if self._look_for_executors():
+                # Nobody works at the batch: a limit on its own time would condemn its records.
+                began, looked = began + now - looked, now
+                continue
+            looked = now
             if limit and not overdue and now - began > limit:
                 overdue = True
                 self._overdue(limit)
             self._look_at_write(now)
+
+    def _look_for_executors(self) -> bool:
+        """Report, and return, whether a cluster has nobody who works for us; its master looks for others."""
+        stranded = self._jobs is not None and self._jobs.stranded()
+        before, self._stranded = self._stranded, stranded
+        if stranded and not before:
+            reason = "the cluster has no executor for the router"
+            self._status.query(self._query, "held", batch=self._number, reason=reason)
+            self._metrics.held(self._query, _CLUSTER)
+            _log.error("batch waits", query=self._query, batch=self._number, reason=reason)
+        elif before and not stranded:
+            self._released()
+        return stranded
 
     def _look_at_write(self, now: float) -> None:
         with self._lock:
@@ -169,6 +191,14 @@ class _Jobs:
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
         self._group = self._context.getLocalProperty(_GROUP)
+        self._cluster = not is_local(self._context.master or "")
+
+    def stranded(self) -> bool:
+        """Tell whether there is no executor now; never for a local master."""
+        with suppress(Exception):  # The context may be stopping.
+            # The router's own part in keeping blocks counts as one.
+            return self._cluster and self._context._jsc.sc().getExecutorMemoryStatus().size() <= 1
+        return False
 
     def far(self) -> Any:
         """Return what differs when the jobs that run have come further; None when Spark cannot say."""

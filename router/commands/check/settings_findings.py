@@ -13,6 +13,7 @@ from router.errors import ConfigError, SinkError, StateError
 from router.intake.intake import SHADOW_REMEDY, http_routes, shadow_text
 from router.judging.plan import Plan
 from router.settings import load_settings
+from router.settings.executors import executor_cautions, inbox_faults
 from router.settings.security import cautions, retention_cautions
 from router.sinks import check_endpoints
 from router.sources.sources import missing_sources, sources_of
@@ -31,6 +32,8 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
         return
     for key, caution in cautions(settings):
         yield Finding(str(config), "/" + key.replace(".", "/"), "warning", "plain-text-credentials", f"{key} {caution}")
+    for key, caution in executor_cautions(settings):
+        yield Finding(str(config), "/" + key.replace(".", "/"), "warning", "open-cluster", f"{key} {caution}")
     for key, caution in retention_cautions(settings):
         yield Finding(str(config), "/" + key.replace(".", "/"), "warning", "kept-by-broker", caution)
     for xid in missing_sources(catalog, settings):
@@ -43,6 +46,9 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding(str(config), f"/{error.key}", "error", "source", error.message, error.hint)
         return
+    if any(source.pushed for source in sources):
+        for key, fault in inbox_faults(settings):
+            yield Finding(str(config), "/" + key.replace(".", "/"), "error", "settings", fault)
     try:
         check_endpoints(settings, catalog)
     except SinkError as error:

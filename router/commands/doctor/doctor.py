@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from catalog.model import Catalog
 from router.errors import ConfigError, StateError
 from router.machine.descriptors import ENOUGH, descriptor_limit
 from router.settings import Settings, load_settings
+from router.settings.executors import executor_cautions, inbox_faults
 from router.sources.clusters import source_client
 from router.sources.sources import missing_sources, sources_of
 from router.spark.connectors import KAFKA
@@ -29,6 +31,7 @@ State = Literal["ok", "warn", "fail"]
 JAVA_VERSIONS: Final = (17, 21)
 SPARK_VERSION: Final = "4.2."
 JAVA_SECONDS: Final = 20
+MASTER_SECONDS: Final = 5.0
 _JAVA_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -45,8 +48,8 @@ class Diagnosis:
 def examine(config: Path | None = None) -> Iterator[Diagnosis]:
     """Yield what is found, one by one; without *config* only what every start needs.
 
-    Looks at Java, Spark, the connector cache, the limit on open files, the settings, the catalog, the state folder and
-    every broker. An unreachable broker takes up to ten seconds.
+    Looks at Java, Spark, the connector cache, the limit on open files, the settings, the catalog, the state folder,
+    the master of a cluster and every broker. An unreachable broker takes up to ten seconds.
     """
     yield java()
     yield spark()
@@ -157,6 +160,7 @@ def _brokers(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
     except ConfigError as error:
         yield Diagnosis("sources", "fail", error.message, error.hint)
         return
+    yield from _cluster(settings, pushed=any(source.pushed for source in sources))
     pins = Pins(Path(settings.state))
     try:
         wrong = distrusted(clients_of(settings, catalog, sources), pins)
@@ -176,6 +180,37 @@ def _brokers(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
     for name, sink in settings.sinks.items():
         if sink.remote is not None and (cluster := sink.remote.own_cluster()) is not None:
             yield _broker(f"sink {name}", cluster)
+
+
+def _cluster(settings: Settings, *, pushed: bool) -> Iterator[Diagnosis]:
+    """Look whether executors of a cluster can reach what they have to, as far as settings and this machine tell."""
+    spark = settings.spark
+    if spark.is_local:
+        return
+    for key, fault in inbox_faults(settings) if pushed else ():
+        yield Diagnosis("cluster", "fail", f"{key} {fault}", "correct the settings")
+    for key, caution in executor_cautions(settings):
+        yield Diagnosis("cluster", "warn", f"{key} {caution}", "correct the settings")
+    yield _master(spark.master)
+
+
+def _master(master: str) -> Diagnosis:
+    """Look whether one of the masters of a standalone cluster takes connections."""
+    scheme, _, rest = master.partition("://")
+    places = rest.split(",") if scheme == "spark" else []
+    if places and not any(map(_listens, places)):
+        return Diagnosis("cluster", "fail", f"nobody listens at {rest}", "start the master, or correct spark.master")
+    said = "answers" if places else "is asked by the router's start"
+    return Diagnosis("cluster", "ok", f"{master} {said}; a start looks at the packages of executors")
+
+
+def _listens(place: str) -> bool:
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), MASTER_SECONDS).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _broker(name: str, client: KafkaClient, topic: str | None = None) -> Diagnosis:

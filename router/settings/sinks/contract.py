@@ -66,6 +66,11 @@ class SinkSettings(Section):
         return ""
 
     @property
+    def staged_at(self) -> str:
+        """The folder or URL that executors write to; empty where they write to no place of the settings."""
+        return ""
+
+    @property
     def topics(self) -> KafkaSink | None:
         """The sink itself where Spark writes its rows to topics; the driver hands batches to all others."""
         return None

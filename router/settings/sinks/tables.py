@@ -56,6 +56,11 @@ class TableSink(SinkSettings):
         return self.path
 
     @property
+    def staged_at(self) -> str:
+        """Executors write the files of Delta tables on a disk; those in an object store are written by the router."""
+        return "" if self.format == "parquet" or is_url(self.path.removeprefix("file://")) else self.path
+
+    @property
     def typed(self) -> bool:
         """The table of a definition has its payload as columns."""
         return self.layout == "definition"

@@ -89,6 +89,17 @@ def test_faults_of_the_world(error: BaseException) -> None:
             "a Python worker died, of a signal or for want of memory",
         ),
         (
+            JavaError(
+                (
+                    SPARK,
+                    f"{ABORTED.replace(' 1 times', ' 4 times')} in stage 5.0 (TID 9) (10.0.0.7 executor 12): "
+                    "ExecutorLostFailure (executor 12 exited caused by one of the running tasks) Reason: killed",
+                )
+            ),
+            "worker",
+            "executors died, one after the other, of a task",
+        ),
+        (
             JavaError(("org.apache.spark.SparkArithmeticException", "[DIVIDE_BY_ZERO] Division by zero.")),
             "error",
             "SparkArithmeticException: [DIVIDE_BY_ZERO] Division by zero.",

@@ -34,7 +34,7 @@ ELSEWHERE = {
     *("invalid-schema", "unreachable-reference", "too-many", "too-many-findings"),
     *("settings", "sink", "unknown-endpoint", "source", "no-source", "no-definitions", "unusable-source"),
     *("unreached-route", "unrouted-definition", "plain-text-credentials", "kept-by-broker"),
-    *("plain-text-secret", "moved-address", "shadowed-route", "overlap"),
+    *("plain-text-secret", "moved-address", "shadowed-route", "open-cluster", "overlap"),
 }
 """Rules of linking schemas, of fetching, of limits and of the router; their cases are with the tests of those."""
 

@@ -1,0 +1,68 @@
+"""A batch that waits for executors is held, and no limit on its own time counts meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from router.watching import batches
+from router.watching.batches import Watch
+from router.watching.metrics import Metrics
+from router.watching.status import Status
+from tests.support.waiting import wait_until
+
+LIMIT = 30.0
+
+
+@dataclass
+class Context:
+    """A context of Spark, as far as a watch asks it, whose executors come and go as a test says."""
+
+    master: str
+    executors: int = 1
+    cancelled: list[str] = field(default_factory=list)
+
+    def getLocalProperty(self, name: str) -> str:
+        return name
+
+    @property
+    def _jsc(self) -> Context:
+        return self
+
+    def sc(self) -> Context:
+        return self
+
+    def getExecutorMemoryStatus(self) -> Context:
+        return self
+
+    def size(self) -> int:
+        return self.executors + 1
+
+    def cancelJobGroup(self, group: str, reason: str) -> None:
+        self.cancelled.append(reason)
+
+
+@dataclass
+class Session:
+    """A session with that context."""
+
+    sparkContext: Context
+
+
+def held(metrics: Metrics) -> bool:
+    return metrics.registry.get_sample_value("xrouter_query_held", {"query": "q", "sink": "spark"}) == 1
+
+
+@pytest.mark.parametrize(("master", "stranded"), [("spark://h:7077", True), ("local[2]", False)])
+def test_no_limit_counts_while_nobody_works(master: str, stranded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "LOOK_SECONDS", 0.01)
+    context, metrics, status = Context(master, executors=0), Metrics(), Status()
+    watch = Watch("q", metrics, status)
+    with watch.attempt(cast(Any, Session(context)), 7, 0.1):
+        if stranded:
+            wait_until(lambda: held(metrics), LIMIT, "the batch to be held")
+            context.executors = 2
+            wait_until(lambda: not held(metrics), LIMIT, "the batch to go on")
+        wait_until(lambda: context.cancelled, LIMIT, "the limit")
