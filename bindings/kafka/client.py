@@ -51,22 +51,26 @@ class KafkaClient:
             OSError: the certificate or key cannot be read.
         """
         made = {"bootstrap.servers": self.servers, "security.protocol": self._protocol()}
+        # The files are of this machine: executors elsewhere get what is in them.
         if self.tls and self.ca:
-            made |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.ca}
+            made |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text_of(self.ca)}
         if self.tls and self.cert and self.key:
-            with open(self.cert, encoding="utf-8") as cert, open(self.key, encoding="utf-8") as key:
-                chain, private = cert.read(), key.read()
+            chain, private = _text_of(self.cert), _text_of(self.key)
             made |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": private}
         if self.login is not None:
             made |= self.login.jvm()
         return {f"kafka.{name}": value for name, value in (made | dict(self.options)).items()}
 
-    def librdkafka(self) -> dict[str, Any]:
-        """Return the configuration for confluent-kafka."""
+    def librdkafka(self, *, elsewhere: bool = False) -> dict[str, Any]:
+        """Return the configuration for confluent-kafka; *elsewhere* is for another machine, without our files.
+
+        Raises:
+            OSError: what is to be sent elsewhere cannot be read.
+        """
         made = {"bootstrap.servers": self.servers, "security.protocol": self._protocol()}
         for name, value in (("ca", self.ca), ("certificate", self.cert), ("key", self.key)):
             if self.tls and value:
-                made[f"ssl.{name}.location"] = value
+                made |= {f"ssl.{name}.pem": _text_of(value)} if elsewhere else {f"ssl.{name}.location": value}
         if self.login is not None:
             made |= self.login.librdkafka()
         return made | {name: value for name, value in self.options.items() if name in _SHARED}
@@ -144,6 +148,11 @@ class KafkaClient:
 
     def _protocol(self) -> str:
         return protocol_of(self.security, tls=self.tls, login=self.login is not None, options={})
+
+
+def _text_of(file: str) -> str:
+    with open(file, encoding="utf-8") as lines:
+        return lines.read()
 
 
 def _told(troubles: list[KafkaError]) -> str:

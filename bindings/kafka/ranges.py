@@ -52,7 +52,7 @@ def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRan
 
     config = {
         "isolation.level": client.options.get("isolation.level", "read_uncommitted"),
-        **client.librdkafka(),
+        **client.librdkafka(elsewhere=True),
         # No group is joined; the client asks for a name all the same.
         "group.id": "xrouter-ranges",
         "enable.auto.commit": False,

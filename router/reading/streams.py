@@ -68,6 +68,8 @@ def _topics(
     reader = reader.option("subscribe", topics).option("includeHeaders", "true")
     reader = reader.option("maxOffsetsPerTrigger", records)
     reader = reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower())
+    if settings.spark.min_partitions is not None:
+        reader = reader.option("minPartitions", settings.spark.min_partitions)
     return reader.option("startingOffsets", beginning).load()
 
 
@@ -99,7 +101,7 @@ def start_query(
     Its checkpoint is the generation's folder. With *once* it ends by itself when what is there now is done.
     """
     writer = rows.writeStream.queryName(name).foreachBatch(batch)
-    writer = writer.option("checkpointLocation", str(generation.path))
+    writer = writer.option("checkpointLocation", f"file://{generation.path}")
     if once:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{int(settings.trigger.total_seconds() * 1000)} milliseconds").start()
