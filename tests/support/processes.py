@@ -54,6 +54,12 @@ class BrokerProcess(ABC):
         """Tell whether it answers now."""
 
     @property
+    def pid(self) -> int:
+        """The id of its process, which runs."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> Path:
         """The file that everything the broker writes goes to, through all its starts."""
         return self._folder / "broker.log"
