@@ -1,0 +1,146 @@
+"""``make bench-cluster``: one, two and more executors of one core each, and how much of the work is the driver's.
+
+A whole router takes a Kafka topic to another and to a Delta table, with dead letters. After a first part, in which its
+processes warm up, the clock and the processor time of each of them are read, and again at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.benchmarks.machine import machine
+from tests.support import load
+from tests.support.brokers import KafkaBroker
+from tests.support.kafka import create_topics, produce
+from tests.support.router import RouterProcess
+from tests.support.spark_cluster import SparkCluster, children, spark_cluster
+from tests.support.waiting import wait_until
+
+PARTITIONS: Final = 4
+BATCH: Final = 20_000
+LIMIT: Final = 1_800.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_FIRST_TIME: Final = 11
+"""Place of the first of the four times in a process's status, behind its name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The clock, the records that are done, and seconds of processor time, by part of the work."""
+
+    clock: float
+    records: float
+    times: dict[str, float]
+
+    def since(self, before: Spent) -> Spent:
+        """Return what was spent after *before*."""
+        times = {name: seconds - before.times[name] for name, seconds in self.times.items()}
+        return Spent(self.clock - before.clock, self.records - before.records, times)
+
+
+def main() -> None:
+    """Run the benchmark and print its figures."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--executors", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--records", type=int, default=200_000)
+    parser.add_argument("--warm", type=int, default=60_000)
+    parser.add_argument("--definitions", type=int, default=1_500)
+    chosen = parser.parse_args()
+    sys.stdout.write(f"{chosen.records} records, {chosen.definitions} definitions; {machine()}\n")
+    for count in chosen.executors:
+        with tempfile.TemporaryDirectory() as folder:
+            sys.stdout.write(_figures(count, _measured(count, chosen, Path(folder))) + "\n")
+            sys.stdout.flush()
+
+
+def _measured(count: int, chosen: argparse.Namespace, folder: Path) -> Spent:
+    broker = KafkaBroker(folder / "kafka", heap="768m")
+    broker.start()
+    try:
+        create_topics(broker.bootstrap, ["in", "out"], PARTITIONS)
+        produce(broker.bootstrap, "in", load.records(chosen.warm + chosen.records, chosen.definitions))
+        with spark_cluster(folder / "cluster", count) as cluster:
+            router = RouterProcess(folder / "router", _settings(broker, cluster, folder, chosen.definitions))
+            parts: dict[str, Callable[[], Iterator[int]]] = {
+                "driver": lambda: _tree(router.pid),
+                "executors": lambda: (pid for each in cluster.executors() for pid in _tree(each)),
+                "broker": lambda: _tree(broker.pid),
+            }
+            router.start()
+            try:
+                before = _spent(router, parts, chosen.warm)
+                return _spent(router, parts, chosen.warm + chosen.records).since(before)
+            finally:
+                router.stop()
+    finally:
+        broker.stop()
+
+
+def _settings(broker: KafkaBroker, cluster: SparkCluster, folder: Path, definitions: int) -> dict[str, Any]:
+    bus = {"type": "kafka", "bootstrap_servers": broker.bootstrap}
+    catalog = load.write_catalog(folder / "catalog.json", load.catalog(definitions, topic="in"))
+    # The best code here, where tests want a quick start.
+    best = {"spark.driver.extraJavaOptions": "", "spark.executor.extraJavaOptions": "-XX:+UseSerialGC"}
+    spark = cluster.settings(folder / "lake")
+    return {
+        "catalog": {"source": str(catalog)},
+        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": broker.bootstrap}],
+        "sinks": {
+            "bus": {**bus, "topic": "out"},
+            "events": {"type": "table", "path": str(folder / "lake" / "events")},
+            "letters": {"type": "table", "path": str(folder / "lake" / "letters")},
+        },
+        "routes": [{"to": ["bus", "events"]}],
+        "dead_letters": {"sinks": ["letters"]},
+        "max_records_per_batch": BATCH,
+        "spark": {**spark, "conf": {**spark["conf"], **best}},
+    }
+
+
+def _spent(router: RouterProcess, parts: dict[str, Callable[[], Iterator[int]]], records: int) -> Spent:
+    """Return what was spent once so many records, or more, are done."""
+    done = wait_until(lambda: _done(router, records), LIMIT, lambda: f"{records} records; {router.log[-2000:]}")
+    times = {name: sum(map(_seconds, pids())) for name, pids in parts.items()}
+    return Spent(time.monotonic(), done, times)
+
+
+def _done(router: RouterProcess, records: int) -> float | None:
+    done = router.total("xrouter_records_total")
+    return done if done >= records else None
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    for child in children(pid):
+        yield from _tree(child)
+
+
+def _seconds(pid: int) -> float:
+    """Return the processor time of a process, with that of its children that ended."""
+    try:
+        times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_FIRST_TIME : _FIRST_TIME + 4]
+    except OSError:
+        return 0.0
+    return sum(map(int, times)) / _TICKS
+
+
+def _figures(count: int, spent: Spent) -> str:
+    each = {name: seconds / spent.records * 1e6 for name, seconds in spent.times.items()}
+    ours = each["driver"] + each["executors"]
+    told = ", ".join(f"{name} {time:.1f}" for name, time in each.items())
+    return (
+        f"{count} executors: {spent.records / spent.clock:,.0f} records/s; microseconds of processor time a record: "
+        f"{told}; the driver's share {each['driver'] / ours:.3f}; a core would do {1e6 / ours:,.0f} records/s"
+    )
+
+
+if __name__ == "__main__":
+    main()
