@@ -38,7 +38,7 @@ from tests.support.webhook import Answer, Webhook
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LIMIT = 120.0
+LIMIT = 300.0
 RECORDS = 30
 
 

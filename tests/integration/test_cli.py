@@ -25,7 +25,7 @@ SALE = "/messagegroups/Market.Tills/messages/Market.Tills.Sale"
 READING = "/messagegroups/Market.ColdChain/messages/Market.ColdChain.Reading"
 EMIT = ["emit", "--catalog", MARKET, "--message"]
 TILL = ["--mode", "native", "--context", "store=7", "--context", "till=2", "--context", "receipt=R{n}"]
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 300.0
 
 
 def start(*arguments: str) -> subprocess.Popen[bytes]:

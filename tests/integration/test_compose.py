@@ -33,7 +33,7 @@ from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
-SECONDS: Final = 120.0
+SECONDS: Final = 300.0
 DATA: Final = b'{"degrees": 21.50}'
 TOPICS: Final = ("plant.telemetry", "events.Contoso.Sensors", "events.Contoso.Alarms", "dead-letters")
 

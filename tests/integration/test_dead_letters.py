@@ -22,7 +22,7 @@ from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
-LIMIT = 120.0
+LIMIT = 300.0
 LARGE = b"x" * 50_000
 EVENT = {"specversion": "1.0", "id": "b1", "source": "/plants/9", "type": "unheard-of"}
 TABLES = ("delta", "parquet", "lines")

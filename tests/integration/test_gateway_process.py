@@ -17,7 +17,7 @@ from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
-SECONDS = 120.0
+SECONDS = 300.0
 CATALOG = {
     "endpoints": {
         "in": {

@@ -44,7 +44,7 @@ ROUTES = [
     HttpRoute("/endpoints/store", "/store/{id}", ("POST", "PUT", "GET")),
 ]
 SETTINGS = HttpSettings(port=0, max_body_bytes=1000, limits=ServerLimits(request_timeout=3.0))
-SECONDS = 120
+SECONDS = 300
 
 
 class Held:

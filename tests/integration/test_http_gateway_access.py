@@ -24,7 +24,7 @@ from router.settings import load_settings
 from router.settings.security import cautions
 from tests.support.authority import Authority, Pair
 
-SECONDS = 120
+SECONDS = 300
 TOKEN, OTHER, PASSWORD, KEY = "tok-5f31", "tok-9a77", "pä:ss word", "key-77c2"
 SECRETS = (TOKEN, OTHER, PASSWORD, KEY, "guess-1d")
 ACCESS = Access({"press": TOKEN, "mill": OTHER}, {"ann": PASSWORD}, {"meter": KEY}, "X-Meter-Key")

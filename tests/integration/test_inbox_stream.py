@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SMALL = InboxLimits(segment_bytes=20_000, min_free_bytes=0)
-SECONDS = 120
+SECONDS = 300
 
 
 def row(number: int) -> InboxRow:

@@ -46,7 +46,7 @@ from tests.support.webhook import Answer, Webhook
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-LIMIT: Final = 120.0
+LIMIT: Final = 300.0
 WAITS: Final = "waits for dead letter "
 
 

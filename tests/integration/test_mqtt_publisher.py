@@ -19,7 +19,7 @@ from tests.support.mosquitto import Mosquitto, Security, access_rules
 from tests.support.mqtt_sender import Client
 from tests.support.waiting import wait_until
 
-LIMIT_SECONDS = 120.0
+LIMIT_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")

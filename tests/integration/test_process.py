@@ -20,7 +20,7 @@ from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
-SECONDS: Final = 120.0
+SECONDS: Final = 300.0
 XROUTER: Final = Path(sys.executable).with_name("xrouter")
 # router.py would be run by Python itself for `python -m router`; the installed command is what operators start.
 SHADOWS: Final = ("router", "catalog", "json", "sitecustomize", "typer", "pyarrow")

@@ -44,7 +44,7 @@ from tests.support.round_trip import OUT, Journey, journey, lost, mismatches, po
 from tests.support.samples import samples
 from tests.support.waiting import wait_until
 
-LIMIT: Final = 120.0
+LIMIT: Final = 300.0
 ALL_PARTS: Final = Path(__file__).resolve().parents[1] / "cases" / "producing" / "all-parts.xreg.yaml"
 RESPONSES: Final = "protocoloptions.status should be "
 """An HTTP response cannot be sent as a request."""

@@ -36,7 +36,7 @@ from tests.support.natsserver import NatsServer
 from tests.support.qpid import amqp_for_tests
 from tests.support.waiting import wait_until
 
-LIMIT = 120.0
+LIMIT = 300.0
 E = "/endpoints/e"
 FIRST = Commit("app", 1)
 MODES = ("binary", "structured")

@@ -19,7 +19,7 @@ from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Taken, Webhook
 
-LIMIT = 120.0
+LIMIT = 300.0
 LARGE = b'"' + b"x" * 970_000 + b'"'
 BATCH = "application/cloudevents-batch+json"
 STRUCTURED = "application/cloudevents+json"

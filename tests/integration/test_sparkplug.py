@@ -15,7 +15,7 @@ from tests.support.sparkplug import EdgeNode, metric, payload
 from tests.support.table_readers import by_duckdb
 from tests.support.waiting import wait_until
 
-LIMIT: Final = 120.0
+LIMIT: Final = 300.0
 
 
 def configure(router: RouterProcess, uri: str) -> None:

@@ -28,7 +28,7 @@ from tests.support.router import RouterProcess
 from tests.support.table_readers import Content, by_delta, by_duckdb, sql_type
 from tests.support.waiting import wait_until
 
-LIMIT: Final = 120.0
+LIMIT: Final = 300.0
 EACH: Final = 4
 KAFKA: Final = ("desk", "honey", "cold-chain", "postbox", "Ferry.Log")
 HTTP: Final = ("webshop", "tills", "Harbour.Arrivals")

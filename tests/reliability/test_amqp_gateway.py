@@ -30,7 +30,7 @@ from tests.support.qpid import QpidBroker
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 120.0
+SECONDS = 300.0
 CHUNK = 500
 
 

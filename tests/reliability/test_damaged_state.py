@@ -33,7 +33,7 @@ from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
-LIMIT: Final = 120.0
+LIMIT: Final = 300.0
 STARTS: Final = """
 import json, sys
 from router.cli import status_of

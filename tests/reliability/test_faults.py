@@ -21,7 +21,7 @@ from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Taken, Webhook
 
-LIMIT: Final = 120.0
+LIMIT: Final = 300.0
 RECORDS: Final = 20
 BUSY: Final = "answers 503"
 

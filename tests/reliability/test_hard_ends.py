@@ -23,7 +23,7 @@ from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Taken, Webhook
 
-LIMIT: Final = 120.0
+LIMIT: Final = 300.0
 NOISE: Final = ("Traceback", "StackOverflowError", "Py4J", "Caused by", "\tat ", "    at ")
 """What a stack trace of Python, py4j or the JVM would bring."""
 

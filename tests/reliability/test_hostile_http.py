@@ -27,7 +27,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 HONEST: Final = "honest-key"
-SECONDS: Final = 120.0
+SECONDS: Final = 300.0
 GROWTH: Final = 300 * 2**20
 FILES: Final = 1024
 

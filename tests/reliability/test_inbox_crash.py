@@ -21,7 +21,7 @@ from bindings.parts import InboxRow, Part
 ROOT = Path(__file__).parents[2]
 LIMITS = InboxLimits(segment_bytes=200_000, min_free_bytes=0)
 APPENDERS = 8
-SECONDS = 120
+SECONDS = 300
 
 
 def row(text: str) -> InboxRow:

@@ -19,7 +19,7 @@ from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
 DEFINITIONS = 60
-LIMIT = 120.0
+LIMIT = 300.0
 
 
 def written(bootstrap: str, *topics: str) -> int:

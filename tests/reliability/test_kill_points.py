@@ -26,7 +26,7 @@ from tests.support.webhook import Webhook
 
 DEFINITIONS: Final = 10
 RECORDS: Final = 40
-LIMIT: Final = 120.0
+LIMIT: Final = 300.0
 POINTS: Final = (
     ("router.state.state:State.pin", "before"),
     ("router.state.state:State.pin", "after"),

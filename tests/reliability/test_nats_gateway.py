@@ -28,7 +28,7 @@ from tests.support.natsserver import NatsServer
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 120
+SECONDS = 300
 READY = b"ready\n"
 sizes = pytest.mark.parametrize("count", [3000, pytest.param(50_000, marks=pytest.mark.full)])
 

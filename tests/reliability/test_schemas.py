@@ -14,7 +14,7 @@ from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 from tests.support.web import Reply, Request, Route, serving
 
-SECONDS = 120.0
+SECONDS = 300.0
 METRES = {"type": "object", "required": ["metres"]}
 FEET = {"type": "object", "required": ["feet"]}
 

@@ -19,8 +19,8 @@ from tests.support.ports import free_ports
 from tests.support.router_archive import router_options
 from tests.support.waiting import wait_until
 
-START_SECONDS: Final = 180.0
-STOP_SECONDS: Final = 120.0
+START_SECONDS: Final = 300.0
+STOP_SECONDS: Final = 300.0
 
 
 class RouterProcess:

@@ -101,6 +101,7 @@ def test_prometheus_takes_its_configuration_and_the_rules() -> None:
     promtool("check", "config", str(DEPLOY / "prometheus.yml"))
 
 
+@pytest.mark.slow
 def test_each_alert_fires_when_it_should_and_not_before() -> None:
     cases = Path(__file__).with_name("prometheus-rules.test.yaml")
     tested = {case["alertname"] for test in read_yaml(cases)["tests"] for case in test["alert_rule_test"]}

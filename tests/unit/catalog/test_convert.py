@@ -74,6 +74,7 @@ def same(one: Catalog, other: Catalog) -> bool:
     return bool(meaning(one) == meaning(other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_real_documents_mean_the_same_when_converted(path: Path, tmp_path: Path) -> None:
     try:

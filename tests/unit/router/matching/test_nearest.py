@@ -38,6 +38,7 @@ def is_own(record: dict[str, Any]) -> bool:
     return record["protocol"] != "KAFKA" or set(record["native"]) <= {"topic", "key", "key_base64", "headers"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_random_catalogs(seed: int) -> None:
     rng = Random(seed)

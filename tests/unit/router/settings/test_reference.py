@@ -55,6 +55,7 @@ def records(rng: Random, catalog: Catalog, count: int) -> list[str]:
     return [json.dumps(random_record(rng, catalog)) for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_random_catalogs(seed: int) -> None:
     rng = Random(seed)
@@ -68,6 +69,7 @@ def test_random_catalogs(seed: int) -> None:
     agree(catalog, lines[:50], validation="never")
 
 
+@pytest.mark.slow
 def test_random_catalogs_meet_every_outcome() -> None:
     met: Counter[str] = Counter()
     for seed in range(1000, 1006):

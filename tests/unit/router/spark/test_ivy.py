@@ -47,12 +47,14 @@ def request_for(*wanted: Coordinate) -> Request:
     return Request(wanted, overrides=(Coordinate("org.example", "lib", "1.9"),), excludes=("org.host",))
 
 
+@pytest.mark.slow
 def test_overrides_and_excludes_hold(repository: Path, tmp_path: Path) -> None:
     jars = resolve(request_for(APP), tmp_path / "cache")
     assert [jar.name for jar in jars] == ["app-1.0.jar", "lib-1.9.jar"]
     assert zipfile.ZipFile(jars[1]).read("name.txt") == b"org.example:lib:1.9"
 
 
+@pytest.mark.slow
 def test_a_filled_cache_needs_neither_network_nor_java(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,6 +103,7 @@ def test_two_fills_at_once_agree(repository: Path, tmp_path: Path) -> None:
     assert all(jar.exists() for jar in both[0])
 
 
+@pytest.mark.slow
 def test_a_missing_jar_names_the_coordinate_and_the_remedy(repository: Path, tmp_path: Path) -> None:
     with pytest.raises(ResolutionError, match=r"org\.example:nothing:1\.0") as failure:
         resolve(request_for(Coordinate("org.example", "nothing", "1.0")), tmp_path / "cache")
@@ -108,6 +111,7 @@ def test_a_missing_jar_names_the_coordinate_and_the_remedy(repository: Path, tmp
     assert [path.name for path in (tmp_path / "cache").iterdir() if path.name not in {".lock", "ivy"}] == []
 
 
+@pytest.mark.slow
 def test_credentials_of_a_mirror_are_never_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XROUTER_MAVEN_REPOSITORY", "http://user:secret@127.0.0.1:1/maven")
     with pytest.raises(ResolutionError) as failure:
@@ -135,6 +139,7 @@ def test_the_digest_depends_on_every_member() -> None:
     assert Request((APP,)).digest == requests[0].digest
 
 
+@pytest.mark.slow
 def test_the_manifest_tells_what_the_folder_is_for(repository: Path, tmp_path: Path) -> None:
     folder = resolve(request_for(APP), tmp_path / "cache")[0].parent
     assert json.loads((folder / "manifest.json").read_text())["request"]["excludes"] == ["org.host"]

@@ -51,6 +51,7 @@ def read(made: Outbound, protocol: str) -> Envelope:
     return binding.envelope(binding.parts(binding.native(list(made.parts))), made.body, lambda: True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("protocol", "mode"), EVERY)
 @given(event=events(), lineage=st.booleans())
 def test_an_event_comes_back_as_it_was(protocol: str, mode: Mode, event: Event, lineage: bool) -> None:
