@@ -153,7 +153,7 @@ def _valued(part: Part) -> dict[str, Any]:
     if part.value is None:
         return {"value": None}
     if part.kind == JSON_KIND:
-        return {"value": _json(part.value)}
+        return {"value": json_of(part.value)}
     return text_or_base64("value", part.value)
 
 
@@ -161,14 +161,14 @@ def _plain(part: Part) -> Any:
     if part.value is None:
         return None
     if part.kind == JSON_KIND:
-        return _json(part.value)
+        return json_of(part.value)
     if part.kind == BINARY_KIND:
         encoded = base64.b64encode(part.value).decode("ascii")
         return {"base64": encoded} if "." in part.key else encoded
     return part.value.decode("utf-8", "replace")
 
 
-def _json(text: bytes) -> Any:
+def json_of(text: bytes) -> Any:
     """Return what a JSON text stands for; one that is none, which only others write to an inbox topic, as text."""
     try:
         return msgspec.json.decode(text)

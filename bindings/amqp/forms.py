@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from bindings.amqp.values import Typed
-from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts
+from bindings.parts import BINARY_KIND, JSON_KIND, Part, Parts, json_of
 from catalog.values import instant
 
 TYPES: Final = "types"
@@ -70,7 +70,7 @@ def typed_of(part: Part, types: Mapping[str, str]) -> Typed:
         return Typed(told if told in _RAW else "binary", part.value)
     if part.kind != JSON_KIND:
         return _typed_text(part.text, told)
-    value = msgspec.json.decode(part.value or b"null")
+    value = json_of(part.value or b"null")
     if isinstance(value, bool):
         return Typed("boolean", value)
     if isinstance(value, int):

@@ -14,7 +14,7 @@ from bindings.amqp.declared import FIELD_TYPES, typed_value
 from bindings.amqp.forms import TYPES
 from bindings.amqp.forms import part as part_of
 from bindings.amqp.options import node_of
-from bindings.parts import BINARY_KIND, JSON_KIND, Part
+from bindings.parts import BINARY_KIND, JSON_KIND, Part, json_of
 from bindings.sending import Expand, Sending
 from catalog.model import Endpoint, Property
 
@@ -58,6 +58,6 @@ class AmqpSending(Sending):
             return Part(name, part.value, BINARY_KIND)
         if part.kind != JSON_KIND:
             return Part(name, part.value, part.kind)
-        value = msgspec.json.decode(part.value or b"null")
+        value = json_of(part.value or b"null")
         typed = isinstance(value, (bool, float)) or (isinstance(value, int) and -_LONG <= value < _LONG)
         return Part(name, part.value, JSON_KIND if typed else None)

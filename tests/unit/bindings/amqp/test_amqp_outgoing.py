@@ -10,9 +10,12 @@ import proton
 import pytest
 
 from bindings.amqp import codec
+from bindings.amqp.forms import typed_of
 from bindings.amqp.outgoing import AmqpMessage, EncodingError, encode
 from bindings.amqp.sections import decode
+from bindings.amqp.sending import AmqpSending
 from bindings.amqp.values import Typed
+from bindings.parts import JSON_KIND, Part
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
 A_UUID = uuid.UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
@@ -100,3 +103,12 @@ def test_no_body_and_no_properties() -> None:
 def test_what_cannot_be_sent_says_where(message: AmqpMessage, says: str) -> None:
     with pytest.raises(EncodingError, match=says):
         encode(message)
+
+
+@pytest.mark.parametrize("text", [b"{", b"[" * 100_000, b"\xff"])
+def test_a_value_that_is_no_json_goes_as_it_is(text: bytes) -> None:
+    """Only others write such a value to an inbox topic; it must not hold a batch up."""
+    part = Part("application-properties.a", text, JSON_KIND)
+    value = typed_of(part, {})
+    assert (value.kind, value.value) == ("binary", text) if text == b"\xff" else ("string", text.decode())
+    assert AmqpSending().header("application-properties.a", part) is not None
