@@ -31,6 +31,7 @@ def written(folder: Path, *, master: str = "spark://127.0.0.1:1", host: str = LO
     return file
 
 
+@pytest.mark.slow
 def test_check_names_what_executors_cannot_reach(tmp_path: Path) -> None:
     source = [str(tmp_path / "catalog.json")]
     file = written(tmp_path, shared="elsewhere")
@@ -50,6 +51,7 @@ def master() -> Iterator[str]:
         yield f"spark://{LOOPBACK}:1,{LOOPBACK}:{server.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_doctor_looks_whether_a_master_is_there(tmp_path: Path, master: str) -> None:
     assert cluster_states(written(tmp_path, master=master)) == ["ok"]
     assert cluster_states(written(tmp_path)) == ["fail"]

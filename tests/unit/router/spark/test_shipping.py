@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 from zipfile import ZipFile
 
+import pytest
+
 from router.spark.installed import ROUTER, differences, needed, versions
 from router.spark.shipping import write_archive
 
 
+@pytest.mark.slow
 def test_the_router_is_imported_out_of_the_archive_alone(tmp_path: Path) -> None:
     write_archive(tmp_path / "code.zip")
     with ZipFile(tmp_path / "code.zip") as archive:
