@@ -10,6 +10,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from router.settings.spark import is_local
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -22,7 +24,7 @@ def import_as_driver(spark: SparkSession) -> None:
     It comes before the first worker. A Spark that ``SPARK_HOME`` names is left as it is: its archive may be another
     pyspark than the driver's.
     """
-    if _HOME in os.environ or not (spark.sparkContext.master or "").startswith("local"):
+    if _HOME in os.environ or not is_local(spark.sparkContext.master or ""):
         return
     from py4j.protocol import Py4JError
 

@@ -36,7 +36,9 @@ class Untouched:
         self.sparkContext = type("Context", (), {"master": master})
 
 
-@pytest.mark.parametrize(("master", "home"), [("spark://host:7077", None), ("local[2]", "/opt/spark")])
+@pytest.mark.parametrize(
+    ("master", "home"), [("spark://host:7077", None), ("local-cluster[1,1,512]", None), ("local[2]", "/opt/spark")]
+)
 def test_other_machines_and_a_spark_that_was_named_are_left_alone(
     master: str, home: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
