@@ -11,14 +11,15 @@ from typing import Any
 from deltalake import DeltaTable
 
 from tests.conftest import Kafka, TopicFactory
-from tests.support.kafka import create_topics, produce, read_all
+from tests.support.kafka import Message, create_topics, produce, read_all
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 from tests.support.webhook import Webhook
 
-LIMIT = 120.0
+LIMIT = 300.0
 JSON = b"application/json"
+BATCH = "application/cloudevents-batch+json"
 EVENT = {"specversion": "1.0", "id": "s1", "source": "/plants/9", "type": "temperature", "seq": 7}
 
 
@@ -123,7 +124,7 @@ def send(bootstrap: str, source: str, port: int) -> None:
     )
     assert post(port, "/plants/9/orders/a%20b", b'{"n":1}') == 202
     batch = json.dumps([{**EVENT, "id": "h1", "data": "x"}, {"id": "broken"}]).encode()
-    assert post(port, "/plants/9/orders/2", batch, "application/cloudevents-batch+json") == 202
+    assert post(port, "/plants/9/orders/2", batch, BATCH) == 202
     assert post(port, "/plants/9/orders/3", b"{not json", "application/cloudevents+json") == 202
 
 
@@ -172,36 +173,141 @@ def check_lines(folder: Path) -> None:
     assert base64.b64decode(by_reason["undecodable"]["body"]) == b"{not json"
 
 
-def test_what_a_topic_cannot_take_is_kept_whole_and_the_stream_goes_on(
+def topic_lines(bootstrap: str, topic: str) -> list[tuple[str, str | None]]:
+    """Return the subject (or id) and key of all messages of a topic, in order of the subject."""
+    found = read_all(bootstrap, topic)
+    return sorted((m.header("ce_subject") or m.header("ce_id") or "", m.key.decode() if m.key else None) for m in found)
+
+
+ONE_WRITE = ("alarm.9", "none.9", "plain", "no-match", "odd.schema-violation", "orders", "cap.a", "cap.b", "dead")
+
+
+def one_write(source: str, bus: dict[str, Any]) -> dict[str, Any]:
+    """Return sinks and routes that are Kafka and binary alone, so that one write has them all.
+
+    Topics are chosen by subject, source and reason, by what a schema says, and up to a cap.
+    """
+    return {
+        "match": {"validate": "never"},
+        "sinks": {
+            "by": {**bus, "topic": f"{source}.{{subject|none}}.{{context.plant}}", "key": "{source|x}"},
+            "strict": {**bus, "topic": f"{source}.{{attributes.kind}}", "missing": "reject"},
+            "plain": {**bus, "topic": f"{source}.plain"},
+            "why": {**bus, "topic": f"{source}.{{reason}}"},
+            "odd": {**bus, "topic": f"{source}.odd.{{reason}}"},
+            "orders": {**bus, "topic": f"{source}.orders"},
+            "capped": {**bus, "topic": f"{source}.cap.{{context.plant}}", "max_destinations": 2},
+            "dead": {**bus, "topic": f"{source}.dead"},
+        },
+        "routes": [
+            {"when": {"context": {"plant": ["a", "b", "c", "d"]}}, "to": ["capped"]},
+            {"when": {"messagegroup": "Orders"}, "to": ["orders"]},
+            {"when": {"outcome": "dead-letter", "reason": "no-*"}, "to": "why"},
+            {"when": {"outcome": "dead-letter", "reason": "schema-*"}, "to": "odd"},
+            {"when": {"attributes": {"source": "/plants/9"}}, "to": ["by"], "validate": "always"},
+            {"when": {"attributes": {"kind": "?*"}}, "to": ["plain"]},
+            {"when": {"attributes": {"source": "/plants/8"}}, "to": ["strict"]},
+            {"to": ["plain"]},
+        ],
+        "dead_letters": {"sinks": ["dead"]},
+    }
+
+
+def send_for_one_write(bootstrap: str, source: str) -> None:
+    """Send seven records, of which every route but those of the cap and of orders takes some."""
+    head = [("ce_specversion", b"1.0"), ("ce_type", b"temperature"), ("content-type", JSON)]
+    nine, eight = ("ce_source", b"/plants/9"), ("ce_source", b"/plants/8")
+    structured = json.dumps({**EVENT, "id": "s", "subject": "alarm", "data": {"t": 3}}).encode()
+    produce(
+        bootstrap,
+        source,
+        [
+            (b"k", b'{"t": 1}', [*head, nine, ("ce_id", b"1"), ("ce_subject", b"alarm")]),
+            (None, b'{"t": 1}', [*head, nine, ("ce_id", b"2")]),
+            (None, b'{"u": 1}', [*head, nine, ("ce_id", b"3"), ("ce_subject", b"alarm")]),
+            (None, b'{"u": 1}', [*head, eight, ("ce_id", b"4"), ("ce_kind", b"loud")]),
+            (None, b'{"u": 1}', [*head, eight, ("ce_id", b"5")]),
+            (None, structured, [("content-type", b"application/cloudevents+json")]),
+            (None, b"raw", []),
+        ],
+    )
+
+
+def of_plants(plants: str, first: int) -> bytes:
+    """Return a batch of events of plants that are named by a letter, with ids from *first* on."""
+    events = [{**EVENT, "id": str(n), "source": f"/plants/{p}", "data": n} for n, p in enumerate(plants, first)]
+    return json.dumps(events).encode()
+
+
+def test_one_write_has_what_attributes_reasons_and_a_cap_decide_and_keeps_whole_what_a_topic_cannot_take(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:
-    source, out, dead = topic_factory("lines"), topic_factory("out"), topic_factory("dead")
+    source = topic_factory("lines")
     port = free_ports(1)[0]
-    (router.folder / "c.json").write_text(json.dumps(catalog(source)))
-    bus = {"type": "kafka", "bootstrap_servers": kafka.bootstrap}
+    topics = [f"{source}.{name}" for name in ONE_WRITE]
+    create_topics(kafka.bootstrap, topics)
+    told = catalog(source)
+    temperature = told["messagegroups"]["Sensors"]["messages"]["temperature"]
+    schema = {"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}}
+    temperature |= {"dataschemaformat": "JsonSchema/draft-07", "dataschema": schema}
+    (router.folder / "c.json").write_text(json.dumps(told))
+    lines = {"endpoint": "/endpoints/lines", "bootstrap_servers": kafka.bootstrap}
     router.configure(
         {
             "catalog": {"source": str(router.folder / "c.json")},
-            "sources": [{"endpoint": "/endpoints/shop"}],
+            "sources": [lines, {"endpoint": "/endpoints/shop"}],
             "http": {"port": port},
-            "sinks": {"bus": {**bus, "topic": out}, "dead": {**bus, "topic": dead}},
-            "routes": [{"to": ["bus"]}],
-            "dead_letters": {"sinks": ["dead"]},
+            **one_write(source, {"type": "kafka", "bootstrap_servers": kafka.bootstrap}),
         }
     )
+    send_for_one_write(kafka.bootstrap, source)
     router.start()
     large = json.dumps("x" * 1_000_000).encode()
     assert post(port, "/plants/1/orders/1", large) == 202
     assert post(port, "/plants/1/orders/2", b"{}") == 202
-    wait_until(lambda: router.total("xrouter_records_total") >= 2, LIMIT, lambda: router.log[-3000:])
+    assert post(port, "/plants/9/orders/3", of_plants("abacbd", 10), BATCH) == 202
+    wait_until(lambda: router.total("xrouter_records_total") >= 15, LIMIT, lambda: router.log[-3000:])
+    # The cap holds for batches to come as well.
+    assert post(port, "/plants/9/orders/4", of_plants("ca", 16), BATCH) == 202
+    wait_until(lambda: router.total("xrouter_records_total") >= 17, LIMIT, lambda: router.log[-3000:])
+    assert router.total("xrouter_records_total", reason="sink-rejected") == 5
     assert router.stop() == 0, router.log[-2000:]
-    assert [message.header("ce_subject") for message in read_all(kafka.bootstrap, out)] == ["2"]
-    (letter,) = read_all(kafka.bootstrap, dead)
-    assert letter.header("xrouter-reason") == "sink-rejected"
-    assert letter.value is None
-    kept = json.loads((router.folder / "state" / (letter.header("xrouter-spill") or "")).read_text())
+    read = {topic.removeprefix(f"{source}."): topic_lines(kafka.bootstrap, topic) for topic in topics}
+    assert read["alarm.9"] == [("alarm", "/plants/9"), ("alarm", "k")]
+    assert read["none.9"] == [("2", "/plants/9")]
+    assert read["plain"] == [("4", None)]
+    assert read["no-match"] == [("", None)]
+    assert read["orders"] == [("2", None)]
+    assert [[name for name, _ in read[f"cap.{plant}"]] for plant in "ab"] == [["10", "12", "17"], ["11", "14"]]
+    assert [m.header("xrouter-reason") for m in read_all(kafka.bootstrap, f"{source}.odd.schema-violation")] == [
+        "schema-violation"
+    ]
+    check_rejected(router, read_all(kafka.bootstrap, f"{source}.dead"), f"{source}.cap", large)
+
+
+def id_in(letter: Message) -> str:
+    """Return the id of the event in a letter; '' when it has no body, since that was spilled."""
+    return letter.header("ce_id") or ("" if letter.value is None else str(json.loads(letter.value)["id"]))
+
+
+def check_rejected(router: RouterProcess, letters: list[Message], capped: str, large: bytes) -> None:
+    """What has no topic, what is too large for its topic, and what would go to a topic past the cap."""
+    assert {letter.header("xrouter-reason") for letter in letters} == {"sink-rejected"}
+    by_id = {id_in(letter): letter for letter in letters}
+    details = {name: letter.header("xrouter-detail") or "" for name, letter in by_id.items()}
+    past = {name: text for name, text in details.items() if text.startswith("sink capped: ")}
+    assert {name: text.partition(": it would be")[0] for name, text in past.items()} == {
+        "13": f"sink capped: topic {capped}.c",
+        "15": f"sink capped: topic {capped}.d",
+        "16": f"sink capped: topic {capped}.c",
+    }
+    assert all("max_destinations is 2" in text for text in past.values())
+    assert "sink strict" in details["5"] and "{attributes.kind}" in details["5"]
+    spilled = by_id[""]
+    kept = json.loads((router.folder / "state" / (spilled.header("xrouter-spill") or "")).read_text())
     assert kept["body"].encode() == large
     assert kept["native"]["path"] == "/plants/1/orders/1"
+    assert len(letters) == len(by_id) == 5
 
 
 def test_ctrl_c_drains_and_ends_with_0(router: RouterProcess) -> None:
@@ -232,82 +338,6 @@ def test_ctrl_c_drains_and_ends_with_0(router: RouterProcess) -> None:
     assert router.stop() == 0
     (line,) = [line for path in (router.folder / "files").glob("*.jsonl") for line in path.read_text().splitlines()]
     assert json.loads(line)["cloudevent"]["subject"] == "1"
-
-
-def topic_lines(bootstrap: str, topic: str) -> list[tuple[str, str | None]]:
-    """Return the subject (or id) and key of all messages of a topic, in order of the subject."""
-    found = read_all(bootstrap, topic)
-    return sorted((m.header("ce_subject") or m.header("ce_id") or "", m.key.decode() if m.key else None) for m in found)
-
-
-def test_attributes_and_reasons_decide_in_one_pass(
-    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
-) -> None:
-    """Everything is Kafka and binary, so that one write has it all: by subject, by source, by reason, by schema."""
-    source = topic_factory("lines")
-    topics = [f"{source}.{name}" for name in ("alarm.9", "none.9", "plain", "no-match", "odd.schema-violation", "dead")]
-    create_topics(kafka.bootstrap, topics)
-    told = catalog(source)
-    temperature = told["messagegroups"]["Sensors"]["messages"]["temperature"]
-    schema = {"type": "object", "required": ["t"], "properties": {"t": {"type": "number"}}}
-    temperature |= {"dataschemaformat": "JsonSchema/draft-07", "dataschema": schema}
-    (router.folder / "c.json").write_text(json.dumps(told))
-    bus = {"type": "kafka", "bootstrap_servers": kafka.bootstrap}
-    router.configure(
-        {
-            "catalog": {"source": str(router.folder / "c.json")},
-            "sources": [{"endpoint": "/endpoints/lines", "bootstrap_servers": kafka.bootstrap}],
-            "match": {"validate": "never"},
-            "sinks": {
-                "by": {**bus, "topic": f"{source}.{{subject|none}}.{{context.plant}}", "key": "{source|x}"},
-                "strict": {**bus, "topic": f"{source}.{{attributes.kind}}", "missing": "reject"},
-                "plain": {**bus, "topic": f"{source}.plain"},
-                "why": {**bus, "topic": f"{source}.{{reason}}"},
-                "odd": {**bus, "topic": f"{source}.odd.{{reason}}"},
-                "dead": {**bus, "topic": f"{source}.dead"},
-            },
-            "routes": [
-                {"when": {"outcome": "dead-letter", "reason": "no-*"}, "to": "why"},
-                {"when": {"outcome": "dead-letter", "reason": "schema-*"}, "to": "odd"},
-                {"when": {"attributes": {"source": "/plants/9"}}, "to": ["by"], "validate": "always"},
-                {"when": {"attributes": {"kind": "?*"}}, "to": ["plain"]},
-                {"when": {"attributes": {"source": "/plants/8"}}, "to": ["strict"]},
-                {"to": ["plain"]},
-            ],
-            "dead_letters": {"sinks": ["dead"]},
-        }
-    )
-    head = [("ce_specversion", b"1.0"), ("ce_type", b"temperature"), ("content-type", JSON)]
-    nine, eight = ("ce_source", b"/plants/9"), ("ce_source", b"/plants/8")
-    structured = json.dumps({**EVENT, "id": "s", "subject": "alarm", "data": {"t": 3}}).encode()
-    produce(
-        kafka.bootstrap,
-        source,
-        [
-            (b"k", b'{"t": 1}', [*head, nine, ("ce_id", b"1"), ("ce_subject", b"alarm")]),
-            (None, b'{"t": 1}', [*head, nine, ("ce_id", b"2")]),
-            (None, b'{"u": 1}', [*head, nine, ("ce_id", b"3"), ("ce_subject", b"alarm")]),
-            (None, b'{"u": 1}', [*head, eight, ("ce_id", b"4"), ("ce_kind", b"loud")]),
-            (None, b'{"u": 1}', [*head, eight, ("ce_id", b"5")]),
-            (None, structured, [("content-type", b"application/cloudevents+json")]),
-            (None, b"raw", []),
-        ],
-    )
-    router.start()
-    wait_until(lambda: router.total("xrouter_records_total") >= 7, LIMIT, lambda: router.log[-3000:])
-    assert router.stop() == 0, router.log[-2000:]
-    read = {topic.removeprefix(f"{source}."): topic_lines(kafka.bootstrap, topic) for topic in topics}
-    assert read["alarm.9"] == [("alarm", "/plants/9"), ("alarm", "k")]
-    assert read["none.9"] == [("2", "/plants/9")]
-    assert read["plain"] == [("4", None)]
-    assert read["no-match"] == [("", None)]
-    assert [m.header("xrouter-reason") for m in read_all(kafka.bootstrap, f"{source}.odd.schema-violation")] == [
-        "schema-violation"
-    ]
-    (rejected,) = read_all(kafka.bootstrap, f"{source}.dead")
-    assert rejected.header("xrouter-reason") == "sink-rejected" and rejected.header("ce_id") == "5"
-    assert "{attributes.kind}" in (rejected.header("xrouter-detail") or "")
-    assert "sink strict" in (rejected.header("xrouter-detail") or "")
 
 
 def test_what_a_sink_misses_goes_by_the_routes_of_dead_letters(router: RouterProcess) -> None:
