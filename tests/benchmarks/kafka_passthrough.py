@@ -24,11 +24,15 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from catalog.load import load as load_catalog
+from router.batches.bounding import Bounding
 from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.judging.plan import Plan
+from router.machine.sizing import BatchSizing
 from router.reading.generations import begin
+from router.reading.offsets import records_of_batch
 from router.settings import Settings, settings_from_dict
+from router.sources.clusters import source_client
 from router.spark.session import spark_session
 from router.state.state import State
 from router.watching.metrics import Metrics
@@ -86,6 +90,9 @@ class Bench:
         """Through the router's pipeline: matched, mapped, with dead letters and all."""
         generation = begin(self._state, "bench", (self._topic,))
         plans = self._holders[0 if lineage else 1]
+        # As when a query starts: the size of records is sampled, so that batches need not be measured.
+        sizing = BatchSizing.of(plans.active.settings)
+        records_of_batch(source_client(plans.active.sources[0]), (self._topic,), generation, sizing)
         pipeline = Pipeline(
             "bench",
             "kafka",
@@ -95,6 +102,7 @@ class Bench:
             self._metrics,
             Status(),
             lambda _: plans.active,
+            bounding=Bounding("kafka", generation, sizing, None),
         )
         return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
             "checkpointLocation", str(generation.path)
