@@ -40,7 +40,7 @@ def outcome_rows(kind: Kind, type_: pa.StructType, rows: pa.RecordBatch, decided
     order = decided.order
     sources = decided.sources[order]
     given = rows if _is_range(sources, rows.num_rows) else rows.take(pa.array(sources))
-    fields = [decided.columns[field.name].cast(field.type) for field in type_]
+    fields = [decided.column(field.name).cast(field.type) for field in type_]
     matched = pa.StructArray.from_arrays(fields, fields=list(type_))
     if not _is_range(order, len(matched)):
         matched = matched.take(pa.array(order))

@@ -46,8 +46,9 @@ Pairs = list[tuple[str, bytes | None]]
 class Decided:
     """The outcomes of a batch, and where they go.
 
-    ``columns`` are by the names of :func:`output_type`, with a row for each row of facts. ``order`` has those that
-    count in the order of their input rows, ``offsets`` the share of each of these in it; ``counts`` is the tally.
+    ``columns`` are by the names of :func:`output_type`, with a row for each row of facts; all but the context, which
+    takes its time and not every sink asks for. ``order`` has the rows that count in the order of their input rows,
+    ``offsets`` the share of each of these in it; ``counts`` is the tally.
     """
 
     outcomes: Outcomes
@@ -55,6 +56,10 @@ class Decided:
     order: Int
     offsets: Any
     counts: str | None
+
+    def column(self, name: str) -> pa.Array:
+        """Return a column by its name, the context too."""
+        return self.outcomes.contexts if name == "context" else self.columns[name]
 
     @property
     def sources(self) -> Int:
@@ -85,7 +90,7 @@ class OutputBuilder:
 
     def lists(self, decided: Decided) -> tuple[pa.ListArray, str | None]:
         """Return one list of outcomes per input row, and their tally."""
-        arrays = [decided.columns[field.name].cast(field.type) for field in self.type]
+        arrays = [decided.column(field.name).cast(field.type) for field in self.type]
         return decided.lists(pa.StructArray.from_arrays(arrays, fields=list(self.type))), decided.counts
 
     def decide(self, outcomes: Outcomes, arrivals: Int, sizes: Int) -> Decided:
@@ -107,7 +112,6 @@ class OutputBuilder:
             "detail": sparse(outcomes.details, width, pa.string()),
             "nearest": sparse({row: json.dumps(n) for row, n in outcomes.nearest.items()}, width, pa.string()),
             "ambiguous": sparse({row: outcomes.ties[row] for row in decided}, width, pa.string()),
-            "context": outcomes.contexts,
             "route": placed.routes,
             "spilled": sparse(dict.fromkeys(spilled, True), width, pa.bool_()),
             **placed.topics,

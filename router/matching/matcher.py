@@ -8,8 +8,9 @@ Only rows that end as dead letters are looked at one by one, for their explanati
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -46,13 +47,22 @@ class Outcomes:
 
     facts: Facts
     winners: Int
-    contexts: pa.MapArray
     reasons: dict[int, str]
     details: dict[int, str]
     nearest: dict[int, list[dict[str, Any]]]
     mapped: Int
     attributes: pa.ListArray
+    take: Callable[[], pa.MapArray]
+    """Takes the context attributes out of the rows, as matching left them."""
     ties: dict[int, str] = field(default_factory=dict)
+    _taken: pa.MapArray | None = None
+
+    @property
+    def contexts(self) -> pa.MapArray:
+        """The context attributes of every row, taken when somebody asks for them."""
+        if self._taken is None:
+            self._taken = self.take()
+        return self._taken
 
 
 class Matcher:
@@ -109,10 +119,10 @@ class Matcher:
         """Decide every row of a batch."""
         columns = facts.columns
         checked, verdicts, winners = self._decided(facts)
-        outcomes = Outcomes(facts, winners, pa.nulls(0), {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0))
+        outcomes = Outcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda: pa.nulls(0))
         self._map(outcomes)
         # The context of rows that mapping turned into dead letters is of no use any more, so it is taken after.
-        outcomes.contexts = self.chooser.contexts(columns, winners, facts.events)
+        outcomes.take = partial(self.chooser.contexts, columns, winners.copy(), facts.events)
         self._reject(outcomes, checked)
         self._explain(outcomes, verdicts.winners, verdicts.sets)
         self._tell_ties(outcomes, verdicts)

@@ -136,7 +136,7 @@ class _Records:
 
     def _contexts(self, wanted: Bool) -> pa.StringArray:
         """Return the context attributes of these rows as JSON, null for others."""
-        contexts, rows = self._columns["context"], np.flatnonzero(wanted)
+        contexts, rows = self._outcomes.contexts, np.flatnonzero(wanted)
         if len(rows) < len(contexts):
             contexts = contexts.take(pa.array(rows))
         return filled(len(wanted), pa.string(), [(rows, context_json(contexts))])
