@@ -16,7 +16,7 @@ from router.judging.condemning import condemned
 from router.judging.judging import Tallies
 from router.judging.kinds import Kind
 from router.judging.plan import Plan
-from router.judging.stages import judged, prepared, unified
+from router.judging.stages import converts, judged, prepared, unified
 from router.judging.tally import Tally, collect
 from router.state.state import State
 from router.writing.commits import Batch
@@ -42,8 +42,11 @@ class LoadedPlan:
     plan: Plan
     judge: Broadcast[Judge]
     writer: BatchWriter
-    once: dict[Kind, tuple[OnePass, OutgoingColumns]] = field(default_factory=dict)
-    """What one write to all sinks takes, of no attempt yet, and its columns of Spark: kept from batch to batch."""
+    once: dict[tuple[Kind, bool], tuple[OnePass, OutgoingColumns]] = field(default_factory=dict)
+    """What one write to all sinks takes, of no attempt yet, and its columns of Spark: kept from batch to batch.
+
+    They go by the kind of source, and by whether timestamps are converted.
+    """
 
     def outcomes(
         self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool, at_once: bool = False
@@ -53,20 +56,22 @@ class LoadedPlan:
         *arrived* keeps how records arrived beside what they became: where events may become dead letters after all.
         With *at_once* one write is to take them all.
         """
-        source, kind = prepared(rows, batch.kind), batch.kind
+        kind = batch.kind
         if part.condemned:
+            source = prepared(rows, kind)
             decided, tally = condemned(source, kind, self.plan, part.condemned, bare=part.bare)
             rows_of = partial(unified, decided, kind, batch.query, arrived=arrived)
             bare = source if part.bare else None
             return SparkOutcomes(rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge)
         texts = rows.sparkSession.sparkContext.accumulator({}, Tallies())
         counted = partial(_counts, texts)
-        outgoing = self._outgoing(source, batch, texts) if at_once else None
+        outgoing = self._outgoing(rows, batch, texts) if at_once else None
 
         def one_form() -> DataFrame:
-            return unified(judged(source, kind, self.judge, texts), kind, batch.query, arrived=arrived)
+            outcomes = judged(prepared(rows, kind), kind, self.judge, texts)
+            return unified(outcomes, kind, batch.query, arrived=arrived)
 
-        staging = None if at_once or arrived else self._staging(source, batch)
+        staging = None if at_once or arrived else self._staging(prepared(rows, kind), batch)
         judge = self.judge
         return SparkOutcomes(one_form, batch, self.plan, counted, outgoing=outgoing, staging=staging, judge=judge)
 
@@ -82,10 +87,12 @@ class LoadedPlan:
         return shares, staging.of_source(source, self.judge)
 
     def _outgoing(self, rows: DataFrame, batch: Batch, texts: Accumulator[dict[str, str]]) -> DataFrame:
-        if batch.kind not in self.once:
+        converted = converts(rows, batch.kind)
+        if (batch.kind, converted) not in self.once:
             one_pass = OnePass.of(self.plan, batch.kind)
-            self.once[batch.kind] = one_pass, OutgoingColumns.of(one_pass, self.plan.judge)
-        one_pass, columns = self.once[batch.kind]
+            columns = OutgoingColumns.of(one_pass, self.plan.judge, converts=converted)
+            self.once[batch.kind, converted] = one_pass, columns
+        one_pass, columns = self.once[batch.kind, converted]
         attempt = replace(one_pass, query=batch.query, failed=batch.failed)
         return columns.of_rows(rows, self.judge, texts, attempt)
 

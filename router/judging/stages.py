@@ -40,22 +40,22 @@ Only where a sink may refuse records.
 """
 
 
-def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
-    """Return the source's rows with the columns that judging takes; Kafka's timestamp becomes milliseconds.
+def converts(rows: DataFrame, kind: Kind) -> bool:
+    """Tell whether the timestamps of a source's rows are yet to become milliseconds.
 
     Rows that our own client read have milliseconds already (:mod:`bindings.kafka.ranges`).
     """
+    return kind == "kafka" and dict(rows.dtypes)["timestamp"] == "timestamp"
+
+
+def prepared(rows: DataFrame, kind: Kind) -> DataFrame:
+    """Return the source's rows with the columns that judging takes; Kafka's timestamp becomes milliseconds."""
     from pyspark.sql import functions as F
 
-    if kind != "kafka":
+    if not converts(rows, kind):
         return rows
-    converts = dict(rows.dtypes)["timestamp"] == "timestamp"
-    return rows.select(
-        *(
-            F.unix_millis(name).alias(name) if name == "timestamp" and converts else F.col(name)
-            for name in RAW_COLUMNS["kafka"]
-        )
-    )
+    names = RAW_COLUMNS["kafka"]
+    return rows.select(*(F.unix_millis(name).alias(name) if name == "timestamp" else F.col(name) for name in names))
 
 
 def judged(rows: DataFrame, kind: Kind, judge: Broadcast[Judge], tallies: Accumulator[dict[str, str]]) -> DataFrame:

@@ -22,7 +22,7 @@ from router.judging.stages import (
 )
 from router.settings import KafkaSink
 from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, parse_name, value_name
-from router.writing.outgoing import HEADER_CAP, OUTGOING, OnePass
+from router.writing.outgoing import HEADER_CAP, OnePass
 from router.writing.render import native_column
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class OutgoingColumns:
     records: tuple[Column, ...]
 
     @classmethod
-    def of(cls, attempt: OnePass, judge: Judge) -> OutgoingColumns:
-        """Return those of a plan, for a kind of source."""
+    def of(cls, attempt: OnePass, judge: Judge, *, converts: bool = False) -> OutgoingColumns:
+        """Return those of a plan, for a kind of source; *converts* as :func:`router.judging.stages.converts` tells."""
         from pyspark.sql import functions as F
 
         empty = F.array().cast(HEADERS_TYPE)
@@ -86,34 +86,40 @@ class OutgoingColumns:
             position, body, key = F.col("position"), F.col("body"), F.lit(None).cast("binary")
             came = F.coalesce("o.headers", empty)
         topic = F.col("o.topic") if attempt.topic is None else F.coalesce("o.topic", F.lit(attempt.topic))
-        lineage = {
-            "message": F.col("o.message"),
-            "endpoint": F.col("o.endpoint"),
-            "epoch": F.lit(attempt.epoch),
-            "position": position,
-            "context": F.col("o.context"),
-        }
-        added = F.array(*(header(f"{LINEAGE}{name}", value) for name, value in lineage.items()))
         records = {
             "topic": topic,
             "key": F.coalesce("o.key", key),
             "value": F.when(F.col("o.replaced"), F.col("o.data")).otherwise(body),
-            "headers": F.when(F.col("o.message").isNotNull(), F.concat(came, added)).otherwise(came),
+            "headers": _traced(came, attempt.epoch, position) if attempt.traces else came,
         }
-        named = tuple(column.alias(name) for name, column in records.items())
-        return cls(judged_columns(attempt.kind, judge), kept, named)
+        taken = judged_columns(attempt.kind, judge)
+        if converts:
+            taken["timestamp"] = F.unix_millis("timestamp")
+        return cls(taken, kept, tuple(column.alias(name) for name, column in records.items()))
 
     def of_rows(
         self, rows: DataFrame, judge: Broadcast[Judge], tallies: Accumulator[dict[str, str]], attempt: OnePass
     ) -> DataFrame:
-        """Return the records: topic, key, value and headers. *rows* are judged on the way, where they are.
-
-        They are as :func:`router.judging.stages.prepared` gives them.
-        """
+        """Return the records: topic, key, value and headers. *rows* are the source's, judged where they are."""
         from pyspark.sql import functions as F
 
-        decided = judging_column(self.taken, judge, attempt.decide, pa.list_(OUTGOING), tallies)
+        decided = judging_column(self.taken, judge, attempt.decide, pa.list_(attempt.type), tallies)
         return rows.select(*self.kept, F.explode(decided).alias("o")).select(*self.records)
+
+
+def _traced(came: Column, epoch: str, position: Column) -> Column:
+    """Return headers with those of lineage behind them, for records that get any."""
+    from pyspark.sql import functions as F
+
+    lineage = {
+        "message": F.col("o.message"),
+        "endpoint": F.col("o.endpoint"),
+        "epoch": F.lit(epoch),
+        "position": position,
+        "context": F.col("o.context"),
+    }
+    added = F.array(*(header(f"{LINEAGE}{name}", value) for name, value in lineage.items()))
+    return F.when(F.col("o.message").isNotNull(), F.concat(came, added)).otherwise(came)
 
 
 def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:

@@ -2,7 +2,7 @@
 
 Most events leave as they came, with headers of lineage that Spark adds: of those Python tells the names that stand in
 these, and nothing else. It makes the headers of all others: events of native records, those that the exact codec read,
-and dead letters. The columns are those of :data:`OUTGOING`:
+and dead letters. The columns are those of :data:`TRACED` and :data:`OUTGOING`:
 
 | column | meaning |
 |---|---|
@@ -40,18 +40,19 @@ from router.settings import KafkaSink
 from router.settings.names import NameTemplate, Template, event_values, parse_name, value_name
 from router.writing.header_lists import context_json, joined, without
 
-OUTGOING: Final = pa.struct(
-    [
-        *((name, pa.string()) for name in ("message", "endpoint", "context", "topic")),
-        ("key", pa.binary()),
-        ("headers", HEADERS),
-        ("replaced", pa.bool_()),
-        ("data", pa.binary()),
-    ]
+OUTGOING: Final = (
+    pa.field("topic", pa.string()),
+    pa.field("key", pa.binary()),
+    pa.field("headers", HEADERS),
+    pa.field("replaced", pa.bool_()),
+    pa.field("data", pa.binary()),
 )
+TRACED: Final = tuple(pa.field(name, pa.string()) for name in ("message", "endpoint", "context"))
+"""Columns that there are only where some events get headers of lineage."""
 HEADER_CAP: Final = 4_000
 """Characters of a text in a dead letter's Kafka header; the outcome itself is never cut."""
 Header = dict[str, Any]
+_NO_ROWS: Final = np.zeros(0, np.int64)
 _NO_BYTES: Final = pa.scalar(None, pa.binary())
 
 
@@ -86,6 +87,16 @@ class OnePass:
         templates = tuple(parse_name(key) if key is not None else None for key in keys)
         return cls(kind, query, plan.epoch, failed, _only_topic(routes.topics), lineage, templates)
 
+    @property
+    def traces(self) -> bool:
+        """Whether some events get headers of lineage."""
+        return any(self.lineage)
+
+    @property
+    def type(self) -> pa.StructType:
+        """The type of a record."""
+        return pa.struct([*(TRACED if self.traces else ()), *OUTGOING])
+
     def decide(self, judge: Judge, rows: pa.RecordBatch) -> Judged:
         """Judge one Arrow batch of the source's rows; one list of records for each, and their tally."""
         decided = JUDGING[self.kind](judge, rows)
@@ -116,23 +127,32 @@ class _Records:
         self._letters: Int = np.flatnonzero(counts & (self._routes < 0))
 
     def build(self) -> pa.StructArray:
-        """Return one record for each row of facts, as :data:`OUTGOING`."""
+        """Return one record for each row of facts, as :attr:`OnePass.type` says."""
+        rare, traced = self._trace() if self._attempt.traces else (_NO_ROWS, {})
+        context = traced.get("context")
+        arrays = {
+            **traced,
+            "topic": self._topics(),
+            "key": self._keys(),
+            "headers": self._headers(rare, context),
+            **self._bodies(),
+        }
+        type_ = self._attempt.type
+        return pa.StructArray.from_arrays([arrays[field.name] for field in type_], fields=list(type_))
+
+    def _trace(self) -> tuple[Int, dict[str, pa.Array]]:
+        """Return the columns of lineage, and the rows of events whose headers of it Spark cannot add."""
         columns = self._columns
         wanted = np.array((*self._attempt.lineage, False), bool)
         lineage = self._events & wanted[np.where(self._events, self._routes, -1)]
         # Spark knows neither the place in a batch of events nor how a tie was decided.
         rare = valid(columns["ambiguous"]) | valid(columns["place"])
-        context = self._contexts(lineage)
-        arrays = {
-            "message": pc.if_else(pa.array(lineage & ~rare), columns["message"], pa.scalar(None, pa.string())),
+        usual = pa.array(lineage & ~rare)
+        return np.flatnonzero(lineage & rare), {
+            "message": pc.if_else(usual, columns["message"], pa.scalar(None, pa.string())),
             "endpoint": columns["endpoint"],
-            "context": context,
-            "topic": self._topics(),
-            "key": self._keys(),
-            "headers": self._headers(np.flatnonzero(lineage & rare), context),
-            **self._bodies(),
+            "context": self._contexts(lineage),
         }
-        return pa.StructArray.from_arrays([arrays[field.name] for field in OUTGOING], fields=list(OUTGOING))
 
     def _contexts(self, wanted: Bool) -> pa.StringArray:
         """Return the context attributes of these rows as JSON, null for others."""
@@ -195,7 +215,7 @@ class _Records:
         data = pc.if_else(spilled, _NO_BYTES, self._columns["data"])
         return {"replaced": pc.or_(pc.fill_null(self._columns["replaced"], False), spilled), "data": data}
 
-    def _headers(self, rare: Int, context: pa.StringArray) -> pa.ListArray:
+    def _headers(self, rare: Int, context: pa.StringArray | None) -> pa.ListArray:
         """Return the headers of made events and of letters; *rare* are events that get those of lineage here."""
         columns = self._columns
         made = np.flatnonzero(self._events & valid(columns["attributes"]))
@@ -204,7 +224,7 @@ class _Records:
         lists = joined(columns["attributes"].take(at), rest)
         letters = self._letters, pa.array(list(self._letter_headers()), HEADERS)
         headers = filled(len(self._routes), HEADERS, [(made, lists), letters])
-        if not len(rare):
+        if context is None or not len(rare):
             return headers
         given = zip(headers.take(pa.array(rare)).to_pylist(), self._came(rare), strict=True)
         both = zip(given, self._lineage(rare, context), strict=True)

@@ -53,6 +53,7 @@ SEVERAL: dict[str, Any] = {
     "dead_letters": {"sinks": ["dead"]},
 }
 TIES = {**ONE, "match": {"ambiguous": "first"}}
+UNTRACED = {**ONE, "sinks": {**ONE["sinks"], "bus": {**BROKER, "topic": "out", "lineage": False}}}
 
 
 def plan_of(catalog: Catalog, settings: dict[str, Any], folder: Path) -> Plan:
@@ -67,7 +68,7 @@ def as_sent(rows: list[dict[str, Any]]) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("settings", [ONE, SEVERAL, TIES], ids=["one", "several", "ties"])
+@pytest.mark.parametrize("settings", [ONE, SEVERAL, TIES, UNTRACED], ids=["one", "several", "ties", "untraced"])
 @pytest.mark.parametrize(("kind", "seed"), [("kafka", 7), ("inbox", 4)])
 def test_one_write_sends_what_several_send(
     spark: SparkSession, tmp_path: Path, kind: Kind, seed: int, settings: dict[str, Any]
@@ -93,7 +94,8 @@ def test_one_write_sends_what_several_send(
     writer.send_letters(kept.letters(), batch)
     assert as_sent(records) == as_sent([row for rows in kept.sent.values() for row in rows])
     names = {each["key"] for row in records for each in row["headers"]}
-    assert {"xrouter-message", "xrouter-letter", "xrouter-reason"} <= names
+    assert {"xrouter-letter", "xrouter-reason"} <= names
+    assert "xrouter-message" in names or settings is UNTRACED
     assert "xrouter-spill" in names or settings is SEVERAL
     assert ("xrouter-ambiguous" in names) is (settings is TIES)
 
