@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from bindings.inbox.stream import SPARK_SCHEMA
+from router.batches import pipeline
 from router.batches.parts import BatchParts
 from router.reading import generations
 from router.reading.extents import extents
@@ -44,6 +45,11 @@ def state(tmp_path: Path) -> Iterator[State]:
     """A state folder of its own."""
     with State.open(tmp_path / "state") as opened:
         yield opened
+
+
+@pytest.fixture(autouse=True)
+def _no_pause_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "RETRY_FIRST", 0)
 
 
 def number(name: str) -> int:
