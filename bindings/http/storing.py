@@ -1,7 +1,7 @@
-"""Messages on their way to the inbox: those of one turn of the server, and all that come while others are stored.
+"""Messages on their way to the inbox: those of one turn of the server are one group.
 
-Mostly one group is with the store at a time, and what arrives meanwhile is the next. So many requests share one fsync
-and one change of threads. Everything here happens on the server's thread.
+The store has each group at once, and commits all that it has together: so it never waits for the server while requests
+do, and many of them share one fsync. Everything here happens on the server's thread.
 """
 
 from __future__ import annotations
@@ -11,18 +11,13 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from bindings.gateways import RowStore
 from bindings.grouping import next_group
 from bindings.inbox.errors import InboxError, InboxRowError
 from bindings.parts import InboxRow
 
-EAGER: Final = 250
-PATIENCE_SECONDS: Final = 0.05
-"""So many messages go to the store while it has others, and so do fewer that have waited for so long: a group that the
-store is long at does not hold up all others.
-"""
 Settle = Callable[[BaseException | None], None]
 """Is told, on the server's thread, what became of a message: None when it is durable, else why it is not stored."""
 
@@ -42,33 +37,21 @@ class GroupStore:
     def __init__(self, store: RowStore) -> None:
         self._store = store
         self._waiting: deque[_Waiting] = deque()
-        self._due = self._patient = False
-        self._under_way = 0
+        self._due = False
 
     def add(self, row: InboxRow, settle: Settle) -> None:
         """Store a message, with the others of this turn of the running event loop."""
         self._waiting.append(_Waiting(row, settle))
-        if self._due:
-            return
-        if not self._under_way or len(self._waiting) >= EAGER:
+        if not self._due:
             self._due = True
             asyncio.get_running_loop().call_soon(self._advance)
-        elif not self._patient:
-            self._patient = True
-            asyncio.get_running_loop().call_later(PATIENCE_SECONDS, self._lose_patience)
 
     def _advance(self) -> None:
         self._due = False
-        while self._waiting and (not self._under_way or len(self._waiting) >= EAGER):
-            self._send(next_group(self._waiting))
-
-    def _lose_patience(self) -> None:
-        self._patient = False
-        if self._waiting:
+        while self._waiting:
             self._send(next_group(self._waiting))
 
     def _send(self, group: Sequence[_Waiting]) -> None:
-        self._under_way += 1
         loop = asyncio.get_running_loop()
         try:
             stored = self._store.append_many([each.row for each in group])
@@ -84,14 +67,11 @@ class GroupStore:
         stored.add_done_callback(ended)
 
     def _settle(self, group: Sequence[_Waiting], done: Future[None]) -> None:
-        self._under_way -= 1
         error = InboxError("it gave up") if done.cancelled() else done.exception()
         if isinstance(error, InboxRowError) and len(group) > 1:
             for each in group:
                 self._send([each])
         else:
-            # What waits is with the store while these are answered.
-            self._advance()
             for each in group:
                 self._answer(each, error)
 

@@ -279,7 +279,7 @@ def test_a_request_that_waits_is_never_cut_off(serve: Serve, rows: Rows, limit: 
     with connected(gateway) as first, connected(gateway) as second:
         for each in (first, second):
             each.sendall(GOOD)
-        wait_until(lambda: len(rows.held) == 2, SECONDS, "both rows")
+        wait_until(lambda: len(rows.rows) == 2, SECONDS, "both rows")
         assert statuses(exchange_from(gateway, "127.0.0.1")) == [503]
         for held in rows.held:
             held.set_result(None)

@@ -1,4 +1,4 @@
-"""Messages share a commit: those of one turn, and those that come while others are stored; a bad one costs no other."""
+"""Messages of one turn share an append; a bad one costs no other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from bindings.grouping import GROUP_BYTES
-from bindings.http.storing import EAGER, GroupStore
+from bindings.http.storing import GroupStore
 from bindings.inbox.errors import InboxFull, InboxRowError
 from bindings.parts import InboxRow
 
@@ -74,46 +74,17 @@ def test_messages_of_a_turn_are_one_group() -> None:
     assert ends == dict.fromkeys([b"1", b"2", b"3", b"4", b"5"])
 
 
-def test_what_comes_while_a_group_is_stored_is_one_group() -> None:
+def test_what_comes_while_a_group_is_stored_is_with_the_store_too() -> None:
     async def busy() -> None:
         store = Store()
         group = GroupStore(store)
-        for number in range(6):
-            group.add(row(b"%d" % number), lambda _: None)
+        for bodies in ([b"1"], [b"2", b"3"], [b"4"]):
+            for body in bodies:
+                group.add(row(body), lambda _: None)
             await turns()
-        assert [len(each) for each in store.groups] == [1]
-        store.end()
-        await turns()
-        assert [len(each) for each in store.groups] == [1, 5]
+        assert store.groups == [[b"1"], [b"2", b"3"], [b"4"]]
 
     asyncio.run(busy())
-
-
-def test_a_store_that_takes_long_gets_more_once_many_wait() -> None:
-    async def busy() -> None:
-        store = Store()
-        group = GroupStore(store)
-        for number in range(2 * EAGER):
-            group.add(row(b"%d" % number), lambda _: None)
-            await turns()
-        assert [len(each) for each in store.groups] == [1, EAGER]
-
-    asyncio.run(busy())
-
-
-def test_a_store_that_hangs_holds_up_no_other_message() -> None:
-    async def hanging() -> None:
-        store = Store()
-        group = GroupStore(store)
-        for number in range(3):
-            group.add(row(b"%d" % number), lambda _: None)
-            await turns()
-        async with asyncio.timeout(30):
-            while len(store.groups) < 2:
-                await asyncio.sleep(0.001)
-        assert [len(each) for each in store.groups] == [1, 2]
-
-    asyncio.run(hanging())
 
 
 def test_an_answer_that_fails_costs_no_other() -> None:
