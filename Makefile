@@ -22,7 +22,7 @@ PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-latency bench-cluster lock connectors pins weights clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-cluster lock connectors pins weights clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,7 +84,7 @@ bench-rendering: install ## records rendered for tables, JSON lines and structur
 bench-gateways: install ## messages acknowledged by gateway and inbox, beside the same client dropping them
 	$(BIN)/python -m tests.benchmarks.gateways
 
-bench-tables: install ## fifty typed tables under a trigger of 500 ms, fed with 5,000 records a second
+bench-tables: install ## Kafka to Delta tables against Spark's own Kafka to Delta
 	$(BIN)/python -m tests.benchmarks.tables
 
 bench-latency: install ## time of records from broker to broker at 1,000 and 5,000 a second, beside Spark's own
@@ -92,6 +92,9 @@ bench-latency: install ## time of records from broker to broker at 1,000 and 5,0
 
 bench-cluster: install ## one and two executors of a standalone Spark cluster, and the share of the work that is the driver's
 	$(BIN)/python -m tests.benchmarks.cluster
+
+bench-steady-tables: install ## fifty typed tables under a trigger of 500 ms, fed with 5,000 records a second
+	$(BIN)/python -m tests.benchmarks.steady_tables
 
 bench-catalog: install ## catalogs of 10 to 10,000 definitions, from file to plan
 	$(BIN)/python -m tests.benchmarks.catalog_load

@@ -18,6 +18,7 @@ from router.letters.folder_retention import OldFiles, old_files
 from router.letters.table_reading import FAILED, PARQUET
 from router.rendering.instants import INSTANT
 from router.settings import TableSink
+from router.sinks.tables.files import sole_rewriter
 
 _ATTEMPTS: Final = 5
 _TICK: Final = timedelta(milliseconds=1)
@@ -51,6 +52,13 @@ class OldRows:
         Raises:
             SinkError: the table cannot be changed now; nothing of it was.
         """
+        try:
+            with sole_rewriter(self.uri):
+                self._remove()
+        except OSError as error:
+            raise _refused(self.sink, self.uri, error) from error
+
+    def _remove(self) -> None:
         last: DeltaError | None = None
         for _ in range(_ATTEMPTS):
             try:

@@ -1,185 +1,189 @@
-"""``make bench-tables``: fifty typed tables under a trigger of 500 ms, fed with 5,000 records a second.
+"""``make bench-tables``: Kafka into Delta tables, beside Spark's own Kafka to Delta, in one session.
 
-A whole router takes a Kafka topic that is written to at a steady rate, and appends to a Delta table for each
-definition, payloads as typed columns. Told are the backlog over time, batches, the latency from broker to commit, and
-whether in the end every record is in its table once.
+Every variant reads the same topic to its end with the same source options, partitions, trigger and batch size; rounds
+alternate, after a warm-up of each. *As it came* is what Spark does with the least columns, *the same columns* what one
+writes by hand for a table like ours, without a catalog. *Fifty tables* have payloads as typed columns. In the end an
+independent reader counts what is in the tables.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
+import os
+import statistics
 import sys
 import tempfile
-import threading
-import time
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
-from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from deltalake import DeltaTable
 
+from catalog.load import load as load_catalog
+from router.batches.pipeline import Pipeline
+from router.batches.plans import PlanHolder
+from router.judging.plan import Plan
+from router.reading.generations import begin
+from router.settings import settings_from_dict
+from router.spark.session import spark_session
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
+from tests.benchmarks import spark_delta, steady_tables
 from tests.benchmarks.machine import machine
+from tests.benchmarks.streams import Cost, Run, Streams, running
+from tests.support import load
 from tests.support.brokers import kafka_for_tests
-from tests.support.kafka import create_topics
-from tests.support.router import RouterProcess
-from tests.support.waiting import wait_until
+from tests.support.kafka import produce
 
-TOPIC: Final = "readings"
-TICK: Final = 0.02
-CATCH_UP_SECONDS: Final = 120.0
-_FIELDS: Final = {
-    "n": {"type": "integer"},
-    "level": {"type": "number"},
-    "unit": {"type": "string"},
-    "ok": {"type": "boolean"},
-    "at": {"type": "string", "format": "date-time"},
-    "tags": {"type": "array", "items": {"type": "string"}},
-    "place": {"type": "object", "properties": {"hall": {"type": "string"}, "row": {"type": "integer"}}},
-    "note": {"type": ["string", "null"]},
-}
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS: Final = 4
+BATCH: Final = 100_000
+SMALL: Final = 200
+SMALL_BATCHES: Final = 25
+DEFINITIONS: Final = 100
+TABLES: Final = 50
+PLANT: Final = "plant"
+Rounds = dict[str, list[Cost]]
 
 
-def catalog(definitions: int, bootstrap: str) -> dict[str, Any]:
-    """Return a catalog of CloudEvents, told apart by type, each with a JSON Schema of eight members."""
-    messages = {
-        f"reading{number}": {
-            "envelope": "CloudEvents/1.0",
-            "envelopemetadata": {"type": {"value": f"reading.{number}"}},
-            "dataschemaformat": "JSONSchema/draft-07",
-            "dataschema": {"type": "object", "properties": _FIELDS, "required": ["n"]},
+class Bench:
+    """The variants, over topics of one broker, into tables below one folder."""
+
+    def __init__(self, spark: SparkSession, state: State, folder: Path, plans: Mapping[str, Plan]) -> None:
+        self._state = state
+        self._folder = folder
+        self._metrics = Metrics()
+        self._holders = {name: PlanHolder(spark, state, plan, self._metrics) for name, plan in plans.items()}
+        for name, holder in self._holders.items():
+            holder.activate(plans[name])
+
+    def spark(self, name: str, columns: Callable[[DataFrame], DataFrame]) -> Run:
+        """Into one table by Spark alone."""
+        return lambda rows, path: spark_delta.writer(columns(rows), self._folder / name, path)
+
+    def routed(self, plan: str, topic: str) -> Run:
+        """Through the router's pipeline: matched, mapped, with dead letters and all."""
+        generation = begin(self._state, "bench", (topic,))
+        plans = self._holders[plan]
+        pipeline = Pipeline(
+            "bench", "kafka", generation, self._state, plans, self._metrics, Status(), lambda _: plans.active
+        )
+        return lambda rows, _: rows.writeStream.foreachBatch(pipeline.batch).option(
+            "checkpointLocation", str(generation.path)
+        )
+
+    def variants(self) -> dict[str, tuple[str, Callable[[], Run]]]:
+        """Return topic and maker of each."""
+        return {
+            "Spark, as it came": (PLANT, lambda: self.spark("as-it-came", spark_delta.as_it_came)),
+            "Spark, the same columns": (PLANT, lambda: self.spark("same-columns", spark_delta.wide)),
+            "routed, one wide table": (PLANT, partial(self.routed, "one", PLANT)),
+            f"routed, {TABLES} typed tables": (
+                steady_tables.TOPIC,
+                partial(self.routed, "many", steady_tables.TOPIC),
+            ),
         }
-        for number in range(definitions)
-    }
-    endpoint = {
-        "usage": ["consumer"],
-        "protocol": "KAFKA",
-        "protocoloptions": {"endpoints": [{"uri": bootstrap}], "options": {"topic": TOPIC}},
-        "messagegroups": ["/messagegroups/readings"],
-    }
-    return {
-        "specversion": "1.0-rc2",
-        "endpoints": {"hall": endpoint},
-        "messagegroups": {"readings": {"messages": messages}},
-    }
 
-
-class Sender(threading.Thread):
-    """Sends at a steady rate for some seconds; ``sent`` counts what left."""
-
-    def __init__(self, bootstrap: str, definitions: int, rate: int, seconds: float) -> None:
-        super().__init__(name="sender", daemon=True)
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
-        self._definitions = definitions
-        self._rate = rate
-        self._seconds = seconds
-        self.sent = 0
-
-    def run(self) -> None:
-        """Send; a tick that comes late sends what it owes."""
-        began = time.monotonic()
-        for tick in itertools.count(1):
-            due = min(tick * TICK, self._seconds)
-            while self.sent < int(due * self._rate):
-                self._send(self.sent)
-                self.sent += 1
-            self._producer.poll(0)
-            if due >= self._seconds:
-                break
-            time.sleep(max(0.0, began + due - time.monotonic()))
-        self._producer.flush(30)
-
-    def _send(self, number: int) -> None:
-        body = {"n": number, "level": number / 8, "unit": "mm", "ok": number % 2 == 0, "at": "2026-01-02T03:04:05.678Z"}
-        body |= {"tags": ["a", "b"], "place": {"hall": "north", "row": number % 9}, "note": None}
-        headers: list[tuple[str, str | bytes | None]] = [
-            ("ce_specversion", b"1.0"),
-            ("ce_id", b"%d" % number),
-            ("ce_type", b"reading.%d" % (number % self._definitions)),
-            ("ce_source", b"/hall"),
-            ("content-type", b"application/json"),
-        ]
-        self._producer.produce(TOPIC, json.dumps(body).encode(), headers=headers)
+    def small(self) -> dict[str, Callable[[], Run]]:
+        """Return the variants of small batches, of the topic of the plant."""
+        return {
+            "Spark, as it came": lambda: self.spark("small", spark_delta.as_it_came),
+            "routed, one wide table": partial(self.routed, "one", PLANT),
+            "routed, three tables": partial(self.routed, "three", PLANT),
+        }
 
 
 def main() -> None:
     """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--tables", type=int, default=50)
-    parser.add_argument("--rate", type=int, default=5_000)
-    parser.add_argument("--seconds", type=int, default=60)
+    parser.add_argument("--records", type=int, default=300_000)
+    parser.add_argument("--rounds", type=int, default=3)
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
-        create_topics(bootstrap, [TOPIC], partitions=4)
         _measure(chosen, Path(folder), bootstrap)
 
 
 def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
-    (folder / "catalog.json").write_text(json.dumps(catalog(chosen.tables, bootstrap)))
-    settings = {
-        "catalog": {"source": str(folder / "catalog.json")},
-        "sources": [{"endpoint": "/endpoints/hall"}],
-        "sinks": {
-            "lake": {"type": "table", "layout": "definition", "path": str(folder / "lake")},
-            "dead": {"type": "table", "path": str(folder / "dead")},
-        },
-        "routes": [{"to": ["lake"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "trigger": "500ms",
-        # Not the short-lived JVM of the tests: this one is measured.
-        "spark": {"conf": {"spark.driver.extraJavaOptions": ""}},
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for topic in (PLANT, steady_tables.TOPIC):
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+    plans = _plans(folder, bootstrap)
+    one, others = plans["one"], running()
+    records = load.records(chosen.records, DEFINITIONS)
+    produce(bootstrap, PLANT, itertools.islice(records, SMALL * SMALL_BATCHES))
+    with State.open(folder / "state") as state, spark_session(one.settings, state.root, one.sources) as spark:
+        bench = Bench(spark, state, folder, plans)
+        streams = Streams(spark, bootstrap, folder, others)
+        small = {name: streams.each_batch(PLANT, run(), SMALL) for name, run in bench.small().items()}
+        produce(bootstrap, PLANT, records)
+        produce(bootstrap, steady_tables.TOPIC, steady_tables.records(chosen.records, TABLES))
+        rounds: Rounds = {}
+        for number in range(chosen.rounds + 1):
+            for name, (topic, run) in bench.variants().items():
+                cost = streams.whole(topic, run(), BATCH)
+                if number:
+                    rounds.setdefault(name, []).append(cost)
+    read = chosen.rounds + 1
+    _check("the wide table", [folder / "one"], "data", read * chosen.records * 49 // 50)
+    _check("the typed tables", list((folder / "many/readings").iterdir()), "data", read * chosen.records)
+    _report(chosen, rounds, small)
+
+
+def _plans(folder: Path, bootstrap: str) -> dict[str, Plan]:
+    """Return the plans by name: one wide table, three of them with that of dead letters, and typed tables."""
+    plant = load.write_catalog(folder / "plant.json", load.catalog(DEFINITIONS, topic=PLANT))
+    readings = load.write_catalog(folder / "readings.json", steady_tables.catalog(TABLES, bootstrap))
+
+    def plan(catalog: Path, endpoint: str, sinks: Mapping[str, Any]) -> Plan:
+        told = {
+            "catalog": {"source": str(catalog)},
+            "sources": [{"endpoint": f"/endpoints/{endpoint}", "bootstrap_servers": bootstrap}],
+            "sinks": {**sinks, "dead": {"type": "table", "path": str(folder / f"dead-{'-'.join(sinks)}")}},
+            "routes": [{"to": list(sinks)}],
+            "dead_letters": {"sinks": ["dead"]},
+            "state": str(folder / "state"),
+            "spark": {"conf": spark_delta.delta_conf()},
+        }
+        return Plan(load_catalog([catalog]), settings_from_dict(told, os.environ, folder))
+
+    def table(name: str, **more: str) -> dict[str, str]:
+        return {"type": "table", "path": str(folder / name), **more}
+
+    return {
+        "one": plan(plant, PLANT, {"one": table("one")}),
+        "three": plan(plant, PLANT, {"first": table("first"), "second": table("second")}),
+        "many": plan(readings, "hall", {"many": table("many", layout="definition")}),
     }
-    router = RouterProcess(folder / "router", settings)
-    router.start()
-    try:
-        sender = Sender(bootstrap, chosen.tables, chosen.rate, chosen.seconds)
-        sender.start()
-        backlog: list[int] = []
-        while sender.is_alive():
-            sender.join(1.0)
-            backlog.append(sender.sent - int(router.total("xrouter_records_total", outcome="routed")))
-        ended = time.monotonic()
-        done = lambda: router.total("xrouter_records_total", outcome="routed") >= sender.sent  # noqa: E731
-        wait_until(done, CATCH_UP_SECONDS, "all records to be routed")
-        caught_up = time.monotonic() - ended
-        metrics = router.metrics()
-    finally:
-        router.stop()
-    _report(chosen, backlog, caught_up, metrics, _found(folder / "lake", chosen.tables), sender.sent)
 
 
-def _found(lake: Path, tables: int) -> tuple[int, int]:
-    """Return rows and distinct numbers over all tables, by an independent reader."""
-    rows = distinct = 0
-    for number in range(tables):
-        files = [uri.removeprefix("file://") for uri in DeltaTable(lake / f"readings/reading{number}").file_uris()]
-        told = duckdb.execute("select count(*), count(distinct payload.n) from read_parquet(?)", [files]).fetchone()
-        rows, distinct = rows + (told or (0, 0))[0], distinct + (told or (0, 0))[1]
-    return rows, distinct
+def _check(what: str, tables: list[Path], column: str, least: int) -> None:
+    """Fail unless the tables have at least so many rows: what is quick because it loses records is no figure."""
+    files = [uri.removeprefix("file://") for table in tables for uri in DeltaTable(table).file_uris()]
+    told = duckdb.execute(f"select count({column}) from read_parquet(?, union_by_name=true)", [files]).fetchone()
+    rows = (told or (0,))[0]
+    if rows < least:
+        raise SystemExit(f"{what} should have {least} rows, and has {rows}")
 
 
-def _report(
-    chosen: argparse.Namespace,
-    backlog: list[int],
-    caught_up: float,
-    metrics: dict[str, float],
-    found: tuple[int, int],
-    sent: int,
-) -> None:
-    batches = sum(value for name, value in metrics.items() if name.startswith("xrouter_batch_seconds_count"))
-    seconds = sum(value for name, value in metrics.items() if name.startswith("xrouter_batch_seconds_sum"))
-    late = sum(value for name, value in metrics.items() if name.startswith("xrouter_record_latency_seconds_sum"))
-    settled = sorted(backlog[len(backlog) // 4 :])
-    lines = [
-        f"{chosen.tables} tables, {chosen.rate} records/s for {chosen.seconds} s; {machine()}",
-        f"batches {batches:.0f}, mean {seconds / max(1, batches):.2f} s; mean latency {late / max(1, sent):.2f} s",
-        f"backlog after the first quarter: median {settled[len(settled) // 2]}, most {settled[-1]}, last {backlog[-1]}",
-        f"caught up {caught_up:.1f} s after the last record",
-        f"sent {sent}, rows found in files {found[0]}, distinct {found[1]}",
-    ]
-    sys.stdout.write("\n".join(lines) + "\n")
+def _report(chosen: argparse.Namespace, rounds: Rounds, small: Mapping[str, Cost]) -> None:
+    out = [f"{chosen.records} records, batches of {BATCH}, {chosen.rounds} rounds; {machine()}"]
+    for name, costs in rounds.items():
+        seconds = statistics.median(cost.seconds for cost in costs)
+        cpu = statistics.median(cost.cpu for cost in costs)
+        each = " ".join(f"{cost.seconds:.2f}" for cost in costs)
+        figures = f"{chosen.records / seconds:>10,.0f} records/s {cpu / chosen.records * 1e6:>7.1f} us of CPU a record"
+        out.append(f"{name:26} {figures}   seconds: {each}")
+    out.append(f"batches of {SMALL}, median, and mean processor time:")
+    out += [f"{name:26} {cost.seconds:.2f} s, {cost.cpu:.2f} s" for name, cost in small.items()]
+    sys.stdout.write("\n".join(out) + "\n")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ class TableSink(SinkSettings):
     )
     file_bytes: Size = Field(64 * 2**20, ge=2**20, description="Delta: size that merged files should have.")
     keep_replaced: Duration = Field(
-        timedelta(days=7), ge=timedelta(hours=1), description="Delta: how long replaced files stay for readers."
+        timedelta(days=1),
+        ge=timedelta(hours=1),
+        description="Delta: how long replaced files and old entries of the log stay for readers.",
     )
 
     @property

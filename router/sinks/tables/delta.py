@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -19,16 +19,17 @@ from router.settings.places import is_url
 from router.sinks.contract import ArrowSink, Commit, Staged, StagedFile, Staging, WriteResult
 from router.sinks.tables.evolving import conformed, contains, evolved
 from router.sinks.tables.files import make_durable, refused
+from router.sinks.tables.head import LEFT_TO_UPKEEP, Head
 from router.sinks.tables.partitions import partitioned, with_partitions
-from router.sinks.tables.staging import TableStaging, sweep
+from router.sinks.tables.staging import Sweeping, TableStaging
 from router.sinks.trial import fails_anywhere
 
 if TYPE_CHECKING:
     from router.sinks.tables.upkeep import Upkeep
 
 _ATTEMPTS: Final = 5
-_Write: TypeAlias = Callable[[DeltaTable, CommitProperties], None]
-"""Commits rows to a table once, in one entry of its log; the table's version is that of the entry, or a later one."""
+_Write: TypeAlias = Callable[[Head, CommitProperties], Head]
+"""Commits rows to a table once, in one entry of its log that is on the disk then; returns the head that has it."""
 
 
 class DeltaSink(ArrowSink):
@@ -63,10 +64,10 @@ class DeltaSink(ArrowSink):
         self._grows = grows
         self._partition_by = list(partition_by)
         self._upkeep = upkeep
-        self._table: DeltaTable | None = None
+        self._head: Head | None = None
+        self._sweeping = Sweeping(uri.removeprefix("file://"))
         self.known = b""
         """Columns for workers to stage, serialized by Arrow, once their files had others of the same names."""
-        self._last: tuple[tuple[Commit, tuple[StagedFile, ...]], ...] = ()
         # Queries share the sink: the version made durable must be that of the very write.
         self._lock = threading.Lock()
 
@@ -84,6 +85,8 @@ class DeltaSink(ArrowSink):
             raise SinkError(self._name, f"batch has columns {rows.schema.names}, not those of the table's form")
         try:
             with self._lock:
+                # delta-rs writes behind the version that it has read.
+                self._head = None
                 return self._append(rows.schema, rows.num_rows, commit, partial(self._write, rows))
         except DeltaError as error:
             if fails_anywhere(rows, self._partition_by):
@@ -122,8 +125,8 @@ class DeltaSink(ArrowSink):
         """Tell whether the table's log has this version of the app, or a later one."""
         try:
             with self._lock:
-                table = self._open()
-                return table is not None and _written(table, commit)
+                head = self._opened()
+                return head is not None and head.has(commit)
         except DeltaError as error:
             raise self._refused(error) from error
         except OSError as error:
@@ -133,74 +136,80 @@ class DeltaSink(ArrowSink):
         properties = CommitProperties(app_transactions=[Transaction(commit.app, commit.version)])
         conflict: CommitFailedError | None = None
         for _ in range(_ATTEMPTS):
-            table = self._open() or self._create(schema)
-            if _written(table, commit):
+            # What a head that appends does not know of is met where it writes the entry.
+            known = self._head if self._head is not None and self._head.appends else None
+            head = known or self._opened() or self._created(schema)
+            self._head = None
+            if head.has(commit):
+                self._head = head
                 # Which of the last life's files reached the disk is unknown, and this is rare: all of them now.
                 os.sync()
                 return WriteResult(0, repeated=True)
-            before = table.version()
             try:
-                write(table, properties)
+                self._head = write(head, properties)
             except CommitFailedError as error:
-                # Another writer was first (maintenance, or ourselves before a crash): look again and decide anew.
+                # Another writer was first (upkeep, or ourselves before a crash): look again and decide anew.
                 conflict = error
-                self._table = None
                 continue
-            for version in range(before + 1, table.version() + 1):
-                make_durable(self._uri, version)
             if self._upkeep is not None:
-                self._upkeep.committed(self._uri)
+                self._upkeep.committed(self._uri, self._head.version)
             return WriteResult(count)
         hint = "stop other writers of the table; the batch is written again after a restart"
         raise SinkError(self._name, f"{self._uri}: {_ATTEMPTS} commits in a row were refused", hint=hint) from conflict
 
     def _add(
-        self,
-        staged: Staged,
-        schemas: Sequence[pa.Schema],
-        commit: Commit,
-        table: DeltaTable,
-        properties: CommitProperties,
-    ) -> None:
-        known = pa.schema(table.schema().to_arrow())
-        target = functools.reduce(evolved, schemas, known)
+        self, staged: Staged, schemas: Sequence[pa.Schema], commit: Commit, head: Head, properties: CommitProperties
+    ) -> Head:
+        target = functools.reduce(evolved, schemas, head.schema)
         if not all(contains(target, schema) for schema in schemas):
             self.known = target.serialize().to_pybytes()
             hint = "none is needed: the batch is staged again with these columns"
             raise SinkError(self._name, f"{self._uri} has columns of other types than its files", hint=hint)
-        if not target.equals(known):
+        if not target.equals(head.schema):
             # Columns come in an entry of their own, without rows: after a crash they are there and empty.
-            write_deltalake(table, target.empty_table(), mode="append", schema_mode="merge")
-            table.update_incremental()
+            head = self._by_delta(DeltaTable(self._uri), target.empty_table(), schema_mode="merge")
+            if head.has(commit):
+                raise CommitFailedError("another writer has the batch")
         staged.offered = True
-        actions = [_action(file) for file in staged.files]
-        table.create_write_transaction(
-            [*actions], "append", table.schema(), self._partition_by, commit_properties=properties
-        )
-        table.update_incremental()
-        self._sweep(commit, staged.files)
+        if head.appends:
+            head.append(staged.files, commit)
+        else:
+            before = head.version
+            actions = [_action(file) for file in staged.files]
+            head.table.create_write_transaction(
+                [*actions],
+                "append",
+                head.table.schema(),
+                self._partition_by,
+                commit_properties=properties,
+                post_commithook_properties=LEFT_TO_UPKEEP,
+            )
+            head = self._moved(head.table, before)
+        self._sweeping.committed(commit, staged.files)
+        return head
 
-    def _sweep(self, commit: Commit, files: tuple[StagedFile, ...]) -> None:
-        """Remove what tries of tasks left of this commit, and of the last: one that Spark gave up may end later."""
-        folder = self._uri.removeprefix("file://")
-        for each, kept in (*self._last, (commit, files)):
-            sweep(folder, each, kept)
-        self._last = ((commit, files),)
-
-    def _write(self, rows: pa.Table, table: DeltaTable, properties: CommitProperties) -> None:
+    def _write(self, rows: pa.Table, head: Head, properties: CommitProperties) -> Head:
         if not self._grows:
-            write_deltalake(table, rows, mode="append", commit_properties=properties)
-            return
-        known = pa.schema(table.schema().to_arrow())
-        target = evolved(known, rows.schema)
-        mode: Literal["merge"] | None = None if target.equals(known) else "merge"
-        rows = conformed(rows, target)
-        write_deltalake(table, rows, mode="append", schema_mode=mode, commit_properties=properties)
+            return self._by_delta(head.table, rows, commit_properties=properties)
+        target = evolved(head.schema, rows.schema)
+        mode: Literal["merge"] | None = None if target.equals(head.schema) else "merge"
+        return self._by_delta(head.table, conformed(rows, target), schema_mode=mode, commit_properties=properties)
 
-    def _open(self) -> DeltaTable | None:
-        if self._table is not None:
-            self._table.update_incremental()
-            return self._table
+    def _by_delta(self, table: DeltaTable, rows: pa.Table, **how: Any) -> Head:
+        """Let delta-rs append rows, and return the head that has them."""
+        before = table.version()
+        write_deltalake(table, rows, mode="append", post_commithook_properties=LEFT_TO_UPKEEP, **how)
+        return self._moved(table, before)
+
+    def _moved(self, table: DeltaTable, before: int) -> Head:
+        """Return the head of a table that delta-rs wrote to, once what came behind *before* is on the disk."""
+        table.update_incremental()
+        for version in range(before + 1, table.version() + 1):
+            make_durable(self._uri, version)
+        return Head(self._uri, table)
+
+    def _opened(self) -> Head | None:
+        """Read the table's log anew, and return its head; None where there is no table."""
         if not DeltaTable.is_deltatable(self._uri):
             return None
         table = DeltaTable(self._uri)
@@ -212,12 +221,12 @@ class DeltaSink(ArrowSink):
         if parts != self._partition_by:
             hint = "set partition_by to what the table has, or give the sink a path of its own"
             raise SinkError(self._name, f"{self._uri} is partitioned by {', '.join(parts) or 'nothing'}", hint=hint)
-        self._table = table
-        return table
+        return Head(self._uri, table)
 
-    def _create(self, schema: pa.Schema) -> DeltaTable:
-        self._table = DeltaTable.create(self._uri, schema, mode="ignore", partition_by=self._partition_by or None)
-        return self._table
+    def _created(self, schema: pa.Schema) -> Head:
+        table = DeltaTable.create(self._uri, schema, mode="ignore", partition_by=self._partition_by or None)
+        make_durable(self._uri, table.version())
+        return Head(self._uri, table)
 
     def _refused(self, error: DeltaError) -> SinkError:
         hint = "check the path, its permissions and disk space; the batch is written again after a restart"
@@ -231,8 +240,3 @@ def _schemas_of(files: Iterable[StagedFile]) -> list[pa.Schema]:
 
 def _action(file: StagedFile) -> AddAction:
     return AddAction(file.path, file.size, file.partition, file.modified, True, file.statistics)
-
-
-def _written(table: DeltaTable, commit: Commit) -> bool:
-    versions = (table.transaction_version(app) for app in commit.apps)
-    return any(last is not None and last >= commit.version for last in versions)

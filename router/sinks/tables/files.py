@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 from urllib.parse import unquote
 
+from bindings.locks import waiting_lock
 from bindings.private import replaced, sync_path
 from router.errors import SinkError
 from router.settings.places import is_url
 
+_REWRITING: Final = ".xrouter-rewriting.lock"
 _REMEDIES: Final = {
     errno.EACCES: "give this user the right to write there",
     errno.EPERM: "give this user the right to write there",
@@ -57,4 +60,29 @@ def make_durable(uri: str, version: int) -> None:
     added = [folder / unquote(action["add"]["path"]) for action in actions if "add" in action]
     folders = {file.parent for file in added}
     for file in (*added, entry, *folders, folder, entry.parent):
+        sync_path(file)
+
+
+@contextmanager
+def sole_rewriter(uri: str) -> Iterator[None]:
+    """Be the only one, in any process of this machine, that replaces files of the table at *uri*; wait for another.
+
+    delta-rs lets two that replaced the same files both commit, and the table then has their rows twice. Appends need
+    not wait. In an object store nothing is held: there one router alone is to look after a table.
+    """
+    local = uri.removeprefix("file://")
+    if is_url(local):
+        yield
+        return
+    with waiting_lock(Path(local) / "_delta_log" / _REWRITING):
+        yield
+
+
+def make_checkpoint_durable(uri: str, version: int) -> None:
+    """Bring a checkpoint of a table's log to the disk, and what names it; an object store does so by itself."""
+    local = uri.removeprefix("file://")
+    if is_url(local):
+        return
+    log = Path(local) / "_delta_log"
+    for file in (*log.glob(f"{version:020d}.checkpoint*"), log / "_last_checkpoint", log):
         sync_path(file)

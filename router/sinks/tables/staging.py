@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,8 @@ from router.sinks.tables.statistics import statistics_of
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIX: Final = ".snappy.parquet"
+LISTED: Final = 1_000
+"""Names of files that are looked at for a commit, to tell which are no part of the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,20 +92,42 @@ def prefix_of(app: str, version: int) -> str:
     return f"{escape_value(app, '_')}-{version:012d}-"
 
 
-def sweep(folder: str, commit: Commit, kept: Iterable[StagedFile]) -> None:
-    """Remove what tries that came to nothing left beside the files of a commit that is in the log.
+class Sweeping:
+    """Removes what tries that came to nothing left beside the files of commits that are in a table's log.
 
-    A commit of a part says that the whole, and what else it is a part of, was not committed: their files go as well.
+    A commit of a part says that the whole, and what else it is a part of, was not committed: their files go as well. To
+    look means to list folders, so it is done the more seldom the more files they have. Each look is for the commits
+    since the last and for the one before: a try that Spark gave up may end later than its commit.
     """
-    names = {file.path for file in kept}
-    prefixes = tuple(prefix_of(app, commit.version) for app in commit.apps)
-    for parent in {Path(path).parent for path in names}:
-        with suppress(OSError), os.scandir(Path(folder, parent)) as entries:
-            orphans = [each.name for each in entries if each.name.startswith(prefixes)]
-        for name in orphans:
-            if str(parent / name) not in names:
-                with suppress(OSError):
-                    Path(folder, parent, name).unlink()
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._commits: list[tuple[Commit, set[Path]]] = []
+        self._wait = 0
+
+    def committed(self, commit: Commit, files: Iterable[StagedFile]) -> None:
+        """Note a commit that the log has with these files and no others, and sweep when it is time."""
+        self._commits.append((commit, {Path(self._folder, file.path) for file in files}))
+        if self._wait:
+            self._wait -= 1
+            return
+        prefixes = tuple({prefix_of(app, each.version) for each, _ in self._commits for app in each.apps})
+        kept = {path for _, paths in self._commits for path in paths}
+        self._wait = sum(_sweep(folder, prefixes, kept) for folder in {path.parent for path in kept}) // LISTED
+        del self._commits[:-1]
+
+
+def _sweep(folder: Path, prefixes: tuple[str, ...], kept: Container[Path]) -> int:
+    """Remove the files of a folder that have one of these prefixes, but for those kept; return how many it has."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return 0
+    for name in names:
+        if name.startswith(prefixes) and folder / name not in kept:
+            with suppress(OSError):
+                Path(folder, name).unlink()
+    return len(names)
 
 
 def _write(file: Path, rows: pa.Table) -> tuple[int, str]:

@@ -1,17 +1,26 @@
-"""Upkeep of Delta tables beside the stream: small files are merged, replaced ones removed after a while.
+"""Upkeep of Delta tables beside the stream, so that log and files stay few: what it does, and in which order.
 
-One append for each batch leaves many small files, which make readers slow. Merging is a commit of its own that changes
-no row; a batch that commits meanwhile is not in its way, and a crash leaves either the old files or the new.
+| step | what a reader or a router finds that comes after a kill right here |
+|---|---|
+| set how long the table is to keep things | the table as it was |
+| merge small files, in a commit of its own | small files, or those that they became; no log names the others |
+| remove files that were replaced long ago | fewer of them; the next removal takes the rest |
+| write a checkpoint, and bring it to the disk | all entries still; a checkpoint is there wholly or not at all |
+| remove entries that an old enough checkpoint has | more of them than needed |
+
+Batches go on meanwhile: a commit that finds upkeep before it looks again. Files that a batch has staged are never
+removed, however old: only what the log replaced, and what delta-rs wrote. Files go before the checkpoint is written,
+since it forgets what was replaced long ago.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
-import time
-from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable
@@ -19,16 +28,24 @@ from deltalake.exceptions import DeltaError
 
 from bindings.background import Background
 from router.logs import get_logger
-from router.sinks.tables.files import make_durable
+from router.settings.places import is_url
+from router.sinks.tables.files import make_checkpoint_durable, make_durable, sole_rewriter
+from router.sinks.tables.head import LEFT_TO_UPKEEP
 
-VACUUM_SECONDS: Final = 3600.0
-"""Removing replaced files lists the whole table, hence seldom."""
+_EVERY: Final = 100
+"""Versions of a table after which it is tended where files are not merged."""
+_OF_DELTA: Final = "part-"
+"""How the names of files begin that delta-rs writes."""
 _log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class UpkeepRules:
-    """When files are merged: after this many commits, into files of ``file_bytes``; replaced ones stay for ``keep``."""
+    """When tables are tended and how: after so many versions, with files merged into those of ``file_bytes``.
+
+    With ``after`` 0 files are not merged. Replaced files and entries of the log stay for ``keep``, counted in whole
+    hours for files.
+    """
 
     after: int
     file_bytes: int
@@ -41,23 +58,26 @@ class Upkeep:
     def __init__(self, sink: str, rules: UpkeepRules) -> None:
         self._sink = sink
         self._rules = rules
-        self._commits: Counter[str] = Counter()
-        self._vacuumed: dict[str, float] = {}
+        self._every = rules.after or _EVERY
+        self._rounds: dict[str, int] = {}
         self._due: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: set[str] = set()
         self._lock = threading.Lock()
         self._thread: Background | None = None
 
-    def committed(self, uri: str) -> None:
-        """Note that a batch was appended to the table at *uri*; returns at once."""
+    def committed(self, uri: str, version: int) -> None:
+        """Note that a batch became this version of the table at *uri*; returns at once.
+
+        A table is due whenever its version passes a multiple of what the rules say, however often routers start.
+        """
         with self._lock:
-            self._commits[uri] += 1
-            if not self._rules.after or self._commits[uri] < self._rules.after or uri in self._waiting:
+            known = self._rounds.get(uri, (version - 1) // self._every)
+            self._rounds[uri] = version // self._every
+            if version // self._every <= known or uri in self._waiting:
                 return
-            self._commits[uri] = 0
             self._waiting.add(uri)
             if self._thread is None:
-                # Merging is atomic, so that nothing is lost when the process ends in the middle.
+                # Each step is atomic, so that nothing is lost when the process ends in the middle.
                 self._thread = Background("upkeep", self._run, name=f"upkeep-{self._sink}")
                 self._thread.start()
         self._due.put(uri)
@@ -74,20 +94,64 @@ class Upkeep:
                     self._waiting.discard(uri)
 
     def tend(self, uri: str) -> dict[str, Any]:
-        """Merge the small files of a table now, and remove what was replaced long ago; returns what merging did.
+        """Do all that is due for a table now; return what merging did, as delta-rs tells it.
 
         Raises:
-            DeltaError, OSError: the table cannot be read or written now; it is as it was.
+            DeltaError, OSError: the table cannot be read or written now; it has what it had.
         """
+        with sole_rewriter(uri):
+            return self._tend(uri)
+
+    def _tend(self, uri: str) -> dict[str, Any]:
         table = DeltaTable(uri)
-        told = table.optimize.compact(target_size=self._rules.file_bytes, max_concurrent_tasks=1)
+        self._set_retention(table, uri)
+        told: dict[str, Any] = self._merge(table, uri) if self._rules.after else {}
+        self._remove_replaced(table, uri)
+        table = DeltaTable(uri)
+        table.create_checkpoint()
+        make_checkpoint_durable(uri, table.version())
+        table.cleanup_metadata()
+        return told
+
+    def _remove_replaced(self, table: DeltaTable, uri: str) -> None:
+        """Remove files that the log replaced long ago, and those that no log ever named since a merge was cut off."""
+        hours = int(self._rules.keep.total_seconds() // 3600)
+        table.vacuum(
+            hours,
+            dry_run=False,
+            enforce_retention_duration=False,
+            full=False,
+            post_commithook_properties=LEFT_TO_UPKEEP,
+        )
+        folder = uri.removeprefix("file://")
+        if is_url(folder):
+            return
+        # What workers stage has other names, however long a batch takes.
+        for path in table.vacuum(hours, enforce_retention_duration=False, full=True):
+            if path.rpartition("/")[2].startswith(_OF_DELTA):
+                with suppress(OSError):
+                    Path(folder, path).unlink()
+
+    def _set_retention(self, table: DeltaTable, uri: str) -> None:
+        """Have the table itself say how long it keeps things, which its own upkeep and that of others go by."""
+        kept = f"interval {int(self._rules.keep.total_seconds())} seconds"
+        wanted = dict.fromkeys(("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), kept)
+        if wanted.items() <= table.metadata().configuration.items():
+            return
+        before = table.version()
+        table.alter.set_table_properties(wanted, post_commithook_properties=LEFT_TO_UPKEEP)
+        table.update_incremental()
+        for version in range(before + 1, table.version() + 1):
+            make_durable(uri, version)
+
+    def _merge(self, table: DeltaTable, uri: str) -> dict[str, Any]:
+        told = table.optimize.compact(
+            target_size=self._rules.file_bytes,
+            max_concurrent_tasks=1,
+            post_commithook_properties=LEFT_TO_UPKEEP,
+        )
         if told["numFilesRemoved"]:
             make_durable(uri, table.version())
             counts = {"before": told["numFilesRemoved"], "after": told["numFilesAdded"]}
             _log.info("small files merged", sink=self._sink, table=uri, **counts)
-        last = self._vacuumed.get(uri)
-        if last is None or time.monotonic() - last > VACUUM_SECONDS:
-            hours = int(self._rules.keep.total_seconds() // 3600)
-            table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
-            self._vacuumed[uri] = time.monotonic()
         return told

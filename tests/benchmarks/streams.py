@@ -1,0 +1,104 @@
+"""Topics read to their end by one variant after the other, in one session: seconds, and processor time.
+
+Processor time is that of this process, the JVM and its Python workers together; what ran before the session, such as
+the brokers, is left out. It says what a record costs where other work makes wall times worth little.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Run = Callable[["DataFrame", str], Any]
+"""Makes the writer of a stream, with the path of its checkpoint."""
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_WARM: Final = 10
+"""Batches that are left out of the median of small ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What it took."""
+
+    seconds: float
+    cpu: float
+
+
+class Streams:
+    """A session, and the folder for its checkpoints. *others* are the processes that were there before the session."""
+
+    def __init__(self, spark: SparkSession, bootstrap: str, folder: Path, others: Iterable[int]) -> None:
+        self._spark = spark
+        self._bootstrap = bootstrap
+        self._folder = folder
+        self._others = frozenset(others)
+        self._runs = 0
+
+    def whole(self, topic: str, run: Run, batch: int) -> Cost:
+        """Return what a topic takes from its first record to its last, in batches of at most so many records."""
+        began, before = time.monotonic(), self._processor_seconds()
+        self._finished(topic, run, batch)
+        return Cost(time.monotonic() - began, self._processor_seconds() - before)
+
+    def each_batch(self, topic: str, run: Run, batch: int) -> Cost:
+        """Return the median time of a batch of so many records, and the mean processor time of one."""
+        before = self._processor_seconds()
+        progress = [each for each in self._finished(topic, run, batch) if each["numInputRows"]]
+        cpu = (self._processor_seconds() - before) / len(progress)
+        times = [each["durationMs"]["triggerExecution"] / 1000 for each in progress]
+        return Cost(float(statistics.median(times[_WARM:])), cpu)
+
+    def _finished(self, topic: str, run: Run, batch: int) -> list[dict[str, Any]]:
+        self._runs += 1
+        rows = (
+            self._spark.readStream.format("kafka")
+            .option("kafka.bootstrap.servers", self._bootstrap)
+            .option("subscribe", topic)
+            .option("includeHeaders", "true")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", batch)
+        )
+        writer = run(rows.load(), str(self._folder / "checkpoints" / str(self._runs)))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        if query.exception() is not None:
+            raise SystemExit(str(query.exception()))
+        progress: list[dict[str, Any]] = list(query.recentProgress)
+        return progress
+
+    def _processor_seconds(self) -> float:
+        """Return what this process and those below it have taken so far."""
+        ticks = sum(ticks for _, ticks in _below(os.getpid(), self._others))
+        return ticks / _TICKS
+
+
+def running() -> set[int]:
+    """Return the processes below this one."""
+    return {pid for pid, _ in _below(os.getpid(), frozenset())} - {os.getpid()}
+
+
+def _below(root: int, left_out: Iterable[int]) -> list[tuple[int, int]]:
+    """Return process and clock ticks of *root* and all below it, but for those left out and what is below them."""
+    stats: dict[int, tuple[int, int]] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = file.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # It has just ended; its ticks are its parent's now.
+        stats[int(file.parent.name)] = int(fields[1]), sum(int(each) for each in fields[11:15])
+    found: list[tuple[int, int]] = []
+    waiting = [root]
+    while waiting:
+        pid = waiting.pop()
+        if pid in stats and pid not in left_out:
+            found.append((pid, stats[pid][1]))
+            waiting += [child for child, (parent, _) in stats.items() if parent == pid]
+    return found

@@ -1,0 +1,232 @@
+"""Tables stay small and whole: log and files are bounded while batches go on, through kills at every step of upkeep."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from catalog.model import Catalog
+from router.sinks import Commit, DeltaSink
+from router.sinks.contract import Staged
+from router.sinks.forms import WIDE
+from router.sinks.tables import staging
+from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+from tests.support.waiting import wait_until
+from tests.unit.router.sinks.tables.tended_writer import APP, AT_ONCE, EVERY, write
+from tests.unit.router.sinks.tables.test_staging import rows
+
+ROOT: Final = Path(__file__).parents[5]
+HOUR: Final = timedelta(hours=1)
+POINTS: Final = (
+    ("router.sinks.tables.upkeep:Upkeep._set_retention", "before"),
+    ("router.sinks.tables.upkeep:Upkeep._set_retention", "after"),
+    ("deltalake.table:TableOptimizer.compact", "after"),
+    ("router.sinks.tables.upkeep:make_durable", "after"),
+    ("deltalake.table:DeltaTable.vacuum", "before"),
+    ("deltalake.table:DeltaTable.vacuum", "after"),
+    ("deltalake.table:DeltaTable.create_checkpoint", "after"),
+    ("router.sinks.tables.upkeep:make_checkpoint_durable", "after"),
+    ("deltalake.table:DeltaTable.cleanup_metadata", "before"),
+    ("deltalake.table:DeltaTable.cleanup_metadata", "after"),
+)
+FEW: Final = (POINTS[2], POINTS[8])
+
+
+def entries(folder: Path) -> list[Path]:
+    return sorted((folder / "_delta_log").glob("*.json"))
+
+
+def ids(files: Iterable[str]) -> Counter[str]:
+    """Read the files that a log names, by an independent reader."""
+    paths = (uri.removeprefix("file://") for uri in files)
+    return Counter(each for path in paths for each in pq.ParquetFile(path).read(["id"])["id"].to_pylist())
+
+
+def wanted(batches: int) -> Counter[str]:
+    return Counter(f"{version}-{row}" for version in range(batches) for row in range(2))
+
+
+@pytest.mark.parametrize("batches", [150, pytest.param(1_000, marks=pytest.mark.full)])
+def test_a_table_stays_small_while_batches_go_on(tmp_path: Path, batches: int) -> None:
+    """Bounds are the same for any number of batches: those of one round, and of what is swept a little later."""
+    rules = UpkeepRules(20, 1 << 20, timedelta(seconds=2))
+    upkeep = Upkeep("lake", rules)
+    sink = DeltaSink("lake", str(tmp_path), WIDE, upkeep=upkeep)
+    for version in range(batches):
+        assert write(sink, version).rows == 2
+        if version % 50 == 7:
+            assert write(sink, version).repeated
+
+    def small() -> bool:
+        upkeep.tend(str(tmp_path))
+        return len(list((tmp_path / "_delta_log").iterdir())) <= 30 and len(list(tmp_path.glob("*.parquet"))) <= 10
+
+    wait_until(small, 60, lambda: f"{len(entries(tmp_path))} entries")
+    table = DeltaTable(tmp_path)
+    assert len(table.file_uris()) <= 5
+    assert ids(table.file_uris()) == wanted(batches)
+    assert table.transaction_version(APP) == batches - 1
+    history = Counter(each["operation"] for each in table.history())
+    assert history["WRITE"] < batches
+    again = DeltaSink("lake", str(tmp_path), WIDE)
+    assert all(write(again, version).repeated for version in (0, batches // 2, batches - 1))
+    assert ids(DeltaTable(tmp_path).file_uris()) == wanted(batches)
+
+
+def test_two_that_tend_a_table_at_once_double_nothing(tmp_path: Path) -> None:
+    sink = DeltaSink("lake", str(tmp_path), WIDE)
+    for version in range(30):
+        write(sink, version)
+    threads = [threading.Thread(target=Upkeep("lake", AT_ONCE).tend, args=[str(tmp_path)]) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert ids(DeltaTable(tmp_path).file_uris()) == wanted(30)
+
+
+def test_batches_do_not_wait_for_upkeep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(self: Upkeep, uri: str) -> None:
+        begun.set()
+        assert go.wait(60)
+
+    monkeypatch.setattr(Upkeep, "tend", slow)
+    sink = DeltaSink("lake", str(tmp_path), WIDE, upkeep=Upkeep("lake", UpkeepRules(3, 1 << 20, HOUR)))
+    for version in range(3):
+        write(sink, version)
+    assert begun.wait(60)
+    for version in range(3, 10):
+        assert write(sink, version).rows == 2
+    go.set()
+
+
+def test_a_table_is_tended_however_often_routers_start(tmp_path: Path) -> None:
+    for version in range(12):
+        sink = DeltaSink("lake", str(tmp_path), WIDE, upkeep=Upkeep("lake", UpkeepRules(10, 1 << 20, HOUR)))
+        write(sink, version)
+    wait_until(lambda: len(DeltaTable(tmp_path).file_uris()) < 24, 60, "files to be merged")
+    assert ids(DeltaTable(tmp_path).file_uris()) == wanted(12)
+
+
+def test_what_a_batch_has_staged_is_left_alone(tmp_path: Path) -> None:
+    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", AT_ONCE)
+    for version in range(4):
+        write(sink, version)
+    commit = Commit(APP, 4)
+    given = sink.staging(commit)
+    assert given is not None
+    staged = Staged(tuple(given.write(rows("4-0", "4-1"), "0-x", Catalog())))
+    for file in staged.files:
+        os.utime(tmp_path / file.path, (0, 0))
+    # What a merge wrote that was killed is no part of anything.
+    lost = tmp_path / "part-00000-lost-c000.snappy.parquet"
+    lost.write_bytes(b"PAR1")
+    os.utime(lost, (0, 0))
+    for _ in range(2):
+        upkeep.tend(str(tmp_path))
+    assert not lost.exists()
+    assert sink.take(staged, commit).rows == 2
+    assert ids(DeltaTable(tmp_path).file_uris()) == wanted(5)
+
+
+def test_readers_of_an_older_version_go_on_within_the_retention(tmp_path: Path) -> None:
+    sink, upkeep = DeltaSink("lake", str(tmp_path), WIDE), Upkeep("lake", UpkeepRules(5, 1 << 20, HOUR))
+    readers = {}
+    for version in range(20):
+        write(sink, version)
+        if version % 5 == 4:
+            readers[version] = DeltaTable(tmp_path)
+            upkeep.tend(str(tmp_path))
+    for version, reader in readers.items():
+        assert ids(reader.file_uris()) == wanted(version + 1)
+        assert ids(DeltaTable(tmp_path, version=reader.version()).file_uris()) == wanted(version + 1)
+
+
+def test_another_writer_is_met_where_the_entry_is_written(tmp_path: Path) -> None:
+    first, second = (DeltaSink("lake", str(tmp_path), WIDE) for _ in range(2))
+    assert write(first, 0).rows == 2
+    assert write(second, 0).repeated
+    assert write(second, 1).rows == 2
+    assert write(first, 1).repeated
+    write_deltalake(tmp_path, DeltaTable(tmp_path).to_pyarrow_table().slice(0, 0), mode="append")
+    assert write(first, 2).rows == 2
+    assert write(second, 3).rows == 2
+    assert ids(DeltaTable(tmp_path).file_uris()) == wanted(4)
+
+
+def test_a_head_whose_entries_were_removed_reads_the_log_again(tmp_path: Path) -> None:
+    first, second, upkeep = (
+        DeltaSink("lake", str(tmp_path), WIDE),
+        DeltaSink("lake", str(tmp_path), WIDE),
+        Upkeep("lake", AT_ONCE),
+    )
+    write(first, 0)
+    for version in range(1, 6):
+        write(second, version)
+    upkeep.tend(str(tmp_path))
+    assert len(entries(tmp_path)) == 1
+    assert write(first, 3).repeated
+    assert write(first, 6).rows == 2
+    assert ids(DeltaTable(tmp_path).file_uris()) == wanted(7)
+
+
+def test_orphans_of_tries_are_swept_the_more_seldom_the_more_files_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "LISTED", 10)
+    sink = DeltaSink("lake", str(tmp_path), WIDE)
+    left = []
+    for version in range(30):
+        given = sink.staging(Commit(APP, version))
+        assert given is not None
+        given.write(rows("lost"), "9-lost", Catalog())
+        write(sink, version)
+        left.append(len(list(tmp_path.glob("*-lost-*"))))
+    assert left[0] == 0 < max(left) < 10 and left.count(0) > 5
+    assert ids(DeltaTable(tmp_path).file_uris()) == wanted(30)
+
+
+def test_killed_at_some_steps(tmp_path: Path) -> None:
+    step_through(tmp_path / "lake", FEW)
+
+
+@pytest.mark.full
+def test_killed_at_every_step(tmp_path: Path) -> None:
+    step_through(tmp_path / "lake", POINTS)
+
+
+def step_through(folder: Path, points: Iterable[tuple[str, str]]) -> None:
+    """Let a writer of the same batches die at each point in turn, in its second round; look at the table each time."""
+    ended = 0
+    for number, (point, when) in enumerate(points):
+        batches = (number + 2) * EVERY
+        assert run(folder, batches, point, when, "1") == -signal.SIGKILL, f"it did not die {when} {point}"
+        found = ids(DeltaTable(folder).file_uris())
+        assert set(found.values()) == {1} and set(found) <= set(wanted(batches))
+        assert len(found) >= ended
+        ended = len(found)
+    assert run(folder, batches) == 0
+    assert ids(DeltaTable(folder).file_uris()) == wanted(batches)
+    assert len(entries(folder)) <= 2 * EVERY
+
+
+def run(folder: Path, batches: int, *death: str) -> int:
+    script = Path(__file__).with_name("tended_writer.py")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, str(script), str(folder), str(batches), *death], env=environ, timeout=120
+    ).returncode
