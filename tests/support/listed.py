@@ -318,6 +318,8 @@ class ListRows:
 
 
 class _Context:
+    master = "local[2]"
+
     def getLocalProperty(self, name: str) -> None:
         """No job runs."""
 
