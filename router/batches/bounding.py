@@ -124,6 +124,7 @@ class Bounding:
         if self._sizing.pieces(tally.bytes) > 1 and self._as_it_is != (number, part.path):
             raise TooLarge
 
-    def learn(self, tally: Tally) -> None:
-        """Take in the size of what was written."""
+    def learn(self, tally: Tally, seconds: float) -> None:
+        """Take in the size of what was written, and how long that took."""
         self._sizing.learn(tally.total, tally.bytes)
+        self._sizing.worked(tally.total, seconds)

@@ -187,7 +187,6 @@ class Pipeline:
                     raise
             else:
                 parts.written(tally)
-                self._bounding.learn(tally)
                 if parts.next is not None:
                     # What is left is noted, so that a drain need not wait for it.
                     self._holding.breathe(0)
@@ -211,10 +210,13 @@ class Pipeline:
             park = self._notes.parked(self.name, number, self.generation.id)
             journal = BatchJournal(self._state, self._notes, self._ordering, self._bounding, batch, loaded, part, park)
             limit = loaded.plan.settings.batch_limit.total_seconds()
+            began = time.monotonic()
             try:
                 with self._watch.attempt(rows.sparkSession, number, limit):
                     outcomes = loaded.outcomes(rows, batch, part, arrived=journal.may_reject, at_once=journal.at_once)
-                    return attempt(outcomes, batch, loaded.writer, journal)
+                    tally = attempt(outcomes, batch, loaded.writer, journal)
+                self._bounding.learn(tally, time.monotonic() - began)
+                return tally
             except SinkError as error:
                 self._holding.by_sink(loaded, batch, error, next(waits), parked=park is not None)
             except TooManyLetters as error:

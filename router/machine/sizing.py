@@ -1,9 +1,14 @@
-"""How many records a batch may have so that its bytes stay within bounds, and when a batch must be looked at first.
+"""How many records a batch may have so that its bytes and its time stay within bounds, and when to look at it first.
 
 Spark's Kafka source counts records alone, and its limit stands for as long as a query runs. So the limit is an
 estimate: from a sample of what is unread when the query starts, and from the batches that were seen since. A batch that
 may still be too large is measured before its first write (:mod:`router.reading.extents`) and, if it is, written in
 parts. The local inbox needs no estimate: its source knows bytes.
+
+While a query is behind, a batch is as large as its limits allow, unless its work takes long: then it has what was done
+in :data:`AIM` seconds lately. While it is not behind, batches are smaller than any limit, and only the trigger counts.
+A limit changes by a factor that a steady pace does not ask for twice, so that it does not swing. What Spark has planned
+stays as it is: a limit is for batches to come.
 """
 
 from __future__ import annotations
@@ -22,21 +27,29 @@ STALE: Final = 4.0
 LARGEST: Final = 2**20
 """Bytes that a record is taken for while nothing is known of its topic: what brokers take unless told otherwise."""
 LEAST_RECORDS: Final = 10
+AIM: Final = 20.0
+"""Seconds of work that a full batch is meant to take at most: so much is repeated after a crash."""
+OFF: Final = 2.0
+"""The factor by which the time of full batches must be off for the query to be started again."""
 _FORGET: Final = 0.9
+_OLD_PACE: Final = 0.5
 
 
 @dataclass(slots=True)
 class BatchSizing:
-    """What one query knows of its records' size. ``bound`` is in bytes, ``most`` the records that settings allow.
+    """What one query knows of its records' size, and of its ``pace`` in records a second.
 
+    ``bound`` is in bytes, ``most`` the records that settings allow, ``aim`` the seconds that a full batch may take.
     Written by the thread of the query's batches, read by the one that starts queries.
     """
 
     bound: int
     most: int
     mean: float | None = None
+    aim: float = AIM
+    pace: float | None = None
     exact: bool = False
-    """Whether the source bounds bytes itself, so that records need no other limit than that of the settings."""
+    """Whether the source bounds bytes itself, so that their size does not limit records."""
     limit: int = field(init=False)
     relimit: bool = field(default=False, init=False)
     """Whether the limit that the query runs with is too far off."""
@@ -44,7 +57,9 @@ class BatchSizing:
     @classmethod
     def of(cls, settings: Settings) -> BatchSizing:
         """Return what is known before anything was seen."""
-        return cls(divided(settings).batch, settings.max_records_per_batch)
+        aim, limit = max(AIM, settings.trigger.total_seconds()), settings.batch_limit.total_seconds()
+        aim = min(aim, limit / 2) if limit else aim
+        return cls(divided(settings).batch, settings.max_records_per_batch, aim=aim)
 
     def __post_init__(self) -> None:
         self.limit = self.most
@@ -69,8 +84,17 @@ class BatchSizing:
         """Return in how many parts a batch of so many bytes is written; 1 is whole."""
         return 1 if size <= self.bound * SURE else -(-size // self.bound)
 
+    def worked(self, records: int, seconds: float) -> None:
+        """Take in how long a batch took; one that is far from full tells nothing, since every batch takes a moment."""
+        if records < self.limit // 2 or seconds <= 0:
+            return
+        pace = records / seconds
+        self.pace = pace if self.pace is None else self.pace * _OLD_PACE + pace * (1 - _OLD_PACE)
+        better = self._limit()
+        self.relimit |= better * OFF < self.limit or self.limit * OFF <= better
+
     def learn(self, records: int, size: int) -> None:
-        """Take in what a batch or a part was."""
+        """Take in the size of a batch or a part."""
         if not records:
             return
         mean = size / records
@@ -81,6 +105,9 @@ class BatchSizing:
         self.relimit |= better * STALE < self.limit or (binds and self.limit * STALE < better)
 
     def _limit(self) -> int:
-        if self.exact or self.mean is None:
-            return self.most
-        return max(min(LEAST_RECORDS, self.most), min(self.most, int(self.bound / max(1.0, self.mean))))
+        limits = [float(self.most)]
+        if self.mean is not None and not self.exact:
+            limits.append(self.bound / max(1.0, self.mean))
+        if self.pace is not None:
+            limits.append(self.pace * self.aim)
+        return max(min(LEAST_RECORDS, self.most), int(min(limits)))

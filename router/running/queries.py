@@ -135,7 +135,7 @@ class Queries:
                     self._try_stop(running)
                 elif running.sizing.relimit:
                     # Spark takes another limit with another start alone.
-                    _log.info("query starts again, for records of another size", query=running.name)
+                    _log.info("query starts again, with batches of another size", query=running.name)
                     self._switch(running)
                 continue
             self._ended(running)

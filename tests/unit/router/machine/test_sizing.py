@@ -4,12 +4,83 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-from router.machine.sizing import LARGEST, LEAST_RECORDS, BatchSizing
+import pytest
+
+from router.machine.sizing import AIM, LARGEST, LEAST_RECORDS, BatchSizing
 from router.reading.generations import Generation
 from router.reading.planned import planned, records_in
+from router.settings import settings_from_dict
 
 MIB = 2**20
+BARE: dict[str, Any] = {
+    "sinks": {"out": {"type": "jsonl"}},
+    "routes": [{"to": ["out"]}],
+    "dead_letters": {"sinks": ["out"]},
+}
+
+
+def settled(sizing: BatchSizing, overhead: float, pace: float, batches: int = 12) -> list[int]:
+    """Work on a backlog, each batch *overhead* seconds and so many records a second; return the limits in turn."""
+    limits = [sizing.begin(200.0)]
+    for _ in range(batches):
+        sizing.worked(sizing.limit, overhead + sizing.limit / pace)
+        if sizing.relimit:
+            limits.append(sizing.begin(None))
+    return limits
+
+
+@pytest.mark.parametrize(
+    ("overhead", "pace", "expected"),
+    [
+        (0.5, 50_000.0, [262_144]),
+        (0.5, 14_000.0, [262_144]),
+        (0.5, 1_000.0, [262_144, 19_961]),
+        (0.0, 10.0, [262_144, 200]),
+        (0.0, 0.01, [262_144, LEAST_RECORDS]),
+    ],
+)
+def test_full_batches_take_a_bounded_time(overhead: float, pace: float, expected: list[int]) -> None:
+    assert settled(BatchSizing(128 * MIB, 262_144), overhead, pace) == expected
+
+
+def test_batches_grow_again_once_the_pace_allows_for_it_and_never_swing() -> None:
+    sizing = BatchSizing(128 * MIB, 262_144)
+    assert settled(sizing, 0.5, 100.0)[-1] < 100 * AIM
+    grown = settled(sizing, 0.5, 40_000.0)
+    assert grown == sorted(grown) and grown[-1] == 262_144
+    assert settled(sizing, 0.5, 40_000.0) == [262_144]
+
+
+@pytest.mark.parametrize("factors", [(1.0, 1.6), (1.3, 0.7, 1.0), (0.6, 0.6, 1.2)])
+def test_a_pace_that_varies_changes_the_limit_once(factors: tuple[float, ...]) -> None:
+    sizing = BatchSizing(128 * MIB, 262_144)
+    first = settled(sizing, 0.5, 1_000.0)[-1]
+    for number in range(60):
+        sizing.worked(sizing.limit, sizing.limit / (1_000.0 * factors[number % len(factors)]))
+    assert not sizing.relimit and sizing.limit == first
+
+
+def test_batches_that_are_not_full_tell_nothing_of_the_pace() -> None:
+    sizing = BatchSizing(128 * MIB, 262_144)
+    sizing.begin(200.0)
+    for records in (1, 1_000, 131_071):
+        sizing.worked(records, 100.0)
+    assert sizing.pace is None and not sizing.relimit
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({}, AIM),
+        ({"trigger": "1m"}, 60.0),
+        ({"batch_limit": "10s"}, 5.0),
+        ({"trigger": "1h", "batch_limit": "0s"}, 3600.0),
+    ],
+)
+def test_settings_say_how_long_full_batches_may_take(told: dict[str, str], expected: float) -> None:
+    assert BatchSizing.of(settings_from_dict({**BARE, **told}, {}, Path("/"))).aim == expected
 
 
 def test_a_sample_bounds_the_first_batch() -> None:
