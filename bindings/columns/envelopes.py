@@ -110,8 +110,8 @@ class Envelopes:
         known = self._texts.get(name)
         if known is None:
             known = texts_of(self.entries.bytes_of(self.entry_of(name)))
-            if self.json is not None and name in self.json.texts:
-                known = self._with_json(known, self.json.texts[name])
+            if self.json is not None and (own := self.json.text(name)) is not None:
+                known = self._with_json(known, own)
             self._texts[name] = known
         return known
 

@@ -7,7 +7,6 @@ else.
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -64,25 +63,26 @@ class JsonEvents:
         self.owners, self.codes = self._owners[kept], self._codes[kept]
         self.values = self._inner.take(pa.array(kept))
 
-    @cached_property
-    def texts(self) -> dict[str, pa.StringArray]:
-        """The attributes as columns, the content type among them; null for a body that has none."""
-        columns = {CONTENT: self.types}
-        for number in np.unique(self.codes).tolist():
-            mine = np.flatnonzero(self.codes == number)
-            places = np.full(self._rows, -1, np.int64)
-            places[self.owners[mine]] = mine
-            columns[self.names[number]] = _taken(self.values, places).view(pa.string())
-        return columns
+    def text(self, name: str) -> pa.StringArray | None:
+        """Return an attribute as a column, null for a body that has none; None where no body has it.
+
+        The content type is no such attribute, as above.
+        """
+        mine = np.flatnonzero(self.codes == self._number(name))
+        return _taken(self.values, self._places(self.owners[mine], mine)).view(pa.string()) if len(mine) else None
 
     def _number(self, name: str) -> int:
         return self.names.index(name) if name in self.names else -1
 
     def _place(self, name: str) -> Int:
         """Return the member of that name in every body, -1 for none; no name repeats."""
-        places = np.full(self._rows, -1, np.int64)
         mine = np.flatnonzero(self._codes == self._number(name))
-        places[self._owners[mine]] = mine
+        return self._places(self._owners[mine], mine)
+
+    def _places(self, owners: Int, entries: Int) -> Int:
+        """Return the entry of each body, given the owners of some; -1 for none."""
+        places = np.full(self._rows, -1, np.int64)
+        places[owners] = entries
         return places
 
     def _hold(self, mine: Bool, quoted: Bool) -> None:
@@ -115,9 +115,7 @@ class JsonEvents:
         own, bare = places[rows], inner[rows]
         data = cut(text, begins[own] + bare, ends[own] - bare)
         self.odd[rows[_escaped(data, bare)]] = True
-        at = np.full(self._rows, -1, np.int64)
-        at[rows] = np.arange(len(rows))
-        self.data = _taken(data, at)
+        self.data = _taken(data, self._places(rows, np.arange(len(rows))))
 
 
 def _at(flags: Bool, places: Int) -> Bool:

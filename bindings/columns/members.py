@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.columns.texts import raw, texts_of, valid
-from bindings.entries import Bool, Int
+from bindings.entries import Bool, Int, numbered
 
 MAX_LEVELS: Final = 64
 """Levels of nesting that are looked at here; the codec takes more."""
@@ -149,7 +149,7 @@ class _Names:
         stops = _before_blanks(held, follows)
         odd[mine[(begins < 0) | (stops < 0)]] = True
         kept = ~odd[mine]
-        used, places = np.unique(codes[own[kept]], return_inverse=True)
+        used, places = numbered(codes[own[kept]])
         names = encoded.dictionary.take(pa.array(used)).to_pylist()
         return Members(odd, mine[kept], names, places, held, begins[kept], stops[kept])
 
@@ -175,9 +175,7 @@ def cut(data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> pa.BinaryArray:
     bounds[0:-1:2], bounds[1::2] = begins, ends
     bounds[-1] = bounds[-2] if len(begins) else 0
     # Every second value is what lies between two others.
-    both = pa.BinaryArray.from_buffers(
-        pa.binary(), 2 * len(begins), [None, pa.py_buffer(bounds), pa.py_buffer(np.ascontiguousarray(data))]
-    )
+    both = pa.BinaryArray.from_buffers(pa.binary(), 2 * len(begins), [None, pa.py_buffer(bounds), pa.py_buffer(data)])
     return both.take(pa.array(np.arange(0, 2 * len(begins), 2)))
 
 

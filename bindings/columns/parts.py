@@ -72,13 +72,7 @@ class PartEntries(Entries):
 
 
 def _pairs(entries: Entries, groups: Int) -> tuple[list[tuple[int, str]], Int]:
-    names, codes = entries.names, entries.codes.astype(np.int64)
     present = np.unique(groups).tolist()
-    if len(present) <= 1:
-        return [(group, name) for group in present for name in names], codes
-    pairs = groups[entries.owners] * len(names) + codes
-    used = np.zeros((present[-1] + 1) * len(names), bool)
-    used[pairs] = True
-    numbers = np.cumsum(used) - 1
-    distinct = (divmod(pair, len(names)) for pair in np.flatnonzero(used).tolist())
-    return [(group, names[code]) for group, code in distinct], numbers[pairs]
+    if len(present) > 1:
+        return entries.meanings(groups)
+    return [(group, name) for group in present for name in entries.names], entries.codes.astype(np.int64)

@@ -34,7 +34,8 @@ def settled(events: JsonEvents, row: int) -> tuple[dict[str, str], bytes | None]
     mine = [at for at, owner in enumerate(events.owners.tolist()) if owner == row]
     attributes = {events.names[events.codes[at]]: events.values[at].as_py().decode() for at in mine}
     for name, text in {**attributes, CONTENT: events.types[row].as_py()}.items():
-        assert (events.texts[name][row].as_py() if name in events.texts else None) == text
+        column = events.types if name == CONTENT else events.text(name)
+        assert (None if column is None else column[row].as_py()) == text
     content = events.types[row].as_py()
     return {**attributes, **({} if content is None else {CONTENT: content})}, events.data[row].as_py()
 
