@@ -75,15 +75,7 @@ def attributes_of(outcomes: Outcomes, settled: Settled) -> Filling:
     envelopes, entries = settled.envelopes, settled.envelopes.entries
     leaving = _routed(outcomes, settled) & envelopes.binary
     chosen = envelopes.attributes[leaving[entries.owners[envelopes.attributes]]]
-    typed = leaving & (envelopes.contents >= 0)
-    counts = np.bincount(entries.owners[chosen], minlength=entries.rows) + typed
-    ends = np.cumsum(counts)
-    ordered = np.zeros(int(ends[-1]) if len(ends) else 0, np.int64)
-    last = ends[typed] - 1
-    ordered[last] = envelopes.contents[typed]
-    others = np.ones(len(ordered), bool)
-    others[last] = False
-    ordered[others] = chosen
+    ordered, counts = _content_last(entries.owners[chosen], chosen, np.where(leaving, envelopes.contents, -1))
     names = [CONTENT_TYPE if name in ("", CONTENT) else f"{ATTRIBUTE}{name}" for name in envelopes.attribute_names]
     return np.flatnonzero(leaving) + settled.start, _lists(
         settled, ordered, counts[leaving], pa.array(names, pa.string())
@@ -100,19 +92,13 @@ def keys_of(outcomes: Outcomes, settled: Settled) -> Filling:
 
 def attributes_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
     """Return the attributes of routed events in JSON as :func:`attributes_of` does of those in binary mode."""
-    json, rows = settled.envelopes.json, settled.envelopes.json_rows
+    json, rows, leaving = settled.envelopes.json, settled.envelopes.json_rows, _leaving_json(outcomes, settled)
     if json is None:
         return rows, pa.nulls(0, HEADERS)
-    leaving = (_routed(outcomes, settled) & settled.envelopes.from_json)[rows]
     chosen = np.flatnonzero(leaving[json.owners])
-    typed = leaving & valid(json.types)
-    counts = np.bincount(json.owners[chosen], minlength=len(rows)) + typed
-    ends = np.cumsum(counts)
-    last = ends[typed] - 1
     # The content types stand behind the values.
-    places = np.full(int(counts.sum()), -1, np.int64)
-    places[last] = len(json.values) + np.flatnonzero(typed)
-    places[places < 0] = chosen
+    contents = np.where(leaving & valid(json.types), len(json.values) + np.arange(len(rows)), -1)
+    places, counts = _content_last(json.owners[chosen], chosen, contents)
     values = pa.concat_arrays([json.values, json.types.view(pa.binary())]).take(pa.array(places))
     codes = np.concatenate((json.codes, np.full(len(rows), len(json.names))))[places]
     names = pa.array([*(f"{ATTRIBUTE}{name}" for name in json.names), CONTENT_TYPE], pa.string())
@@ -121,16 +107,36 @@ def attributes_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
 
 def data_from_json(outcomes: Outcomes, settled: Settled) -> Filling:
     """Return the data of routed events in JSON; null for one that has none."""
-    json, rows = settled.envelopes.json, settled.envelopes.json_rows
+    json, rows, leaving = settled.envelopes.json, settled.envelopes.json_rows, _leaving_json(outcomes, settled)
     if json is None:
         return rows, pa.nulls(0, pa.binary())
-    leaving = (_routed(outcomes, settled) & settled.envelopes.from_json)[rows]
     return rows[leaving] + settled.start, json.data.filter(pa.array(leaving))
 
 
 def _routed(outcomes: Outcomes, settled: Settled) -> Bool:
     routed: Bool = outcomes.winners[settled.start : settled.start + settled.envelopes.entries.rows] >= 0
     return routed
+
+
+def _leaving_json(outcomes: Outcomes, settled: Settled) -> Bool:
+    """Tell which of the rows that hold JSON are routed events."""
+    envelopes = settled.envelopes
+    leaving: Bool = (_routed(outcomes, settled) & envelopes.from_json)[envelopes.json_rows]
+    return leaving
+
+
+def _content_last(owners: Int, chosen: Int, contents: Int) -> tuple[Int, Int]:
+    """Return entries row by row, and how many each row has: those chosen, and behind them that of the content type.
+
+    *owners* are the rows of the chosen ones, ascending; *contents* has an entry for each row, -1 for none.
+    """
+    typed = contents >= 0
+    counts = np.bincount(owners, minlength=len(contents)) + typed
+    last = np.cumsum(counts)[typed] - 1
+    ordered = np.full(int(counts.sum()), -1, np.int64)
+    ordered[last] = contents[typed]
+    ordered[ordered < 0] = chosen
+    return ordered, counts
 
 
 def _lists(settled: Settled, chosen: Int, counts: Int, names: pa.StringArray) -> pa.ListArray:
