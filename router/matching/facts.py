@@ -76,6 +76,16 @@ class Reading:
     envelope: Envelope
     place: int = -1
 
+    @property
+    def payload(self) -> Payload:
+        """What a data schema looks at."""
+        envelope = self.envelope
+        if not envelope.is_event:
+            return Payload(self.body, envelope.content_type, coding_of(self.parts))
+        content = envelope.attributes.get("datacontenttype")
+        inner = envelope.mode == "structured"
+        return _payload(envelope.data, content, None if inner else coding_of(self.parts), inner=inner)
+
 
 @dataclass(frozen=True, slots=True)
 class Payload:
@@ -88,6 +98,11 @@ class Payload:
     content_type: str | None
     coding: str = ""
     whole: bool = True
+
+
+def _payload(body: bytes | None, content_type: str | None, coding: str | None, *, inner: bool) -> Payload:
+    """Return the data of a record, which are an *inner* part of an event in JSON or its body."""
+    return Payload(body, content_type or JSON, whole=False) if inner else Payload(body, content_type, coding or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,38 +139,27 @@ class Facts:
 
     def payload(self, row: int) -> Payload | None:
         """Return what the data schema of that row's definition looks at; None when it is not known here."""
-        reading = self.readings.get(row)
-        if reading is None:
-            if self.bodies is None or row >= len(self.bodies):
-                return None
-            body, content = self.bodies[row].as_py(), self.defaults.datacontenttype[row].as_py()
-            if self.inner is not None and self.inner[row]:
-                return Payload(body, content or JSON, whole=False)
-            coding = self.codings[row].as_py() if self.codings is not None else None
-            return Payload(body, content, coding or "")
-        envelope = reading.envelope
-        if not envelope.is_event:
-            return Payload(reading.body, envelope.content_type, coding_of(reading.parts))
-        content = envelope.attributes.get("datacontenttype")
-        if envelope.mode == "structured":
-            return Payload(envelope.data, content or JSON, whole=False)
-        return Payload(envelope.data, content, coding_of(reading.parts))
+        return self.payloads([row])[0]
 
     def payloads(self, rows: Sequence[int]) -> list[Payload | None]:
         """Return the answers of :meth:`payload` for many rows; those of columns are taken at once."""
-        own = [row for row in rows if row not in self.readings]
-        if len(own) < len(rows):
-            taken = iter(self.payloads(own))
-            return [self.payload(row) if row in self.readings else next(taken) for row in rows]
-        inner = self.inner is not None and bool(self.inner[own].any())
-        if inner or self.bodies is None or (own and max(own) >= len(self.bodies)):
-            return [self.payload(row) for row in rows]
-        at = pa.array(rows, pa.int64())
-        bodies, types = self.bodies.take(at).to_pylist(), self.defaults.datacontenttype.take(at).to_pylist()
-        if self.codings is None or self.codings.null_count == len(self.codings):
-            return [Payload(body, content_type) for body, content_type in zip(bodies, types, strict=True)]
-        codings = (coding or "" for coding in self.codings.take(at).to_pylist())
-        return [Payload(*each) for each in zip(bodies, types, codings, strict=True)]
+        taken = iter(self._from_columns([row for row in rows if row not in self.readings]))
+        return [self.readings[row].payload if row in self.readings else next(taken) for row in rows]
+
+    def _from_columns(self, rows: Sequence[int]) -> list[Payload | None]:
+        if self.bodies is None or not rows:
+            return [None] * len(rows)
+        places = np.array(rows, np.int64)
+        known = places < len(self.bodies)
+        at = pa.array(places, mask=~known)
+        given = (self.bodies, self.defaults.datacontenttype, self.codings)
+        bodies, types, codings = ([None] * len(rows) if each is None else each.take(at).to_pylist() for each in given)
+        inner = np.zeros(len(rows), bool) if self.inner is None else self.inner[places]
+        lines = zip(bodies, types, codings, inner.tolist(), known.tolist(), strict=True)
+        return [
+            _payload(body, type_, coding, inner=within) if there else None
+            for body, type_, coding, within, there in lines
+        ]
 
     def values(self, row: int, key: str) -> list[str | None]:
         """Return the values of a property in one row, as an explanation shows them; empty when absent."""
