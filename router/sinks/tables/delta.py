@@ -15,10 +15,9 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from router.errors import SinkError
-from router.settings.places import is_url
 from router.sinks.contract import ArrowSink, Commit, Staged, StagedFile, Staging, WriteResult
 from router.sinks.tables.evolving import conformed, contains, evolved
-from router.sinks.tables.files import make_durable, refused
+from router.sinks.tables.files import local_folder, make_changes_durable, make_durable, refused
 from router.sinks.tables.head import LEFT_TO_UPKEEP, Head
 from router.sinks.tables.partitions import partitioned, with_partitions
 from router.sinks.tables.staging import Sweeping, TableStaging
@@ -97,8 +96,8 @@ class DeltaSink(ArrowSink):
 
     def staging(self, commit: Commit) -> Staging | None:
         """Return what writes files into the table's folder; None where the table is in an object store."""
-        folder = self._uri.removeprefix("file://")
-        return None if is_url(folder) else TableStaging(folder, commit, tuple(self._partition_by), self.known)
+        folder = local_folder(self._uri)
+        return None if folder is None else TableStaging(str(folder), commit, tuple(self._partition_by), self.known)
 
     def take(self, staged: Staged, commit: Commit) -> WriteResult:
         """Commit what workers staged, once; see :class:`~router.sinks.contract.ArrowSink`.
@@ -203,9 +202,7 @@ class DeltaSink(ArrowSink):
 
     def _moved(self, table: DeltaTable, before: int) -> Head:
         """Return the head of a table that delta-rs wrote to, once what came behind *before* is on the disk."""
-        table.update_incremental()
-        for version in range(before + 1, table.version() + 1):
-            make_durable(self._uri, version)
+        make_changes_durable(self._uri, table, before)
         return Head(self._uri, table)
 
     def _opened(self) -> Head | None:

@@ -7,13 +7,16 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 from urllib.parse import unquote
 
 from bindings.locks import waiting_lock
 from bindings.private import replaced, sync_path
 from router.errors import SinkError
 from router.settings.places import is_url
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 _REWRITING: Final = ".xrouter-rewriting.lock"
 _REMEDIES: Final = {
@@ -48,12 +51,24 @@ def refused(sink: str, place: str, error: OSError) -> SinkError:
     return SinkError(sink, f"cannot write {place}: {reason}", hint=remedy)
 
 
+def local_folder(uri: str) -> Path | None:
+    """Return the folder of a table on a disk; None for one in an object store."""
+    local = uri.removeprefix("file://")
+    return None if is_url(local) else Path(local)
+
+
+def make_changes_durable(uri: str, table: DeltaTable, before: int) -> None:
+    """Have *table* see what it has become, and bring all commits behind the version *before* to the disk."""
+    table.update_incremental()
+    for version in range(before + 1, table.version() + 1):
+        make_durable(uri, version)
+
+
 def make_durable(uri: str, version: int) -> None:
     """Bring the files of one commit, and its log entry, to the disk; an object store does so by itself."""
-    local = uri.removeprefix("file://")
-    if is_url(local):
+    folder = local_folder(uri)
+    if folder is None:
         return
-    folder = Path(local)
     entry = folder / "_delta_log" / f"{version:020d}.json"
     # Lines end in a line feed and nothing else: texts of statistics hold other separators of Unicode as they are.
     actions = [json.loads(line) for line in entry.read_bytes().split(b"\n") if line]
@@ -70,19 +85,19 @@ def sole_rewriter(uri: str) -> Iterator[None]:
     delta-rs lets two that replaced the same files both commit, and the table then has their rows twice. Appends need
     not wait. In an object store nothing is held: there one router alone is to look after a table.
     """
-    local = uri.removeprefix("file://")
-    if is_url(local):
+    folder = local_folder(uri)
+    if folder is None:
         yield
         return
-    with waiting_lock(Path(local) / "_delta_log" / _REWRITING):
+    with waiting_lock(folder / "_delta_log" / _REWRITING):
         yield
 
 
 def make_checkpoint_durable(uri: str, version: int) -> None:
     """Bring a checkpoint of a table's log to the disk, and what names it; an object store does so by itself."""
-    local = uri.removeprefix("file://")
-    if is_url(local):
+    folder = local_folder(uri)
+    if folder is None:
         return
-    log = Path(local) / "_delta_log"
+    log = folder / "_delta_log"
     for file in (*log.glob(f"{version:020d}.checkpoint*"), log / "_last_checkpoint", log):
         sync_path(file)

@@ -25,8 +25,8 @@ from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import PostCommitHookProperties
 
 from bindings.private import sync_path
-from router.settings.places import is_url
 from router.sinks.contract import Commit, StagedFile
+from router.sinks.tables.files import local_folder
 
 _PLAIN_WRITER: Final = 2
 """The last version of the writers' protocol that asks nothing of an append beside its files."""
@@ -42,10 +42,11 @@ class Head:
         self.table = table
         self.version = table.version()
         self.schema = pa.schema(table.schema().to_arrow())
-        self._folder = uri.removeprefix("file://")
+        folder = local_folder(uri)
+        self._folder = folder or Path()
         self._written: dict[str, int] = {}
         self._partitions = table.metadata().partition_columns
-        self.appends = not is_url(self._folder) and _is_plain(table) and self._entry(self.version).exists()
+        self.appends = folder is not None and _is_plain(table) and self._entry(self.version).exists()
         """Whether :meth:`append` may be used: on a local disk, where the table asks nothing of those who append."""
 
     def has(self, commit: Commit) -> bool:
@@ -91,11 +92,11 @@ class Head:
         self._written[commit.app] = commit.version
 
     def _entry(self, number: int) -> Path:
-        return Path(self._folder, "_delta_log", f"{number:020d}.json")
+        return self._folder / "_delta_log" / f"{number:020d}.json"
 
     def _folders(self, path: str) -> Iterator[Path]:
         """Yield the folders that a file lies in, up to the table's own: those of partitions may be new."""
-        yield from (Path(self._folder, parent) for parent in Path(path).parents)
+        yield from (self._folder / parent for parent in Path(path).parents)
 
     def _actions(self, files: Iterable[StagedFile], commit: Commit) -> Iterator[dict[str, Any]]:
         """Yield what the entry says (the Delta protocol, "Actions")."""

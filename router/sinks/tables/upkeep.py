@@ -20,7 +20,6 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 from deltalake import DeltaTable
@@ -28,8 +27,13 @@ from deltalake.exceptions import DeltaError
 
 from bindings.background import Background
 from router.logs import get_logger
-from router.settings.places import is_url
-from router.sinks.tables.files import make_checkpoint_durable, make_durable, sole_rewriter
+from router.sinks.tables.files import (
+    local_folder,
+    make_changes_durable,
+    make_checkpoint_durable,
+    make_durable,
+    sole_rewriter,
+)
 from router.sinks.tables.head import LEFT_TO_UPKEEP
 
 _EVERY: Final = 100
@@ -123,14 +127,14 @@ class Upkeep:
             full=False,
             post_commithook_properties=LEFT_TO_UPKEEP,
         )
-        folder = uri.removeprefix("file://")
-        if is_url(folder):
+        folder = local_folder(uri)
+        if folder is None:
             return
         # What workers stage has other names, however long a batch takes.
         for path in table.vacuum(hours, enforce_retention_duration=False, full=True):
             if path.rpartition("/")[2].startswith(_OF_DELTA):
                 with suppress(OSError):
-                    Path(folder, path).unlink()
+                    (folder / path).unlink()
 
     def _set_retention(self, table: DeltaTable, uri: str) -> None:
         """Have the table itself say how long it keeps things, which its own upkeep and that of others go by."""
@@ -140,9 +144,7 @@ class Upkeep:
             return
         before = table.version()
         table.alter.set_table_properties(wanted, post_commithook_properties=LEFT_TO_UPKEEP)
-        table.update_incremental()
-        for version in range(before + 1, table.version() + 1):
-            make_durable(uri, version)
+        make_changes_durable(uri, table, before)
 
     def _merge(self, table: DeltaTable, uri: str) -> dict[str, Any]:
         told = table.optimize.compact(
