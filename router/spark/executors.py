@@ -12,9 +12,11 @@ from router.errors import BrokerUnreachable, ConfigError, JvmError, RouterError
 from router.faults import cause_of
 from router.logs import get_logger
 from router.settings import SparkSettings
+from router.settings.spark import is_local
 from router.spark.installed import differences, needed, versions, versions_here
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 _log = get_logger()
@@ -42,7 +44,7 @@ def examine_executors(spark: SparkSession, settings: SparkSettings) -> None:
         if differing := differences(here, there):
             said = f"executors on {machine} have other packages: {', '.join(differing)}"
             raise ConfigError(said, key="spark.python", hint=_PACKED)
-    _log.info("executors answer", master=settings.master, executors=executor_count(spark))
+    _log.info("executors answer", master=settings.master, executors=executor_count(spark.sparkContext))
 
 
 @contextmanager
@@ -56,19 +58,20 @@ def master_named(settings: SparkSettings) -> Iterator[None]:
         raise _no_master(settings) from error
 
 
-def executor_count(spark: SparkSession) -> int:
+def executor_count(context: SparkContext) -> int:
     """Return how many executors there are now; 0 for a local master."""
     # The router's own part in keeping blocks counts as one.
-    return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
+    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
 def require_context(spark: SparkSession) -> None:
-    """Make sure that the cluster has not given the router up.
+    """Make sure that the cluster has not given the router up; there is none behind a local master.
 
     Raises:
         JvmError: it has: nothing is judged any more.
     """
-    if spark.sparkContext._jsc.sc().isStopped():
+    context = spark.sparkContext
+    if not is_local(context.master or "") and context._jsc.sc().isStopped():
         hint = "see what its master says of the application; nothing is lost, the next start repeats the batch"
         raise JvmError("the cluster ended the router's Spark application", hint=hint)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from router.faults import CANCELLED
 from router.logs import get_logger
 from router.settings.spark import is_local
+from router.spark.executors import executor_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -196,8 +197,7 @@ class _Jobs:
     def stranded(self) -> bool:
         """Tell whether there is no executor now; never for a local master."""
         with suppress(Exception):  # The context may be stopping.
-            # The router's own part in keeping blocks counts as one.
-            return self._cluster and self._context._jsc.sc().getExecutorMemoryStatus().size() <= 1
+            return self._cluster and executor_count(self._context) < 1
         return False
 
     def far(self) -> Any:
