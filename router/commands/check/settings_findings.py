@@ -27,15 +27,15 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
     except ConfigError as error:
         for problem in error.problems:
             key, mark, fault = problem.partition(": ")
-            pointer = "/" + key.replace(".", "/") if mark and " " not in key else ""
+            pointer = _pointer(key) if mark and " " not in key else ""
             yield Finding(str(config), pointer, "error", "settings", fault if pointer else problem, error.hint)
         return
     for key, caution in cautions(settings):
-        yield Finding(str(config), "/" + key.replace(".", "/"), "warning", "plain-text-credentials", f"{key} {caution}")
+        yield Finding(str(config), _pointer(key), "warning", "plain-text-credentials", f"{key} {caution}")
     for key, caution in executor_cautions(settings):
-        yield Finding(str(config), "/" + key.replace(".", "/"), "warning", "open-cluster", f"{key} {caution}")
+        yield Finding(str(config), _pointer(key), "warning", "open-cluster", f"{key} {caution}")
     for key, caution in retention_cautions(settings):
-        yield Finding(str(config), "/" + key.replace(".", "/"), "warning", "kept-by-broker", caution)
+        yield Finding(str(config), _pointer(key), "warning", "kept-by-broker", caution)
     for xid in missing_sources(catalog, settings):
         hint = "correct the xid, or add the endpoint to the catalog"
         yield Finding(
@@ -48,7 +48,7 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
         return
     if any(source.pushed for source in sources):
         for key, fault in inbox_faults(settings):
-            yield Finding(str(config), "/" + key.replace(".", "/"), "error", "settings", fault)
+            yield Finding(str(config), _pointer(key), "error", "settings", fault)
     try:
         check_endpoints(settings, catalog)
     except SinkError as error:
@@ -68,3 +68,7 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
         text = shadow_text(earlier, later)
         yield Finding(str(config), "/sources", "error", "shadowed-route", text, SHADOW_REMEDY)
     yield from route_findings(str(config), plan)
+
+
+def _pointer(key: str) -> str:
+    return "/" + key.replace(".", "/")
