@@ -116,4 +116,4 @@ lock: install ## write the lock files anew; LOCK_FLAGS=--upgrade takes new versi
 
 clean: ## remove .venv and what tools and runs leave behind, but not the jar cache
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
-	find catalog bindings router tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find catalog bindings registry router tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -23,7 +23,7 @@ from catalog.escaping import escaped, one_line
 from router.settings import LogSettings
 
 MASKED: Final = "***"
-OURS: Final = ("catalog", "bindings", "router")
+OURS: Final = ("catalog", "bindings", "registry", "router")
 QUIET: Final[Mapping[str, int]] = {
     "py4j": logging.CRITICAL,
 }

@@ -11,10 +11,16 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("catalog", "bindings", "router")
-MAY_IMPORT = {"catalog": {"catalog"}, "bindings": {"catalog", "bindings"}, "router": {"catalog", "bindings", "router"}}
+ROOMS = ("catalog", "bindings", "registry", "router")
+MAY_IMPORT = {
+    "catalog": {"catalog"},
+    "bindings": {"catalog", "bindings"},
+    "registry": {"catalog", "bindings", "registry"},
+    "router": {"catalog", "bindings", "registry", "router"},
+}
 CLIENTS = {"confluent_kafka", "httptools", "kafka", "nats", "paho", "proton", "uvloop"}
 SPARK = {"delta", "py4j", "pyspark"}
+STORES = {"alembic", "psycopg", "sqlalchemy"}
 MODULE_LINES = 400
 SHAPELESS_NAMES = {"common", "helpers", "manager", "misc", "utils"}
 
@@ -121,7 +127,19 @@ def test_importing_catalog_and_codecs_loads_no_spark() -> None:
 
 
 def test_the_command_line_and_settings_start_without_columns_spark_and_clients() -> None:
-    assert not loaded_by(["router.cli", "router.settings"], SPARK | CLIENTS | {"numpy", "pyarrow"})
+    assert not loaded_by(["router.cli", "router.settings"], SPARK | CLIENTS | STORES | {"numpy", "pyarrow"})
+
+
+@for_each([path for path in SOURCES if room_of(path) != "registry"])
+def test_only_its_commands_know_the_registry(path: Path) -> None:
+    if not name_of(path).startswith("router/commands/registry/"):
+        assert "registry" not in roots_of(path), f"{name_of(path)} imports the registry"
+
+
+@for_each([path for path in SOURCES if room_of(path) == "registry"])
+def test_the_registry_knows_no_spark(path: Path) -> None:
+    wrong = {name: line for name, line in roots_of(path).items() if name in SPARK}
+    assert not wrong, f"{name_of(path)} imports (name: line) {wrong}"
 
 
 @every_file
@@ -193,6 +211,7 @@ LOOSE = {
         *("declared", "errors", "escaping", "findings", "listing", "load", "model", "paused_gc", "record", "templates"),
         *("values", "watch"),
     },
+    "registry": set(),
     "router": {"__main__", "cli", "errors", "faults", "lazy", "logs", "terminal"},
 }
 MOST_FLOORS = 12

@@ -81,7 +81,7 @@ def test_tests_run_with_the_versions_that_are_released() -> None:
 def test_every_dependency_is_imported() -> None:
     roots = {
         found
-        for folder in ("catalog", "bindings", "router")
+        for folder in ("catalog", "bindings", "registry", "router")
         for file in (ROOT / folder).rglob("*.py")
         for found in re.findall(r"(?m)^\s*(?:from|import) (\w+)", file.read_text("utf-8"))
     }

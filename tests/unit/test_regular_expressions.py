@@ -17,7 +17,9 @@ from typing import Any, Final
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = [path for room in ("catalog", "bindings", "router") for path in sorted((ROOT / room).rglob("*.py"))]
+SOURCES = [
+    path for room in ("catalog", "bindings", "registry", "router") for path in sorted((ROOT / room).rglob("*.py"))
+]
 PYTHON: Final = {"compile", "match", "search", "fullmatch", "sub", "subn", "split", "findall", "finditer"}
 JAVA: Final = {
     "rlike",

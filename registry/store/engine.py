@@ -1,0 +1,121 @@
+"""The database: SQLite in one file, or PostgreSQL; opened, brought to the newest form, and its transactions.
+
+One writer at a time, over all processes: SQLite by ``BEGIN IMMEDIATE``, PostgreSQL by an advisory lock. Readers see
+one state of the whole registry for as long as their transaction lasts, and wait for nobody.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError
+
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+_LOCK: Final = 7_218_904_117_442_315
+"""Our number among PostgreSQL's advisory locks."""
+_BUSY_SECONDS: Final = 30.0
+_CONNECT_SECONDS: Final = 10
+_POOL: Final = 8
+
+
+class StoreError(Exception):
+    """The database cannot be opened, is of a newer form, or does not answer; the message holds no password."""
+
+
+class Database:
+    """An open database of the newest form; any thread may begin transactions."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._sqlite = engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that sees one state and changes nothing."""
+        with self._engine.connect() as connection:
+            if not self._sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that no other writer overlaps; durable when the block ends, undone when it raises."""
+        with self._engine.connect() as connection:
+            connection.info["writing"] = True
+            try:
+                with connection.begin():
+                    if not self._sqlite:
+                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+                    yield connection
+            finally:
+                connection.info.pop("writing", None)
+
+    def close(self) -> None:
+        """Close all connections; those in use are closed when they are given back."""
+        self._engine.dispose()
+
+
+def open_database(url: str) -> Database:
+    """Open the database at an SQLAlchemy *url* (``sqlite:///FILE`` or ``postgresql+psycopg://...``), made if need be.
+
+    Raises:
+        StoreError: it cannot be opened, or is no database of ours.
+    """
+    try:
+        address = make_url(url)
+        engine = _sqlite(url) if address.get_backend_name() == "sqlite" else _postgresql(url)
+    except ArgumentError as error:
+        raise StoreError("the store's address is none that SQLAlchemy reads") from error
+    database = Database(engine)
+    try:
+        with database.writing() as connection:
+            _upgrade(connection)
+    except (DBAPIError, psycopg.Error, OSError) as error:
+        database.close()
+        raise StoreError(f"the store at {address.render_as_string()} cannot be opened: {_cause(error)}") from error
+    return database
+
+
+def _upgrade(connection: Connection) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _sqlite(url: str) -> Engine:
+    engine = create_engine(url, connect_args={"timeout": _BUSY_SECONDS}, pool_size=_POOL, max_overflow=_POOL)
+
+    @event.listens_for(engine, "connect")
+    def _opened(connection: sqlite3.Connection, _record: Any) -> None:
+        # SQLAlchemy begins transactions below: sqlite3 would begin them at the first write only.
+        connection.isolation_level = None
+        for setting in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "case_sensitive_like=ON"):
+            connection.execute(f"PRAGMA {setting}")
+
+    @event.listens_for(engine, "begin")
+    def _began(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.info.get("writing") else "BEGIN")
+
+    return engine
+
+
+def _postgresql(url: str) -> Engine:
+    return create_engine(
+        url, pool_size=_POOL, max_overflow=_POOL, pool_pre_ping=True, connect_args={"connect_timeout": _CONNECT_SECONDS}
+    )
+
+
+def _cause(error: Exception) -> str:
+    cause = getattr(error, "orig", None) or error
+    return " ".join(str(cause).split())

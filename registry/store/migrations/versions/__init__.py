@@ -1,0 +1,1 @@
+"""One module for each step; the newest is what :mod:`registry.store.tables` says."""

@@ -1,0 +1,103 @@
+"""The tables: entities by their xid, documents beside their versions, history, and events that wait for delivery.
+
+An entity's attributes are one JSON text. What queries look at has a column of its own. ``folded`` is the id in lower
+case: ids differ in more than case within a collection, so it orders a collection and is where a page begins.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, MetaData, String, Table, Text
+
+METADATA: Final = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
+# Bytes decide what comes first, on both databases: the range behind a prefix is then what lies below an xid.
+_KEY: Final = Text().with_variant(String(collation="C"), "postgresql")
+_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
+
+REGISTRY: Final = Table(
+    "registry",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("createdat", Text, nullable=False),
+    Column("modifiedat", Text, nullable=False),
+    Column("attributes", Text, nullable=False),
+    Column("modelsource", Text, nullable=False),
+)
+GROUPS: Final = Table(
+    "groups",
+    METADATA,
+    Column("xid", _KEY, primary_key=True),
+    Column("parent", _KEY, nullable=False),
+    Column("id", _KEY, nullable=False),
+    Column("folded", _KEY, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("createdat", Text, nullable=False),
+    Column("modifiedat", Text, nullable=False),
+    Column("attributes", Text, nullable=False),
+    Index(None, "parent", "folded", unique=True),
+)
+RESOURCES: Final = Table(
+    "resources",
+    METADATA,
+    Column("xid", _KEY, primary_key=True),
+    Column("parent", _KEY, nullable=False),
+    Column("id", _KEY, nullable=False),
+    Column("folded", _KEY, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("createdat", Text, nullable=False),
+    Column("modifiedat", Text, nullable=False),
+    Column("attributes", Text, nullable=False),
+    Column("xref", _KEY, nullable=True),
+    Column("defaultversionid", _KEY, nullable=True),
+    Column("sticky", Boolean, nullable=False),
+    Column("counter", BigInteger, nullable=False),
+    Index(None, "parent", "folded", unique=True),
+    Index(None, "xref"),
+)
+VERSIONS: Final = Table(
+    "versions",
+    METADATA,
+    Column("xid", _KEY, primary_key=True),
+    Column("parent", _KEY, nullable=False),
+    Column("id", _KEY, nullable=False),
+    Column("folded", _KEY, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("createdat", Text, nullable=False),
+    Column("modifiedat", Text, nullable=False),
+    Column("attributes", Text, nullable=False),
+    Column("ancestorid", _KEY, nullable=False),
+    Index(None, "parent", "folded", unique=True),
+)
+DOCUMENTS: Final = Table(
+    "documents",
+    METADATA,
+    Column("xid", _KEY, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+)
+HISTORY: Final = Table(
+    "history",
+    METADATA,
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("interaction", Text, nullable=False),
+    Column("at", Text, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("xid", _KEY, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("entity", Text, nullable=True),
+    Index(None, "xid"),
+    sqlite_autoincrement=True,
+)
+OUTBOX: Final = Table(
+    "outbox",
+    METADATA,
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("interaction", Text, nullable=False),
+    Column("at", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("subject", _KEY, nullable=False),
+    Column("data", Text, nullable=True),
+    sqlite_autoincrement=True,
+)
