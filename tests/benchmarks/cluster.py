@@ -7,11 +7,10 @@ processes warm up, the clock and the processor time of each of them are read, an
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,16 +19,14 @@ from tests.benchmarks.machine import machine
 from tests.support import load
 from tests.support.brokers import KafkaBroker
 from tests.support.kafka import create_topics, produce
+from tests.support.process_tree import below, processor_seconds
 from tests.support.router import RouterProcess
-from tests.support.spark_cluster import SparkCluster, children, spark_cluster
+from tests.support.spark_cluster import SparkCluster, spark_cluster
 from tests.support.waiting import wait_until
 
 PARTITIONS: Final = 4
 BATCH: Final = 20_000
 LIMIT: Final = 1_800.0
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
-_FIRST_TIME: Final = 11
-"""Place of the first of the four times in a process's status, behind its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +66,10 @@ def _measured(count: int, chosen: argparse.Namespace, folder: Path) -> Spent:
         produce(broker.bootstrap, "in", load.records(chosen.warm + chosen.records, chosen.definitions))
         with spark_cluster(folder / "cluster", count) as cluster:
             router = RouterProcess(folder / "router", _settings(broker, cluster, folder, chosen.definitions))
-            parts: dict[str, Callable[[], Iterator[int]]] = {
-                "driver": lambda: _tree(router.pid),
-                "executors": lambda: (pid for each in cluster.executors() for pid in _tree(each)),
-                "broker": lambda: _tree(broker.pid),
+            parts: dict[str, Callable[[], Sequence[int]]] = {
+                "driver": lambda: [router.pid],
+                "executors": cluster.executors,
+                "broker": lambda: [broker.pid],
             }
             router.start()
             try:
@@ -105,31 +102,16 @@ def _settings(broker: KafkaBroker, cluster: SparkCluster, folder: Path, definiti
     }
 
 
-def _spent(router: RouterProcess, parts: dict[str, Callable[[], Iterator[int]]], records: int) -> Spent:
-    """Return what was spent once so many records, or more, are done."""
+def _spent(router: RouterProcess, parts: dict[str, Callable[[], Sequence[int]]], records: int) -> Spent:
+    """Return what was spent once so many records, or more, are done; *parts* name processes, with all below them."""
     done = wait_until(lambda: _done(router, records), LIMIT, lambda: f"{records} records; {router.log[-2000:]}")
-    times = {name: sum(map(_seconds, pids())) for name, pids in parts.items()}
+    times = {name: sum(processor_seconds(below(pid)) for pid in pids()) for name, pids in parts.items()}
     return Spent(time.monotonic(), done, times)
 
 
 def _done(router: RouterProcess, records: int) -> float | None:
     done = router.total("xrouter_records_total")
     return done if done >= records else None
-
-
-def _tree(pid: int) -> Iterator[int]:
-    yield pid
-    for child in children(pid):
-        yield from _tree(child)
-
-
-def _seconds(pid: int) -> float:
-    """Return the processor time of a process, with that of its children that ended."""
-    try:
-        times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[_FIRST_TIME : _FIRST_TIME + 4]
-    except OSError:
-        return 0.0
-    return sum(map(int, times)) / _TICKS
 
 
 def _figures(count: int, spent: Spent) -> str:

@@ -14,11 +14,10 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -38,21 +37,18 @@ from router.state.state import State
 from router.watching.metrics import Metrics
 from router.watching.status import Status
 from tests.benchmarks.machine import machine
+from tests.benchmarks.streams import Run, Streams, running
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import produce
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-Run = Callable[["DataFrame", str], Any]
-"""Makes the writer of a stream, with the path of its checkpoint."""
 PARTITIONS: Final = 4
 BATCH: Final = 100_000
 SMALL: Final = 200
 SMALL_BATCHES: Final = 40
-WARM: Final = 10
 
 
 class Bench:
@@ -60,7 +56,6 @@ class Bench:
 
     def __init__(self, spark: SparkSession, state: State, bootstrap: str, plan: Plan, bare: Plan, topic: str) -> None:
         """*bare* is the plan without headers of lineage."""
-        self._spark = spark
         self._state = state
         self._bootstrap = bootstrap
         self._topic = topic
@@ -68,7 +63,6 @@ class Bench:
         self._holders = [PlanHolder(spark, state, each, self._metrics) for each in (plan, bare)]
         for holder, each in zip(self._holders, (plan, bare), strict=True):
             holder.activate(each)
-        self._runs = 0
 
     def bare(self) -> Run:
         """Kafka to Kafka by Spark alone."""
@@ -108,36 +102,6 @@ class Bench:
             "checkpointLocation", str(generation.path)
         )
 
-    def seconds(self, run: Run) -> float:
-        """Return how long the whole topic takes."""
-        began = time.monotonic()
-        self._finished(run, BATCH)
-        return time.monotonic() - began
-
-    def batch_seconds(self, run: Run) -> float:
-        """Return the median time of a batch of ``SMALL`` records, when the topic holds ``SMALL_BATCHES`` of them."""
-        progress = self._finished(run, SMALL).recentProgress
-        times = [each["durationMs"]["triggerExecution"] / 1000 for each in progress if each["numInputRows"]]
-        return float(statistics.median(times[WARM:]))
-
-    def _finished(self, run: Run, size: int) -> StreamingQuery:
-        self._runs += 1
-        rows = (
-            self._spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self._bootstrap)
-            .option("subscribe", self._topic)
-            .option("includeHeaders", "true")
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", size)
-        )
-        path = str(self._state.root / "bare" / str(self._runs))
-        writer = run(rows.load(), path)
-        query: StreamingQuery = writer.trigger(availableNow=True).start()
-        query.awaitTermination()
-        if query.exception() is not None:
-            raise SystemExit(str(query.exception()))
-        return query
-
 
 def _bare(rows: DataFrame, topic: str) -> DataFrame:
     from pyspark.sql import functions as F
@@ -166,6 +130,7 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     settings = plans[0].settings
     records = load.records(chosen.records, chosen.definitions)
     produce(bootstrap, "in", itertools.islice(records, SMALL * SMALL_BATCHES))
+    others = running()
     with State.open(folder / "state") as state, spark_session(settings, state.root, plans[0].sources) as spark:
         bench = Bench(spark, state, bootstrap, plans[0], plans[1], "in")
         variants: dict[str, Callable[[], Run]] = {
@@ -174,14 +139,15 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
             "routed": bench.routed,
             "routed, no lineage": partial(bench.routed, lineage=False),
         }
-        batches = {name: bench.batch_seconds(run()) for name, run in variants.items()}
+        streams = Streams(spark, bootstrap, folder, others)
+        batches = {name: streams.each_batch("in", run(), SMALL).seconds for name, run in variants.items()}
         produce(bootstrap, "in", records)
         for run in variants.values():
-            bench.seconds(run())
+            streams.whole("in", run(), BATCH)
         seconds: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(chosen.rounds):
             for name, run in variants.items():
-                seconds[name].append(bench.seconds(run()))
+                seconds[name].append(streams.whole("in", run(), BATCH).seconds)
     _report(seconds, batches, chosen)
 
 

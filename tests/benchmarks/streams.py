@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tests.support.process_tree import below, processor_seconds
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Run = Callable[["DataFrame", str], Any]
 """Makes the writer of a stream, with the path of its checkpoint."""
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _WARM: Final = 10
 """Batches that are left out of the median of small ones."""
 
@@ -76,29 +77,9 @@ class Streams:
 
     def _processor_seconds(self) -> float:
         """Return what this process and those below it have taken so far."""
-        ticks = sum(ticks for _, ticks in _below(os.getpid(), self._others))
-        return ticks / _TICKS
+        return processor_seconds(below(os.getpid(), self._others))
 
 
 def running() -> set[int]:
     """Return the processes below this one."""
-    return {pid for pid, _ in _below(os.getpid(), frozenset())} - {os.getpid()}
-
-
-def _below(root: int, left_out: Iterable[int]) -> list[tuple[int, int]]:
-    """Return process and clock ticks of *root* and all below it, but for those left out and what is below them."""
-    stats: dict[int, tuple[int, int]] = {}
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = file.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue  # It has just ended; its ticks are its parent's now.
-        stats[int(file.parent.name)] = int(fields[1]), sum(int(each) for each in fields[11:15])
-    found: list[tuple[int, int]] = []
-    waiting = [root]
-    while waiting:
-        pid = waiting.pop()
-        if pid in stats and pid not in left_out:
-            found.append((pid, stats[pid][1]))
-            waiting += [child for child, (parent, _) in stats.items() if parent == pid]
-    return found
+    return set(below(os.getpid())[1:])

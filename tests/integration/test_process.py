@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from tests.support.ports import free_ports
+from tests.support.process_tree import below
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
@@ -69,21 +70,6 @@ def set_traps(folder: Path) -> None:
         (folder / name / "__init__.py").write_text(TRAP)
 
 
-def processes_below(root: int) -> list[int]:
-    """Return *root* and the ids of all its descendants."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue  # It ended.
-    below = [root]
-    for each in below:
-        below += [pid for pid, parent in parents.items() if parent == each]
-    return below
-
-
 def settings_with_secrets(folder: Path, port: int) -> dict[str, object]:
     (folder / "catalog.xreg.json").write_text(yaml.safe_dump(CATALOG))
     return {
@@ -117,7 +103,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         answer = httpx.post(f"http://127.0.0.1:{port}/events", content=b"{}", headers=headers, timeout=SECONDS)
         assert answer.status_code == 202
         wait_until(lambda: (folder / "table").exists(), SECONDS, lambda: f"the record\n{router.log[-3000:]}")
-        arguments = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in processes_below(router.pid)}
+        arguments = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in below(router.pid)}
         assert router.stop() == 0, router.log[-3000:]
         yield Seen(folder, arguments, router.log)
     finally:

@@ -22,6 +22,7 @@ from tests.support.mosquitto import Mosquitto
 from tests.support.natsgateway import make_stream
 from tests.support.natsserver import NatsServer
 from tests.support.poison import Case, cases, catalog
+from tests.support.process_tree import below
 from tests.support.qpid import amqp_for_tests
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -60,18 +61,7 @@ class Sizes:
 
 
 def _workers(root: int) -> list[int]:
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            stat = (path / "stat").read_text()
-        except OSError:
-            continue
-        parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(path.name))
-    found, todo = [], [root]
-    while todo:
-        children = parents.get(todo.pop(), [])
-        found += children
-        todo += children
+    found = below(root)[1:]
     return [pid for pid in found if b"pyspark" in _read(pid, "cmdline") and b"java" not in _read(pid, "cmdline")[:80]]
 
 

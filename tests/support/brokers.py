@@ -47,7 +47,7 @@ listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 """
 
-_LOGGING: Final = """\
+LOGGING: Final = """\
 status=error
 rootLogger.level=warn
 rootLogger.appenderRef.err.ref=err
@@ -104,7 +104,7 @@ class KafkaBroker(BrokerProcess):
 
     def _format(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / "log4j2.properties").write_text(_LOGGING)
+        (self._folder / "log4j2.properties").write_text(LOGGING)
         draft = self._folder / "server.properties.new"
         draft.write_text(self._properties())
         options = ("-t", CLUSTER_ID, "-c", str(draft), *self._format_options())

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from tests.support.process_tree import below
+
 _PROC: Final = Path("/proc")
 _LOOK_SECONDS: Final = 0.1
 _MIB: Final = 2**20
@@ -63,18 +65,6 @@ class Footprint:
             self.peaks.jvm = max(self.peaks.jvm, peak)
         else:
             self.peaks.worker = max(self.peaks.worker, peak)
-
-
-def below(pid: int) -> list[int]:
-    """Return a process and its descendants, as they are now."""
-    found = [pid]
-    for each in found:
-        for thread in _PROC.glob(f"{each}/task/*/children"):
-            try:
-                found.extend(int(child) for child in thread.read_text().split())
-            except OSError:
-                continue  # It ended meanwhile.
-    return found
 
 
 def _peak(pid: int) -> int:

@@ -21,7 +21,9 @@ from typing import Any, Final
 import pyspark
 
 from router.spark.ivy import find_java
+from tests.support.brokers import LOGGING
 from tests.support.ports import LOOPBACK, free_ports
+from tests.support.process_tree import children, command_of
 from tests.support.processes import BrokerProcess
 from tests.support.waiting import wait_until
 
@@ -30,15 +32,6 @@ LIMIT: Final = 120.0
 _HEAP: Final = ("-Xmx192m", "-Xms32m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _SCALA: Final = "2.13"
 _EXECUTOR: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-_LOGGING: Final = """\
-rootLogger.level=warn
-rootLogger.appenderRef.err.ref=err
-appender.err.type=Console
-appender.err.name=err
-appender.err.target=SYSTEM_ERR
-appender.err.layout.type=PatternLayout
-appender.err.layout.pattern=%d %p %c{1}: %m%n
-"""
 
 
 class _Daemon(BrokerProcess):
@@ -68,7 +61,7 @@ class _Daemon(BrokerProcess):
 
     def _command(self) -> Sequence[str]:
         logging = self._folder / "log4j2.properties"
-        logging.write_text(_LOGGING)
+        logging.write_text(LOGGING)
         where = ("--host", self._host, "--port", str(self._port), "--webui-port", str(self._page))
         options = (*_HEAP, f"-Dlog4j2.configurationFile={logging}", "-cp", f"{SPARK_HOME}/jars/*")
         return [str(find_java()), *options, f"org.apache.spark.deploy.{self._main}", *where, *self._arguments]
@@ -169,24 +162,3 @@ def spark_cluster(folder: Path, workers: int = 2) -> Iterator[SparkCluster]:
         yield cluster
     finally:
         cluster.stop()
-
-
-def children(pid: int) -> list[int]:
-    """Return the processes that a process has started and that live."""
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # It has ended meanwhile.
-        if parent == pid:
-            found.append(int(status.parent.name))
-    return sorted(found)
-
-
-def command_of(pid: int) -> str:
-    """Return the command line of a process; empty when it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    except OSError:
-        return ""
