@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from deltalake import DeltaTable
@@ -81,9 +82,17 @@ def is_ready(router: RouterProcess) -> bool:
 
 
 def without_a_name_in_a_log(folder: Path) -> set[str]:
-    """Files below a table that its log does not name."""
-    named = {uri.removeprefix("file://") for uri in DeltaTable(folder).file_uris()}
-    return {str(file) for file in folder.rglob("*.parquet")} - named
+    """Files below a table that no entry of its log has added; those that were merged since are still there."""
+    entries = [
+        json.loads(line) for log in folder.glob("_delta_log/*.json") for line in log.read_text().split("\n") if line
+    ]
+    named = {unquote(each["add"]["path"]) for each in entries if "add" in each}
+    return {str(file.relative_to(folder)) for file in folder.rglob("*.parquet")} - named
+
+
+def logs(cluster: SparkCluster, router: RouterProcess) -> str:
+    """Return how the router is, and the ends of what it and executors have written."""
+    return f"{router.readiness()}\n{router.log[-3000:]}\n{cluster.logs()[-3000:]}"
 
 
 def killed_under_load(
@@ -99,7 +108,7 @@ def killed_under_load(
         return sum(ends(kafka.bootstrap, topics[1]).values())
 
     def said() -> str:
-        return f"records; sent {sent()}; {router.readiness()}\n{router.log[-3000:]}\n{cluster.logs()[-3000:]}"
+        return f"records; sent {sent()}; {logs(cluster, router)}"
 
     for number in range(2 * kills):
         goal = count * (number + 1) // (2 * kills + 2)
@@ -153,7 +162,7 @@ def test_a_task_that_runs_again_doubles_nothing(
     router.start()
 
     def said() -> str:
-        return f"records; {router.readiness()}\n{router.log[-3000:]}\n{cluster.logs()[-3000:]}"
+        return f"records; {logs(cluster, router)}"
 
     wait_until(lambda: router.total("xrouter_records_total") == count and (marks / "met").exists(), LIMIT, said)
     wait_until(lambda: is_ready(router), LIMIT, said)

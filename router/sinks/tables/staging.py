@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,9 @@ _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIX: Final = ".snappy.parquet"
 LISTED: Final = 1_000
 """Names of files that are looked at for a commit, to tell which are no part of the table."""
+REMEMBERED: Final = 600.0
+"""Seconds after a commit in which files of tries that Spark gave up are looked for."""
+MOST_REMEMBERED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,38 +99,63 @@ class Sweeping:
     """Removes what tries that came to nothing left beside the files of commits that are in a table's log.
 
     A commit of a part says that the whole, and what else it is a part of, was not committed: their files go as well. To
-    look means to list folders, so it is done the more seldom the more files they have. Each look is for the commits
-    since the last and for the one before: a try that Spark gave up may end later than its commit.
+    look means to list folders, so it is done the more seldom the more files they have. Each look is for the commits of
+    the last ten minutes: a try that Spark gave up may end long after its commit.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._commits: list[tuple[Commit, set[Path]]] = []
+        self._commits: dict[str, _Committed] = {}
+        """By what names of their files begin with, the oldest first."""
         self._wait = 0
 
     def committed(self, commit: Commit, files: Iterable[StagedFile]) -> None:
         """Note a commit that the log has with these files and no others, and sweep when it is time."""
-        self._commits.append((commit, {Path(self._folder, file.path) for file in files}))
+        now = time.monotonic()
+        paths = {Path(self._folder, file.path) for file in files}
+        for app in commit.apps:
+            prefix = prefix_of(app, commit.version)
+            earlier = self._commits.pop(prefix, None)
+            self._commits[prefix] = _Committed(now, paths if earlier is None else paths | earlier.files)
         if self._wait:
             self._wait -= 1
             return
-        prefixes = tuple({prefix_of(app, each.version) for each, _ in self._commits for app in each.apps})
-        kept = {path for _, paths in self._commits for path in paths}
-        self._wait = sum(_sweep(folder, prefixes, kept) for folder in {path.parent for path in kept}) // LISTED
-        del self._commits[:-1]
+        folders = {path.parent for committed in self._commits.values() for path in committed.files}
+        self._wait = sum(map(self._sweep, folders)) // LISTED
+        self._forget(now - REMEMBERED)
+
+    def _sweep(self, folder: Path) -> int:
+        """Remove the files of a folder that are of these commits and not in the log; return how many it has."""
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            return 0
+        lengths = {len(prefix) for prefix in self._commits}
+        for name in names:
+            known = [self._commits[name[:length]] for length in lengths if name[:length] in self._commits]
+            if known and folder / name not in known[0].files:
+                with suppress(OSError):
+                    Path(folder, name).unlink()
+        return len(names)
+
+    def _forget(self, before: float) -> None:
+        """Forget commits from before a time, and all but the latest where there are too many."""
+        surplus = len(self._commits) - MOST_REMEMBERED
+        old = [
+            prefix
+            for number, (prefix, each) in enumerate(self._commits.items())
+            if number < surplus or each.at < before
+        ]
+        for prefix in old:
+            del self._commits[prefix]
 
 
-def _sweep(folder: Path, prefixes: tuple[str, ...], kept: Container[Path]) -> int:
-    """Remove the files of a folder that have one of these prefixes, but for those kept; return how many it has."""
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return 0
-    for name in names:
-        if name.startswith(prefixes) and folder / name not in kept:
-            with suppress(OSError):
-                Path(folder, name).unlink()
-    return len(names)
+@dataclass(frozen=True, slots=True)
+class _Committed:
+    """When a commit came, and the files that the log has of it."""
+
+    at: float
+    files: set[Path]
 
 
 def _write(file: Path, rows: pa.Table) -> tuple[int, str]:

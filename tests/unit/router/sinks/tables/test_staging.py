@@ -19,6 +19,7 @@ from router.rendering.instants import INSTANT
 from router.sinks import Commit, DeltaSink
 from router.sinks.contract import Staged, StagedFile
 from router.sinks.forms import DECIDED, WIDE
+from router.sinks.tables import staging
 from router.sinks.tables.staging import prefix_of
 from tests.support.table_readers import by_delta, by_duckdb
 
@@ -90,14 +91,18 @@ def test_a_task_that_ran_twice_doubles_nothing_and_its_other_files_are_swept(tmp
     ]
 
 
-def test_what_a_try_wrote_after_the_commit_is_swept_with_the_next(tmp_path: Path) -> None:
+def test_what_a_try_wrote_after_the_commit_is_swept_with_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "MOST_REMEMBERED", 3)
     sink = DeltaSink("lake", str(tmp_path), WIDE)
-    for version in range(3):
+    for version in range(5):
         commit = Commit("g-lake", version)
         assert sink.take(staged(sink, commit, rows(str(version))), commit).rows == 1
-        late = staged(sink, commit, rows("late"))
-        assert len(list(tmp_path.glob("*.parquet"))) == version + 1 + len(late.files)
-    assert ids(tmp_path) == ["0", "1", "2"]
+        for late in range(max(0, version - 2), version + 1):
+            staged(sink, Commit("g-lake", late), rows("late"))
+        assert len(list(tmp_path.glob("*.parquet"))) == version + 1 + min(version + 1, 3)
+    assert ids(tmp_path) == ["0", "1", "2", "3", "4"]
 
 
 def test_two_routers_that_take_the_same_batch_leave_it_there_once(tmp_path: Path) -> None:
