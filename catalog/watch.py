@@ -15,6 +15,7 @@ from typing import Final
 from catalog.declared import Declarations, Place
 from catalog.documents.doubting import MAX_SHRINK, Doubtful, Sizes, first_of, sizes_of, unfinished
 from catalog.documents.fetching import Cache, Fetcher
+from catalog.documents.logins import Logins
 from catalog.documents.reach import Reach
 from catalog.errors import DocumentError
 from catalog.findings import Findings
@@ -77,6 +78,7 @@ class CatalogWatcher:
         *,
         network: bool = False,
         allow: Sequence[str] = (),
+        logins: Logins | None = None,
         base_uri: str = "",
         max_shrink: float = MAX_SHRINK,
         current: Catalog | None = None,
@@ -84,7 +86,8 @@ class CatalogWatcher:
     ) -> None:
         """Watch *sources*; *current* is the catalog in use, so that an unchanged first look says nothing.
 
-        *allow* and *base_uri* are as for :func:`catalog.load.load`. A catalog or document of it that lost more than
+        *allow* and *base_uri* are as for :func:`catalog.load.load`, *logins* are what registries are shown.
+        A catalog or document of it that lost more than
         *max_shrink* of its definitions (0 to 1) is taken at a second look only.
         """
         self._sources = tuple(sources)
@@ -94,6 +97,7 @@ class CatalogWatcher:
         self._clock = clock
         self._cache = Cache(clock=clock)
         self._reach = Reach(allow)
+        self._logins = logins if logins is not None else Logins()
         self._epoch = current.epoch if current is not None else None
         self._tolerated: Sequence[Finding] = current.findings if current is not None else ()
         self._seen: Mapping[str, str] | None = None
@@ -184,7 +188,13 @@ class CatalogWatcher:
         return catalog
 
     def _fetcher(self) -> Fetcher:
-        return Fetcher(network=self._network, cache=self._cache, reach=self._reach, load_seconds=LOOK_SECONDS)
+        return Fetcher(
+            network=self._network,
+            cache=self._cache,
+            reach=self._reach,
+            logins=self._logins,
+            load_seconds=LOOK_SECONDS,
+        )
 
     def _unreadable(self, error: DocumentError) -> RefusedCatalog | None:
         if self._trouble == str(error):

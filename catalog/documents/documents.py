@@ -13,9 +13,9 @@ from catalog.declared import Place
 from catalog.dialects import suffixes
 from catalog.documents import registry_api, splitfiles
 from catalog.documents.assembly import Assembly
+from catalog.documents.connecting import origin_of
 from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
 from catalog.documents.reach import Trust
-from catalog.documents.transfer import origin_of
 from catalog.errors import DocumentError
 from catalog.findings import Findings
 from catalog.parsing.texts import parse_text

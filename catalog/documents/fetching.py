@@ -1,7 +1,7 @@
 """Fetching what documents consist of and refer to: files and URLs, each once per load, within limits.
 
 User and password of a URL are taken off where it comes in (``https://***@host/...`` stands for it in every address,
-message and finding) and sent to that very origin only.
+message and finding) and sent to that very origin only, as logins are (:mod:`catalog.documents.logins`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from typing import Final
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from catalog.dialects import suffixes
+from catalog.documents.connecting import origin_of
+from catalog.documents.logins import Credentials, Logins
 from catalog.documents.reach import EVERYWHERE, Reach, Trust
-from catalog.documents.transfer import Answer, Limits, get, origin_of
+from catalog.documents.transfer import Answer, Limits, get
 from catalog.errors import DocumentError
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -90,6 +92,7 @@ class Fetcher:
         network: bool,
         cache: Cache | None = None,
         reach: Reach | None = None,
+        logins: Logins | None = None,
         document_bytes: int = MAX_BYTES,
         fetch_seconds: float = FETCH_SECONDS,
         max_fetches: int = MAX_FETCHES,
@@ -107,7 +110,7 @@ class Fetcher:
         self._bytes_left = load_bytes
         self._seconds_left = load_seconds
         self._memory: dict[str, Answer | DocumentError] = {}
-        self._credentials: dict[str, str] = {}
+        self._credentials = Credentials(logins if logins is not None else Logins())
         self._down: dict[str, DocumentError] = {}
 
     def fetch(self, uri: str | Path) -> bytes:
@@ -213,10 +216,10 @@ class Fetcher:
             raise DocumentError(f"{_bare(url)} is no address: {error}", file=_bare(url), hint="correct it") from error
         userinfo, at, host = parts.netloc.rpartition("@")
         if at and userinfo != _MASK:
-            self._credentials.setdefault(origin, userinfo)
+            self._credentials.userinfo.setdefault(origin, userinfo)
         if not parts.hostname:
             raise DocumentError(f"{_bare(url)} names no host", file=_bare(url), hint="correct the address")
-        netloc = f"{_MASK}@{host.lower()}" if origin in self._credentials else host.lower()
+        netloc = f"{_MASK}@{host.lower()}" if origin in self._credentials.userinfo else host.lower()
         return urlunsplit((parts.scheme.lower(), netloc, parts.path, parts.query, ""))
 
     def _fetched(self, address: str) -> Answer:

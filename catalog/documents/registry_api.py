@@ -16,9 +16,10 @@ from urllib.parse import quote, urlsplit
 
 from catalog.declared import Place
 from catalog.documents.assembly import COLLECTIONS, Assembly
+from catalog.documents.connecting import origin_of
 from catalog.documents.fetching import Fetcher, is_url
 from catalog.documents.splitfiles import RESOURCES
-from catalog.documents.transfer import Answer, origin_of
+from catalog.documents.transfer import Answer
 from catalog.errors import DocumentError
 from catalog.findings import Findings
 from catalog.parsing.texts import parse_text

@@ -7,17 +7,12 @@ keeps nobody. That needs a loop of its own: :func:`get` must not be called where
 from __future__ import annotations
 
 import asyncio
-import ipaddress
-import socket
-import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urljoin, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import urljoin, urlsplit
 
+from catalog.documents.connecting import Asking, asked, origin_of
+from catalog.documents.logins import Credentials
 from catalog.documents.reach import Reach
 from catalog.errors import DocumentError
 
@@ -25,10 +20,10 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_REDIRECTS: Final = 5
-CONNECT_SECONDS: Final = 10.0
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _NOT_NOW: Final = frozenset({408, 425, 429})
 _NOT_MODIFIED: Final = 304
+_UNAUTHORIZED: Final = 401
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +49,11 @@ class Limits:
     seconds: float
 
 
-def get(url: str, credentials: Mapping[str, str], limits: Limits, reach: Reach, known: Answer | None = None) -> Answer:
+def get(url: str, credentials: Credentials, limits: Limits, reach: Reach, known: Answer | None = None) -> Answer:
     """Fetch *url*; when *known* is what it gave before, only if it changed since.
 
-    *credentials* are ``user:password`` by origin (:func:`origin_of`); they are sent to that origin only. *reach* judges
-    the addresses of each host on the way, and only those that it was shown are connected to.
+    Each origin on the way is shown its own *credentials* and no others; a token that it refuses is replaced once.
+    *reach* judges the addresses of each host on the way, and only those that it was shown are connected to.
 
     Raises:
         DocumentError: beyond *reach*; or transient when the server cannot be reached, is too slow or answers 408, 425,
@@ -76,18 +71,6 @@ def get(url: str, credentials: Mapping[str, str], limits: Limits, reach: Reach, 
         message = f"{url} cannot be fetched: {_reason(error)}"
         hint = "check the address" if lasting else "check the address and the network, and try again"
         raise DocumentError(message, file=url, hint=hint, transient=not lasting) from error
-
-
-def origin_of(url: str) -> str:
-    """Return scheme, host and port of a URL, without user and password; the default port is left out.
-
-    Raises:
-        ValueError: the URL has a port that is no number.
-    """
-    parts = urlsplit(url)
-    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    default = {"http": 80, "https": 443}.get(parts.scheme)
-    return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port not in (None, default) else "")
 
 
 def redirected(url: str, current: str, target: str) -> str:
@@ -109,110 +92,36 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-async def _within(
-    url: str, credentials: Mapping[str, str], limits: Limits, reach: Reach, known: Answer | None
-) -> Answer:
+async def _within(url: str, credentials: Credentials, limits: Limits, reach: Reach, known: Answer | None) -> Answer:
     async with asyncio.timeout(limits.seconds):
         return await _followed(url, credentials, limits, reach, known)
 
 
-async def _followed(
-    url: str, credentials: Mapping[str, str], limits: Limits, reach: Reach, known: Answer | None
-) -> Answer:
+async def _followed(url: str, credentials: Credentials, limits: Limits, reach: Reach, known: Answer | None) -> Answer:
     """Follow redirects, each to HTTP(S) and never from https to http."""
-    current = url
-    for _ in range(MAX_REDIRECTS + 1):
-        headers = {"Accept": "application/json, application/yaml, */*;q=0.5", "Accept-Encoding": "gzip"}
-        if known is not None and known.etag:
-            headers["If-None-Match"] = known.etag
-        if known is not None and known.modified:
-            headers["If-Modified-Since"] = known.modified
-        async with _asked(current, headers, _auth(current, credentials), limits, reach) as response:
+    headers = {"Accept": "application/json, application/yaml, */*;q=0.5", "Accept-Encoding": "gzip"}
+    if known is not None and known.etag:
+        headers["If-None-Match"] = known.etag
+    if known is not None and known.modified:
+        headers["If-Modified-Since"] = known.modified
+    current, refused, redirects = url, "", 0
+    while redirects <= MAX_REDIRECTS:
+        origin = origin_of(current)
+        shown = await credentials.authorization(origin, limits.seconds, refused)
+        sent = {**headers, "Authorization": shown} if shown else headers
+        context = credentials.logins.context(origin)
+        async with asked(Asking(current, sent, context, limits.seconds), reach) as response:
             target = response.headers.get("location")
             if response.status_code in _REDIRECTS and target:
-                current = redirected(url, current, target)
+                current, redirects = redirected(url, current, target), redirects + 1
                 continue
+            if response.status_code == _UNAUTHORIZED and shown and not refused:
+                refused = shown
+                if await credentials.authorization(origin, limits.seconds, refused) != refused:
+                    continue
             return await _answer(response, url, current, limits, known)
     hint = "give the address that it leads to"
     raise DocumentError(f"{url} is redirected more than {MAX_REDIRECTS} times", file=url, hint=hint)
-
-
-@asynccontextmanager
-async def _asked(
-    url: str, headers: dict[str, str], auth: httpx.BasicAuth | None, limits: Limits, reach: Reach
-) -> AsyncIterator[httpx.Response]:
-    """Ask for *url* at the addresses of its host that were judged, so that no second look-up can give others."""
-    import httpx
-
-    asked = httpx.URL(url).copy_with(userinfo=b"")
-    host = asked.raw_host.decode("ascii")
-    proxied = _by_proxy(asked.scheme, host)
-    addresses = await _judged(url, host, asked.port, reach, proxied=proxied)
-    timeout = httpx.Timeout(limits.seconds, connect=min(CONNECT_SECONDS, limits.seconds))
-    async with httpx.AsyncClient(timeout=timeout, verify=_certificates(), trust_env=proxied) as client:
-        for number, address in enumerate(addresses, 1):
-            named = {**headers, "Host": asked.netloc.decode("ascii")}
-            request = client.build_request(
-                "GET", asked.copy_with(host=address), headers=named, extensions={"sni_hostname": host}
-            )
-            try:
-                response = await client.send(request, auth=auth, stream=True)
-            except httpx.ConnectError:
-                if number == len(addresses):
-                    raise
-                continue
-            try:
-                yield response
-            finally:
-                await response.aclose()
-            return
-
-
-def _by_proxy(scheme: str, host: str) -> bool:
-    """Tell whether the environment has a proxy for a host; it looks names up then, and we judge what is no name."""
-    proxies = getproxies()
-    return (scheme in proxies or "all" in proxies) and not proxy_bypass(host)
-
-
-async def _judged(url: str, host: str, port: int | None, reach: Reach, *, proxied: bool) -> list[str]:
-    """Return the addresses of a host that may be connected to; the host itself if a proxy is to connect.
-
-    Raises:
-        DocumentError: one of them may not.
-        httpx.ConnectError: the host has none.
-    """
-    import httpx
-
-    origin = origin_of(url)
-    if proxied and not _is_address(host) and host != "localhost" and not host.endswith(".localhost"):
-        return [host]
-    try:
-        loop = asyncio.get_running_loop()
-        infos = await loop.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise httpx.ConnectError(f"{host} has no address: {error.strerror or error}") from error
-    found = list(dict.fromkeys(str(info[4][0]) for info in infos))
-    for address in found:
-        reach.check(url, origin, host, address)
-    return found
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _auth(url: str, credentials: Mapping[str, str]) -> httpx.BasicAuth | None:
-    import httpx
-
-    userinfo = credentials.get(origin_of(url))
-    if userinfo is None:
-        return None
-    user, _, password = userinfo.partition(":")
-    return httpx.BasicAuth(unquote(user), unquote(password))
 
 
 async def _answer(response: httpx.Response, url: str, current: str, limits: Limits, known: Answer | None) -> Answer:
@@ -221,7 +130,7 @@ async def _answer(response: httpx.Response, url: str, current: str, limits: Limi
     if not response.is_success:
         status = response.status_code
         transient = status in _NOT_NOW or response.is_server_error
-        hint = "try again later" if transient else "check the address, and whether it needs a login"
+        hint = "try again later" if transient else "check the address, and whether it needs a login (catalog.logins)"
         message = f"{url} cannot be fetched: the server answers {status} {response.reason_phrase}".rstrip()
         raise DocumentError(message, file=url, hint=hint, transient=transient)
     data = bytearray()
@@ -233,11 +142,3 @@ async def _answer(response: httpx.Response, url: str, current: str, limits: Limi
     link, etag, modified = (response.headers.get(name, "") for name in ("link", "etag", "last-modified"))
     sendable = etag.isascii() and modified.isascii()
     return Answer(current, bytes(data), True, link, etag if sendable else "", modified if sendable else "")
-
-
-@lru_cache(maxsize=1)
-def _certificates() -> ssl.SSLContext:
-    """Return the trusted roots; reading them costs more than a fetch, so once is enough."""
-    import httpx
-
-    return httpx.create_ssl_context()

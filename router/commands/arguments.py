@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
+from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.model import Catalog
 from router.errors import CatalogUnavailable, RouterError
@@ -49,16 +49,14 @@ BaseUri = Annotated[
 ]
 
 
-def usable_catalog(
-    sources: list[str], *, network: bool = True, allow: Sequence[str] = (), base_uri: str = ""
-) -> Catalog:
-    """Load a catalog to work with.
+def usable_catalog(sources: list[str], fetcher: Fetcher, *, base_uri: str = "") -> Catalog:
+    """Load a catalog to work with; *fetcher* and *base_uri* are as for :func:`catalog.load.load`.
 
     Raises:
         CatalogUnavailable: it has no definition at all.
         DocumentError: a source cannot be read.
     """
-    catalog = load(sources, network=network, allow=allow, base_uri=base_uri)
+    catalog = load(sources, fetcher=fetcher, base_uri=base_uri)
     if not catalog.definitions:
         cause = next((f": {each.message}" for each in catalog.findings if each.severity == "error"), "")
         hint = f"`xrouter check {sources[0]}` shows what is wrong"

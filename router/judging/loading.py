@@ -7,6 +7,7 @@ from catalog.load import load
 from catalog.model import Catalog
 from router.errors import CatalogUnavailable
 from router.settings import Settings
+from router.settings.catalogs import fetcher_of
 
 
 def read_catalog(settings: Settings) -> Catalog:
@@ -17,7 +18,7 @@ def read_catalog(settings: Settings) -> Catalog:
     """
     read = settings.catalog
     try:
-        catalog = load(read.source, network=read.network, allow=read.allow_addresses, base_uri=read.base_uri)
+        catalog = load(read.source, fetcher=fetcher_of(read), base_uri=read.base_uri)
     except DocumentError as error:
         raise CatalogUnavailable(f"catalog: {error}", hint=error.hint or "correct catalog.source") from error
     if not catalog.definitions:

@@ -18,6 +18,7 @@ from catalog.model import Catalog
 from router.letters.redaction import Marks, Redactor, marks_of_settings
 from router.logs import get_logger
 from router.settings import Settings
+from router.settings.catalogs import fetcher_of
 
 SENSITIVE: Final = "sensitive"
 _OF_SCHEMAS: Final = ("writeOnly", "x-sensitive")
@@ -34,13 +35,7 @@ def marked_catalog(settings: Settings) -> tuple[Catalog | None, Marks]:
     declarations = Declarations()
     read = settings.catalog
     try:
-        catalog = load(
-            read.source,
-            network=read.network,
-            declarations=declarations,
-            allow=read.allow_addresses,
-            base_uri=read.base_uri,
-        )
+        catalog = load(read.source, fetcher=fetcher_of(read), declarations=declarations, base_uri=read.base_uri)
     except DocumentError as error:
         _log.warning("the catalog cannot be read, so what it marks as sensitive is unknown", problem=str(error))
         return None, given | Marks(everything=True)

@@ -22,6 +22,7 @@ from router.errors import ConfigError, StateError
 from router.judging.plan import Plan
 from router.logs import get_logger
 from router.settings import Settings
+from router.settings.catalogs import logins_of
 from router.state.trust import Pins, clients_of, distrusted
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Reloader:
             self._interval,
             network=settings.catalog.network,
             allow=settings.catalog.allow_addresses,
+            logins=logins_of(settings.catalog),
             base_uri=settings.catalog.base_uri,
             max_shrink=settings.catalog.max_shrink,
             current=active.catalog,

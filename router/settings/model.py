@@ -16,9 +16,10 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from bindings.private import Readers
 from catalog.schemas.codings import Framing
 from router.matching.ties import Ambiguous
+from router.settings.catalogs import CatalogSettings as CatalogSettings
 from router.settings.dead_letters import DeadLetterSettings as DeadLetterSettings
 from router.settings.inward import GatewaySettings, HttpSettings, InboxSettings
-from router.settings.logins import PLAIN_TEXT, KafkaLogin
+from router.settings.logins import KafkaLogin
 from router.settings.logins import TlsSettings as TlsSettings
 from router.settings.memory import MemorySettings
 from router.settings.routes import RouteSettings
@@ -26,28 +27,6 @@ from router.settings.section import Section
 from router.settings.sinks.kinds import Sink
 from router.settings.spark import SparkSettings as SparkSettings
 from router.settings.values import Duration, Options, Size, Text, Texts
-
-
-class CatalogSettings(Section):
-    """Where the catalog is read from, and how often."""
-
-    source: Texts = Field(
-        ("./catalog.xreg.json",), description="File, folder or URL of the catalog, or a list of them."
-    )
-    base_uri: str = Field(
-        "",
-        description="Address of the registry that the catalog is of, where it names none; `dataschema` is below it.",
-        pattern=r"^(?:https?://[^\s/?#]+[^\s?#]*)?$",
-    )
-    poll: Duration = Field(timedelta(seconds=5), description="How often changes are looked for; 0 is never.")
-    network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
-    max_shrink: float = Field(
-        0.5, ge=0, le=1, description="Share of its definitions that a source may lose before a second look; 1 is all."
-    )
-    allow_addresses: Texts = Field(
-        (), description="Hosts and networks that references may lead to though they are not public; `*` is all."
-    )
-    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
 
 
 class _SourceEndpoint(Section):

@@ -17,6 +17,9 @@ _FILE_PLACES: Final = (
     "state",
     "catalog.source",
     "catalog.source.*",
+    "catalog.logins.*.bearer_file",
+    "catalog.logins.*.tls.*",
+    "catalog.logins.*.token_ca",
     "sinks.*.path",
     "sources.*.tls.*",
     "sinks.*.tls.*",
@@ -32,7 +35,7 @@ _FILE_PLACES: Final = (
     "spark.shared_folders",
     "spark.shared_folders.*",
 )
-_SECRET_PLACES: Final = ("http.auth.bearer.*", "http.auth.basic.*", "http.auth.api_keys.*")
+_SECRET_PLACES: Final = ("catalog.logins.*.bearer", "http.auth.bearer.*", "http.auth.basic.*", "http.auth.api_keys.*")
 _SECRET_NAMES: Final = ("bearer", "api_key", "token")
 _OPTION_PLACES: Final = (
     "sources.*.kafka.*",

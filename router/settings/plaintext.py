@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from bindings.protocols import sending_of
 from bindings.sending import shown
+from router.settings.catalogs import CatalogSettings
 from router.settings.inward import KafkaInboxSettings
 from router.settings.model import Settings, SourceSettings
 from router.settings.places import names_secret
@@ -19,6 +20,7 @@ from router.settings.values import revealed
 
 Party = SourceSettings | KafkaInboxSettings | RemoteSink
 """The settings of one client of somebody else's server."""
+_ALLOWED: Final = "catalog.allow_plaintext_password"
 REMEDY: Final = "use an address with TLS, or set allow_plaintext_password if this connection may be read on its way"
 
 
@@ -45,10 +47,8 @@ def exposed(kind: str, addresses: Iterable[str], party: Party) -> str:
 
 def plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for secrets that the settings themselves send without TLS: sinks, inbox, registries."""
-    for source in settings.catalog.source:
-        parts = urlsplit(source) if source.lower().startswith("http://") else None
-        if parts is not None and parts.password is not None and not settings.catalog.allow_plaintext_password:
-            yield "catalog.allow_plaintext_password", f"{shown(source)} would get its password in plain text; {REMEDY}"
+    if not settings.catalog.allow_plaintext_password:
+        yield from _registries(settings.catalog)
     for name, sink in settings.sinks.items():
         if (remote := sink.remote) is not None:
             yield from _faults(f"sinks.{name}", remote.family, remote.own_addresses, remote)
@@ -56,6 +56,19 @@ def plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         yield from _tokens(f"sources.{index}", source_settings)
     if settings.inbox.kafka is not None:
         yield from _faults("inbox.kafka", "kafka", [settings.inbox.kafka.bootstrap_servers], settings.inbox.kafka)
+
+
+def _registries(catalog: CatalogSettings) -> Iterator[tuple[str, str]]:
+    for source in catalog.source:
+        parts = urlsplit(source) if source.lower().startswith("http://") else None
+        if parts is not None and parts.password is not None:
+            yield _ALLOWED, f"{shown(source)} would get its password in plain text; {REMEDY}"
+    for login in catalog.logins:
+        secret = (login.bearer, login.bearer_file, login.password, login.token_endpoint) != (None,) * 4
+        if secret and login.url.lower().startswith("http://"):
+            yield _ALLOWED, f"{shown(login.url)} would get a secret in plain text; {REMEDY}"
+        if (login.token_endpoint or "").lower().startswith("http://"):
+            yield _ALLOWED, f"{shown(login.token_endpoint or '')} would get the client secret in plain text; {REMEDY}"
 
 
 def _faults(key: str, kind: str, addresses: Iterable[str], party: Party) -> Iterator[tuple[str, str]]:

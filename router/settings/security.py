@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from catalog.documents.reach import Reach
+from router.settings.catalogs import catalog_login_faults
 from router.settings.clusters import broker_faults, kafka_login_faults
 from router.settings.inward import HttpAuthSettings
 from router.settings.logins import clear_faults, login_faults
@@ -20,6 +21,7 @@ def security_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         Reach(settings.catalog.allow_addresses)
     except ValueError as error:
         yield "catalog.allow_addresses", f"names no network: {error}; write one such as 10.0.0.0/8"
+    yield from catalog_login_faults(settings.catalog)
     for index, source in enumerate(settings.sources):
         yield from kafka_login_faults(f"sources.{index}", source, "kafka", source.kafka)
         yield from broker_faults(f"sources.{index}.bootstrap_servers", source.bootstrap_servers, source, source.kafka)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,13 +43,15 @@ class Request:
     headers: dict[str, str]
     connection: socket.socket
     stopping: threading.Event
+    method: str = "GET"
+    body: bytes = b""
 
 
 class Web:
     """The server; ``routes`` go by target, with the query or else without. ``asked`` are target and status of all."""
 
-    def __init__(self, server: ThreadingHTTPServer) -> None:
-        self.url = f"http://127.0.0.1:{server.server_port}"
+    def __init__(self, server: ThreadingHTTPServer, scheme: str = "http") -> None:
+        self.url = f"{scheme}://127.0.0.1:{server.server_port}"
         self.routes: dict[str, Route] = {}
         self.asked: list[tuple[str, int]] = []
         self.headers: list[dict[str, str]] = []
@@ -76,14 +79,17 @@ class Web:
 
 
 @contextmanager
-def serving() -> Iterator[Web]:
-    """Serve until the end of the block; whatever still writes is told to stop."""
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Web]:
+    """Serve until the end of the block, by TLS if asked for; whatever still writes is told to stop."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_POST(self) -> None:
+            self.do_GET(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
+
+        def do_GET(self, body: bytes = b"") -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             try:
-                reply = web.answer(Request(self.path, headers, self.connection, web.stopping))
+                reply = web.answer(Request(self.path, headers, self.connection, web.stopping, self.command, body))
                 if reply is None:
                     self.close_connection = True
                     return
@@ -100,7 +106,9 @@ def serving() -> Iterator[Web]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    web = Web(server)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    web = Web(server, "http" if tls is None else "https")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

@@ -13,6 +13,7 @@ from catalog.declared import Declarations
 from catalog.load import load
 from router.commands.arguments import Sources
 from router.commands.documents import check_free, write_text
+from router.commands.registries import LoginsOption, fetcher
 from router.errors import CatalogUnavailable
 from router.terminal import say
 
@@ -36,6 +37,7 @@ def convert_catalog(
         bool, typer.Option("--flatten", help="Write effective messages without bases; ties with a base are lost.")
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    logins: LoginsOption = None,
 ) -> None:
     """Write catalogs of any dialect as one xRegistry 1.0-rc4 document that means the same.
 
@@ -44,7 +46,7 @@ def convert_catalog(
     """
     check_free(output, force=force)
     declarations = Declarations()
-    catalog = load(sources, network=True, declarations=declarations)
+    catalog = load(sources, fetcher=fetcher(logins), declarations=declarations)
     if not (declarations.messages or declarations.endpoints or declarations.schemas or declarations.groups):
         hint = f"`xrouter check {sources[0]}` shows what it is"
         raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -11,6 +12,7 @@ from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
 from router.commands.arguments import OutputFormat
+from router.commands.registries import LoginsOption, fetcher
 from router.terminal import counted, say, say_json, shown_value, styled, terminal
 
 COMPATIBLE: Final = 0
@@ -22,6 +24,7 @@ def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="File, folder or URL of the catalog as it was.")],
     new: Annotated[str, typer.Argument(metavar="B", help="The same of the catalog as it is to be.")],
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
+    logins: LoginsOption = None,
 ) -> None:
     """Tell what changed for consumers from catalog A to B, and whether it is compatible.
 
@@ -32,7 +35,7 @@ def diff(
     mapped events changed, what has become ambiguous, and schemas that are not plainly compatible (`unknown`).
     """
     try:
-        before, after = _loaded(old), _loaded(new)
+        before, after = _loaded(old, logins), _loaded(new, logins)
     except DocumentError as error:
         say(f"xrouter: error: {error}" + (f"\nhint: {error.hint}" if error.hint else ""), err=True)
         raise typer.Exit(UNREADABLE) from error
@@ -44,8 +47,8 @@ def diff(
     raise typer.Exit(COMPATIBLE if difference.compatible else INCOMPATIBLE)
 
 
-def _loaded(source: str) -> Catalog:
-    return load([source], network=True)
+def _loaded(source: str, logins: Path | None) -> Catalog:
+    return load([source], fetcher=fetcher(logins))
 
 
 def _write(difference: Difference) -> None:

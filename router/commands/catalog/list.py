@@ -12,15 +12,17 @@ from catalog.listing import listing
 from catalog.load import load
 from catalog.model import Catalog
 from router.commands.arguments import OutputFormat, Sources
+from router.commands.registries import LoginsOption, fetcher
 from router.terminal import say_json_lines, say_row, terminal
 
 
 def list_definitions(
     sources: Sources,
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
+    logins: LoginsOption = None,
 ) -> None:
     """List the effective message definitions, after inheritance."""
-    catalog = load(sources, network=True)
+    catalog = load(sources, fetcher=fetcher(logins))
     if format is OutputFormat.json:
         say_json_lines(listing(definition, catalog) for definition in catalog.definitions.values())
     elif sys.stdout.isatty():

@@ -15,6 +15,7 @@ from catalog.explaining.entities import entity_to_json, known_xids
 from catalog.load import load
 from catalog.model import Catalog
 from router.commands.arguments import OutputFormat, Sources
+from router.commands.registries import LoginsOption, fetcher
 from router.errors import RouterError
 from router.terminal import say_json, say_row, shown_value, terminal
 
@@ -28,10 +29,11 @@ def show(
     xid: Annotated[str, typer.Argument(metavar="XID", help="Of a message, endpoint, group, schema or version.")],
     sources: Sources,
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
+    logins: LoginsOption = None,
 ) -> None:
     """Show one thing of a catalog in effect; of a message, where each value comes from and what it overrides."""
     declarations = Declarations()
-    catalog = load(sources, network=True, declarations=declarations)
+    catalog = load(sources, fetcher=fetcher(logins), declarations=declarations)
     form = entity_to_json(xid, catalog, declarations)
     if form is None:
         raise _unknown(xid, catalog, declarations, sources)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from enum import StrEnum
 from itertools import groupby
@@ -13,6 +14,7 @@ from typing import Annotated, Final
 import typer
 
 from catalog.declared import Declarations
+from catalog.documents.fetching import Fetcher
 from catalog.errors import DocumentError
 from catalog.escaping import one_line
 from catalog.linting.overlaps import overlaps
@@ -23,7 +25,8 @@ from catalog.model import Finding
 from catalog.parsing.lines import lines_of_findings
 from router.commands.arguments import AllowAddresses, Sources
 from router.commands.check.sarif import sarif
-from router.errors import RouterError
+from router.commands.registries import LoginsOption, fetcher
+from router.errors import ConfigError, RouterError
 from router.terminal import Terminal, counted, say, say_json, styled, terminal
 
 CLEAN: Final = 0
@@ -69,6 +72,7 @@ def check(
         bool, typer.Option("--all", help=f"Text: show more than {FOLDED_ABOVE} findings of one rule in one file.")
     ] = False,
     allow: AllowAddresses = None,
+    logins: LoginsOption = None,
     _explained: Annotated[
         str | None,
         typer.Option(
@@ -81,7 +85,7 @@ def check(
     ] = None,
 ) -> None:
     """Check catalogs. Ends with 0 when there are no errors, 1 when there are, 2 when a source cannot be read."""
-    findings, status = examined(sources, config, allow or ())
+    findings, status = examined(sources, config, allow or (), logins)
     if format is CheckFormat.json:
         say_json([*map(finding_to_json, findings)])
     elif format is CheckFormat.sarif:
@@ -95,12 +99,18 @@ def check(
 
 
 def examined(
-    sources: Sequence[str], config: Path | None = None, allow: Sequence[str] = ()
+    sources: Sequence[str], config: Path | None = None, allow: Sequence[str] = (), logins: Path | None = None
 ) -> tuple[list[Finding], int]:
-    """Return all findings, by file and place, and the exit code they make."""
+    """Return all findings, by file and place, and the exit code they make.
+
+    Logins are those of *logins*, else of *config*; what is wrong with the latter is a finding like its other faults.
+
+    Raises:
+        ConfigError: *logins* cannot be used.
+    """
     try:
         declarations = Declarations()
-        catalog = load(sources, network=True, allow=allow, declarations=declarations)
+        catalog = load(sources, fetcher=_fetcher(config, allow, logins), declarations=declarations)
     except DocumentError as error:
         finding = Finding(error.file, error.pointer, "error", "unreadable-document", str(error), error.hint)
         return [finding], UNREADABLE
@@ -118,6 +128,13 @@ def examined(
         findings += settings_findings(config, catalog)
     severities = {finding.severity for finding in findings}
     return sorted(findings), ERRORS if "error" in severities else CLEAN
+
+
+def _fetcher(config: Path | None, allow: Sequence[str], logins: Path | None) -> Fetcher:
+    if logins is None and config is not None:
+        with suppress(ConfigError):
+            return fetcher(config, allow)
+    return fetcher(logins, allow)
 
 
 def _write(findings: Sequence[Finding], *, everything: bool) -> None:

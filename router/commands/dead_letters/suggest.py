@@ -25,6 +25,7 @@ from router.letters.reading import read_letters
 from router.letters.redaction import Marks, Redactor, marks_of_settings
 from router.letters.showing import printable
 from router.settings import Settings, load_settings
+from router.settings.catalogs import fetcher_of
 from router.state.ledger import LetterLedger
 from router.terminal import say, say_row, terminal
 
@@ -74,7 +75,7 @@ def suggest(
     selection = filter_of(
         reasons=reasons, endpoints=endpoint, messages=message, since=since, until=until, standings=("open",)
     )
-    basis = Basis(settings.catalog.source, network=settings.catalog.network, allow=settings.catalog.allow_addresses)
+    basis = Basis(settings.catalog.source, fetcher_of(settings.catalog))
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
         records = _records(read_letters(settings, sinks=sink or ()), ledger, selection)
         suggestion = drafted(records, basis, group=group, least=least, hides=_hides(settings, basis))

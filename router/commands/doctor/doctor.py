@@ -20,6 +20,7 @@ from catalog.model import Catalog
 from router.errors import ConfigError, StateError
 from router.machine.descriptors import ENOUGH, descriptor_limit
 from router.settings import Settings, load_settings
+from router.settings.catalogs import fetcher_of
 from router.settings.executors import executor_cautions, inbox_faults
 from router.sources.clusters import source_client
 from router.sources.sources import missing_sources, sources_of
@@ -66,7 +67,7 @@ def examine(config: Path | None = None) -> Iterator[Diagnosis]:
     yield state_folder(settings)
     read = settings.catalog
     try:
-        catalog = load(read.source, network=read.network, allow=read.allow_addresses, base_uri=read.base_uri)
+        catalog = load(read.source, fetcher=fetcher_of(read), base_uri=read.base_uri)
     except DocumentError as error:
         yield Diagnosis("catalog", "fail", str(error), error.hint or "correct catalog.source")
         return

@@ -11,6 +11,7 @@ from rich.progress import Progress
 from router.commands.arguments import BaseUri, CatalogOption, pairs_of, usable_catalog
 from router.commands.emit.delivery import opened, protocol_of
 from router.commands.emit.producer import MODES, Producer, check_matches
+from router.commands.registries import LoginsOption, fetcher
 from router.terminal import terminal
 
 _PROGRESS_FROM: Final = 100
@@ -43,6 +44,7 @@ def emit(
         typer.Option(metavar="TARGET", help="http(s)://HOST or kafka://HOST:PORT/TOPIC; without it, standard output."),
     ] = None,
     base_uri: BaseUri = "",
+    logins: LoginsOption = None,
 ) -> None:
     """Produce messages that match a definition: as native records on standard output, or to a target.
 
@@ -50,7 +52,8 @@ def emit(
     made up as the schema asks and checked against it; a warning says when it is not known to fit.
     """
     values = [*(context or []), *(text for text in more or [] if "=" in text)]
-    loaded = usable_catalog([*catalog, *(text for text in more or [] if "=" not in text)], base_uri=base_uri)
+    sources = [*catalog, *(text for text in more or [] if "=" not in text)]
+    loaded = usable_catalog(sources, fetcher(logins), base_uri=base_uri)
     known = loaded.definitions.get(message)
     if to is not None and protocol is None and known is not None and known.protocol is None and endpoint is None:
         protocol = protocol_of(to)

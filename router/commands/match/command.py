@@ -16,6 +16,7 @@ from catalog.escaping import escaped_json
 from catalog.model import Catalog
 from router.commands.arguments import AllowAddresses, BaseUri, CatalogOption, MorePaths, usable_catalog
 from router.commands.match.explained import Teller
+from router.commands.registries import LoginsOption, fetcher
 from router.errors import RouterError
 from router.matching.explanation import BEST, Explainer
 from router.matching.records import RecordMatcher, to_line
@@ -65,6 +66,7 @@ def match(
     ] = False,
     allow: AllowAddresses = None,
     base_uri: BaseUri = "",
+    logins: LoginsOption = None,
     ambiguous: Annotated[
         Tied, typer.Option(help="What takes a record that several definitions match equally well.")
     ] = Tied.dead_letter,
@@ -80,7 +82,7 @@ def match(
         raise typer.BadParameter("--endpoint and --group exclude each other; give one of them")
     if everything and not explain:
         raise typer.BadParameter("--all goes with --explain")
-    loaded = usable_catalog([*catalog, *(more or [])], allow=allow or (), base_uri=base_uri)
+    loaded = usable_catalog([*catalog, *(more or [])], fetcher(logins, allow or ()), base_uri=base_uri)
     if endpoint is not None:
         _require(endpoint, loaded.endpoints, "endpoint")
     how = partial(RecordMatcher, validation=validate.value, framing=framing.value, ambiguous=ambiguous.value)

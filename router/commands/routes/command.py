@@ -13,6 +13,7 @@ from router.commands.arguments import OutputFormat, usable_catalog
 from router.commands.routes.survey import UNKNOWN, Aim, RouteSurvey, survey
 from router.judging.plan import Plan
 from router.settings import load_settings
+from router.settings.catalogs import fetcher_of
 from router.terminal import say_json_lines, say_row, terminal
 
 NOTED: Final = 20
@@ -32,7 +33,7 @@ def routes(
     """
     settings = load_settings(config)
     read = settings.catalog
-    loaded = usable_catalog(list(read.source), network=read.network, allow=read.allow_addresses, base_uri=read.base_uri)
+    loaded = usable_catalog(list(read.source), fetcher_of(read), base_uri=read.base_uri)
     plan = Plan(loaded, settings)
     surveyed = survey(plan)
     if format is OutputFormat.json:

@@ -11,7 +11,6 @@ from catalog.convert import convert
 from catalog.declared import Declarations
 from catalog.documents.documents import Document, read_documents
 from catalog.documents.fetching import Fetcher
-from catalog.documents.reach import Reach
 from catalog.findings import Findings
 from catalog.load import build
 from catalog.model import Catalog, Finding
@@ -27,8 +26,9 @@ class Basis:
         DocumentError: a source cannot be read.
     """
 
-    def __init__(self, sources: Sequence[str | Path], *, network: bool = False, allow: Sequence[str] = ()) -> None:
-        self._fetcher = Fetcher(network=network, reach=Reach(allow))
+    def __init__(self, sources: Sequence[str | Path], fetcher: Fetcher | None = None) -> None:
+        """Load *sources*, by *fetcher* if they or what they refer to are not all on this machine."""
+        self._fetcher = fetcher if fetcher is not None else Fetcher(network=False)
         self._documents: list[Document] = read_documents(sources, Findings(), fetcher=self._fetcher)
         self.declarations = Declarations()
         self.catalog: Catalog = build(self._documents, Findings(), self.declarations, self._fetcher)

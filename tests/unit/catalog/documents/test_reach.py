@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from catalog.documents import transfer
+from catalog.documents import connecting
 from catalog.documents.fetching import Fetcher
+from catalog.documents.logins import Credentials, Logins
 from catalog.documents.reach import Reach, Trust
 from catalog.documents.transfer import Answer, Limits, get
 from catalog.errors import DocumentError
@@ -129,19 +130,19 @@ def test_the_address_that_was_judged_is_the_one_connected_to(web: Web, monkeypat
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", rebinding)
-    answer = get(f"http://public.example:{port}/a", {}, Limits(100, 5.0), Reach(["127.0.0.1/32"]))
+    answer = get(f"http://public.example:{port}/a", Credentials(Logins()), Limits(100, 5.0), Reach(["127.0.0.1/32"]))
     assert isinstance(answer, Answer) and answer.data == b"A" and answer.url.startswith("http://public.example")
     assert looked == ["public.example"]
     with pytest.raises(DocumentError, match=r"public\.example is at 127\.0\.0\.2"):
-        get(f"http://public.example:{port}/a", {}, Limits(100, 5.0), Reach(["127.0.0.1/32"]))
+        get(f"http://public.example:{port}/a", Credentials(Logins()), Limits(100, 5.0), Reach(["127.0.0.1/32"]))
 
 
 def test_a_proxy_is_not_a_way_around(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "getproxies", lambda: {"http": "http://127.0.0.1:1"})
-    monkeypatch.setattr(transfer, "proxy_bypass", lambda host: False)
+    monkeypatch.setattr(connecting, "getproxies", lambda: {"http": "http://127.0.0.1:1"})
+    monkeypatch.setattr(connecting, "proxy_bypass", lambda host: False)
     for host in ("169.254.169.254", "127.0.0.1", "localhost"):
         with pytest.raises(DocumentError, match="no public address"):
-            get(f"http://{host}/latest", {}, Limits(100, 5.0), Reach())
+            get(f"http://{host}/latest", Credentials(Logins()), Limits(100, 5.0), Reach())
 
 
 def test_a_fetcher_made_by_hand_goes_anywhere(web: Web) -> None:

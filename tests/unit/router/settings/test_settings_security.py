@@ -13,6 +13,7 @@ from router.sources.clusters import inbox_client
 
 KAFKA = "sources: [{endpoint: /endpoints/a, username: u, password: '${P}', %s}]"
 SINK = "sinks: {k: {type: kafka, bootstrap_servers: k, topic: t, %s}, e: {type: jsonl}}\nroutes: [{to: e}]"
+LOGIN = "catalog: {logins: [%s]}"
 INBOX = "inbox: {kafka: {bootstrap_servers: k, topic: t, %s}}"
 
 
@@ -32,6 +33,32 @@ INBOX = "inbox: {kafka: {bootstrap_servers: k, topic: t, %s}}"
         (INBOX % "options: {sasl.jaas.config: hush}", "a secret must not be written out"),
         (INBOX % "options: {group.id: g}", "inbox.kafka.options.group.id: is set by the router"),
         (KAFKA % "uris: 'amqp://h', tls: {}", "sources.0.uris: has an address without TLS, and tls is set"),
+        (LOGIN % "{url: 'https://r', bearer: hush}", "catalog.logins.0.bearer: a secret must not be written out"),
+        (LOGIN % "{url: 'https://r', username: u}", "catalog.logins.0.password: is missing beside username"),
+        (LOGIN % "{url: 'https://r'}", "catalog.logins.0: shows nothing"),
+        (
+            LOGIN % "{url: 'https://r', bearer: '${P}', bearer_file: f}",
+            "catalog.logins.0.bearer_file: and bearer are two ways to log in",
+        ),
+        (LOGIN % "{url: 'https://r', bearer: '${P}', token_scope: s}", "0.token_scope: has no use without token_end"),
+        (
+            LOGIN % "{url: 'https://r', bearer: '${P}', token_endpoint: 'https://i'}",
+            "0.username: is missing beside token",
+        ),
+        (LOGIN % "{url: 'https://r/reg', bearer: '${P}'}", "catalog.logins.0.url: string should match pattern"),
+        (LOGIN % "{url: 'https://u@r', bearer: '${P}'}", "catalog.logins.0.url: string should match pattern"),
+        (LOGIN % "{url: 'https://r', tls: {key: k}}", "catalog.logins.0.tls.cert: is missing beside key"),
+        (LOGIN % "{url: 'http://r', tls: {}}", "catalog.logins.0.tls: has no use with http://"),
+        (LOGIN % "{url: 'https://r:443', tls: {}}, {url: 'https://R/', tls: {}}", "https://r has a login already"),
+        (LOGIN % "{url: 'http://r', bearer: '${P}'}", "http://r would get a secret in plain text; use an address with"),
+        (
+            LOGIN % "{url: 'https://r', username: u, password: '${P}', token_endpoint: 'http://i/t'}",
+            "http://i would get the client secret in plain text",
+        ),
+        (
+            "catalog: {source: 'https://u:p@r/c', logins: [{url: 'https://r', bearer: '${P}'}]}",
+            "catalog.source: has a user in its URL, and catalog.logins has a login for it",
+        ),
         ("sinks: {a: {type: amqp, uri: 'AMQP://h', node: n, tls: {}}}", "sinks.a.uri: has an address without TLS"),
     ],
 )

@@ -1,0 +1,139 @@
+"""The section of the catalog: where it is read from, how often, and who we are there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from pydantic import Field, SecretStr
+
+from catalog.documents.certificates import Certificates
+from catalog.documents.connecting import origin_of
+from catalog.documents.fetching import Fetcher
+from catalog.documents.logins import Login, Logins
+from catalog.documents.reach import Reach
+from catalog.documents.tokens import TokenSource
+from router.settings.logins import PLAIN_TEXT, TlsSettings, login_faults, path_of
+from router.settings.section import Section
+from router.settings.values import Duration, Texts
+
+
+class CatalogLogin(Section):
+    """Who we are to one registry."""
+
+    url: str = Field(
+        description="Scheme, host and port of the registry; nothing else is shown the login.",
+        pattern=r"^[Hh][Tt][Tt][Pp][Ss]?://[^\s/?#@\\]+/?$",
+    )
+    bearer: SecretStr | None = Field(None, description="Bearer token, by reference.")
+    bearer_file: str | None = Field(None, description="File of the bearer token; a token that changes is taken anew.")
+    username: str | None = Field(None, description="User name, or client id at `token_endpoint`.")
+    password: SecretStr | None = Field(None, description="Password or client secret, by reference.")
+    token_endpoint: str | None = Field(
+        None,
+        description="URL that gives tokens for `username` and `password` (OAuth 2 client credentials).",
+        pattern=r"^https?://[^\s/?#@\\]+(?:/[^\s#]*)?$",
+    )
+    token_scope: str | None = Field(None, description="Scope asked for.")
+    token_ca: str | None = Field(None, description="Authorities of `token_endpoint`, PEM; unset trusts the system's.")
+    tls: TlsSettings | None = Field(None, description="Certificates of the connection.")
+
+
+class CatalogSettings(Section):
+    """Where the catalog is read from, and how often."""
+
+    source: Texts = Field(
+        ("./catalog.xreg.json",), description="File, folder or URL of the catalog, or a list of them."
+    )
+    base_uri: str = Field(
+        "",
+        description="Address of the registry that the catalog is of, where it names none; `dataschema` is below it.",
+        pattern=r"^(?:https?://[^\s/?#]+[^\s?#]*)?$",
+    )
+    poll: Duration = Field(timedelta(seconds=5), description="How often changes are looked for; 0 is never.")
+    network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
+    max_shrink: float = Field(
+        0.5, ge=0, le=1, description="Share of its definitions that a source may lose before a second look; 1 is all."
+    )
+    allow_addresses: Texts = Field(
+        (), description="Hosts and networks that references may lead to though they are not public; `*` is all."
+    )
+    logins: tuple[CatalogLogin, ...] = Field((), description="Who we are to registries that ask.")
+    allow_plaintext_password: bool = Field(False, description=PLAIN_TEXT)
+
+
+def fetcher_of(settings: CatalogSettings) -> Fetcher:
+    """Return what reads the catalog of the settings once.
+
+    Raises:
+        ValueError: an allowed address that looks like a network is none.
+    """
+    return Fetcher(network=settings.network, reach=Reach(settings.allow_addresses), logins=logins_of(settings))
+
+
+def logins_of(settings: CatalogSettings) -> Logins:
+    """Return the logins, without a token as yet."""
+    return Logins(map(_login, settings.logins))
+
+
+def catalog_login_faults(settings: CatalogSettings) -> Iterator[tuple[str, str]]:
+    """Yield ``(key, fault)`` for each contradiction in the logins; a fault names the remedy and no secret."""
+    seen: set[str] = set()
+    for index, login in enumerate(settings.logins):
+        key = f"catalog.logins.{index}"
+        try:
+            origin = origin_of(login.url)
+        except ValueError as error:
+            yield f"{key}.url", f"is no address: {error}; correct it"
+            continue
+        if origin in seen:
+            yield f"{key}.url", f"{origin} has a login already; keep one"
+        seen.add(origin)
+        yield from _faults(key, login)
+    for source in settings.source:
+        if "@" in source.partition("://")[2].partition("/")[0] and _origin(source) in seen:
+            yield "catalog.source", "has a user in its URL, and catalog.logins has a login for it; keep one"
+
+
+def _faults(key: str, login: CatalogLogin) -> Iterator[tuple[str, str]]:
+    ways = [name for name in ("bearer", "bearer_file", "username") if getattr(login, name) is not None]
+    if len(ways) > 1:
+        yield f"{key}.{ways[1]}", f"and {ways[0]} are two ways to log in; keep one"
+    if not ways and login.tls is None:
+        yield key, "shows nothing; give it bearer, bearer_file, username or tls"
+    yield from login_faults(key, login.username, login.password is not None)
+    if login.token_endpoint is None:
+        for name in ("token_scope", "token_ca"):
+            if getattr(login, name) is not None:
+                yield f"{key}.{name}", "has no use without token_endpoint; add it, or leave this out"
+    elif login.username is None:
+        yield f"{key}.username", "is missing beside token_endpoint; give the client id and its secret"
+    if login.tls is not None and login.url.lower().startswith("http:"):
+        yield f"{key}.tls", "has no use with http://; write https:// or leave out tls"
+    if login.tls is not None and login.tls.key is not None and login.tls.cert is None:
+        yield f"{key}.tls.cert", "is missing beside key; add it"
+
+
+def _origin(source: str) -> str:
+    try:
+        return origin_of(source)
+    except ValueError:
+        return ""
+
+
+def _login(login: CatalogLogin) -> Login:
+    secret = login.password.get_secret_value() if login.password is not None else ""
+    user = None if login.username is None else (login.username, secret)
+    tokens = None
+    if user is not None and login.token_endpoint is not None:
+        authorities = Certificates(path_of(login.token_ca))
+        tokens = TokenSource(login.token_endpoint, *user, login.token_scope or "", authorities)
+    tls = login.tls or TlsSettings()
+    return Login(
+        origin_of(login.url),
+        basic=user if tokens is None else None,
+        bearer=login.bearer.get_secret_value() if login.bearer is not None else "",
+        bearer_file=path_of(login.bearer_file),
+        tokens=tokens,
+        certificates=Certificates(path_of(tls.ca), path_of(tls.cert), path_of(tls.key)),
+    )
