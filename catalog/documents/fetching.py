@@ -34,7 +34,10 @@ MAX_LOAD_BYTES: Final = 256 * 1024 * 1024
 MAX_LOAD_SECONDS: Final = 120.0
 HOLD_FACTOR: Final = 10.0
 """A failure that took long is not repeated before this many times as long has passed."""
-"""How files end that a folder may have as documents."""
+FULL_SECONDS: Final = 3_600.0
+"""How long an answer is only asked whether it changed; then it is asked for whole, lest its entity tag lies."""
+MAX_DISTRUSTED: Final = 10_000
+"""Addresses that are remembered for entity tags that lied."""
 _MASK: Final = "***"
 
 
@@ -43,7 +46,8 @@ class Cache:
     """What URLs gave in earlier loads, so that asking again costs a 304; a watcher keeps it between loads.
 
     It holds at most ``max_bytes``; what was not asked for longest goes first. Failures that took long are held too, so
-    that a dead host costs a tenth of the time at most.
+    that a dead host costs a tenth of the time at most. An address that gave two contents under one entity tag is asked
+    for whole ever after.
     """
 
     max_bytes: int = MAX_LOAD_BYTES
@@ -51,12 +55,15 @@ class Cache:
     _answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     _bytes: int = 0
     _held: dict[str, tuple[float, DocumentError]] = field(default_factory=dict)
+    _whole: dict[str, float] = field(default_factory=dict)
+    _distrusted: set[str] = field(default_factory=set)
 
     def known(self, uri: str) -> Answer | None:
         """Return the last answer of *uri*, when it can be asked whether it changed."""
         answer = self._answers.get(uri)
-        if answer is not None:
-            self._answers.move_to_end(uri)
+        if answer is None or self.clock() >= self._whole[uri] + FULL_SECONDS:
+            return None
+        self._answers.move_to_end(uri)
         return answer
 
     def held(self, uri: str) -> DocumentError | None:
@@ -67,13 +74,24 @@ class Cache:
     def keep(self, uri: str, answer: Answer) -> None:
         """Remember an answer that has something to ask with."""
         self._held.pop(uri, None)
-        old = self._answers.pop(uri, None)
-        self._bytes -= len(old.data) if old is not None else 0
-        if (answer.etag or answer.modified) and len(answer.data) <= self.max_bytes:
+        since = self._whole.get(uri, 0.0)
+        old = self._answers.get(uri)
+        if old is not None and old.data != answer.data and (old.etag, old.modified) == (answer.etag, answer.modified):
+            if len(self._distrusted) < MAX_DISTRUSTED:
+                self._distrusted.add(uri)
+        self._drop(uri)
+        told = (answer.etag or answer.modified) and uri not in self._distrusted
+        if told and len(answer.data) <= self.max_bytes:
             self._answers[uri] = answer
+            self._whole[uri] = self.clock() if answer.fresh or old is None else since
             self._bytes += len(answer.data)
         while self._bytes > self.max_bytes:
-            self._bytes -= len(self._answers.popitem(last=False)[1].data)
+            self._drop(next(iter(self._answers)))
+
+    def _drop(self, uri: str) -> None:
+        answer = self._answers.pop(uri, None)
+        self._whole.pop(uri, None)
+        self._bytes -= len(answer.data) if answer is not None else 0
 
     def fail(self, uri: str, error: DocumentError, took: float) -> None:
         """Remember a failure for a time."""
@@ -163,6 +181,10 @@ class Fetcher:
             if self.seen.get(address) != mark:
                 return True
         return False
+
+    def unwatch(self, uri: str) -> None:
+        """Leave *uri* out of what was seen: another answer has taken its place, or none was needed."""
+        self.seen.pop(self.address(uri), None)
 
     def address(self, uri: str | Path) -> str:
         """Return the one name of an address: a URL without fragment, user and password, or a normalised path.

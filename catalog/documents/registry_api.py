@@ -59,7 +59,7 @@ def read(url: str, tree: dict[str, Any], answer: Answer, fetcher: Fetcher, findi
     path = _path(tree)
     if path is None:
         return Served(tree, aliases=own_address(tree))
-    reader = _Reader(url, fetcher, findings)
+    reader = _Reader(url, answer.url, fetcher, findings)
     if _lacks(tree, len(path)):
         tree, answer = reader.inlined(tree, answer, len(path))
     assembly = Assembly(url, tree if not path else {})
@@ -144,8 +144,9 @@ def _everything(tree: Mapping[str, Any], depth: int) -> Iterator[str]:
 class _Reader:
     """Reads what one registry has; everything that it is asked for counts against the limits of the load."""
 
-    def __init__(self, url: str, fetcher: Fetcher, findings: Findings) -> None:
+    def __init__(self, url: str, landed: str, fetcher: Fetcher, findings: Findings) -> None:
         self._url = url
+        self._origins = {origin_of(url), origin_of(landed)}
         self._fetcher = fetcher
         self._findings = findings
         self._inline = True
@@ -156,16 +157,20 @@ class _Reader:
             self._inline = False
             return tree, answer
         for wanted in _everything(tree, depth):
+            whole = _asking(self._url, wanted)
             try:
-                asked = self._fetcher.answer(_asking(self._url, wanted))
+                asked = self._fetcher.answer(whole)
                 found = _object(self._url, asked.data)
             except DocumentError as error:
                 if error.transient:
                     raise
+                self._fetcher.unwatch(whole)
                 continue
             if _path(found) == _path(tree):
                 self._inline = not _lacks(found, depth)
+                self._fetcher.unwatch(self._url)  # so that a look costs one request, where one tells all
                 return found, asked
+            self._fetcher.unwatch(whole)
         self._inline = depth == 0  # all at once may only have been too much
         return tree, answer
 
@@ -198,14 +203,14 @@ class _Reader:
                         f"the next page of {url} {trouble}", file=url, hint="mend the registry's paging"
                     )
                 seen.add(current)
-                answer = self._fetcher.answer(current)
+                answer = self._own(self._fetcher.answer(current), current)
                 assembly.lay(path, _object(current, answer.data), Place(current))
         except DocumentError as error:
             self._report(error, url, path)
 
     def _astray(self, page: str, seen: Collection[str]) -> str:
         """Say why a page is not read; empty when it is."""
-        if origin_of(page) != origin_of(self._url):
+        if origin_of(page) not in self._origins:
             return "is at another origin"
         if page in seen:
             return "was read before"
@@ -240,13 +245,27 @@ class _Reader:
     def _asked(self, url: str) -> Answer:
         """Fetch a collection, with everything below it as long as the server knows ``inline``."""
         if self._inline and "inline=" not in urlsplit(url).query:
+            whole = _asking(url, "*")
             try:
-                return self._fetcher.answer(_asking(url, "*"))
+                return self._own(self._fetcher.answer(whole), whole)
             except DocumentError as error:
                 if error.transient:
                     raise
+                self._fetcher.unwatch(whole)
                 self._inline = False
-        return self._fetcher.answer(url)
+        return self._own(self._fetcher.answer(url), url)
+
+    def _own(self, answer: Answer, url: str) -> Answer:
+        """Return an answer of this registry.
+
+        Raises:
+            DocumentError: the registry sends us to somebody else for it.
+        """
+        if origin_of(answer.url) not in self._origins:
+            hint = "give the address of the registry that has it as a source of its own"
+            shown = origin_of(answer.url)
+            raise DocumentError(f"{url} is redirected to {shown}, another origin", file=url, hint=hint)
+        return answer
 
     def _address(self, written: str, path: tuple[str, ...]) -> str:
         """Return the URL of a collection; the path that the specification gives it when another origin is named.
@@ -254,7 +273,7 @@ class _Reader:
         A server behind a proxy often calls itself by the wrong name; ours is the one that answered.
         """
         with_base = self._fetcher.resolve(written, self._url)
-        if origin_of(with_base) == origin_of(self._url):
+        if origin_of(with_base) in self._origins:
             return with_base
         prefix = _prefix(self._url, path[: self._given(path)])
         start = prefix[0] if prefix else urlsplit(self._url)._replace(query="").geturl().rstrip("/")
