@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from catalog.declared import Place
 from catalog.dialects import detect
@@ -17,12 +18,12 @@ from catalog.dialects.names import message_names, names_of, spellings
 from catalog.documents.assembly import Assembly
 from catalog.documents.documents import Document, read_document
 from catalog.documents.fetching import Fetcher, is_url
-from catalog.documents.registry_api import next_page
+from catalog.documents.registry_api import next_page, own_address
 from catalog.errors import DocumentError
 from catalog.findings import Findings
 from catalog.parsing.pointers import steps_of
 
-MAX_DOCUMENTS: Final = 200
+MAX_DOCUMENTS: Final = 1_000
 """Documents that are looked into for what the sources of one load name by address."""
 _ENDS: Final = ("url", "uri")
 _RESOURCES: Final = frozenset(f"{name}{end}" for name in ("definition", "message") for end in _ENDS)
@@ -78,7 +79,7 @@ class Following:
                 continue
             place = _place(document, assembly, path)
             try:
-                tree, at = self._read(entity[named], place / named)
+                tree, at = self._read(_reachable(entity[named], document), place / named)
                 assembly.lay(path if named.lower() == "self" else (*path, "definition"), tree, at)
             except DocumentError as error:
                 self._report(error, place / named, f"the definition at {entity[named]}")
@@ -190,6 +191,18 @@ def _members(tree: dict[str, Any], path: Sequence[str], at: Place) -> tuple[dict
     if groups is None and tree and all(isinstance(each, dict) for each in tree.values()):
         return tree, at
     raise DocumentError(f"{at.file} holds no {name}", file=at.file, hint=f"write {name} into it, as a map from id")
+
+
+def _reachable(address: str, document: Document) -> str:
+    """Return the address of an entity of a registry at the origin that the registry was read from.
+
+    A server behind a proxy often calls itself by the wrong name; ours is the one that answered.
+    """
+    for own in own_address(document.tree) if is_url(document.file) else ():
+        if address.startswith(f"{own.rstrip('/')}/"):
+            base = urlsplit(document.file)._replace(query="", fragment="").geturl()
+            return base.rstrip("/") + address.removeprefix(own.rstrip("/"))
+    return address
 
 
 def _of_kind(tree: Mapping[str, Any], name: str, depth: int) -> str | None:

@@ -21,6 +21,7 @@ from tests.support.web import Reply, Web, serving
 M = "/messagegroups/G/messages/M"
 EVENT = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"value": "t"}}}}
 LISTED = {"id": "M", "name": "m", "format": "CloudEvents/1.0", "version": 3, "epoch": 1}
+DEFINITIONS = "/definitionGroups/G/definitions"
 ABOUT = {"unreadable-document", "unreachable-reference", "network-off", "not-a-catalog"}
 
 
@@ -134,6 +135,59 @@ def test_a_registry_that_lists_metadata_only(web: Web) -> None:
     )
     catalog = load([f"{web.url}/"], fetcher=network())
     assert [outcome(catalog, kind) for kind in "tu"] == [M, "no-match"]
+
+
+def registry_of_0_4(web: Web, own: str, *, count: int = 1, nested: bool = False) -> None:
+    """Serve a registry of the CloudEvents Registry API, which calls itself *own* and shows definitions when asked."""
+
+    def entity(name: str, shown: bool) -> dict[str, Any]:
+        event = {**EVENT, "metadata": {"attributes": {"type": {"value": f"t{name}"}}}}
+        return {
+            **LISTED,
+            "id": name,
+            "self": f"{own}{DEFINITIONS}/{name}",
+            **({"definition": event} if shown else {}),
+        }
+
+    def groups(request: Any) -> dict[str, Any]:
+        shown = nested and "inline" in request.target
+        group: dict[str, Any] = {
+            "id": "G",
+            "definitionsURL": own + DEFINITIONS,
+            "definitionsCount": count,
+        }
+        return {"G": {**group, **({"definitions": listed(shown)} if shown else {})}}
+
+    def listed(shown: bool) -> dict[str, Any]:
+        return {str(number): entity(str(number), shown) for number in range(count)}
+
+    def root(request: Any) -> Reply:
+        top = {"specVersion": "0.4", "self": f"{own}/", "definitionGroupsURL": f"{own}/definitionGroups"}
+        inline = nested and "inline" in request.target
+        return Reply({**top, **({"definitionGroups": groups(request)} if inline else {})})
+
+    web.routes["/"] = root
+    web.routes["/definitionGroups"] = lambda request: Reply(groups(request))
+    web.routes[DEFINITIONS] = lambda request: Reply(listed(False))
+    for number in range(count):
+        event = {**EVENT, "metadata": {"attributes": {"type": {"value": f"t{number}"}}}}
+        web.routes[f"{DEFINITIONS}/{number}"] = Reply(event)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("own", ["", "http://registry.invalid:1"])
+def test_a_live_registry_of_older_days(web: Web, own: str, nested: bool) -> None:
+    registry_of_0_4(web, own or web.url, nested=nested, count=2)
+    catalog = load([f"{web.url}/"], fetcher=network())
+    assert told(catalog) == []
+    found = [outcome(catalog, kind) for kind in ("t0", "t1", "t2")]
+    assert found == ["/messagegroups/G/messages/0", "/messagegroups/G/messages/1", "no-match"]
+
+
+def test_a_registry_that_lists_many(web: Web) -> None:
+    registry_of_0_4(web, web.url, count=300)
+    catalog = load([f"{web.url}/"], fetcher=network())
+    assert (told(catalog), len(catalog.definitions)) == ([], 300)
 
 
 @pytest.mark.parametrize("member", ["definitionURI", "definitionurl", "messageuri"])
