@@ -11,7 +11,7 @@ from typing import Any
 
 from catalog.declared import Place
 from catalog.dialects import suffixes
-from catalog.documents import registry_api, splitfiles
+from catalog.documents import message_catalog_api, registry_api, splitfiles
 from catalog.documents.assembly import Assembly
 from catalog.documents.connecting import origin_of
 from catalog.documents.fetching import MAX_BYTES, Fetcher, is_url
@@ -77,6 +77,9 @@ def read_document(uri: str, fetcher: Fetcher, findings: Findings, *, given: bool
         if given:
             fetcher.reach.name(origin_of(address), Trust.OPERATOR)
         answer = fetcher.answer(address)
+        listed = message_catalog_api.read(address, answer, fetcher, findings)
+        if listed is not None:
+            return Document(address, listed.tree, True, listed.mounts)
         served = registry_api.read(address, _tree(address, answer.data, findings), answer, fetcher, findings)
         return Document(address, served.tree, True, served.mounts, served.aliases)
     path = Path(uri)

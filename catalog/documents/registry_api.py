@@ -8,7 +8,7 @@ not.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,14 +18,13 @@ from catalog.declared import Place
 from catalog.documents.assembly import COLLECTIONS, Assembly
 from catalog.documents.connecting import origin_of
 from catalog.documents.fetching import Fetcher, is_url
+from catalog.documents.paging import following, own
 from catalog.documents.splitfiles import RESOURCES
 from catalog.documents.transfer import Answer
 from catalog.errors import DocumentError
 from catalog.findings import Findings
 from catalog.parsing.texts import parse_text
 
-MAX_PAGES: Final = 500
-"""Pages of one collection."""
 _NAMES: Final[Mapping[int, frozenset[str]]] = {
     0: COLLECTIONS,
     2: frozenset({"messages", "schemas", "definitions"}),
@@ -33,8 +32,6 @@ _NAMES: Final[Mapping[int, frozenset[str]]] = {
 }
 """The collections of a registry, a group and a resource, by the length of their paths, in lower case."""
 _XID: Final = re.compile(r"/(messagegroups|endpoints|schemagroups)/[^/]+(/(messages|schemas)/[^/]+(/versions/[^/]+)?)?")
-_LINK: Final = re.compile(r'<([^<>]*+)>((?:\s*+;\s*+[^\s;,="]++(?:\s*+=\s*+(?:"[^"]*+"|[^\s;,"]*+))?+)*+)')
-_NEXT: Final = re.compile(r';\s*rel\s*=\s*(?:"(?:[^"]*\s)?next(?:\s[^"]*)?"|next\b)', re.IGNORECASE)
 _DOCUMENT: Final = ("schema", "schemabase64", "schemaurl", "schemauri")
 
 
@@ -193,28 +190,13 @@ class _Reader:
 
     def pages(self, assembly: Assembly, path: tuple[str, ...], answer: Answer, url: str) -> None:
         """Lay the pages that follow the first of a collection; one that can never be read ends them with a finding."""
-        seen = {url, answer.url}
+        if len(path) % 2 == 0:
+            return
         try:
-            while len(path) % 2 and (following := next_page(answer.link)) is not None:
-                current = self._fetcher.resolve(following, answer.url)
-                trouble = self._astray(current, seen)
-                if trouble:
-                    raise DocumentError(
-                        f"the next page of {url} {trouble}", file=url, hint="mend the registry's paging"
-                    )
-                seen.add(current)
-                answer = self._own(self._fetcher.answer(current), current)
-                assembly.lay(path, _object(current, answer.data), Place(current))
+            for page, more in following(url, answer, self._fetcher, self._origins):
+                assembly.lay(path, _object(page, more.data), Place(page))
         except DocumentError as error:
             self._report(error, url, path)
-
-    def _astray(self, page: str, seen: Collection[str]) -> str:
-        """Say why a page is not read; empty when it is."""
-        if origin_of(page) not in self._origins:
-            return "is at another origin"
-        if page in seen:
-            return "was read before"
-        return f"would be more than {MAX_PAGES}" if len(seen) > MAX_PAGES else ""
 
     def _collection(self, assembly: Assembly, path: tuple[str, ...], written: str) -> None:
         url = self._url
@@ -247,25 +229,13 @@ class _Reader:
         if self._inline and "inline=" not in urlsplit(url).query:
             whole = _asking(url, "*")
             try:
-                return self._own(self._fetcher.answer(whole), whole)
+                return own(self._fetcher.answer(whole), whole, self._origins)
             except DocumentError as error:
                 if error.transient:
                     raise
                 self._fetcher.unwatch(whole)
                 self._inline = False
-        return self._own(self._fetcher.answer(url), url)
-
-    def _own(self, answer: Answer, url: str) -> Answer:
-        """Return an answer of this registry.
-
-        Raises:
-            DocumentError: the registry sends us to somebody else for it.
-        """
-        if origin_of(answer.url) not in self._origins:
-            hint = "give the address of the registry that has it as a source of its own"
-            shown = origin_of(answer.url)
-            raise DocumentError(f"{url} is redirected to {shown}, another origin", file=url, hint=hint)
-        return answer
+        return own(self._fetcher.answer(url), url, self._origins)
 
     def _address(self, written: str, path: tuple[str, ...]) -> str:
         """Return the URL of a collection; the path that the specification gives it when another origin is named.
@@ -317,8 +287,3 @@ def _object(url: str, data: bytes) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise DocumentError(f"{url} holds no JSON object", file=url, hint="check that a registry answers there")
     return tree
-
-
-def next_page(link: str) -> str | None:
-    """Return the target of ``rel=next`` in a Link header."""
-    return next((found.group(1) for found in _LINK.finditer(link) if _NEXT.search(found.group(2))), None)

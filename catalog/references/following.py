@@ -18,7 +18,8 @@ from catalog.dialects.names import message_names, names_of, spellings
 from catalog.documents.assembly import Assembly
 from catalog.documents.documents import Document, read_document
 from catalog.documents.fetching import Fetcher, is_url
-from catalog.documents.registry_api import next_page, own_address
+from catalog.documents.paging import next_page
+from catalog.documents.registry_api import own_address
 from catalog.errors import DocumentError
 from catalog.findings import Findings
 from catalog.parsing.pointers import steps_of
