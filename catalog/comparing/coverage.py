@@ -114,13 +114,19 @@ def property_relation(before: Sequence[Asked], after: Sequence[Asked]) -> Relati
 
 def covers(big: Definition, small: Definition) -> bool:
     """Tell whether *big* is sure to match every record that *small* matches, where no endpoint gives defaults."""
+    return covers_asked(big, small, asked_of(big), asked_of(small))
+
+
+def covers_asked(
+    big: Definition, small: Definition, wanted: Mapping[str, Sequence[Asked]], given: Mapping[str, Sequence[Asked]]
+) -> bool:
+    """Tell the same, where the caller has what both ask (:func:`asked_of`), since it compares each with many."""
     if not _same_kind(big, small):
         return False
     if big.datacontenttype and not (
         small.datacontenttype and media_type_matches(big.datacontenttype, small.datacontenttype)
     ):
         return False
-    wanted, given = asked_of(big), asked_of(small)
     tokens: dict[str, list[Token]] = {}
     for key, asks in wanted.items():
         pairs = _covering(asks, given.get(key, ()))

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from catalog.comparing.coverage import Asked, asked_of, covers
+from catalog.comparing.coverage import Asked, asked_of, covers_asked
 from catalog.definitions.demands import Candidate, candidate_of
 from catalog.linting.pairing import literal_marks, marks_of, pairs
-from catalog.linting.witness import with_content, witness
+from catalog.linting.witness import Asks, with_content, witness
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint
 
 MAX_LOOKS: Final = 200_000
@@ -24,7 +24,9 @@ MAX_LOOKS: Final = 200_000
 MAX_OVERLAPS: Final = 200
 """Overlaps of a whole catalog that a witness is made for."""
 MAX_COMPARED: Final = 3_000
-"""Pairs of a whole catalog that are compared property by property."""
+"""Pairs of a whole catalog that are compared property by property; large ones count for several."""
+PROPERTIES: Final = 100
+"""Each so many properties that the two of a pair have together make it count for one more."""
 MAX_PER_DEFINITION: Final = 3
 """Overlaps that are reported for one definition."""
 
@@ -91,14 +93,15 @@ def _among(
         one, other = sides[left], sides[right]
         if _apart(one, other):
             continue
-        compared[0] -= 1
+        mine, its = asks(left), asks(right)
+        compared[0] -= 1 + (len(mine) + len(its)) // PROPERTIES
         if compared[0] < 0:
             return
-        if _covered(one, other, event=event):
+        if _covered(one, other, mine, its, event=event):
             continue
         contents = one.definition.datacontenttype, other.definition.datacontenttype
-        first = with_content(asks(left), asks(right), contents[0])
-        values = witness(first, with_content(asks(right), first, contents[1]))
+        first = with_content(mine, its, contents[0])
+        values = witness(first, with_content(its, first, contents[1]))
         if values is not None:
             protocol = one.protocol or other.protocol
             yield Overlap(scope, endpoint, one.definition, other.definition, protocol, event, values)
@@ -129,7 +132,9 @@ def _seen(candidate: Candidate, protocol: str | None, *, event: bool) -> Definit
     )
 
 
-def _covered(one: Candidate, other: Candidate, *, event: bool) -> bool:
+def _covered(one: Candidate, other: Candidate, mine: Asks, its: Asks, *, event: bool) -> bool:
+    """Tell whether one of the two, which ask *mine* and *its*, covers the other."""
+    # What either asks does not depend on the protocol of the other: one without a protocol has no options that filter.
     protocol = one.protocol or other.protocol
     first, second = (_seen(each, protocol, event=event) for each in (one, other))
-    return covers(first, second) or covers(second, first)
+    return covers_asked(first, second, mine, its) or covers_asked(second, first, its, mine)

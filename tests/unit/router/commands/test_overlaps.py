@@ -12,7 +12,8 @@ import pytest
 
 from catalog.documents.documents import Document
 from catalog.findings import Findings
-from catalog.linting.overlaps import MAX_OVERLAPS, overlaps
+from catalog.linting import overlaps as linting
+from catalog.linting.overlaps import MAX_COMPARED, MAX_OVERLAPS, PROPERTIES, overlaps
 from catalog.load import build
 from catalog.model import Catalog
 from router.commands.check.command import examined
@@ -175,3 +176,19 @@ def test_ten_thousand_definitions_give_no_flood() -> None:
     for document in (large_catalog(10_000), {"messagegroups": {"g": {"messages": crowded}}}):
         catalog = build([Document("c.json", document)], Findings())
         assert len(tuple(overlaps(catalog))) <= MAX_OVERLAPS
+
+
+def test_large_definitions_make_fewer_pairs_that_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+
+    def counting(big: Any, small: Any, wanted: Any, given: Any) -> bool:
+        compared.append(len(wanted) + len(given))
+        return True
+
+    monkeypatch.setattr(linting, "covers_asked", counting)
+    headers = {f"a{n}": {"type": "string", "required": True} for n in range(PROPERTIES)}
+    crowded = {f"m{n}": options("KAFKA", headers=headers) for n in range(50)}
+    assert not tuple(overlaps(build([Document("c.json", {"messagegroups": {"g": {"messages": crowded}}})], Findings())))
+    # Two of a hundred each count for three; all 1,225 pairs would be compared if they were small.
+    assert set(compared) == {2 * PROPERTIES}
+    assert len(compared) == MAX_COMPARED // 3
