@@ -17,6 +17,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 WORKERS ?= $(shell awk -v most=$$((2 * $(CORES))) '/^MemTotal/ { n = int($$2 / 3145728) } \
 	END { print n < 1 ? 1 : n < most ? n : most }' /proc/meminfo)
+# Compiled modules are kept beside their sources, whatever the surroundings say: each start of a router, of its workers and
+# of those that run tests would compile all it imports anew.
+export PYTHONDONTWRITEBYTECODE :=
 # More options for pytest, such as --junitxml=FILE.
 PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
@@ -61,7 +64,7 @@ test: install ## all tests but the long ones, with a real broker
 	$(BIN)/python -m pytest -m "not full" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
 
 test-full: install ## all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --hypothesis-profile=full
 
 test-kill: install ## 50,000 messages through each protocol, while routers, gateways and brokers are killed and disks fill
 	$(BIN)/python -m pytest -m full tests/reliability

@@ -18,6 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from router.spark.connectors import kafka_jars
 from router.spark.worker_path import import_as_driver
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
+from tests.support.examples import FULL, QUICK
 from tests.support.router import RouterProcess
 from tests.support.router_archive import router_options
 from tests.support.waiting import wait_until
@@ -30,13 +31,15 @@ GIVEN_BROKERS = frozenset({GIVEN_VARIABLE, "XROUTER_TEST_MQTT", "XROUTER_TEST_AM
 KEPT_VARIABLES = frozenset({"XROUTER_CACHE", "XROUTER_MAVEN_REPOSITORY"}) | GIVEN_BROKERS
 TOPIC_LIMIT_SECONDS = 120.0
 
-# The same examples in every run: a failure by chance says nothing of a change. `--hypothesis-profile=search` looks for
-# new ones. Limits of time would fail for a busy machine, not for a fault; pytest's limit catches what hangs.
+# The same examples in every run: a failure by chance says nothing of a change. `--hypothesis-profile=full` takes more
+# of them, and `search` looks for new ones. Limits of time would fail for a busy machine, not for a fault; pytest's own
+# limit catches what hangs.
 _UNHURRIED = hypothesis.settings(
     deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
-hypothesis.settings.register_profile("search", _UNHURRIED)
-hypothesis.settings.register_profile("xrouter", _UNHURRIED, derandomize=True)
+hypothesis.settings.register_profile("search", _UNHURRIED, max_examples=FULL)
+hypothesis.settings.register_profile("full", _UNHURRIED, max_examples=FULL, derandomize=True)
+hypothesis.settings.register_profile("xrouter", _UNHURRIED, max_examples=QUICK, derandomize=True)
 hypothesis.settings.load_profile("xrouter")
 
 

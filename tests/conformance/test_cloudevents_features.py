@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from bindings.protocols import BINDINGS
 from catalog.record import Record
 from router.commands.emit.producer import record_line
 from router.matching.records import RecordMatcher, envelope_of_row
+from tests.support.cases import read_cases
 from tests.support.leaving import ANY_EVENT, Sent, any_event, at_endpoint, leave
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-CASES: list[dict[str, Any]] = yaml.safe_load(
-    (Path(__file__).parent / "cloudevents" / "features.yaml").read_text(encoding="utf-8")
-)["cases"]
+CASES: list[dict[str, Any]] = read_cases(Path(__file__).parent / "cloudevents" / "features.yaml")["cases"]
 VALID = [case for case in CASES if "reason" not in case]
 PROTOCOLS = ("HTTP", "KAFKA")
 

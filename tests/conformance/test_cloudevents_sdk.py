@@ -32,6 +32,7 @@ from catalog.record import Record, text_or_base64
 from router.commands.emit.delivery import opened
 from router.commands.emit.producer import Producer, check_matches, record_line
 from router.matching.records import RecordMatcher, envelope_of_row
+from tests.support.examples import examples
 from tests.support.leaving import ANY_EVENT, GROUP, Sent, any_event, at_endpoint, leave
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ def test_what_leaves_ours_is_read_by_the_sdk(binding: str, spark: SparkSession, 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("binding", ["kafka", "http"])
-@settings(max_examples=2, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(2), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(many=st.lists(st.tuples(events(), st.sampled_from(MODES)), min_size=30, max_size=60))
 def test_whatever_leaves_ours_is_read_by_the_sdk(
     binding: str, many: list[tuple[CloudEvent, str]], spark: SparkSession, tmp_path: Path

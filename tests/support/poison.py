@@ -11,6 +11,7 @@ from typing import Any, Final
 import yaml
 
 from bindings.parts import InboxRow, Part
+from tests.support.cases import read_cases
 from tests.support.readme import ROOT
 
 CASES: Final = ROOT / "tests" / "cases" / "poison"
@@ -39,7 +40,7 @@ def catalog() -> dict[str, Any]:
 
 def cases() -> list[Case]:
     """Return all records."""
-    told = yaml.safe_load((CASES / "records.yaml").read_text(encoding="utf-8"))
+    told = read_cases(CASES / "records.yaml")
     return [
         Case(each["name"], _row(n, each), int(each.get("outcomes", 1)), bool(each.get("small")))
         for n, each in enumerate(told)

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-import yaml
-
 from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.load import build
@@ -22,6 +20,7 @@ from catalog.model import PROTOCOLS, Catalog
 from catalog.schemas.codings import Framing
 from router.matching.conformance import Validation
 from router.matching.ties import Ambiguous
+from tests.support.cases import read_cases
 from tests.support.rule_records import POSITION, RECEIVED, TIME, TIMES, TIMESTAMP, RuleError, merged, options_of, render
 from tests.support.rule_records import property_of as full_name
 
@@ -123,7 +122,7 @@ def read_rules(folder: Path = FOLDER) -> list[Rule]:
     """Read the files of rules, in the order of their names; an id that occurs twice or an unknown word is an error."""
     rules: dict[str, Rule] = {}
     for path in sorted(folder.glob("*.yaml")):
-        for entry in yaml.safe_load(path.read_text("utf-8")):
+        for entry in read_cases(path):
             rule = _rule(entry, path.name)
             if rule.id in rules:
                 raise RuleError(f"{path.name}: {rule.id} is already in {rules[rule.id].file}; choose another id")

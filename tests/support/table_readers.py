@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,6 +55,7 @@ def by_delta(table: Path) -> Content:
     return Content(types, _rows(opened.to_pyarrow_table()))
 
 
+@cache
 def sql_type(text: str) -> str:
     """Return an SQL type as DuckDB spells it."""
     [(spelt,)] = duckdb.connect().execute(f"select typeof(cast(null as {text}))").fetchall()

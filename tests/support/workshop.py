@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import yaml
 
 from tests.support import typed_bodies
+from tests.support.cases import read_cases
 
 CASES: Final = Path(__file__).resolve().parents[1] / "cases" / "workshop.yaml"
 GROUP: Final = "Workshop"
@@ -38,7 +38,7 @@ class Sent:
 
 def cases() -> list[dict[str, Any]]:
     """Return the definitions as the cases have them."""
-    found: list[dict[str, Any]] = yaml.safe_load(CASES.read_text(encoding="utf-8"))
+    found: list[dict[str, Any]] = read_cases(CASES)
     return found
 
 

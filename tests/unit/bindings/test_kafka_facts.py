@@ -15,6 +15,7 @@ from bindings.kafka.codec import parts_of_row
 from bindings.kafka.facts import SOURCE_SCHEMA, KafkaReader
 from bindings.protocols import BINDINGS
 from router.matching.facts import Facts, RawFacts, RawRow
+from tests.support.examples import examples
 from tests.support.kafka_rows import batch_of, contents, rows
 
 EVENT = ("e.id", "e.type", "e.datacontenttype")
@@ -30,7 +31,7 @@ def exactly(row: dict[str, Any]) -> Facts:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(rows(), min_size=1, max_size=12))
 def test_columns_say_what_the_codec_says(made: list[tuple[Any, ...]]) -> None:
     batch = batch_of(made)

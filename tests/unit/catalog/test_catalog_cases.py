@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from catalog.listing import catalog_from_json, catalog_to_json, listing
 from catalog.load import load
 from catalog.model import Catalog
+from tests.support.cases import read_cases
 
 CASES = Path(__file__).parents[2] / "cases" / "catalog"
 
@@ -19,7 +19,7 @@ CASES = Path(__file__).parents[2] / "cases" / "catalog"
 def cases() -> list[Any]:
     found = []
     for path in sorted(CASES.glob("*.yaml")):
-        for name, case in yaml.safe_load(path.read_text("utf-8")).items():
+        for name, case in read_cases(path).items():
             found.append(pytest.param(case, id=f"{path.stem}-{name}"))
     return found
 
@@ -48,7 +48,7 @@ def through_json(catalog: Catalog) -> Catalog:
 
 
 def test_endpoint_of_many_spellings(tmp_path: Path) -> None:
-    case = yaml.safe_load((CASES / "inheritance.yaml").read_text("utf-8"))["endpoint-candidates-and-defaults"]
+    case = read_cases(CASES / "inheritance.yaml")["endpoint-candidates-and-defaults"]
     endpoint = load([written(tmp_path, case["document"])]).endpoints["/endpoints/e"]
 
     assert endpoint.usage == ("consumer",)

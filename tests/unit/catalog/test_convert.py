@@ -341,9 +341,7 @@ GROUPS = st.fixed_dictionaries(
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(groups=st.dictionaries(st.sampled_from(["g", "h"]), GROUPS, min_size=1))
 def test_any_mixture_of_levels_means_the_same(tmp_path: Path, groups: dict[str, Any]) -> None:
     catalog, done = converted(written(tmp_path, {"messagegroups": groups}))

@@ -11,7 +11,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,11 +26,10 @@ from catalog.values import (
     percent_encode,
     text_of,
 )
+from tests.support.cases import read_cases
 from tests.support.scaling import LINEAR, growth
 
-TABLES: Final[dict[str, dict[str, Any]]] = yaml.safe_load(
-    (Path(__file__).parents[2] / "cases" / "values" / "types.yaml").read_text("utf-8")
-)
+TABLES: Final[dict[str, dict[str, Any]]] = read_cases(Path(__file__).parents[2] / "cases" / "values" / "types.yaml")
 
 
 def test_all_types_have_tables() -> None:

@@ -17,6 +17,7 @@ from bindings.envelope import STRUCTURED, Envelope
 from bindings.events import looks_like_event
 from bindings.parts import Part
 from bindings.protocols import BINDINGS
+from tests.support.examples import examples
 
 PARTS = [Part("headers.content-type", STRUCTURED.encode())]
 CASES: dict[str, list[dict[str, Any]]] = json.loads(
@@ -87,7 +88,7 @@ EVENTS = st.tuples(st.booleans(), objects(VALUES), BLANKS, BLANKS).map(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     st.lists(EVENTS | VALUES | st.sampled_from(["", "  ", '"abc"', ":1", "\ufeff{}"]), min_size=1, max_size=8),
     st.integers(0, 2),
@@ -96,7 +97,7 @@ def test_events_are_as_the_codec_reads_them(texts: list[str], begin: int) -> Non
     held([text.encode("utf-8", "surrogatepass") for text in texts], begin)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(EVENTS, min_size=1, max_size=4), st.integers(0), st.binary(max_size=3), st.integers(0, 3))
 def test_a_spoilt_byte_changes_nothing_else(texts: list[str], at: int, spoilt: bytes, cut: int) -> None:
     bodies = [text.encode("utf-8", "surrogatepass") for text in texts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -22,9 +23,13 @@ MIDDLES = ["".join(each) for length in range(6) for each in product("ab-", repea
 ENDS = product(("", "s", "se", "sec"), ("", "t", "et", "ret"))
 PATHS = [f"/{head}{middle}{tail}" for head, tail in ENDS for middle in MIDDLES]
 PATHS += [f"/{one}/{other}" for one, other in product(("a", "b", "", "ab"), ("y", "a", "", "b"))]
-FITTING = {
-    template: frozenset(path for path in PATHS if parse(template).match(path) is not None) for template in TEMPLATES
-}
+
+
+@cache
+def fitting(template: str) -> frozenset[str]:
+    """Return the paths that a template takes."""
+    parsed = parse(template)
+    return frozenset(path for path in PATHS if parsed.match(path) is not None)
 
 
 def shadowed(first: str, second: str) -> bool:
@@ -34,7 +39,7 @@ def shadowed(first: str, second: str) -> bool:
 @pytest.mark.parametrize("first", TEMPLATES)
 def test_two_templates_meet_when_some_path_fits_both(first: str) -> None:
     for second in TEMPLATES:
-        assert shadowed(first, second) == bool(FITTING[first] & FITTING[second]), (first, second)
+        assert shadowed(first, second) == bool(fitting(first) & fitting(second)), (first, second)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from random import Random
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,8 @@ from catalog.comparing.coverage import relation_of
 from catalog.comparing.schemas import SchemaState, compare_schemas
 from catalog.load import load
 from catalog.model import Catalog, Definition, Property
+from tests.support.cases import read_cases
+from tests.support.examples import examples
 from tests.support.generation import GROUP, conforming, random_definition, random_property, spoil
 from tests.support.reference import Reference
 
@@ -27,7 +28,7 @@ RECORDS = 12
 
 
 def cases(name: str) -> list[Any]:
-    read = yaml.safe_load((CASES / f"{name}.yaml").read_text("utf-8"))
+    read = read_cases(CASES / f"{name}.yaml")
     return [pytest.param(case, id=key) for key, case in read.items()]
 
 
@@ -113,7 +114,7 @@ def pair(rng: Random) -> tuple[Definition, Definition]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_what_is_called_wider_narrower_or_same_is_so(seed: int) -> None:
     rng = Random(seed)

@@ -19,6 +19,7 @@ from catalog.dialects.xregistry_1_0 import XREGISTRY
 from catalog.documents.documents import Document
 from catalog.findings import Findings
 from catalog.load import build, load
+from tests.support.cases import read_cases
 
 SAMPLES = Path(__file__).parents[4] / "catalog" / "samples"
 ODD: tuple[Any, ...] = (None, 7, True, "", "x", [], [7], [None, {}], {}, {"value": []}, {"x": {"x": 7}})
@@ -135,7 +136,7 @@ def paths(tree: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 def malformed_documents() -> Iterator[Any]:
     for file in ("dialects", "hybrids"):
-        cases = yaml.safe_load((Path(__file__).parents[3] / "cases" / "catalog" / f"{file}.yaml").read_text("utf-8"))
+        cases = read_cases(Path(__file__).parents[3] / "cases" / "catalog" / f"{file}.yaml")
         for case in cases.values():
             yield from spoilt(case["document"])
 

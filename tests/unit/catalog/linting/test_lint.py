@@ -12,7 +12,6 @@ from random import Random
 from typing import Any
 
 import pytest
-import yaml
 
 from bindings.protocols import binding_of
 from catalog.definitions.candidates import verdicts
@@ -24,6 +23,7 @@ from catalog.linting.rules import rules
 from catalog.load import build, load
 from catalog.model import PROTOCOLS, Finding
 from catalog.record import parse_record
+from tests.support.cases import read_cases
 from tests.support.generation import ENDPOINT, conforming, random_catalog
 from tests.support.reference import Reference
 
@@ -42,7 +42,7 @@ ELSEWHERE = {
 def cases(kind: str) -> list[Any]:
     found = []
     for path in sorted(CASES.glob("*.yaml")):
-        for rule, case in yaml.safe_load(path.read_text("utf-8")).items():
+        for rule, case in read_cases(path).items():
             found += [pytest.param(rule, each, id=f"{rule}-{n}") for n, each in enumerate(case[kind])]
     return found
 

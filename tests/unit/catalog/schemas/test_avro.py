@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from catalog.schemas.avro.validating import AvroValidator, compile_schema, references_of
 from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from tests.support.corpora import SHARED
+from tests.support.examples import examples
 from tests.support.schema_documents import NOTHING, Documents, real_schemas
 
 READING: dict[str, Any] = {
@@ -295,7 +296,7 @@ def decoded(schema: Any, body: bytes) -> bool:
     return source.tell() == len(body)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(HELD), st.binary(max_size=60), st.sampled_from(["avro/binary", "application/json", None]))
 def test_any_bytes_get_a_verdict(held: tuple[Any, AvroValidator], body: bytes, content_type: str | None) -> None:
     schema, compiled = held
@@ -306,7 +307,7 @@ def test_any_bytes_get_a_verdict(held: tuple[Any, AvroValidator], body: bytes, c
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_what_fastavro_writes_conforms(data: st.DataObject) -> None:
     readings = st.fixed_dictionaries(
@@ -355,14 +356,14 @@ PARTS = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from(HELD), JSON)
 def test_any_json_gets_a_verdict(held: tuple[Any, AvroValidator], value: Any) -> None:
     held[1].fault(json.dumps(value).encode(), "application/json")
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(PARTS)
 def test_any_document_compiles_or_is_refused(document: Any) -> None:
     source = SchemaSource("Avro", "", document)

@@ -14,13 +14,13 @@ from typing import Any, Final
 import fastavro
 import pyarrow as pa
 import pytest
-import yaml
 from google.protobuf import json_format
 
 from catalog.model import Catalog, Definition
 from catalog.schemas.columns_of import PayloadColumn, payload_column, payload_findings
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.protobuf.validating import compile_schema
+from tests.support.cases import read_cases
 from tests.support.payloads import NOTHING
 from tests.support.schema_catalogs import XID, catalog_of
 
@@ -37,7 +37,7 @@ BINARY: Final = "application/octet-stream"
 
 def cases() -> Iterator[Any]:
     for name, family in FAMILIES.items():
-        for case in yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8")):
+        for case in read_cases(FOLDER / f"{name}.yaml"):
             yield pytest.param(family, case, id=f"{name}: {case['name']}")
 
 

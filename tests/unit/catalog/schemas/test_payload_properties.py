@@ -39,6 +39,7 @@ from catalog.schemas.contract import SchemaSource
 from catalog.schemas.families import family_of
 from catalog.schemas.filling.filling import Filling, Unfillable
 from catalog.schemas.json.bodies import JsonReader
+from tests.support.examples import examples
 from tests.support.payloads import NOTHING, NOW, fillings, payloads_of
 from tests.support.schema_catalogs import XID, catalog_of
 from tests.support.schema_strategies import ANY_SCHEMA, Strategy
@@ -119,7 +120,7 @@ def agrees(kind: pa.DataType, found: Any, value: Any) -> bool:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ANY_SCHEMA, st.integers(0, 9))
 def test_what_conforms_to_any_schema_has_its_values_in_columns(schema: tuple[str, Any], seed: int) -> None:
     family, document = schema
@@ -145,7 +146,7 @@ def test_what_conforms_to_any_schema_has_its_values_in_columns(schema: tuple[str
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(SHAPES, VALUES)
 def test_both_json_readers_say_the_same(shape: Any, value: Any) -> None:
     body = json.dumps(value).replace("NaN", "null").replace("-Infinity", "0").replace("Infinity", "0").encode()
@@ -231,7 +232,7 @@ def test_avro_values_are_the_same_in_both_encodings() -> None:
         assert made[0].equals(made[1])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.sampled_from([("Avro", READING), ("Protobuf", MESSAGE), ("JsonSchema", {"properties": {"a": {"items": {}}}})]),
     st.lists(st.binary(max_size=40), max_size=3),

@@ -15,6 +15,7 @@ from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from catalog.schemas.protobuf.protoc import imports_of
 from catalog.schemas.protobuf.validating import ProtobufValidator, compile_schema, references_of
 from tests.support.corpora import SHARED
+from tests.support.examples import examples
 from tests.support.schema_documents import NOTHING, Documents, real_schemas
 
 PROTO3 = """
@@ -206,6 +207,7 @@ resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_CPU, (50, 50))
 from catalog.schemas.protobuf.validating import compile_schema
 from catalog.schemas.contract import SchemaError, SchemaSource
+from tests.support.examples import examples
 from tests.support.schema_documents import NOTHING
 text = "message M { M m = 1; repeated M r = 2; repeated int32 i = 3; }"
 fields = " ".join(f"string s{n} = {n + 2};" for n in range(60))
@@ -248,7 +250,7 @@ def test_hostile_bodies_and_texts_take_little_time_and_memory() -> None:
 HELD = (validator(PROTO3), validator(PROTO2, version="2"))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.sampled_from(HELD), st.binary(max_size=40), st.sampled_from(["application/json", None]))
 def test_any_bytes_get_a_verdict(held: ProtobufValidator, body: bytes, content_type: str | None) -> None:
     fault = held.fault(body, content_type)
@@ -269,7 +271,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.sampled_from(HELD), JSON)
 def test_any_json_gets_a_verdict(held: ProtobufValidator, value: Any) -> None:
     held.fault(json.dumps(value).encode(), "application/json")

@@ -13,6 +13,7 @@ from catalog.schemas.contract import SchemaError, SchemaFault, SchemaSource
 from catalog.schemas.validation import BoundedValidation
 from catalog.schemas.xsd.validating import MAX_LOCATED_BYTES, XsdValidator, compile_schema, references_of
 from tests.support.corpora import SHARED
+from tests.support.examples import examples
 from tests.support.schema_documents import NOTHING, Documents, real_schemas
 
 XS = 'xmlns:xs="http://www.w3.org/2001/XMLSchema"'
@@ -258,7 +259,7 @@ PIECES = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.binary(max_size=40) | st.lists(st.sampled_from(PIECES), max_size=8).map(lambda parts: "".join(parts).encode())
 )

@@ -20,6 +20,7 @@ from router.judging.plan import Judge
 from router.matching.conformance import Validation
 from router.matching.inbox_facts import facts_of_inbox
 from router.matching.ties import Ambiguous
+from tests.support.examples import examples, seeds
 from tests.support.generation import GROUP, SCHEMAS, random_catalog, random_record
 from tests.support.inbox_rows import (
     CORE,
@@ -101,13 +102,13 @@ def left(judge: Judge, batch: pa.RecordBatch) -> set[int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(JUDGES), st.lists(rows(), min_size=1, max_size=12))
 def test_any_rows_have_the_outcomes_of_the_exact_codec(judge: Judge, given: list[dict[str, Any]]) -> None:
     same(judge, batch_of(given))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, quick=4))
 def test_records_of_random_catalogs_do_too(seed: int) -> None:
     chosen = Random(seed)
     catalog = random_catalog(chosen, 15)

@@ -16,6 +16,7 @@ from router.commands.match.explained import Teller
 from router.matching.conformance import Validation
 from router.matching.explanation import BEST, EventExplained, Explainer, RecordExplained
 from router.matching.records import RecordMatcher
+from tests.support.examples import seeds
 from tests.support.generation import ENDPOINT, GROUP, SCHEMAS, random_catalog, random_record
 
 SAMPLE = Path(__file__).resolve().parents[4] / "catalog" / "samples" / "greenhouse.xreg.yaml"
@@ -53,7 +54,7 @@ def agree(event: EventExplained, outcome: dict[str, Any]) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12, quick=4))
 def test_the_winner_is_that_of_match(seed: int) -> None:
     rng = Random(seed)
     catalog = random_catalog(rng, rng.choice((4, 30)))

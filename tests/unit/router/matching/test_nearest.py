@@ -11,6 +11,7 @@ import pytest
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
 from router.matching.nearest import LOOKS, MOST, property_name
 from router.matching.records import RecordMatcher
+from tests.support.examples import seeds
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
 from tests.support.reference_nearest import nearest
 
@@ -39,7 +40,7 @@ def is_own(record: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30, quick=10))
 def test_random_catalogs(seed: int) -> None:
     rng = Random(seed)
     catalog = random_catalog(rng, rng.choice((3, 20, 90)))

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 
 from catalog.load import load
 from catalog.model import Catalog
 from router.matching.conformance import Validation
 from router.matching.records import RecordMatcher
+from tests.support.cases import read_cases
 from tests.support.reference import Reference
 
 CASES = Path(__file__).resolve().parents[3] / "cases" / "matching" / "schemas.yaml"
 
 
 def cases() -> Iterator[Any]:
-    for case in yaml.safe_load(CASES.read_text(encoding="utf-8")):
+    for case in read_cases(CASES):
         for number, record in enumerate(case["records"]):
             for validation in get_args(Validation):
                 yield pytest.param(case, record, validation, id=f"{case['title']}-{number}-{validation}")

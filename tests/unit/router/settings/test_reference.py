@@ -14,6 +14,7 @@ import pytest
 from catalog.load import load
 from catalog.model import Catalog, Definition, Property
 from router.matching.records import RecordMatcher
+from tests.support.examples import seeds
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
 from tests.support.reference import Reference
 from tests.support.reference_mapping import POSITION
@@ -56,7 +57,7 @@ def records(rng: Random, catalog: Catalog, count: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", seeds(24, quick=8))
 def test_random_catalogs(seed: int) -> None:
     rng = Random(seed)
     catalog = random_catalog(rng, rng.choice((2, 8, 40)))

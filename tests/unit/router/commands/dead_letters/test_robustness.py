@@ -17,6 +17,7 @@ from catalog.parsing.texts import parse_text
 from catalog.record import Record
 from router.commands.dead_letters.suggesting.basis import Basis
 from router.commands.dead_letters.suggesting.suggesting import suggest
+from tests.support.examples import examples
 
 TEXT: Final = st.one_of(
     st.text(max_size=12),
@@ -70,7 +71,9 @@ CATALOG: Final = (
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(st.lists(RECORDS, max_size=8), st.sampled_from([1, 2]))
 def test_any_records_give_a_fragment_that_loads_without_errors(
     tmp_path_factory: Any, records: list[Record], least: int

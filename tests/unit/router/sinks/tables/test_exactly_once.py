@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 ROOT = Path(__file__).parents[5]
 BATCHES = 25
 ROWS = 50
-KILLS = 5
+KILLS = 3
 
 
 def ids(kind: str, folder: Path) -> Counter[str]:
