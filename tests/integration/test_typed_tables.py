@@ -29,7 +29,7 @@ from tests.support.table_readers import Content, by_delta, by_duckdb, sql_type
 from tests.support.waiting import wait_until
 
 LIMIT: Final = 300.0
-EACH: Final = 4
+EACH: Final = 2
 KAFKA: Final = ("desk", "honey", "cold-chain", "postbox", "Ferry.Log")
 HTTP: Final = ("webshop", "tills", "Harbour.Arrivals")
 TOPICS: Final = ("library.desk", "market.cold-chain", "depot.postbox", "ferry.log", '"topic": "honey"')

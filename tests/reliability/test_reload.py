@@ -26,7 +26,7 @@ class Feeder(threading.Thread):
     It keeps a *lead* of the router, however slow the machine is, and no more.
     """
 
-    def __init__(self, bootstrap: str, topic: str, router: RouterProcess, *, lead: int = 20_000) -> None:
+    def __init__(self, bootstrap: str, topic: str, router: RouterProcess, *, lead: int = 5_000) -> None:
         super().__init__(daemon=True)
         self._servers = bootstrap
         self._topic = topic

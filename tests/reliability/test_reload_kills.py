@@ -78,10 +78,6 @@ POINTS: Final = (
 
 Plans are removed before there is an inbox. Its pins would keep the plan that the reload takes from the other query.
 """
-FEW: Final = tuple(point for point in POINTS if point in {
-    ("os:replace~generation.json", "after"),
-    (PINNED, "after"),
-})  # fmt: skip
 
 
 def settings(kafka: Kafka, folder: Path, **more: Any) -> dict[str, Any]:
@@ -332,10 +328,6 @@ def step_through(kafka: Kafka, router: RouterProcess, points: Sequence[tuple[str
     for step, point in enumerate(points):
         chain.die(step, point)
     chain.end(len(points))
-
-
-def test_killed_at_some_points_of_a_reload(kafka: Kafka, router: RouterProcess) -> None:
-    step_through(kafka, router, FEW)
 
 
 @pytest.mark.full
