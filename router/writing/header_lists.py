@@ -10,12 +10,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.entries import Entries
+from bindings.columns.texts import raw
+from bindings.entries import Bool, Entries
+from router.judging.carried import HEADERS
 from router.matching.index.ragged import spread
 
 _ESCAPED: Final = re.compile(r'[\x00-\x1f"\\]')
 _ESCAPED_RE2: Final = r'[\x00-\x1f"\\]'
 _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def made(named: Mapping[str, pa.StringArray | str | None], rows: int, only: Mapping[str, Bool]) -> pa.ListArray:
+    """Return a header list per row with these names and values, in order; a null value stays a header without one.
+
+    *only* tells of some names which rows have a header of that name.
+    """
+    texts = [each if isinstance(each, pa.Array) else pa.array([each] * rows, pa.string()) for each in named.values()]
+    there = np.ones((rows, len(named)), bool)
+    for place, name in enumerate(named):
+        if name in only:
+            there[:, place] = only[name]
+    owners, names = np.nonzero(there)
+    values = pa.concat_arrays(texts).take(pa.array(names * rows + owners)).cast(pa.binary())
+    entries = pa.StructArray.from_arrays([pa.array(list(named)).take(pa.array(names)), values], names=["key", "value"])
+    offsets = np.concatenate(([0], np.cumsum(there.sum(1)))).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), entries).cast(HEADERS)
 
 
 def joined(one: pa.ListArray, other: pa.ListArray) -> pa.ListArray:
@@ -48,17 +67,24 @@ def context_json(contexts: pa.MapArray) -> pa.StringArray:
     """Return context attributes as JSON objects, as Spark writes them."""
     if contexts.items.null_count:
         return pa.array([_object(dict(each or ())) for each in contexts.to_pylist()], pa.string())
-    offsets = contexts.offsets.to_numpy()
-    names = contexts.keys.slice(offsets[0], offsets[-1] - offsets[0])
-    values = contexts.items.slice(offsets[0], offsets[-1] - offsets[0])
-    counts = np.diff(offsets)
-    begins = np.zeros(len(names), np.int64)
-    begins[(offsets[:-1] - offsets[0])[counts > 0]] = 1
-    starts = pa.array(['","', '{"']).take(pa.array(begins))
-    members = pc.binary_join_element_wise(starts, _escaped(names), '":"', _escaped(values), "")
-    texts = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets - offsets[0]), members), "")
-    ends = pa.array(["{}", '"}']).take(pa.array((counts > 0).astype(np.int64)))
-    return pc.binary_join_element_wise(texts, ends, "")
+    bounds = contexts.offsets.to_numpy().astype(np.int64)
+    counts, entries = np.diff(bounds), int(bounds[-1] - bounds[0])
+    names = contexts.keys.slice(bounds[0], entries).dictionary_encode()
+    heads = [pc.binary_join_element_wise(start, _escaped(names.dictionary), '":"', "") for start in ('{"', '","')]
+    pool = pa.concat_arrays([*heads, pa.array(['"}', "{}"]), _escaped(contexts.items.slice(bounds[0], entries))])
+    several, ends = len(heads[0]), 2 * len(heads[0])
+    # The pieces of a row are a name and a value for each attribute, and an end. Taken in order they lie one behind the
+    # other, so that the text of a row is where those of its pieces are.
+    starts = 2 * (bounds - bounds[0]) + np.arange(len(bounds))
+    owners = np.repeat(np.arange(len(counts)), counts)
+    heads_at = 2 * np.arange(entries) + owners
+    pieces = np.empty(int(starts[-1]), np.int64)
+    pieces[heads_at] = names.indices.to_numpy() + several
+    pieces[heads_at + 1] = ends + 2 + np.arange(entries)
+    pieces[starts[:-1][counts > 0]] -= several
+    pieces[starts[1:] - 1] = np.where(counts > 0, ends, ends + 1)
+    texts = pool.take(pa.array(pieces))
+    return pa.StringArray.from_buffers(len(counts), pa.py_buffer(raw(texts)[1][starts]), texts.buffers()[2])
 
 
 def _escaped(texts: pa.StringArray) -> pa.StringArray:

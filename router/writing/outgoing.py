@@ -15,9 +15,9 @@ and dead letters. The columns are those of :data:`TRACED` and :data:`OUTGOING`:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -33,12 +33,12 @@ from router.judging.outputs import Decided
 from router.judging.plan import Judge, Plan
 from router.judging.stages import letter_ids
 from router.matching.index.columns import Bool, Int
-from router.matching.moments import instants
+from router.matching.moments import instants, rfc3339
 from router.rendering.native import native_texts
 from router.routing.row_values import column_of
 from router.settings import KafkaSink
 from router.settings.names import NameTemplate, Template, event_values, parse_name, value_name
-from router.writing.header_lists import context_json, joined, without
+from router.writing.header_lists import context_json, joined, made, without
 
 OUTGOING: Final = (
     pa.field("topic", pa.string()),
@@ -51,7 +51,6 @@ TRACED: Final = tuple(pa.field(name, pa.string()) for name in ("message", "endpo
 """Columns that there are only where some events get headers of lineage."""
 HEADER_CAP: Final = 4_000
 """Characters of a text in a dead letter's Kafka header; the outcome itself is never cut."""
-Header = dict[str, Any]
 _NO_ROWS: Final = np.zeros(0, np.int64)
 _NO_BYTES: Final = pa.scalar(None, pa.binary())
 
@@ -156,10 +155,7 @@ class _Records:
 
     def _contexts(self, wanted: Bool) -> pa.StringArray:
         """Return the context attributes of these rows as JSON, null for others."""
-        contexts, rows = self._outcomes.contexts, np.flatnonzero(wanted)
-        if len(rows) < len(contexts):
-            contexts = contexts.take(pa.array(rows))
-        return filled(len(wanted), pa.string(), [(rows, context_json(contexts))])
+        return pc.if_else(pa.array(wanted), context_json(self._outcomes.contexts), pa.scalar(None, pa.string()))
 
     def _topics(self) -> pa.StringArray:
         usual = self._attempt.topic is not None
@@ -218,114 +214,98 @@ class _Records:
     def _headers(self, rare: Int, context: pa.StringArray | None) -> pa.ListArray:
         """Return the headers of made events and of letters; *rare* are events that get those of lineage here."""
         columns = self._columns
-        made = np.flatnonzero(self._events & valid(columns["attributes"]))
-        at = pa.array(made)
-        rest = pc.coalesce(columns["passed"].take(at), self._others(made))
+        of_made = np.flatnonzero(self._events & valid(columns["attributes"]))
+        at = pa.array(of_made)
+        rest = pc.coalesce(columns["passed"].take(at), self._others(of_made))
         lists = joined(columns["attributes"].take(at), rest)
-        letters = self._letters, pa.array(list(self._letter_headers()), HEADERS)
-        headers = filled(len(self._routes), HEADERS, [(made, lists), letters])
+        headers = filled(len(self._routes), HEADERS, [(of_made, lists), (self._letters, self._letter_headers())])
         if context is None or not len(rare):
             return headers
-        given = zip(headers.take(pa.array(rare)).to_pylist(), self._came(rare), strict=True)
-        both = zip(given, self._lineage(rare, context), strict=True)
-        whole = [[*(came if own is None else own), *more] for (own, came), more in both]
+        whole = joined(pc.coalesce(headers.take(pa.array(rare)), self._came(rare)), self._lineage(rare, context))
         kept = np.setdiff1d(np.flatnonzero(valid(headers)), rare)
-        return filled(
-            len(self._routes), HEADERS, [(kept, headers.take(pa.array(kept))), (rare, pa.array(whole, HEADERS))]
-        )
+        return filled(len(self._routes), HEADERS, [(kept, headers.take(pa.array(kept))), (rare, whole)])
 
-    def _came(self, rows: Int) -> list[list[Header]]:
+    def _came(self, rows: Int) -> pa.ListArray:
         """Return the headers that the records of these rows came with."""
         if self._attempt.kind != "kafka":
-            return [[] for _ in range(len(rows))]
-        given = self._rows.column("headers").take(pa.array(self._sources[rows])).to_pylist()
-        return [headers or [] for headers in given]
+            return pa.nulls(len(rows), HEADERS)
+        return self._rows.column("headers").take(pa.array(self._sources[rows])).cast(HEADERS)
 
     def _others(self, rows: Int) -> pa.ListArray:
         """Return what the columns of a record carried besides its content type."""
-        if self._attempt.kind != "kafka":
-            return pa.nulls(len(rows), HEADERS)
-        return without(self._rows.column("headers").take(pa.array(self._sources[rows])).cast(HEADERS), CONTENT_TYPE)
+        came = self._came(rows)
+        return without(came, CONTENT_TYPE) if self._attempt.kind == "kafka" else came
 
-    def _lineage(self, rows: Int, context: pa.StringArray) -> Iterator[list[Header]]:
-        columns, at = self._columns, pa.array(rows)
-        names = ("message", "endpoint", "ambiguous")
-        texts = zip(*(columns[name].take(at).to_pylist() for name in names), context.take(at).to_pylist(), strict=True)
-        positions = self._positions(rows).to_pylist()
-        for (message, endpoint, ambiguous, json), position in zip(texts, positions, strict=True):
-            named = {"message": message, "endpoint": endpoint, "epoch": self._attempt.epoch, "position": position}
-            named["context"] = json
-            yield _ours(named if ambiguous is None else {**named, "ambiguous": ambiguous})
+    def _lineage(self, rows: Int, context: pa.StringArray) -> pa.ListArray:
+        at = pa.array(rows)
+        message, endpoint, ambiguous = (self._columns[name].take(at) for name in ("message", "endpoint", "ambiguous"))
+        named = {
+            "message": message,
+            "endpoint": endpoint,
+            "epoch": self._attempt.epoch,
+            "position": self._positions(rows),
+            "context": context.take(at),
+            "ambiguous": ambiguous,
+        }
+        return _ours(named, len(rows), {"ambiguous": valid(ambiguous)})
 
-    def _letter_headers(self) -> Iterator[list[Header]]:
-        attempt, rows, at = self._attempt, self._letters, pa.array(self._letters)
+    def _letter_headers(self) -> pa.ListArray:
+        """Return the headers of dead letters: those that they came with, and ours behind them."""
+        attempt, rows = self._attempt, self._letters
         names = ("reason", "detail", "nearest", "endpoint", "spilled", "passed")
-        texts = zip(*(self._columns[name].take(at).to_pylist() for name in names), strict=True)
+        said = {name: self._columns[name].take(pa.array(rows)) for name in names}
         positions = self._positions(rows)
-        letters = zip(letter_ids(attempt.query, positions), positions.to_pylist(), strict=True)
-        for (reason, detail, nearest, endpoint, spilled, passed), (letter, position), came in zip(
-            texts, letters, self._arrivals(rows), strict=True
-        ):
-            named = {
-                "letter": letter,
-                "reason": reason,
-                "detail": detail and detail[:HEADER_CAP],
-                "nearest": nearest and nearest[:HEADER_CAP],
-                "endpoint": endpoint if endpoint is not None else came.endpoint,
-                "protocol": came.protocol,
-                "epoch": attempt.epoch,
-                "position": position,
-                "received": came.received,
-                "failed": attempt.failed,
-                "attempts": "1",
-            }
-            if attempt.kind != "kafka":
-                named["native"] = came.native
-            if spilled:
-                named["spill"] = f"spill/{letter}.json"
-            yield [*(came.headers if passed is None else passed), *_ours(named)]
+        letters = pa.array(letter_ids(attempt.query, positions), pa.string())
+        came = self._arrivals(rows)
+        named = {
+            "letter": letters,
+            "reason": said["reason"],
+            "detail": pc.utf8_slice_codeunits(said["detail"], 0, HEADER_CAP),
+            "nearest": pc.utf8_slice_codeunits(said["nearest"], 0, HEADER_CAP),
+            "endpoint": pc.coalesce(said["endpoint"], came.endpoint),
+            "protocol": came.protocol,
+            "epoch": attempt.epoch,
+            "position": positions,
+            "received": rfc3339(came.received.cast(pa.timestamp("us"))),
+            "failed": attempt.failed,
+            "attempts": "1",
+            **({} if came.native is None else {"native": came.native}),
+            "spill": pc.binary_join_element_wise("spill/", letters, ".json", ""),
+        }
+        # Only a letter that was spilled says where.
+        spilled = pc.fill_null(said["spilled"], False).to_numpy(zero_copy_only=False)
+        return joined(pc.coalesce(said["passed"], came.headers), _ours(named, len(rows), {"spill": spilled}))
 
     def _positions(self, rows: Int) -> pa.StringArray:
         given = self._rows.take(pa.array(self._sources[rows]))
         return positions_in(self._attempt.kind, given, self._columns["place"].take(pa.array(rows)))
 
-    def _arrivals(self, rows: Int) -> Iterator[_Arrival]:
-        """Yield what letters say of how their records came."""
-        given = self._rows.take(pa.array(self._sources[rows]))
+    def _arrivals(self, rows: Int) -> _Arrivals:
+        """Return what letters say of how their records came."""
+        given, headers = self._rows.take(pa.array(self._sources[rows])), self._came(rows)
         if self._attempt.kind == "kafka":
-            received = _instants(instants(given.column("timestamp")))
-            for headers, moment in zip(self._came(rows), received, strict=True):
-                yield _Arrival(None, "KAFKA", moment, headers)
-            return
+            protocol, nowhere = pa.array(["KAFKA"] * len(rows), pa.string()), pa.nulls(len(rows), pa.string())
+            return _Arrivals(nowhere, protocol, instants(given.column("timestamp")), headers)
         raw = pa.StructArray.from_arrays(given.columns, names=given.schema.names)
-        native = native_texts(self._attempt.kind, raw, self._columns["place"].take(pa.array(rows))).to_pylist()
-        names = ("endpoint", "protocol")
-        texts = zip(
-            *(given.column(name).to_pylist() for name in names), _instants(given.column("received")), strict=True
-        )
-        for (endpoint, protocol, moment), text in zip(texts, native, strict=True):
-            yield _Arrival(endpoint, protocol, moment, [], text)
+        native = native_texts(self._attempt.kind, raw, self._columns["place"].take(pa.array(rows)))
+        endpoint, protocol, received = (given.column(name) for name in ("endpoint", "protocol", "received"))
+        return _Arrivals(endpoint, protocol, received, headers, native)
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrival:
-    """How the record of a letter came: by which endpoint, when, and with which headers, or as which native record."""
+class _Arrivals:
+    """How the records of letters came: by which endpoint, when, and with which headers, or as which native records."""
 
-    endpoint: str | None
-    protocol: str
-    received: str | None
-    headers: list[Header]
-    native: str | None = None
-
-
-def _ours(named: Mapping[str, str | None]) -> list[Header]:
-    return [{"key": f"{LINEAGE}{name}", "value": text and text.encode()} for name, text in named.items()]
+    endpoint: pa.StringArray
+    protocol: pa.StringArray
+    received: pa.TimestampArray
+    headers: pa.ListArray
+    native: pa.StringArray | None = None
 
 
-def _instants(moments: pa.TimestampArray) -> list[str | None]:
-    """Return instants as RFC 3339 in UTC, to the microsecond."""
-    texts: list[str | None] = moments.cast(pa.timestamp("us")).cast(pa.string()).to_pylist()
-    return [text and f"{text[:10]}T{text[11:]}Z" for text in texts]
+def _ours(named: Mapping[str, pa.StringArray | str], rows: int, only: Mapping[str, Bool]) -> pa.ListArray:
+    prefixed = {f"{LINEAGE}{name}": texts for name, texts in named.items()}
+    return made(prefixed, rows, {f"{LINEAGE}{name}": those for name, those in only.items()})
 
 
 def _texts(encoded: pa.DictionaryArray) -> list[str]:
