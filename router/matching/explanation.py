@@ -121,10 +121,11 @@ class Explainer:
 
     def _judged(self, decided: Decided) -> _Judged:
         facts, matcher = decided.outcomes.facts, self._matcher
-        sets = matcher.index.match(facts.columns, facts.channels, facts.protocols, facts.events)
+        classes = matcher.index.classify(facts.columns)
+        sets = matcher.index.match(classes, facts.channels, facts.protocols, facts.events)
         matched = matcher.chooser.drop_unequal(facts.columns, sets)
         left = matcher.checks.check(facts, matched).sets
-        return _Judged(decided, matcher.index.classify(facts.columns), matched, left)
+        return _Judged(decided, classes, matched, left)
 
     def _event(self, judged: _Judged, row: int, outcome: Mapping[str, Any]) -> EventExplained:
         facts = judged.decided.outcomes.facts

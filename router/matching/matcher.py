@@ -105,10 +105,10 @@ class Matcher:
 
     def winners(self, facts: Facts) -> Int:
         """Return the target that each row of a batch goes to, negative for none, whatever mapping makes of it."""
-        return self._decided(facts)[2]
+        return self._decided(facts, self.index.classify(facts.columns))[2]
 
-    def _decided(self, facts: Facts) -> tuple[Checked, Verdicts, Int]:
-        sets = self.index.match(facts.columns, facts.channels, facts.protocols, facts.events)
+    def _decided(self, facts: Facts, classes: Sequence[Int]) -> tuple[Checked, Verdicts, Int]:
+        sets = self.index.match(classes, facts.channels, facts.protocols, facts.events)
         checked = self.checks.check(facts, self.chooser.drop_unequal(facts.columns, sets))
         verdicts = self.chooser.resolve(checked.sets)
         winners = verdicts.winners.copy()
@@ -118,13 +118,14 @@ class Matcher:
     def match(self, facts: Facts) -> Outcomes:
         """Decide every row of a batch."""
         columns = facts.columns
-        checked, verdicts, winners = self._decided(facts)
+        classes = self.index.classify(columns)
+        checked, verdicts, winners = self._decided(facts, classes)
         outcomes = Outcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda: pa.nulls(0))
         self._map(outcomes)
         # The context of rows that mapping turned into dead letters is of no use any more, so it is taken after.
         outcomes.take = partial(self.chooser.contexts, columns, winners.copy(), facts.events)
         self._reject(outcomes, checked)
-        self._explain(outcomes, verdicts.winners, verdicts.sets)
+        self._explain(outcomes, verdicts, classes)
         self._tell_ties(outcomes, verdicts)
         return outcomes
 
@@ -185,7 +186,7 @@ class Matcher:
             lambda key: values.get(key, ()),
         )
 
-    def _explain(self, outcomes: Outcomes, chosen: Int, sets: Int) -> None:
+    def _explain(self, outcomes: Outcomes, verdicts: Verdicts, classes: Sequence[Int]) -> None:
         unmatched: list[int] = []
         for row in np.flatnonzero(outcomes.winners < 0).tolist():
             if row in outcomes.reasons or outcomes.facts.sources[row] == NO_SOURCE:
@@ -196,17 +197,16 @@ class Matcher:
             elif not self.index.channel_size(int(outcomes.facts.channels[row])):
                 outcomes.reasons[row] = "no-candidates"
                 outcomes.details[row] = "the endpoint is unknown or has no message definitions"
-            elif chosen[row] == AMBIGUOUS:
-                best = self.chooser.most_specific(self.index.sets[int(sets[row])])
+            elif verdicts.winners[row] == AMBIGUOUS:
+                best = self.chooser.most_specific(self.index.sets[int(verdicts.sets[row])])
                 outcomes.reasons[row] = "ambiguous"
                 outcomes.details[row] = "equally specific: " + ", ".join(self.targets[n].xid for n in best)
             else:
                 unmatched.append(row)
-        self._no_match(outcomes, unmatched)
+        self._no_match(outcomes, unmatched, classes)
 
-    def _no_match(self, outcomes: Outcomes, rows: Sequence[int]) -> None:
+    def _no_match(self, outcomes: Outcomes, rows: Sequence[int], classes: Sequence[Int]) -> None:
         facts = outcomes.facts
-        classes = self.index.classify(facts.columns) if rows else []
         explained: dict[str, list[dict[str, Any]]] = {}
         for number, row in enumerate(rows):
             outcomes.reasons[row] = "no-match"

@@ -127,7 +127,7 @@ class Engine:
         """Return the columns of a batch, split as far as matching needs, and the winners."""
         columns = batch.columns()
         zeros = np.zeros(columns.rows, np.int64)
-        sets = self.index.match(columns, zeros, batch.protocols, zeros + 1)
+        sets = self.index.match(self.index.classify(columns), zeros, batch.protocols, zeros + 1)
         winners = self.chooser.resolve(self.chooser.drop_unequal(columns, sets)).winners
         return columns, winners
 

@@ -116,13 +116,13 @@ class MatchIndex:
         self.classes = {key: PropertyClasses(list(constraints)) for key, constraints in numbers.items()}
         self._accept = {place: _Acceptance(everyone, mine) for place, mine in wanted.items()}
 
-    def match(self, columns: Columns, channels: Int, protocols: Int, events: Int) -> Int:
+    def match(self, classes: Sequence[Int], channels: Int, protocols: Int, events: Int) -> Int:
         """Return per row the number of its :class:`MatchSet` in :attr:`sets`.
 
-        ``channels`` and ``protocols`` hold numbers (-1: unknown), ``events`` 1 for a CloudEvent and 0 for a native
-        record, whose envelope constraints are not looked at.
+        ``classes`` are those of :meth:`classify`. ``channels`` and ``protocols`` hold numbers (-1: unknown),
+        ``events`` 1 for a CloudEvent and 0 for a native record, whose envelope constraints are not looked at.
         """
-        matrix = [channels, protocols, events, *self.classify(columns)]
+        matrix = [channels, protocols, events, *classes]
 
         def set_of(_: int, row: int) -> int:
             return self._intersect([int(line[row]) for line in matrix])
