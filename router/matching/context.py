@@ -8,7 +8,7 @@ and definitions. A name that occurs more than once gives pairs of slots whose va
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 
 from catalog.definitions.constraints import Constraint
 from catalog.definitions.targets import Keyed
-from catalog.templates import Placeholder
+from catalog.templates import Placeholder, Template
 from catalog.values import percent_decode
 from router.matching.index.columns import Bool, Columns, Int
 from router.matching.index.segments import segments_of, separator_of
+from router.matching.mixed import FEW, captured
 
 _WHOLE: Final = -1
 _MIXED: Final = -2
@@ -83,8 +84,10 @@ class _Tables:
     """Per spot its location."""
     shifts: Int
     """Per spot the entries between the first one of a value and that of the spot."""
-    mixed: Bool
-    """Per slot, whether only its template finds its value."""
+    groups: Int
+    """Per slot that only its template finds the number of its property, template and name; -1 for others."""
+    examples: tuple[Slot, ...]
+    """Per such number, one of its slots."""
     decodes: Bool
     """Per slot, whether its value is percent-decoded."""
 
@@ -153,13 +156,15 @@ class SlotTable:
         indices = gathered.origins[gathered.bases[tables.locations][spots] + rows]
         if gathered.parted:
             indices += tables.shifts[spots]
-        extra: list[str | None] = []
-        self._one_by_one(columns, rows, slots, indices, extra, gathered.size)
-        if extra or not gathered.pools:
-            gathered.pools.append(pa.array(extra, pa.string()))
+        alone = self._alone(columns, rows, slots)
+        if len(alone):
+            indices[alone] = gathered.size + np.arange(len(alone))
+            gathered.pools.append(self._each(columns, rows[alone], slots[alone]))
+        if not gathered.pools:
+            return pa.nulls(len(rows), pa.string())
         pool = gathered.pools[0] if len(gathered.pools) == 1 else pa.concat_arrays(gathered.pools)
         values = pool.take(pa.array(indices))
-        return _decoded(values, tables.decodes[slots]) if gathered.percent or extra else values
+        return _decoded(values, tables.decodes[slots]) if gathered.percent or len(alone) else values
 
     def equal(self, columns: Columns, rows: Int, ones: Int, others: Int) -> Bool:
         """Tell whether slots ``ones[i]`` and ``others[i]`` have the same value in ``rows[i]``; null equals nothing."""
@@ -170,6 +175,8 @@ class SlotTable:
     def _tables(self) -> _Tables:
         if self._laid is None:
             mixed = [slot.place == _MIXED for slot in self.slots]
+            examples = {_group(slot): slot for slot in self.slots if slot.place == _MIXED}
+            groups = {group: number for number, group in enumerate(examples)}
             places = dict.fromkeys(slot.location for slot, alone in zip(self.slots, mixed, strict=True) if not alone)
             numbers = {place: number for number, place in enumerate(places)}
             where = [
@@ -182,38 +189,64 @@ class SlotTable:
                 np.array([spots[spot] for spot in where], np.int64),
                 np.array([location for location, _ in spots], np.int64),
                 np.array([shift for _, shift in spots], np.int64),
-                np.array(mixed, bool),
+                np.array([groups.get(_group(slot), -1) for slot in self.slots], np.int64),
+                tuple(examples.values()),
                 np.array([slot.constraint.decodes for slot in self.slots], bool),
             )
         return self._laid
 
-    def _one_by_one(
-        self, columns: Columns, rows: Int, slots: Int, indices: Int, extra: list[str | None], start: int
-    ) -> None:
-        """Fill in what no take can: mixed templates, and rows in which the property repeats."""
-        mixed = self._tables().mixed
-        if not columns.repeats and not mixed.any():
-            return
-        alone = mixed[slots]
+    def _alone(self, columns: Columns, rows: Int, slots: Int) -> Int:
+        """Return the places of what is not taken from a pool: mixed templates, and rows that repeat the property."""
+        tables = self._tables()
+        if not columns.repeats and not tables.examples:
+            return np.zeros(0, np.int64)
+        alone = tables.groups[slots] >= 0
+        return np.flatnonzero(alone | _repeating(columns, rows) if columns.repeats else alone)
+
+    def _each(self, columns: Columns, rows: Int, slots: Int) -> pa.StringArray:
+        """Return the values that are not taken from a pool: those of one template together, where it has many."""
+        taken = list(self._together(columns, rows, slots))
+        rest = np.ones(len(rows), bool)
+        for places, _ in taken:
+            rest[places] = False
+        alone = np.flatnonzero(rest)
+        taken.append((alone, pa.array(self._one_by_one(columns, rows[alone], slots[alone]), pa.string())))
+        back = np.empty(len(rows), np.int64)
+        back[np.concatenate([places for places, _ in taken])] = np.arange(len(rows))
+        return pa.concat_arrays([values for _, values in taken]).take(pa.array(back))
+
+    def _together(self, columns: Columns, rows: Int, slots: Int) -> Iterator[tuple[Int, pa.StringArray]]:
+        """Yield places, and the values there, of placeholders of mixed templates that many rows have."""
+        tables = self._tables()
+        groups = tables.groups[slots]
         if columns.repeats:
-            repeated = {row for row, _ in columns.repeats}
-            alone = alone | np.isin(rows, np.fromiter(repeated, np.int64, len(repeated)))
-        places = np.flatnonzero(alone)
-        indices[places] = start + len(extra) + np.arange(len(places))
-        texts = self._texts(columns, rows[places], slots[places])
+            groups[_repeating(columns, rows)] = -1
+        for number in np.flatnonzero(np.bincount(groups + 1)[1:] >= FEW).tolist():
+            slot, places = tables.examples[number], np.flatnonzero(groups == number)
+            column = columns.by_key.get(slot.key)
+            if column is None:
+                continue
+            taken = captured(slot.constraint.template, slot.name, column.values.take(pa.array(rows[places])))
+            if taken is not None:
+                yield places, taken
+
+    def _one_by_one(self, columns: Columns, rows: Int, slots: Int) -> list[str | None]:
+        taken: list[str | None] = []
+        texts = self._texts(columns, rows, slots)
         # The names of one template are taken out of a value together.
         matched = columns.matched
-        for row, number, text in zip(rows[places].tolist(), slots[places].tolist(), texts, strict=True):
+        for row, number, text in zip(rows.tolist(), slots.tolist(), texts, strict=True):
             slot = self.slots[number]
             repeats = columns.repeats.get((row, slot.key)) if columns.repeats else None
             if repeats is not None or slot.place != _MIXED:
-                extra.append(raw_value(slot, repeats if repeats is not None else [text]))
+                taken.append(raw_value(slot, repeats if repeats is not None else [text]))
                 continue
             key = (id(slot.constraint), text)
             if key not in matched:
                 matched[key] = slot.constraint.template.match(text, decode=slot.constraint.decodes)
             values = matched[key]
-            extra.append(values[slot.name] if values is not None else None)
+            taken.append(values[slot.name] if values is not None else None)
+        return taken
 
     def _texts(self, columns: Columns, rows: Int, slots: Int) -> list[str]:
         """Return the value of each slot's property in its row; nothing where the property is not there."""
@@ -226,6 +259,16 @@ class SlotTable:
                 for place, value in zip(at.tolist(), values, strict=True):
                     texts[place] = value or ""
         return texts
+
+
+def _group(slot: Slot) -> tuple[str, Template, str]:
+    return slot.key, slot.constraint.template, slot.name
+
+
+def _repeating(columns: Columns, rows: Int) -> Bool:
+    """Tell of which of these rows some property repeats."""
+    repeated = {row for row, _ in columns.repeats}
+    return np.isin(rows, np.fromiter(repeated, np.int64, len(repeated)))
 
 
 def raw_value(slot: Slot, texts: Sequence[str | None]) -> str | None:

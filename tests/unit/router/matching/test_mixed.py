@@ -1,0 +1,43 @@
+"""Placeholders taken out of many values together are those that a template takes out of each."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalog.templates import parse
+from router.matching.mixed import captured
+
+LITERALS = st.sampled_from(
+    ["-", "/", ".", "a", "-a", "--", "é", "\\", "$", "^", " ", "\n", "\0", "{", "(?", "|", "[^/]"]
+)
+PIECES = st.one_of(LITERALS, st.sampled_from(["{x}", "{y}", "{z.1}"]))
+
+
+@given(st.lists(PIECES, min_size=1, max_size=8), st.booleans(), st.data())
+def test_captured_is_what_the_template_takes(pieces: list[str], dots: bool, data: st.DataObject) -> None:
+    template = parse("".join(pieces), dots=dots)
+    if template.is_literal or template.is_bare:
+        return
+    filled = st.tuples(*(LITERALS if piece.endswith("}") else st.just(piece) for piece in pieces)).map("".join)
+    texts = data.draw(st.lists(st.one_of(filled, st.lists(LITERALS, max_size=8).map("".join), st.none()), max_size=20))
+    expected = [None if text is None else template.match(text) for text in texts]
+    for name in dict.fromkeys(template.names):
+        taken = captured(template, name, pa.array(texts, pa.string()))
+        if len(set(template.names)) < len(template.names):
+            assert taken is None
+        else:
+            assert taken is not None
+            assert taken.to_pylist() == [None if each is None else each[name] for each in expected]
+
+
+@pytest.mark.parametrize(
+    ("template", "text", "taken"),
+    [("{x}-{y}", "a-b-c", ("a", "b-c")), ("{x}-{y}", "--a-", ("-", "a-")), ("a{x}b{y}/{z}", "abb/é", None)],
+)
+def test_the_first_placeholder_is_the_shortest(template: str, text: str, taken: tuple[str, str] | None) -> None:
+    parsed = parse(template)
+    found = [captured(parsed, name, pa.array([text]))[0].as_py() for name in ("x", "y")]  # type: ignore[index]
+    assert found == list(taken or (None, None))
