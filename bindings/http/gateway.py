@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +10,7 @@ from bindings.gateways import GatewayCounters, GatewayError, RowStore
 from bindings.http.access import Access, Guard
 from bindings.http.application import GatewayApplication, MessageLimits
 from bindings.http.limits import ServerLimits
+from bindings.http.listening import listen, server_tls
 from bindings.http.routing import HttpRoute, PathRoutes
 from bindings.http.server import HttpServer
 
@@ -74,10 +73,11 @@ class HttpGateway:
         Raises:
             GatewayError: the address is taken, or the certificate or key cannot be used.
         """
-        tls = self._tls()
-        listener = self._listen()
+        chosen = self._settings
+        tls = server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
+        listener = listen(chosen.host, chosen.port, "the HTTP gateway")
         self.port = listener.getsockname()[1]
-        self._server = HttpServer(listener, self._application, self._settings.limits, name="http-gateway", tls=tls)
+        self._server = HttpServer(listener, self._application, chosen.limits, name="http-gateway", tls=tls)
         try:
             self._server.start()
         except OSError as error:
@@ -100,38 +100,3 @@ class HttpGateway:
         self._application.stopping = True
         if self._server is not None:
             self._server.stop(grace)
-
-    def _listen(self) -> socket.socket:
-        host, port = self._settings.host, self._settings.port
-        try:
-            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            return socket.create_server((host, port), family=family, backlog=1024)
-        except OSError as error:
-            raise GatewayError(
-                f"the HTTP gateway cannot listen on {host}:{port}: {error.strerror or error}; choose another port, or "
-                f"stop what uses it"
-            ) from error
-
-    def _tls(self) -> ssl.SSLContext | None:
-        certificate, key, clients = (
-            self._settings.tls_certificate,
-            self._settings.tls_key,
-            self._settings.tls_clients,
-        )
-        if certificate is None and key is None and clients is None:
-            return None
-        if certificate is None or key is None:
-            raise GatewayError("TLS needs both a certificate and a key; give tls_certificate and tls_key, or neither")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.options |= ssl.OP_NO_RENEGOTIATION
-        context.set_alpn_protocols(["http/1.1"])
-        try:
-            context.load_cert_chain(certificate, key)
-            if clients is not None:
-                context.load_verify_locations(clients)
-                context.verify_mode = ssl.CERT_REQUIRED
-        except (OSError, ssl.SSLError) as error:
-            names = f"certificate {certificate} with key {key}" + (f" and authorities {clients}" if clients else "")
-            raise GatewayError(f"{names} cannot be used: {error}") from error
-        return context

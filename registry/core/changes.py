@@ -1,0 +1,154 @@
+"""What a write has changed: events as ``events.md`` has them, and history with the entities as they became."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from registry.store.entities import Entity, Resource, Version
+from registry.store.work import Changes, Work
+
+_ORDER: Final = ("updated", "created", "deleted")
+
+
+@dataclass(slots=True)
+class Change:
+    """What became of one entity. ``changed`` are names of attributes, with those of ``deprecated`` apart."""
+
+    kind: str
+    action: str
+    changed: dict[str, None] = field(default_factory=dict)
+    deprecated: dict[str, None] = field(default_factory=dict)
+    epoch: int = 0
+    entity: Mapping[str, Any] | None = None
+
+
+class Log:
+    """Collects what a write has changed; each entity has one entry, and deletion counts more than creation."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Change] = {}
+
+    def note(self, subject: str, kind: str, action: str, changed: Iterable[str] = ()) -> Change:
+        """Note a change of an entity."""
+        found = self._found.setdefault(subject, Change(kind, action))
+        if _ORDER.index(action) > _ORDER.index(found.action):
+            found.action = action
+        found.changed.update(dict.fromkeys(changed))
+        return found
+
+    def history(self, interaction: str, now: str, who: str) -> list[dict[str, Any]]:
+        """Return the rows of history."""
+        return [
+            {
+                "interaction": interaction,
+                "at": now,
+                "who": who,
+                "action": each.action,
+                "xid": subject,
+                "epoch": each.epoch,
+                "entity": None if each.entity is None else _text(each.entity),
+            }
+            for subject, each in self._found.items()
+        ]
+
+    def events(self, interaction: str, now: str) -> list[dict[str, Any]]:
+        """Return the rows of events."""
+        return [
+            {"interaction": interaction, "at": now, "type": kind, "subject": subject, "data": data}
+            for subject, each in self._found.items()
+            for kind, data in _events(each)
+        ]
+
+
+def log_of(work: Work) -> Log:
+    """Return all that a write has changed, before it is flushed or after."""
+    log = Log()
+    if work.registry_touched:
+        entry = log.note("/", "registry", "updated", _differences(work.registry_before, work.registry))
+        entry.epoch, entry.entity = work.registry.epoch, _kept(work.registry)
+        if work.registry.modelsource != work.registry_before.modelsource:
+            entry.changed.update({"model": None, "modelsource": None})
+            log.note("/model", "model", "updated")
+            log.note("/modelsource", "modelsource", "updated")
+    _collect(log, work.groups, "group")
+    _collect(log, work.resources, "resource")
+    _collect(log, work.versions, "version")
+    _relate(log, work)
+    return log
+
+
+def _collect(log: Log, changes: Changes[Any], kind: str) -> None:
+    for xid in changes.touched:
+        before, now = changes.before.get(xid), changes.now[xid]
+        if before is None and now is None:
+            continue
+        if now is None:
+            log.note(xid, kind, "deleted").epoch = before.epoch if before is not None else 0
+            continue
+        entry = log.note(xid, kind, "created" if before is None else "updated")
+        entry.epoch, entry.entity = now.epoch, _kept(now)
+        if before is None:
+            continue
+        prefix = "meta." if kind == "resource" else ""
+        entry.changed.update({f"{prefix}{name}": None for name in _differences(before, now)})
+        old, new = before.attributes.get("deprecated") or {}, now.attributes.get("deprecated") or {}
+        entry.deprecated.update({name: None for name in {**old, **new} if old.get(name) != new.get(name)})
+
+
+def _relate(log: Log, work: Work) -> None:
+    """Note at owners that entities came or went, and at resources what their default version shows otherwise."""
+    for xid, before, now in _moved(work.groups):
+        plural = xid.split("/")[1]
+        if (before is None) != (now is None):
+            log.note("/", "registry", "updated", (plural, f"{plural}count", "epoch", "modifiedat"))
+    for xid, before, now in _moved(work.resources):
+        _, _, _, plural, _ = xid.split("/")
+        owner = xid.rsplit("/", 2)[0]
+        if (before is None) != (now is None) and work.groups.now.get(owner) is not None:
+            log.note(owner, "group", "updated", (plural, f"{plural}count", "epoch", "modifiedat"))
+    for xid, before, now in _moved(work.versions):
+        owner = xid.rsplit("/", 2)[0]
+        resource = work.resources.now.get(owner)
+        if resource is None:
+            continue
+        if (before is None) != (now is None):
+            log.note(owner, "resource", "updated", ("versions", "versionscount", "meta.epoch", "meta.modifiedat"))
+        elif before is not None and now is not None and resource.defaultversionid == now.id:
+            log.note(owner, "resource", "updated", _differences(before, now))
+
+
+def _moved(changes: Changes[Any]) -> Iterator[tuple[str, Any, Any]]:
+    for xid in changes.touched:
+        yield xid, changes.before.get(xid), changes.now[xid]
+
+
+def _differences(before: Entity, now: Entity) -> list[str]:
+    one, other = _kept(before), _kept(now)
+    return [name for name in {**one, **other} if one.get(name) != other.get(name)]
+
+
+def _kept(entity: Entity) -> dict[str, Any]:
+    found: dict[str, Any] = {**entity.attributes, "epoch": entity.epoch}
+    found |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
+    if isinstance(entity, Resource):
+        more = {"xref": entity.xref, "defaultversionid": entity.defaultversionid, "defaultversionsticky": entity.sticky}
+        found |= {name: value for name, value in more.items() if value is not None}
+    if isinstance(entity, Version):
+        found["ancestorid"] = entity.ancestorid
+    return found
+
+
+def _events(change: Change) -> Iterator[tuple[str, str | None]]:
+    tells = change.action == "updated" and change.kind not in ("model", "modelsource")
+    data = _text({"changed": list(change.changed)}) if tells else None
+    yield f"io.xregistry.{change.kind}.{change.action}", data
+    if change.deprecated:
+        yield f"io.xregistry.{change.kind}.deprecation", _text({"changed": list(change.deprecated)})
+
+
+def _text(tree: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(tree).decode("utf-8")

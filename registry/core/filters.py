@@ -1,0 +1,216 @@
+"""Filters: expressions in dot notation over entities and what is below them (core ``spec.md``, Filter Flag)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from registry.core.dots import Part, parts_of, values_at
+from registry.errors import Refusal
+from registry.model.moments import moment_of, normalized
+
+_FORM: Final = re.compile(r"(?P<path>[^=<>!]+)(?:(?P<sign><=|>=|<>|!=|=|<|>)(?P<value>.*))?", re.DOTALL)
+EXCLUDE_ALL: Final = "excludeall"
+MAX_EXPRESSIONS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One comparison; without a ``sign`` the attribute needs to be there. A ``value`` of None is ``null``."""
+
+    path: tuple[Part, ...]
+    sign: str = ""
+    value: str | None = None
+
+    def holds(self, entity: Mapping[str, Any]) -> bool:
+        """Tell whether it holds for an entity's attributes."""
+        found = [each for each in values_at(entity, self.path) if each is not None]
+        if (
+            self.sign == ""
+            or (self.sign in ("!=", "<>") and self.value is None)
+            or (self.sign, self.value) == ("=", "*")
+        ):
+            return bool(found)
+        if self.value is None:
+            return not found
+        if self.sign in ("!=", "<>"):
+            return not any(_equal(each, self.value) for each in found)
+        if self.sign == "=":
+            return any(_equal(each, self.value) for each in found)
+        return any(_ordered(each, self.sign, self.value) for each in found)
+
+
+Clause = tuple[Expression, ...]
+"""Expressions that must all hold."""
+Clauses = tuple[Clause, ...] | None
+"""Clauses of which one must hold; None lets everything through."""
+NOTHING: Final[tuple[Clause, ...]] = ()
+
+
+def read_filters(given: Sequence[str], path: str) -> Clauses:
+    """Read the values of the flag, each a clause; none of them lets everything through.
+
+    Raises:
+        Refusal: ``bad_filter``.
+    """
+    if not given:
+        return None
+    if any(EXCLUDE_ALL in (part.strip() for part in each.split(",")) for each in given):
+        if list(given) != [EXCLUDE_ALL]:
+            raise _bad(path, EXCLUDE_ALL, "it stands alone")
+        return NOTHING
+    clauses = tuple(tuple(_expression(part, path) for part in _split(each)) for each in given)
+    if sum(map(len, clauses)) > MAX_EXPRESSIONS:
+        raise _bad(path, given[0], f"there are more than {MAX_EXPRESSIONS} expressions")
+    return clauses
+
+
+def surviving(
+    clauses: Clauses,
+    shown: Mapping[str, Any],
+    collections: Iterable[str],
+    exists: Callable[[str, Clause], bool],
+) -> Clauses:
+    """Return what is left of clauses below an entity that they let through: None for all of it.
+
+    *shown* are its attributes, *collections* the names of those below it; *exists* tells whether one of them has an
+    entity for which a clause, relative to it, holds. An entity that no clause lets through gets :data:`NOTHING`.
+    """
+    if clauses is None:
+        return None
+    names = frozenset(collections)
+    left: list[Clause] = []
+    for clause in clauses:
+        own = [each for each in clause if each.path[0] not in names]
+        below = tuple(each for each in clause if each.path[0] in names)
+        if not all(each.holds(shown) for each in own):
+            continue
+        wanted = {str(each.path[0]) for each in below}
+        if all(exists(name, within((below,), name)[0]) for name in wanted):
+            if not below:
+                return None
+            left.append(below)
+    return tuple(left)
+
+
+def within(clauses: Sequence[Clause], name: str) -> tuple[Clause, ...]:
+    """Return the clauses for entities of a collection: what each says of it, relative to them."""
+    found = (
+        tuple(replace(each, path=each.path[1:]) for each in clause if each.path[0] == name and len(each.path) > 1)
+        for clause in clauses
+    )
+    return tuple(clause for clause in found if clause)
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas that no quotes in brackets hold."""
+    parts, quote = [""], ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"" and parts[-1].endswith("["):
+            quote = character
+        if character == "," and not quote:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return parts
+
+
+def _expression(text: str, path: str) -> Expression:
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise _bad(path, text, "it is no attribute, alone or with a comparison")
+    try:
+        parts = parts_of(found["path"])
+    except ValueError as error:
+        raise _bad(path, text, str(error)) from None
+    sign, value = found["sign"] or "", found["value"]
+    if value == "null":
+        value = None
+        if sign in ("<", "<=", ">", ">="):
+            raise _bad(path, text, "null is neither less nor more than anything")
+    return Expression(parts, sign, value)
+
+
+def _equal(found: Any, wanted: str) -> bool:
+    if isinstance(found, bool):
+        return wanted == ("true" if found else "false")
+    if isinstance(found, int | float):
+        number = _number(wanted)
+        return number is not None and number == found
+    if isinstance(found, str):
+        return _like(found.lower(), wanted.lower()) or _same_moment(found, wanted)
+    return False
+
+
+def _like(text: str, pattern: str) -> bool:
+    """Compare with a pattern of ``*``, in time linear in both but for their product at worst."""
+    pieces = _pieces(pattern)
+    if len(pieces) == 1:
+        return text == pieces[0]
+    first, *middle, last = pieces
+    if len(text) < len(first) + len(last) or not text.startswith(first) or not text.endswith(last):
+        return False
+    at, end = len(first), len(text) - len(last)
+    for piece in middle:
+        at = text.find(piece, at, end)
+        if at < 0:
+            return False
+        at += len(piece)
+    return True
+
+
+def _pieces(pattern: str) -> list[str]:
+    pieces, escaped = [""], False
+    for character in pattern:
+        if escaped:
+            pieces[-1] += character if character == "*" else f"\\{character}"
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        elif character == "*":
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    if escaped:
+        pieces[-1] += "\\"
+    return pieces
+
+
+def _ordered(found: Any, sign: str, wanted: str) -> bool:
+    if isinstance(found, bool):
+        if wanted not in ("true", "false"):
+            return False
+        return _compare(int(found), int(wanted == "true"), sign)
+    if isinstance(found, int | float):
+        number = _number(wanted)
+        return number is not None and _compare(found, number, sign)
+    if not isinstance(found, str):
+        return False
+    one, other = moment_of(found), moment_of(wanted)
+    if one is not None and other is not None:
+        return _compare(one, other, sign)
+    return _compare(found.lower(), wanted.lower(), sign)
+
+
+def _compare(one: Any, other: Any, sign: str) -> bool:
+    result: bool = {"<": one < other, "<=": one <= other, ">": one > other, ">=": one >= other}[sign]
+    return result
+
+
+def _same_moment(found: str, wanted: str) -> bool:
+    return moment_of(wanted) is not None and moment_of(found) is not None and normalized(found) == normalized(wanted)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _bad(path: str, value: str, why: str) -> Refusal:
+    return Refusal("bad_filter", path, value=value, error_detail=why)

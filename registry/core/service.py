@@ -1,0 +1,361 @@
+"""The registry: requests in, answers out. Each is one transaction; a write is durable before its answer is returned."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from registry.core.answering import CONFIGURED, Answerer
+from registry.core.capabilities import check_capabilities
+from registry.core.changes import log_of
+from registry.core.deleting import Deleter
+from registry.core.linting import Linter
+from registry.core.merging import IGNORABLE, Options
+from registry.core.places import Place, check_id, place_of
+from registry.core.remodelling import change_model
+from registry.core.requests import ABSENT, Answer, Request
+from registry.core.writing import Writer
+from registry.errors import Refusal
+from registry.model.domains import model_source
+from registry.model.moments import now
+from registry.model.reading import read_model
+from registry.model.types import Model
+from registry.store.engine import Database
+from registry.store.entities import Registry
+from registry.store.reading import Reader
+from registry.store.work import Work, found_registry
+
+_logger = logging.getLogger(__name__)
+_MODELS: Final = 4
+METHODS: Final[Mapping[str, tuple[str, ...]]] = {
+    "registry": ("read", "replace", "patch", "add"),
+    "groups": ("read", "patch", "add", "delete"),
+    "group": ("read", "replace", "patch", "add", "delete"),
+    "resources": ("read", "patch", "add", "delete"),
+    "resource": ("read", "replace", "patch", "add", "delete"),
+    "meta": ("read", "replace", "patch"),
+    "versions": ("read", "patch", "add", "delete"),
+    "version": ("read", "replace", "patch", "delete"),
+    "capabilities": ("read", "replace", "patch"),
+    "capabilitiesoffered": ("read",),
+    "model": ("read",),
+    "modelsource": ("read", "replace"),
+    "export": ("read",),
+}
+"""What can be done where."""
+
+
+class RegistryService:
+    """A registry over a database. Any thread may call it; writes wait for one another."""
+
+    def __init__(self, database: Database, linter: Linter) -> None:
+        self._database = database
+        self._linter = linter
+        self._models: dict[bytes, Model] = {}
+
+    def prepare(self, registryid: str) -> bool:
+        """Make the registry in a database that has none, and tell whether that was so.
+
+        Raises:
+            Refusal: the id cannot be one.
+        """
+        with self._database.writing() as connection:
+            if Reader(connection).registry() is not None:
+                return False
+            moment = now()
+            given = Registry("", check_id(registryid, "/"), 1, moment, moment, {}, model_source())
+            found_registry(connection, given)
+            return True
+
+    def perform(self, request: Request) -> Answer:
+        """Do what a request asks for.
+
+        Raises:
+            Refusal: it cannot be, and nothing has changed.
+        """
+        if request.verb == "read":
+            with self._database.reading() as connection:
+                reader = Reader(connection)
+                registry = reader.registry()
+                if registry is None:
+                    raise Refusal("server_error", request.path, detail="the registry was not made")
+                model = self.model_of(registry)
+                answerer = Answerer(reader, model, registry, request)
+                place = self._place(model, request)
+                return answerer.configured(place) if isinstance(place, str) else answerer.read(place)
+        with self._database.writing() as connection:
+            return self._write(Work(connection), request)
+
+    def find(self, segments: tuple[str, ...], path: str) -> Place | str:
+        """Return the place at a path, or the name of what is configured there.
+
+        Raises:
+            Refusal: there is no such path.
+        """
+        if len(segments) == 1 and segments[0] in CONFIGURED:
+            return segments[0]
+        with self._database.reading() as connection:
+            registry = Reader(connection).registry()
+        assert registry is not None
+        return place_of(self.model_of(registry), segments, path)
+
+    def model_of(self, registry: Registry) -> Model:
+        """Return the compiled model of a registry; each source is compiled once."""
+        key = msgspec.json.encode(registry.modelsource, order="deterministic")
+        found = self._models.get(key)
+        if found is None:
+            found = read_model(registry.modelsource)
+            self._models = {**dict(list(self._models.items())[1 - _MODELS :]), key: found}
+        return found
+
+    def _place(self, model: Model, request: Request) -> Place | str:
+        segments = request.segments
+        configured = len(segments) == 1 and segments[0] in CONFIGURED
+        place: Place | str = segments[0] if configured else place_of(model, segments, request.path)
+        if request.verb not in METHODS[kind_of(place)]:
+            raise Refusal("action_not_supported", request.path, action=request.verb)
+        return place
+
+    def _write(self, work: Work, request: Request) -> Answer:
+        model = self.model_of(work.registry)
+        place = self._place(model, request)
+        options = _options(request, place)
+        self._permit(place, request)
+        before = Answerer(work.reader, model, work.registry, request)
+        if request.matches is not None and not isinstance(place, str):
+            etag = before.etag(place)
+            if not etag or ("*" not in request.matches and etag not in request.matches):
+                raise Refusal("precondition_failed", place.xid)
+        if isinstance(place, str):
+            model = self._configure(work, model, place, request, options)
+            names: Any = None
+        else:
+            model = self._remodelled(work, model, place, request, options)
+            writer = Writer(work, model, options)
+            names = _Operation(writer, place, request).run()
+            writer.finish()
+        self._authorize(work, request)
+        findings = self._linter.look(work, model, request.path)
+        interaction = uuid.uuid4().hex
+        work.flush()
+        log = log_of(work)
+        history, events = log.history(interaction, options.now, request.who), log.events(interaction, options.now)
+        work.record(history, events)
+        answer = self._shown(work, model, place, request, names)
+        return replace(answer, interaction=interaction, findings=findings)
+
+    def _permit(self, place: Place | str, request: Request) -> None:
+        """Refuse early what is refused anyhow: a write to one group by somebody who may not write to it."""
+        group = "" if isinstance(place, str) or place.kind in ("registry", "groups") else place.owner.xid
+        if not isinstance(place, str) and place.kind not in ("registry", "groups"):
+            group = Place("group", place.group, place.gid).xid
+            if not request.may_write(group):
+                raise Refusal("forbidden", place.xid, error_detail=f"these credentials may not write to {group}")
+        elif isinstance(place, str) and not request.administrator:
+            raise Refusal("forbidden", f"/{place}", error_detail="only administrators may change this")
+
+    def _authorize(self, work: Work, request: Request) -> None:
+        """Make sure that all that would change is the writer's to change."""
+        own = work.registry.attributes != work.registry_before.attributes
+        if own or work.registry.modelsource != work.registry_before.modelsource:
+            if not request.administrator:
+                raise Refusal("forbidden", "/", error_detail="only administrators may change the registry itself")
+        touched = {
+            "/".join(xid.split("/")[:3])
+            for each in (work.groups, work.resources, work.versions)
+            for xid in each.touched
+        }
+        for group in sorted(touched):
+            if not request.may_write(group):
+                raise Refusal("forbidden", group, error_detail=f"these credentials may not write to {group}")
+
+    def _configure(self, work: Work, model: Model, name: str, request: Request, options: Options) -> Model:
+        if request.body is ABSENT:
+            raise Refusal("missing_body", request.path)
+        writer = Writer(work, model, options)
+        if name == "capabilities":
+            if not isinstance(request.body, Mapping):
+                raise Refusal("capability_error", "/capabilities", error_detail="they need to be an object")
+            check_capabilities(request.body)
+        else:
+            model = change_model(work, request.body, options)
+        work.registry.modifiedat = options.now
+        work.registry_touched = True
+        writer.bump(work.registry)
+        return model
+
+    def _remodelled(self, work: Work, model: Model, place: Place, request: Request, options: Options) -> Model:
+        """Take capabilities and model source first, where a write to the registry has them."""
+        body = request.body
+        if place.kind != "registry" or request.verb == "add" or not isinstance(body, Mapping):
+            return model
+        if "capabilities" in body and "capabilities" not in options.ignore:
+            check_capabilities(body["capabilities"])
+        if "modelsource" in body and "modelsource" not in options.ignore:
+            same = body["modelsource"] == work.registry.modelsource
+            return model if same else change_model(work, body["modelsource"], options)
+        return model
+
+    def _shown(self, work: Work, model: Model, place: Place | str, request: Request, names: Any) -> Answer:
+        answerer = Answerer(work.reader, model, work.registry, request)
+        if isinstance(place, str):
+            return answerer.configured(place)
+        if request.verb == "delete":
+            return Answer(None)
+        if isinstance(names, _Made):
+            answer = answerer.entity(names.place, answerer.view(names.place))
+            answer = replace(answer, version=answer.version if names.version else "")
+            details = "$details" if names.place.resource_type is not None and answer.document is None else ""
+            details = (
+                details if names.place.kind in ("resource", "version") and names.place.resource.hasdocument else ""
+            )
+            return replace(answer, location=f"{request.base}{names.place.xid}{details}" if names.created else "")
+        if place.is_collection:
+            return Answer(answerer.entities(place, names))
+        return Answer({plural: answerer.entities(where, found) for plural, (where, found) in names.items()})
+
+
+def kind_of(place: Place | str) -> str:
+    """Return the key of a place in :data:`METHODS`."""
+    return place if isinstance(place, str) else place.kind
+
+
+class _Made:
+    """The one entity that a write was directed at: whether it is new, and whether a version of it is."""
+
+    def __init__(self, place: Place, *, created: bool, version: bool = False) -> None:
+        self.place = place
+        self.created = created
+        self.version = version
+
+
+class _Operation:
+    """Carries out one write; what it returns tells what the answer shows."""
+
+    def __init__(self, writer: Writer, place: Place, request: Request) -> None:
+        self._writer = writer
+        self._place = place
+        self._request = request
+
+    def run(self) -> Any:
+        """Do it."""
+        request = self._request
+        if request.verb == "delete":
+            return self._delete()
+        if request.document is None and request.body is ABSENT:
+            raise Refusal("missing_body", request.path)
+        if not isinstance(request.body, Mapping):
+            raise Refusal("parsing_data", request.path, error_detail="the body needs to be a JSON object")
+        return self._add() if request.verb == "add" else self._update()
+
+    def _delete(self) -> None:
+        request, deleter = self._request, Deleter(self._writer)
+        if self._place.is_collection:
+            deleter.delete_all(self._place, None if request.body is ABSENT else request.body)
+        else:
+            deleter.delete(self._place, _epoch(request))
+
+    def _update(self) -> Any:
+        writer, place, body = self._writer, self._place, self._request.body
+        # The attributes beside a document are patched: what no header names stays.
+        patch = self._request.verb == "patch" or self._request.document is not None
+        if place.kind == "registry":
+            writer.write_registry(body, patch=patch)
+            return _Made(place, created=False)
+        if place.kind == "groups":
+            return writer.write_groups(place, body, patch=patch)
+        if place.kind == "resources":
+            return writer.write_resources(place, body, patch=patch)
+        if place.kind == "versions":
+            return writer.write_versions(place, body, patch=patch)
+        if place.kind == "group":
+            created = writer.work.group(place.xid) is None
+            writer.write_group(place, body, patch=patch, root=True)
+            return _Made(place, created=created)
+        return self._update_resource(body, patch=patch)
+
+    def _update_resource(self, body: Mapping[str, Any], *, patch: bool) -> _Made:
+        writer, place, document = self._writer, self._place, self._request.document
+        owner = place if place.kind == "resource" else place.owner
+        created = writer.work.resource(owner.xid) is None
+        if place.kind == "resource":
+            writer.write_resource(place, body, patch=patch, root=True, document=document)
+        elif place.kind == "meta":
+            writer.write_meta(owner, body, patch=patch)
+        else:
+            created = writer.put_version(place, body, patch=patch, document=document)
+        pending = writer.pending.get(owner.xid)
+        return _Made(place, created=created, version=pending is not None and bool(pending.fresh))
+
+    def _add(self) -> Any:
+        writer, place, body = self._writer, self._place, self._request.body
+        if place.kind == "registry":
+            return self._many(body, {name: Place("groups", kind) for name, kind in writer.model.groups.items()})
+        if place.kind == "group":
+            return self._many(body, {name: place.collection(name) for name in place.group.resources})
+        if place.kind == "groups":
+            return writer.write_groups(place, body, patch=False)
+        if place.kind == "resources":
+            return writer.write_resources(place, body, patch=False)
+        if place.kind == "versions":
+            return writer.write_versions(place, body, patch=False)
+        before = writer.work.resource(place.xid)
+        known = set(writer.work.versions_of(before)) if before is not None else set()
+        version = writer.add_version(place, body, self._request.document)
+        return _Made(replace(place, kind="version", vid=version.id), created=version.id not in known, version=True)
+
+    def _many(self, body: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, Any]:
+        place = self._place
+        for name in body:
+            if name not in places:
+                kind = "groups_only" if place.kind == "registry" else "resources_only"
+                raise Refusal(kind, place.xid, name=name)
+        if place.kind == "group" and self._writer.work.group(place.xid) is None:
+            self._writer.write_group(place, {}, patch=False)
+        found: dict[str, Any] = {}
+        for name, each in body.items():
+            where = places[name]
+            write = self._writer.write_groups if place.kind == "registry" else self._writer.write_resources
+            found[name] = where, write(where, each, patch=False)
+        return found
+
+
+def _epoch(request: Request) -> int | None:
+    text = request.flags.epoch
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise Refusal("bad_flag", request.path, detail="epoch needs to be an unsigned integer", flag="epoch")
+    return int(text)
+
+
+def _options(request: Request, place: Place | str) -> Options:
+    flags = request.flags
+    ignore: set[str] = set()
+    for each in flags.ignore:
+        for value in each.split(",") if each else ["*"]:
+            name = value.strip().lower()
+            if name == "*":
+                ignore.update(IGNORABLE)
+            elif name in IGNORABLE:
+                ignore.add(name)
+            else:
+                raise Refusal("bad_ignore", request.path, value=value, error_detail="it is not known")
+    if flags.setdefaultversionid is not None:
+        _check_default(flags.setdefaultversionid, request, place)
+    return Options(now(), frozenset(ignore), flags.setdefaultversionid, request.contenttype, request.administrator)
+
+
+def _check_default(value: str, request: Request, place: Place | str) -> None:
+    single = not isinstance(place, str) and place.kind in ("resource", "meta", "versions", "version")
+    adding = not isinstance(place, str) and place.kind == "resource" and request.verb == "add"
+    several = not isinstance(place, str) and place.kind == "versions" and request.verb == "add"
+    if not single or (value == "request" and not adding and not several):
+        raise Refusal("bad_flag", request.path, flag="setdefaultversionid")
+    if not value:
+        raise Refusal("bad_defaultversionid", request.path, value=value, error_detail="it is empty")

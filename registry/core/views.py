@@ -1,0 +1,348 @@
+"""Entities as answers show them: with their URLs, counts, and what is inlined; whole, filtered, or as a document.
+
+Each entity is made JSON as soon as it is complete, and collections hold those texts: what an answer takes in memory is
+little more than what it weighs, and its weight is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import msgspec
+
+from registry.core.documents import shown_document
+from registry.core.filters import EXCLUDE_ALL, NOTHING, Clause, Clauses, surviving, within
+from registry.core.inlining import NONE, Inline, below
+from registry.core.places import Place
+from registry.core.resolving import Shown, shown_resources
+from registry.core.sorting import Sorting, SortKey
+from registry.errors import Refusal
+from registry.model.types import Model
+from registry.store.entities import Entity, Group, Registry, Version
+from registry.store.reading import Reader
+
+SPECVERSION: Final = "1.0-rc4"
+MAX_ANSWER: Final = 64 * 2**20
+_CHECKS: Final = ("formatvalidated", "formatvalidatedreason", "compatibilityvalidated", "compatibilityvalidatedreason")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How entities are shown. ``base`` is the registry's URL without a slash at its end; ``path`` names the request."""
+
+    base: str
+    path: str = "/"
+    inline: Inline = field(default_factory=dict)
+    clauses: Clauses = None
+    doc: bool = False
+    binary: bool = False
+    max_answer: int = MAX_ANSWER
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a collection: how many entities at most, and where it begins: behind an id in lower case, or, where it
+    is sorted by an attribute, at a number.
+    """
+
+    limit: int | None = None
+    after: str = ""
+    sorting: Sorting | None = None
+
+
+class Viewer:
+    """Shows what a reader finds.
+
+    All methods raise :class:`Refusal`; those that show one entity return None for one that filters do not let through.
+    """
+
+    def __init__(self, reader: Reader, model: Model, view: View) -> None:
+        self._reader = reader
+        self._model = model
+        self._view = view
+        self._weight = 0
+
+    def registry(self, entity: Registry, capabilities: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Show the registry."""
+        view = self._view
+        shown: dict[str, Any] = {"specversion": SPECVERSION, "registryid": entity.id, "self": self._self("/", "")}
+        shown |= {"xid": "/", "epoch": entity.epoch, **entity.attributes}
+        shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
+        clauses = surviving(view.clauses, shown, self._model.groups, self._any_group)
+        if clauses == NOTHING:
+            return None
+        inlined = {"capabilities": capabilities, "model": None, "modelsource": entity.modelsource}
+        for name, value in inlined.items():
+            if name in view.inline:
+                shown[name] = self._model.written if name == "model" else value
+        for plural, kind in self._model.groups.items():
+            self._collection(shown, Place("groups", kind), plural, view.inline, clauses, "", f"/{plural}")
+        return shown
+
+    def group(
+        self, place: Place, entity: Group, inline: Inline, clauses: Clauses, pointer: str
+    ) -> dict[str, Any] | None:
+        """Show a group; *pointer* is its place in the answer, for the document view."""
+        kind = place.group
+        shown = {f"{kind.singular}id": entity.id, **self._identity(entity, pointer), **entity.attributes}
+        shown |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
+        left = surviving(clauses, shown, kind.resources, lambda name, clause: self._any(place, name, clause))
+        if left == NOTHING:
+            return None
+        for plural in kind.resources:
+            where = place.collection(plural)
+            self._collection(shown, where, plural, inline, left, pointer, where.xid)
+        return shown
+
+    def resource(
+        self, place: Place, shown_resource: Shown, inline: Inline, clauses: Clauses, pointer: str
+    ) -> dict[str, Any] | None:
+        """Show a resource with the attributes of its default version, but for those in the document view."""
+        kind, resource = place.resource, shown_resource.resource
+        version = shown_resource.default
+        shown: dict[str, Any] = {f"{kind.singular}id": resource.id}
+        if version is not None:
+            shown |= self._version_attributes(place, version, is_default=True)
+        shown |= {"self": self._self(place.xid, pointer, details=kind.hasdocument), "xid": place.xid}
+        meta = self.meta(place, shown_resource, f"{pointer}/meta")
+        if clauses is not None:
+            left = surviving(
+                clauses,
+                {**shown, "meta": meta},
+                ("versions",),
+                lambda _, clause: self._any_version(shown_resource, clause),
+            )
+            if left == NOTHING:
+                return None
+            clauses = left
+        if self._view.doc:
+            shown = {name: shown[name] for name in (f"{kind.singular}id", "self", "xid")}
+        elif version is not None and below(inline, kind.singular) is not None:
+            self._document(place, version, shown)
+        shown_meta = below(inline, "meta") is not None
+        shown["metaurl"] = self._link(f"{place.xid}/meta", f"{pointer}/meta", inlined=shown_meta)
+        if shown_meta:
+            shown["meta"] = self._with_links(place, shown_resource, meta, inline, pointer)
+        if not (self._view.doc and resource.xref) and shown_resource.source is not None:
+            self._versions(shown, place, shown_resource, inline, clauses, pointer)
+        return shown
+
+    def meta(self, place: Place, shown_resource: Shown, pointer: str) -> dict[str, Any]:
+        """Show the ``meta`` of a resource; *place* is that of the resource."""
+        kind, resource, source = place.resource, shown_resource.resource, shown_resource.source
+        xid = f"{place.xid}/meta"
+        shown: dict[str, Any] = {f"{kind.singular}id": resource.id, "self": self._self(xid, pointer), "xid": xid}
+        if resource.xref is not None:
+            shown["xref"] = resource.xref
+            if self._view.doc or source is None:
+                return shown
+        assert source is not None
+        shown |= {"epoch": source.epoch, "readonly": False, **source.attributes}
+        shown |= {"createdat": source.createdat, "modifiedat": source.modifiedat}
+        default = f"{place.xid}/versions/{source.defaultversionid}"
+        shown["defaultversionid"] = source.defaultversionid
+        shown["defaultversionurl"] = self._url(default, details=kind.hasdocument)
+        shown["defaultversionsticky"] = source.sticky
+        return shown
+
+    def version(
+        self, place: Place, entity: Version, inline: Inline, clauses: Clauses, pointer: str, *, is_default: bool
+    ) -> dict[str, Any] | None:
+        """Show a version; *place* is its own, which differs from where it is kept behind an ``xref``."""
+        kind = place.resource
+        shown: dict[str, Any] = {f"{kind.singular}id": place.rid}
+        shown |= self._version_attributes(place, entity, is_default=is_default)
+        shown |= {"self": self._self(place.xid, pointer, details=kind.hasdocument), "xid": place.xid}
+        if surviving(clauses, shown, (), lambda *_: False) == NOTHING:
+            return None
+        if below(inline, kind.singular) is not None:
+            self._document(place, entity, shown)
+        return shown
+
+    def entities(self, place: Place, names: Sequence[str], inline: Inline) -> dict[str, Any]:
+        """Show those entities of a collection."""
+        found: dict[str, Any] = {}
+        for name in names:
+            for _, shown in self._shown(place, "", inline, self._view.clauses, "", only=name):
+                found[name] = self._raw(shown)
+        return found
+
+    def entries(self, place: Place, page: Page, inline: Inline) -> tuple[dict[str, Any], str]:
+        """Show a page of a collection, and say where the next begins ('' when there is none)."""
+        if page.sorting is not None:
+            return self._sorted(place, page, page.sorting, inline)
+        found: dict[str, Any] = {}
+        last = ""
+        for name, shown in self._shown(place, page.after, inline, self._view.clauses, ""):
+            if page.limit is not None and len(found) == page.limit:
+                return found, last.lower()
+            found[name], last = self._raw(shown), name
+        return found, ""
+
+    def _sorted(self, place: Place, page: Page, sorting: Sorting, inline: Inline) -> tuple[dict[str, Any], str]:
+        """Order by keys alone, then show those of the page."""
+        keys: list[tuple[SortKey, str]] = []
+        for name, shown in self._shown(place, "", NONE, self._view.clauses, ""):
+            keys.append((sorting.key(shown, name), name))
+        keys.sort(reverse=sorting.descending)
+        start = int(page.after or 0)
+        end = len(keys) if page.limit is None else start + page.limit
+        found: dict[str, Any] = {}
+        for _, name in keys[start:end]:
+            for _, shown in self._shown(place, "", inline, self._view.clauses, "", only=name):
+                found[name] = self._raw(shown)
+        return found, str(end) if end < len(keys) else ""
+
+    def _shown(
+        self, place: Place, after: str, inline: Inline, clauses: Clauses, pointer: str, only: str | None = None
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield the entities of a collection, by id, that clauses let through; *only* names one of them."""
+        if clauses == NOTHING:
+            return
+        for name, shown in self._each(place, after, inline, clauses, pointer, only):
+            if shown is not None:
+                yield name, shown
+
+    def _each(
+        self, place: Place, after: str, inline: Inline, clauses: Clauses, pointer: str, only: str | None
+    ) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        if place.kind == "groups":
+            one = self._reader.group(place.child(only).xid) if only is not None else None
+            groups = self._reader.groups(place.xid, after) if only is None else iter([one] if one else [])
+            for group in groups:
+                where = place.child(group.id)
+                yield group.id, self.group(where, group, inline, clauses, _at(pointer, group.id))
+        elif place.kind == "resources":
+            for shown in shown_resources(self._reader, place, after, only):
+                where = place.child(shown.resource.id)
+                name = shown.resource.id
+                yield name, self.resource(where, shown, inline, clauses, _at(pointer, name))
+        else:
+            owner = next(iter(shown_resources(self._reader, place.owner, "", place.rid)), None)
+            if owner is None:
+                raise Refusal("not_found", place.owner.xid)
+            yield from self._each_version(place, owner, after, inline, clauses, pointer, only)
+
+    def _each_version(
+        self, place: Place, owner: Shown, after: str, inline: Inline, clauses: Clauses, pointer: str, only: str | None
+    ) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        if owner.source is None:
+            return
+        for version in self._reader.versions(owner.source.versions, after):
+            if only is None or version.id == only:
+                where = place.child(version.id)
+                is_default = version.id == owner.source.defaultversionid
+                shown = self.version(where, version, inline, clauses, _at(pointer, version.id), is_default=is_default)
+                yield version.id, shown
+
+    def _versions(
+        self, shown: dict[str, Any], place: Place, resource: Shown, inline: Inline, clauses: Clauses, pointer: str
+    ) -> None:
+        assert resource.source is not None
+        where = place.collection("versions")
+        deeper = below(inline, "versions")
+        wanted: Clauses = None if clauses is None else within(clauses, "versions")
+        each = self._each_version(where, resource, "", deeper or NONE, wanted, f"{pointer}/versions", None)
+        if deeper is not None:
+            found = {name: self._raw(one) for name, one in each if one is not None}
+            count = len(found)
+        else:
+            count = resource.count if wanted is None else sum(one is not None for _, one in each)
+        shown["versionsurl"] = self._collection_url(where.xid, f"{pointer}/versions", deeper is not None, wanted, count)
+        shown["versionscount"] = count
+        if deeper is not None:
+            shown["versions"] = found
+
+    def _collection(
+        self, shown: dict[str, Any], place: Place, plural: str, inline: Inline, clauses: Clauses, pointer: str, xid: str
+    ) -> None:
+        """Add the three attributes of a collection, counted and inlined as the filters let through."""
+        deeper = below(inline, plural)
+        wanted: Clauses = None if clauses is None else within(clauses, plural)
+        if deeper is not None:
+            each = self._shown(place, "", deeper, wanted, f"{pointer}/{plural}")
+            found = {name: self._raw(one) for name, one in each}
+            count = len(found)
+        elif wanted is None:
+            count = self._reader.count(xid)
+        else:
+            count = sum(1 for _ in self._shown(place, "", NONE, wanted, ""))
+        shown[f"{plural}url"] = self._collection_url(xid, f"{pointer}/{plural}", deeper is not None, wanted, count)
+        shown[f"{plural}count"] = count
+        if deeper is not None:
+            shown[plural] = found
+
+    def _any_group(self, plural: str, clause: Clause) -> bool:
+        place = Place("groups", self._model.groups[plural])
+        return next(self._shown(place, "", NONE, (clause,), ""), None) is not None
+
+    def _any(self, place: Place, plural: str, clause: Clause) -> bool:
+        return next(self._shown(place.collection(plural), "", NONE, (clause,), ""), None) is not None
+
+    def _any_version(self, resource: Shown, clause: Clause) -> bool:
+        place = replace(resource.place, kind="versions")
+        each = self._each_version(place, resource, "", NONE, (clause,), "", None)
+        return any(one is not None for _, one in each)
+
+    def _version_attributes(self, place: Place, version: Version, *, is_default: bool) -> dict[str, Any]:
+        shown: dict[str, Any] = {"versionid": version.id, "epoch": version.epoch, "isdefault": is_default}
+        shown |= version.attributes
+        shown |= {"createdat": version.createdat, "modifiedat": version.modifiedat, "ancestorid": version.ancestorid}
+        if self._view.doc:
+            for name in _CHECKS:
+                shown.pop(name, None)
+        return shown
+
+    def _document(self, place: Place, version: Version, shown: dict[str, Any]) -> None:
+        kind = place.resource
+        if not kind.hasdocument or kind.document_names[2] in shown:
+            return
+        document = self._reader.document(version.xid) or b""
+        name, value = shown_document(kind, document, version.attributes.get("contenttype"), binary=self._view.binary)
+        shown[name] = value
+
+    def _with_links(
+        self, place: Place, resource: Shown, meta: dict[str, Any], inline: Inline, pointer: str
+    ) -> dict[str, Any]:
+        """Point the default version of an inlined ``meta`` at where it is inlined, in the document view."""
+        if self._view.doc and "defaultversionid" in meta and below(inline, "versions") is not None:
+            meta["defaultversionurl"] = f"#{pointer}/versions/{_escaped(meta['defaultversionid'])}"
+        return meta
+
+    def _identity(self, entity: Entity, pointer: str) -> dict[str, Any]:
+        return {"self": self._self(entity.xid, pointer), "xid": entity.xid, "epoch": entity.epoch}
+
+    def _self(self, xid: str, pointer: str, *, details: bool = False) -> str:
+        return f"#{pointer or '/'}" if self._view.doc else self._url(xid, details=details)
+
+    def _link(self, xid: str, pointer: str, *, inlined: bool) -> str:
+        return f"#{pointer}" if self._view.doc and inlined else self._url(xid)
+
+    def _collection_url(self, xid: str, pointer: str, inlined: bool, clauses: Clauses, count: int) -> str:
+        url = self._link(xid, pointer, inlined=inlined)
+        return f"{url}?filter={EXCLUDE_ALL}" if clauses is not None and not count and url[0] != "#" else url
+
+    def _url(self, xid: str, *, details: bool = False) -> str:
+        return f"{self._view.base}{xid}{'$details' if details else ''}"
+
+    def _raw(self, shown: Mapping[str, Any]) -> msgspec.Raw:
+        text = msgspec.json.encode(shown)
+        if not any(isinstance(value, dict) and value and _is_raw(value) for value in shown.values()):
+            self._weight += len(text)
+        if self._weight > self._view.max_answer:
+            raise Refusal("too_large", self._view.path, detail="ask for less, or for collections page by page")
+        return msgspec.Raw(text)
+
+
+def _is_raw(value: Mapping[str, Any]) -> bool:
+    return isinstance(next(iter(value.values())), msgspec.Raw)
+
+
+def _at(pointer: str, name: str) -> str:
+    return f"{pointer}/{_escaped(name)}"
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0")

@@ -1,0 +1,326 @@
+"""Creating and updating: the registry, groups, resources, their ``meta`` and versions.
+
+Nothing is checked before all of a request is taken in that only then can be: ancestors, defaults, formats,
+compatibility. That is :meth:`Writer.finish`, which a caller runs once, at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from registry.core.creating import Creator
+from registry.core.documents import Given
+from registry.core.merging import as_object, compare_epoch, compare_id, merged, set_times
+from registry.core.places import Place, target_of
+from registry.core.settling import Settler
+from registry.errors import Refusal
+from registry.model.checking import settled
+from registry.model.types import GroupType
+from registry.store.entities import Group, Resource, Version
+
+_SHOWN_OF_XREF: Final = frozenset(("self", "shortself", "xid", "metaurl", "versionsurl", "versionscount", "$schema"))
+
+
+class Writer(Creator):
+    """Writes into one :class:`Work`. *root*, where a method has it, tells that the request is directed at that entity.
+
+    All methods raise :class:`Refusal`; what was changed until then must not be flushed.
+    """
+
+    def finish(self) -> None:
+        """Settle what depends on all of the request."""
+        settler = Settler(self.work, self.model, self.options, self.bump)
+        for each in self.pending.values():
+            settler.settle(each)
+
+    def write_registry(self, body: Mapping[str, Any], *, patch: bool) -> None:
+        """Update the registry's own attributes, and the groups that the body has; the model is not looked at."""
+        registry = self.work.registry
+        if "id" not in self.options.ignore:
+            compare_id(body, "registry", registry.id, "/")
+        compare_epoch(body, registry, "/", self.options)
+        own = {name: value for name, value in body.items() if name not in self.model.groups}
+        registry.attributes = settled(
+            "/", merged(registry.attributes, own, self.model.attributes, patch=patch), self.model.attributes
+        )
+        set_times(registry, body, "/", self.options)
+        self.bump(registry)
+        self.work.registry_touched = True
+        for plural, kind in self.model.groups.items():
+            if body.get(plural) is not None:
+                self.write_groups(Place("groups", kind), body[plural], patch=patch)
+
+    def write_groups(self, place: Place, body: object, *, patch: bool) -> list[str]:
+        """Write each group of a map; return their ids."""
+        entries = self.entries(place, body)
+        for name, each in entries.items():
+            self.write_group(place.child(name), each, patch=patch)
+        return list(entries)
+
+    def write_group(self, place: Place, body: Mapping[str, Any], *, patch: bool, root: bool = False) -> Group:
+        """Write a group, and the resources that the body has."""
+        kind = place.group
+        group = self.work.group(place.xid)
+        if group is None:
+            group = self.new_group(place)
+        else:
+            compare_epoch(body, group, place.xid, self.options)
+        if not (root and "id" in self.options.ignore):
+            compare_id(body, kind.singular, place.gid, place.xid)
+        own = {name: value for name, value in body.items() if name not in kind.resources}
+        values = merged(group.attributes, own, kind.attributes, patch=patch)
+        group.attributes = settled(place.xid, values, kind.attributes)
+        set_times(group, body, place.xid, self.options)
+        self.bump(group)
+        self.work.groups.put(group)
+        self._recheck_constraints(group, kind)
+        for plural in kind.resources:
+            if body.get(plural) is not None:
+                self.write_resources(place.collection(plural), body[plural], patch=patch)
+        return group
+
+    def write_resources(self, place: Place, body: object, *, patch: bool) -> list[str]:
+        """Write each resource of a map; return the ids of those that were not passed over as read-only."""
+        entries = self.entries(place, body)
+        self._owner(place)
+        self.work.expect([place.child(name).xid for name in entries])
+        written = (name for name, each in entries.items() if self.write_resource(place.child(name), each, patch=patch))
+        return list(written)
+
+    def write_resource(
+        self,
+        place: Place,
+        body: Mapping[str, Any],
+        *,
+        patch: bool,
+        root: bool = False,
+        document: Given | None = None,
+    ) -> Resource | None:
+        """Write a resource: its versions, its default version and its ``meta``; None when it was passed over."""
+        resource = self.work.resource(place.xid)
+        if resource is not None and not self.writable(resource, root=root):
+            return None
+        if not (root and "id" in self.options.ignore):
+            compare_id(body, place.resource.singular, place.rid, place.xid)
+        meta = body.get("meta")
+        if meta is not None:
+            meta = as_object(meta, f"{place.xid}/meta")
+        xref = self._xref(resource, meta, patch=patch)
+        if xref is not None:
+            return self._refer(place, resource, body, meta or {}, xref)
+        created = resource is None or resource.xref is not None
+        if resource is None:
+            resource = self.new_resource(place, self._owner(place))
+        elif resource.xref is not None:
+            self._revert(resource)
+        self._write_parts(place, resource, body, meta, patch=patch, created=created, document=document)
+        return resource
+
+    def write_meta(self, place: Place, body: Mapping[str, Any], *, patch: bool) -> Resource:
+        """Write the ``meta`` of a resource, which may be new; *place* is that of the resource."""
+        resource = self.work.resource(place.xid)
+        if resource is None:
+            found = self.write_resource(place, {"meta": body}, patch=patch, root=True)
+            assert found is not None
+            return found
+        self.writable(resource, root=True)
+        xref = self._xref(resource, body, patch=patch)
+        if xref is not None:
+            return self._refer(place, resource, {}, body, xref)
+        if resource.xref is not None:
+            self._revert(resource)
+            self._write_parts(place, resource, {}, body, patch=False, created=True, document=None)
+            return resource
+        self._meta(place, resource, body, patch=patch)
+        return resource
+
+    def write_versions(self, place: Place, body: object, *, patch: bool) -> list[str]:
+        """Write each version of a map, into a resource that may be new; return their ids."""
+        entries = self.entries(place, body)
+        owner = place.owner
+        resource = self.work.resource(owner.xid)
+        if resource is None:
+            if not entries:
+                raise Refusal("missing_versions", place.xid)
+            resource = self.new_resource(owner, self._owner(owner))
+        self.writable(resource, root=True)
+        self._no_xref(resource, owner)
+        for name, each in entries.items():
+            self.write_version(owner, resource, name, each, patch=patch)
+        return list(entries)
+
+    def add_version(self, place: Place, body: Mapping[str, Any], document: Given | None) -> Version:
+        """Write the version that a body names, or one more, into a resource that may be new."""
+        resource = self.work.resource(place.xid) or self.new_resource(place, self._owner(place))
+        self.writable(resource, root=True)
+        self._no_xref(resource, place)
+        ignored = "id" in self.options.ignore
+        if not ignored:
+            compare_id(body, place.resource.singular, place.rid, place.xid)
+        named = body.get("versionid")
+        return self.write_version(
+            place,
+            resource,
+            None if ignored or named is None else named,
+            body,
+            patch=False,
+            root=ignored,
+            document=document,
+        )
+
+    def put_version(self, place: Place, body: Mapping[str, Any], *, patch: bool, document: Given | None = None) -> bool:
+        """Write the version at *place*, into a resource that may be new; tell whether the version is."""
+        owner = place.owner
+        resource = self.work.resource(owner.xid) or self.new_resource(owner, self._owner(owner))
+        self.writable(resource, root=True)
+        self._no_xref(resource, owner)
+        created = place.vid not in self.work.versions_of(resource)
+        self.write_version(owner, resource, place.vid, body, patch=patch, root=True, document=document)
+        return created
+
+    def _write_parts(
+        self,
+        place: Place,
+        resource: Resource,
+        body: Mapping[str, Any],
+        meta: Mapping[str, Any] | None,
+        *,
+        patch: bool,
+        created: bool,
+        document: Given | None,
+    ) -> None:
+        versions = (
+            self.entries(Place("versions", place.group, place.gid, place.resource, place.rid), body["versions"])
+            if body.get("versions") is not None
+            else {}
+        )
+        for name, each in versions.items():
+            self.write_version(place, resource, name, each, patch=patch)
+        self._default(place, resource, body, versions, meta, patch=patch, created=created, document=document)
+        if meta is not None:
+            self._meta(place, resource, meta, patch=patch)
+
+    def _default(
+        self,
+        place: Place,
+        resource: Resource,
+        body: Mapping[str, Any],
+        versions: Mapping[str, Any],
+        meta: Mapping[str, Any] | None,
+        *,
+        patch: bool,
+        created: bool,
+        document: Given | None,
+    ) -> None:
+        """Write the attributes beside ``meta`` and ``versions`` to the default version, unless ``versions`` has it."""
+        name = body.get("versionid")
+        if created:
+            if name is None and meta is not None and "defaultversionid" not in self.options.ignore:
+                name = meta.get("defaultversionid")
+            if name is None and versions:
+                return
+        else:
+            current = resource.defaultversionid
+            if name is not None and name != current and "id" not in self.options.ignore:
+                raise Refusal(
+                    "mismatched_id", place.xid, singular="version", invalid_id=str(name), expected_id=str(current)
+                )
+            name = current
+            said = body.keys() - place.resource.resource.keys() - {"versionid", "$schema"}
+            if patch and not said and (meta is not None or versions):
+                return
+        if name not in versions:
+            self.write_version(place, resource, name, body, patch=patch, root=True, document=document)
+
+    def _meta(self, place: Place, resource: Resource, body: Mapping[str, Any], *, patch: bool) -> None:
+        subject = f"{place.xid}/meta"
+        kind = place.resource
+        pending = self.pend(place, resource)
+        if "id" not in self.options.ignore:
+            compare_id(body, kind.singular, place.rid, subject)
+        if pending.existed:
+            given = body.get("epoch")
+            if given is not None and pending.epoch != resource.epoch and given == pending.epoch:
+                body = {**body, "epoch": resource.epoch}
+            compare_epoch(body, resource, subject, self.options)
+        kept = resource.attributes.get("readonly")
+        values = settled(subject, merged(resource.attributes, body, kind.meta, patch=patch), kind.meta)
+        values.pop("readonly", None)
+        if self.options.administrator and isinstance(body.get("readonly"), bool):
+            kept = body["readonly"]
+        if kept:
+            values["readonly"] = True
+        resource.attributes = values
+        pending.asks(body, patch=patch, ignore=self.options.ignore)
+        set_times(resource, body, subject, self.options)
+        self.bump(resource)
+        self.work.resources.put(resource)
+
+    def _refer(
+        self,
+        place: Place,
+        resource: Resource | None,
+        body: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        xref: object,
+    ) -> Resource:
+        """Make a resource a reference to another; nothing of its own is left."""
+        kind = place.resource
+        target = target_of(self.model, xref, place, place.xid)
+        allowed = {f"{kind.singular}id", "meta", *_SHOWN_OF_XREF}
+        extra = [name for name, value in body.items() if name not in allowed and value is not None]
+        allowed = {f"{kind.singular}id", "xref", "epoch", *_SHOWN_OF_XREF}
+        extra += [name for name, value in meta.items() if name not in allowed and value is not None]
+        if extra:
+            raise Refusal("extra_xref_attribute", place.xid, name=extra[0], singular=kind.singular)
+        if resource is None:
+            resource = self.new_resource(place, self._owner(place))
+        elif resource.xref is None:
+            compare_epoch(meta, resource, f"{place.xid}/meta", self.options)
+            for each in self.work.versions_of(resource).values():
+                self.work.drop_version(each)
+        self.pending.pop(place.xid, None)
+        resource.xref, resource.defaultversionid, resource.sticky, resource.attributes = target, None, False, {}
+        resource.modifiedat = self.options.now
+        self.bump(resource)
+        self.work.resources.put(resource)
+        return resource
+
+    def _revert(self, resource: Resource) -> None:
+        """Make a reference a resource of its own again; its epoch never falls behind what readers saw."""
+        target = self.work.reader.resource(resource.xref or "")
+        resource.epoch = max(resource.epoch, target.epoch if target is not None else 0)
+        resource.xref = None
+        resource.modifiedat = self.options.now
+        self.bump(resource)
+        self.work.resources.put(resource)
+
+    def _xref(self, resource: Resource | None, meta: Mapping[str, Any] | None, *, patch: bool) -> object:
+        if meta is not None and meta.get("xref") is not None:
+            return meta["xref"]
+        stays = meta is None or (patch and "xref" not in meta)
+        return resource.xref if resource is not None and stays else None
+
+    def _owner(self, place: Place) -> Group:
+        owner = place.owner
+        group = self.work.group(owner.xid)
+        return group if group is not None else self.write_group(owner, {}, patch=False)
+
+    def _no_xref(self, resource: Resource, place: Place) -> None:
+        if resource.xref is not None:
+            raise Refusal("extra_xref_attribute", place.xid, name="versions", singular=place.resource.singular)
+
+    def _recheck_constraints(self, group: Group, kind: GroupType) -> None:
+        """Settle all resources again whose attributes must equal one of the group that has changed."""
+        before = self.work.groups.before.get(group.xid)
+        if before is None:
+            return
+        for each in kind.constraints:
+            path = each.equals.split(".")[0]
+            if path and before.attributes.get(path) != group.attributes.get(path):
+                place = Place("resources", kind, group.id, kind.resources[each.resources])
+                for resource in list(self.work.reader.resources(place.xid)):
+                    known = self.work.resource(resource.xid)
+                    if known is not None and known.xref is None:
+                        self.pend(place.child(resource.id), known)

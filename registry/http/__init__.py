@@ -1,0 +1,1 @@
+"""The HTTP face: requests read, access checked, answers written (``http.md``)."""

@@ -1,0 +1,84 @@
+"""Who may do what: readers, writers of groups, administrators, known by the credentials of :mod:`bindings.http`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from bindings.http.access import Access, Guard
+from bindings.http.problems import HttpProblem
+from bindings.http.request import Head
+from registry.errors import Refusal
+from registry.http.requests import Writer
+
+READING = ("GET", "HEAD", "OPTIONS")
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """What those with credentials may do, by name; all of them may read.
+
+    ``writers`` gives the groups that each may write to, as xids where ``*`` stands for any text. ``anonymous`` lets
+    everybody read without credentials.
+    """
+
+    administrators: frozenset[str] = frozenset()
+    writers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    anonymous: bool = False
+
+
+class Gatekeeper:
+    """Tells what the sender of a request may do. Without an :class:`Access` everybody may do everything."""
+
+    def __init__(self, access: Access | None, roles: Roles) -> None:
+        self._open = access is None
+        self._guard = Guard(access)
+        self._roles = roles
+
+    def admit(self, head: Head) -> Writer:
+        """Return who sends a request, from its head alone.
+
+        Raises:
+            HttpProblem: 401.
+        """
+        if self._open:
+            return Writer("", True, lambda group: True)
+        try:
+            name = self._guard.admit(head)
+        except HttpProblem:
+            shown = head.header(b"authorization") is not None
+            if shown or not self._roles.anonymous or head.method not in READING:
+                raise
+            return Writer("", False, lambda group: False)
+        return self._writer(name or "")
+
+    def _writer(self, name: str) -> Writer:
+        if name in self._roles.administrators:
+            return Writer(name, True, lambda group: True)
+        patterns = self._roles.writers.get(name, ())
+        return Writer(name, False, lambda group: any(fnmatchcase(group, each) for each in patterns))
+
+
+class Pace:
+    """Bounds how many writes each sender makes in a second, with as many more at once as make up ``burst``."""
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def take(self, name: str) -> None:
+        """Count a write; names are those of credentials, so there are few.
+
+        Raises:
+            Refusal: ``rate_limited``.
+        """
+        now = time.monotonic()
+        left, since = self._left.get(name, (float(self._burst), now))
+        left = min(float(self._burst), left + (now - since) * self._per_second)
+        if left < 1:
+            self._left[name] = left, now
+            raise Refusal("rate_limited", "", seconds=str(max(1, round((1 - left) / self._per_second))))
+        self._left[name] = left - 1, now

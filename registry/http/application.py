@@ -1,0 +1,160 @@
+"""What the server does with requests: who sends is checked at once, the rest on threads that may wait for the database.
+
+Reads have some threads, writes have one, since the store takes one at a time. Both have a bounded queue; who comes when
+it is full is told to come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from bindings.http.connection import AcceptedRequest, Answer, too_large
+from bindings.http.problems import HttpProblem, Reply
+from bindings.http.request import Head
+from registry.core.places import Place
+from registry.core.service import RegistryService
+from registry.errors import Refusal
+from registry.http.access import READING, Gatekeeper, Pace
+from registry.http.replies import options_of, refusal_of, reply_of
+from registry.http.requests import VERBS, Pages, Writer, asked, request_of
+
+_logger = logging.getLogger(__name__)
+_METHODS: Final = frozenset((*VERBS, "OPTIONS"))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``max_body`` bytes of one request and ``max_answer`` of one answer; ``readers`` threads; ``waiting`` requests of
+    each kind wait for a thread.
+    """
+
+    max_body: int = 16 * 2**20
+    max_answer: int = 64 * 2**20
+    readers: int = 4
+    waiting: int = 200
+    pages: Pages = field(default_factory=Pages)
+
+
+class RegistryApplication:
+    """Serves a registry at *base*, its URL; '' takes what requests name as their host. See the module."""
+
+    def __init__(
+        self, service: RegistryService, keeper: Gatekeeper, pace: Pace, limits: Limits, base: str, *, secure: bool
+    ) -> None:
+        self._service = service
+        self._keeper = keeper
+        self._pace = pace
+        self._limits = limits
+        self._base = base.rstrip("/")
+        self._scheme = "https" if secure else "http"
+        self._readers = ThreadPoolExecutor(limits.readers, "registry-reader")
+        self._writers = ThreadPoolExecutor(1, "registry-writer")
+        self._waiting = {True: 0, False: 0}
+        self._counting = threading.Lock()
+
+    def admit(self, head: Head) -> AcceptedRequest | Reply:
+        """Return the request to come, or why there shall be none."""
+        try:
+            if head.method not in _METHODS:
+                raise HttpProblem(HTTPStatus.NOT_IMPLEMENTED, f"{head.method} is no method of a registry")
+            writer = self._keeper.admit(head)
+            if head.length is not None and head.length > self._limits.max_body:
+                raise too_large(self._limits.max_body)
+            if head.method not in READING:
+                self._pace.take(writer.name)
+        except HttpProblem as problem:
+            return problem.reply()
+        except Refusal as refusal:
+            return refusal_of(head, self._url(head), refusal)
+        return _Accepted(self, head, writer, self._limits.max_body)
+
+    def perform(self, head: Head, body: bytes, writer: Writer, answer: Answer) -> None:
+        """Carry a request out on a thread, and give the answer to the server's own."""
+        writing = head.method not in READING
+        with self._counting:
+            full = self._waiting[writing] >= self._limits.waiting
+            self._waiting[writing] += not full
+        if full:
+            answer(refusal_of(head, self._url(head), Refusal("server_busy", head.path.decode("latin-1"))))
+            return
+        loop = asyncio.get_running_loop()
+        pool = self._writers if writing else self._readers
+
+        def work() -> None:
+            reply = self._reply(head, body, writer)
+            with self._counting:
+                self._waiting[writing] -= 1
+            _post(loop, answer, reply)
+
+        pool.submit(work)
+
+    def close(self) -> None:
+        """End the threads; requests that have begun are finished."""
+        self._readers.shutdown(cancel_futures=True)
+        self._writers.shutdown(cancel_futures=True)
+
+    def _reply(self, head: Head, body: bytes, writer: Writer) -> Reply:
+        base = self._url(head)
+        place: Place | str | None = None
+        try:
+            if head.method == "OPTIONS":
+                given = asked(head)
+                return options_of(base, self._service.find(given.segments, given.path))
+            place = self._find(head)
+            limits = self._limits
+            request, place = request_of(head, body, self._service, base, writer, limits.pages, limits.max_answer)
+            return reply_of(head, request, place, self._service.perform(request))
+        except Refusal as refusal:
+            return refusal_of(head, base, refusal, place)
+        except SQLAlchemyError:
+            _logger.exception("the store failed at %s %s", head.method, head.path.decode("latin-1"))
+            return refusal_of(head, base, Refusal("server_error", head.path.decode("latin-1")))
+        except Exception:
+            _logger.exception("%s %s failed", head.method, head.path.decode("latin-1"))
+            return refusal_of(head, base, Refusal("server_error", head.path.decode("latin-1")))
+
+    def _find(self, head: Head) -> Place | str | None:
+        given = asked(head)
+        return self._service.find(given.segments, given.path)
+
+    def _url(self, head: Head) -> str:
+        if self._base:
+            return self._base
+        host = head.header(b"host") or b"localhost"
+        plain = all(0x21 <= byte < 0x7F and byte not in b'<>"\\^`{|}/?#@' for byte in host)
+        return f"{self._scheme}://{host.decode('ascii') if plain else 'localhost'}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """A request whose body is still to come."""
+
+    application: RegistryApplication
+    head: Head
+    writer: Writer
+    max_body: int
+
+    def take(self, body: bytes, answer: Answer) -> None:
+        """Carry it out."""
+        self.application.perform(self.head, body, self.writer, answer)
+
+    def late(self) -> Reply:
+        """Tell the sender that it is not known whether anything came of it."""
+        detail = "the registry took too long; a write may have been made"
+        return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail, (b"retry-after", b"5")).reply()
+
+
+def _post(loop: asyncio.AbstractEventLoop, answer: Callable[[Reply], None], reply: Reply) -> None:
+    try:
+        loop.call_soon_threadsafe(answer, reply)
+    except RuntimeError:
+        _logger.debug("the server ended before an answer")

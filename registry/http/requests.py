@@ -1,0 +1,211 @@
+"""From an HTTP request to what the registry is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote_plus, unquote_to_bytes
+
+import msgspec
+
+from bindings.http.request import Head
+from registry.core.documents import Given
+from registry.core.places import Place
+from registry.core.requests import ABSENT, Flags, Request, Verb
+from registry.core.service import RegistryService
+from registry.errors import Refusal
+from registry.http import headers
+
+VERBS: Final[dict[str, Verb]] = {
+    "GET": "read",
+    "HEAD": "read",
+    "PUT": "replace",
+    "PATCH": "patch",
+    "POST": "add",
+    "DELETE": "delete",
+}
+DETAILS: Final = "$details"
+MAX_SEGMENTS: Final = 8
+_ONE: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "cursor")
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who sends a request: a name for history, and what it may do."""
+
+    name: str
+    administrator: bool
+    may_write: Callable[[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """How many entities a page has: without ``limit`` in the request, and at most."""
+
+    usual: int = 500
+    most: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request's path and query, taken apart."""
+
+    path: str
+    segments: tuple[str, ...]
+    details: bool
+    flags: Flags
+    limit: int | None
+    cursor: str
+
+
+def asked(head: Head) -> Asked:
+    """Take path and query apart.
+
+    Raises:
+        Refusal: one of them cannot be read.
+    """
+    path = _decoded(head.path, "/")
+    segments = tuple(_decoded(part, path) for part in head.path.split(b"/") if part)
+    if len(segments) > MAX_SEGMENTS:
+        raise Refusal("api_not_found", path)
+    details = bool(segments) and segments[-1].endswith(DETAILS)
+    if details:
+        segments = (*segments[:-1], segments[-1].removesuffix(DETAILS))
+    if any(DETAILS in part for part in segments) or (details and len(segments) not in (4, 6)):
+        raise Refusal("bad_details", path)
+    given = _query(head.query)
+    once = {name: _once(given, name, path) for name in _ONE}
+    flags = Flags(
+        inline=tuple(given.get("inline", ())),
+        filter=tuple(given.get("filter", ())),
+        ignore=tuple(given.get("ignore", ())),
+        sort=once["sort"],
+        epoch=once["epoch"],
+        setdefaultversionid=once["setdefaultversionid"],
+        specversion=once["specversion"],
+        doc="doc" in given,
+        collections="collections" in given,
+        binary="binary" in given,
+    )
+    return Asked(path.rstrip("/") or "/", segments, details, flags, _limit(once["limit"], path), once["cursor"] or "")
+
+
+def request_of(
+    head: Head, body: bytes, service: RegistryService, base: str, writer: Writer, pages: Pages, max_answer: int
+) -> tuple[Request, Place | str]:
+    """Return what is asked for, and its place.
+
+    Raises:
+        Refusal: it cannot be read.
+    """
+    given = asked(head)
+    place = service.find(given.segments, given.path)
+    verb = VERBS[head.method]
+    document, tree = None, ABSENT
+    kind = place.resource_type if isinstance(place, Place) and place.kind in ("resource", "version") else None
+    details = given.details
+    media = _media(head)
+    if kind is not None and kind.hasdocument and not details and verb in ("replace", "patch", "add"):
+        if verb == "patch":
+            raise Refusal("details_required", given.path)
+        tree, document = _document(head, body, place, given.path)
+    elif verb != "read":
+        tree = _tree(head, body, given.path, verb)
+    limit = min(given.limit or pages.usual, pages.most)
+    return (
+        Request(
+            verb,
+            given.segments,
+            given.path,
+            base,
+            given.flags,
+            details,
+            tree,
+            document,
+            media or "application/json",
+            limit,
+            given.cursor,
+            writer.name,
+            writer.administrator,
+            writer.may_write,
+            _tags(head.header(b"if-match")) if verb != "read" else None,
+            max_answer,
+        ),
+        place,
+    )
+
+
+def _document(head: Head, body: bytes, place: Any, path: str) -> tuple[dict[str, Any], Given]:
+    kind = place.resource
+    attributes = headers.given(head.headers, kind, path)
+    attributes["contenttype"] = _media(head)
+    url = kind.document_names[2]
+    if attributes.get(url) is None:
+        attributes[url] = None
+        return attributes, Given(body)
+    if body:
+        why = "the document is elsewhere, so the body needs to be empty"
+        raise Refusal("extra_xregistry_header", path, name=f"xRegistry-{url}", error_detail=why)
+    return attributes, Given(None, url=True)
+
+
+def _tree(head: Head, body: bytes, path: str, verb: Verb) -> Any:
+    extra = next((name for name, _ in head.headers if name.lower().startswith(headers.PREFIX.encode())), None)
+    if extra is not None:
+        why = "the metadata is the body"
+        raise Refusal("extra_xregistry_header", path, name=extra.decode("latin-1"), error_detail=why)
+    if not body.strip():
+        return ABSENT
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal("parsing_data", path, error_detail=str(error)) from None
+
+
+def _query(text: bytes) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for part in text.decode("latin-1").split("&"):
+        if part:
+            name, _, value = part.partition("=")
+            found.setdefault(unquote_plus(name), []).append(unquote_plus(value))
+    return found
+
+
+def _once(given: dict[str, list[str]], name: str, path: str) -> str | None:
+    values = given.get(name, [])
+    if len(values) > 1:
+        raise Refusal("bad_flag", path, detail="it is given more than once", flag=name)
+    return values[0] if values else None
+
+
+def _limit(text: str | None, path: str) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text)):
+        raise Refusal("bad_request", path, error_detail="limit needs to be a number above 0")
+    return int(text)
+
+
+def _decoded(text: bytes, path: str) -> str:
+    try:
+        return unquote_to_bytes(text).decode("utf-8")
+    except UnicodeDecodeError:
+        raise Refusal("bad_request", path, error_detail="the path is no UTF-8") from None
+
+
+def _media(head: Head) -> str | None:
+    value = head.header(b"content-type")
+    return None if value is None else value.decode("latin-1").strip()
+
+
+def _tags(value: bytes | None) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    return tuple(part.strip().removeprefix("W/") for part in value.decode("latin-1").split(","))
+
+
+def seen_before(head: Head, etag: str) -> bool:
+    """Tell whether the sender has what an ETag names (``If-None-Match``)."""
+    tags = _tags(head.header(b"if-none-match"))
+    return bool(etag) and tags is not None and (etag in tags or "*" in tags)

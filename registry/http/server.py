@@ -1,0 +1,101 @@
+"""The registry as a server: it opens the store, listens, and ends cleanly."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bindings.http.access import Access
+from bindings.http.limits import ServerLimits
+from bindings.http.listening import listen, server_tls
+from bindings.http.server import HttpServer
+from registry.core.linting import Linter, Strictness
+from registry.core.service import RegistryService
+from registry.http.access import Gatekeeper, Pace, Roles
+from registry.http.application import Limits, RegistryApplication
+from registry.store.engine import Database, open_database
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """How a registry is kept and served.
+
+    ``store`` is an SQLAlchemy URL. ``base`` is the URL that clients know it by ('' takes what they name). ``port`` 0
+    takes a free one. ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients`` a client
+    needs a certificate of those authorities. Without ``access`` everybody may do everything. Each sender may make
+    ``writes_per_second`` writes, and ``write_burst`` at once.
+    """
+
+    store: str
+    registryid: str = "registry"
+    base: str = ""
+    host: str = "127.0.0.1"
+    port: int = 8090
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_clients: Path | None = None
+    access: Access | None = None
+    roles: Roles = field(default_factory=Roles)
+    lint: Strictness = "report"
+    writes_per_second: float = 200.0
+    write_burst: int = 1000
+    limits: Limits = field(default_factory=Limits)
+    server: ServerLimits = field(default_factory=ServerLimits)
+
+
+def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]:
+    """Open the store and make the registry in it if there is none.
+
+    Raises:
+        StoreError: the store cannot be opened.
+        Refusal: the id of the registry cannot be one.
+    """
+    database = open_database(settings.store)
+    service = RegistryService(database, Linter(settings.lint))
+    service.prepare(settings.registryid)
+    return database, service
+
+
+class RegistryServer:
+    """Serves one registry; started once, stopped once. ``port`` is the one in use once it is started."""
+
+    def __init__(self, settings: RegistrySettings) -> None:
+        self._settings = settings
+        self._database: Database | None = None
+        self._application: RegistryApplication | None = None
+        self._server: HttpServer | None = None
+        self.port = settings.port
+
+    def start(self) -> None:
+        """Serve; when this returns, requests are taken.
+
+        Raises:
+            StoreError: the store cannot be opened.
+            GatewayError: the address is taken, or the certificate or key cannot be used.
+        """
+        chosen = self._settings
+        tls = server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
+        self._database, service = open_service(chosen)
+        keeper, pace = Gatekeeper(chosen.access, chosen.roles), Pace(chosen.writes_per_second, chosen.write_burst)
+        self._application = RegistryApplication(
+            service, keeper, pace, chosen.limits, chosen.base, secure=tls is not None
+        )
+        listener: socket.socket = listen(chosen.host, chosen.port, "the registry")
+        self.port = listener.getsockname()[1]
+        self._server = HttpServer(listener, self._application, chosen.server, name="registry", tls=tls)
+        self._server.start()
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is listening."""
+        return self._server is not None and self._server.alive
+
+    def stop(self, grace: float = 10.0) -> None:
+        """Finish what is in flight for up to *grace* seconds, then close everything."""
+        if self._server is not None:
+            self._server.stop(grace)
+        if self._application is not None:
+            self._application.close()
+        if self._database is not None:
+            self._database.close()

@@ -1,0 +1,321 @@
+"""From a model source to the compiled model (``model.md``); what is wrong with it is one error that says where."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from registry.errors import Refusal
+from registry.model import specified
+from registry.model.attributes import ANYTHING, SCALARS, TARGETED, TYPES, Attribute
+from registry.model.types import Constraint, GroupType, Model, ResourceType
+from registry.model.values import fault_of
+
+_STRICT: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+_EXTENDED: Final = re.compile(r"[a-z0-9][a-z0-9:\-_.]{0,62}")
+_PLURAL: Final = re.compile(r"[a-z_][a-z0-9_]{0,56}")
+_SAID: Final = ("description", "documentation", "icon", "labels", "modelversion", "modelcompatiblewith")
+_FLAGS: Final = (
+    "setversionid",
+    "hasdocument",
+    "singleversionroot",
+    "validateformat",
+    "validatecompatibility",
+    "strictvalidation",
+)
+_OF_MODEL: Final = frozenset(("description", "documentation", "labels", "attributes", "groups"))
+_OF_GROUP: Final = frozenset(
+    (*_SAID, "plural", "singular", "attributes", "resources", "constraints", "ximportresources")
+)
+_OF_RESOURCE: Final = frozenset(
+    (
+        *(*_SAID, *_FLAGS, "plural", "singular", "maxversions", "versionmode", "typemap"),
+        *("attributes", "resourceattributes", "metaattributes"),
+    )
+)
+_OF_ATTRIBUTE: Final = frozenset(
+    "name type target namecharset description enum strict matchversions readonly immutable required default attributes "
+    "item ifvalues".split()
+)
+MODES: Final = ("manual", "createdat", "modifiedat", "semver")
+_MAX_DEPTH: Final = 20
+
+
+def read_model(source: object) -> Model:
+    """Compile a model source.
+
+    Raises:
+        Refusal: ``model_error`` and its kin.
+    """
+    tree = _object(source, "the model")
+    _known(tree, _OF_MODEL, "the model")
+    groups_source = _object(tree.get("groups") or {}, "groups")
+    resources = _all_resources(groups_source)
+    groups = {plural: _group(plural, _object(each, plural), resources) for plural, each in groups_source.items()}
+    _check_names([*groups, *(each.singular for each in groups.values())], "types of groups")
+    attributes = _overlaid(specified.of_registry(groups), _attributes(tree.get("attributes"), "attributes"), "registry")
+    return Model(attributes, groups, tree)
+
+
+def _all_resources(groups: Mapping[str, Any]) -> dict[tuple[str, str], ResourceType]:
+    found: dict[tuple[str, str], ResourceType] = {}
+    for group, source in groups.items():
+        for plural, each in _object(_object(source, group).get("resources") or {}, f"{group}.resources").items():
+            found[group, plural] = _resource(group, plural, _object(each, f"{group}.{plural}"))
+    return found
+
+
+def _group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str, str], ResourceType]) -> GroupType:
+    _known(source, _OF_GROUP, plural)
+    singular = _names(plural, source)
+    own = {name: each for (group, name), each in resources.items() if group == plural}
+    for reference in _array(source.get("ximportresources") or [], f"{plural}.ximportresources"):
+        each = _imported(plural, reference, resources)
+        if each.plural in own:
+            raise _error(f"{plural} has two types of resources called {each.plural}")
+        own[each.plural] = each
+    _check_names([*own, *(each.singular for each in own.values())], f"types of resources in {plural}")
+    attributes = _overlaid(
+        specified.of_group(singular, own), _attributes(source.get("attributes"), f"{plural}.attributes"), plural
+    )
+    constraints = tuple(_constraints(plural, source.get("constraints") or {}, own, attributes))
+    return GroupType(plural, singular, attributes, own, constraints, _said(source))
+
+
+def _imported(plural: str, reference: object, resources: Mapping[tuple[str, str], ResourceType]) -> ResourceType:
+    parts = str(reference).split("/")
+    found = resources.get((parts[1], parts[2])) if len(parts) == 3 and parts[0] == "" else None
+    if found is None or found.home == plural:
+        raise _error(f"{plural}.ximportresources names {reference}, which no other group defines")
+    return found
+
+
+def _resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceType:
+    where = f"{group}.{plural}"
+    _known(source, _OF_RESOURCE, where)
+    singular = _names(plural, source)
+    given = {name: _boolean(source[name], f"{where}.{name}") for name in _FLAGS if source.get(name) is not None}
+    mode = str(source.get("versionmode") or "manual").lower()
+    maxversions = source.get("maxversions") or 0
+    if mode not in MODES:
+        raise _error(f"{where}.versionmode is {mode}, and needs to be one of {', '.join(MODES)}")
+    if isinstance(maxversions, bool) or not isinstance(maxversions, int) or maxversions < 0:
+        raise _error(f"{where}.maxversions needs to be an unsigned integer")
+    if mode != "manual" and not given.get("singleversionroot"):
+        raise _error(f"{where}.singleversionroot needs to be true with versionmode {mode}")
+    if given.get("validatecompatibility") and not given.get("validateformat"):
+        raise _error(f"{where}.validateformat needs to be true with validatecompatibility")
+    if source.get("resourceattributes"):
+        raise _error(f"{where}.resourceattributes are the server's own")
+    versions = specified.of_version(singular, hasdocument=given.get("hasdocument", True))
+    return ResourceType(
+        plural,
+        singular,
+        group,
+        _overlaid(versions, _attributes(source.get("attributes"), f"{where}.attributes"), where),
+        _overlaid(
+            specified.of_meta(singular), _attributes(source.get("metaattributes"), f"{where}.metaattributes"), where
+        ),
+        specified.of_resource(singular),
+        maxversions=maxversions,
+        versionmode=mode,
+        typemap=_typemap(source.get("typemap") or {}, where),
+        said=_said(source),
+        **given,
+    )
+
+
+def _typemap(given: object, where: str) -> dict[str, str]:
+    found = {key: str(value).lower() for key, value in _object(given, f"{where}.typemap").items()}
+    for key, value in found.items():
+        if value not in ("binary", "json", "string") or not key or key.count("*") > 1:
+            raise _error(f"{where}.typemap maps {key!r} to {value!r}; known are binary, json and string")
+    return found
+
+
+def _constraints(
+    plural: str, given: object, resources: Mapping[str, ResourceType], attributes: Mapping[str, Attribute]
+) -> Iterator[Constraint]:
+    for key, rule in _object(given, f"{plural}.constraints").items():
+        name, _, path = key.partition(".")
+        _known(_object(rule, key), frozenset(("default", "enum", "equals")), key)
+        target = resources.get(name)
+        attribute = at_path(target.attributes, path) if target is not None else None
+        if attribute is None or not attribute.scalar:
+            raise _error(f"{plural}.constraints: {key} is no scalar attribute of its resources")
+        equals = rule.get("equals") or ""
+        other = at_path(attributes, equals) if equals else None
+        if equals and (other is None or other.type != attribute.type):
+            raise _error(f"{plural}.constraints: {equals} is no attribute of the group that {key} could equal")
+        enum = tuple(_array(rule.get("enum") or [], key))
+        yield Constraint(name, path, rule.get("default"), enum, equals)
+
+
+def at_path(attributes: Mapping[str, Attribute], path: str) -> Attribute | None:
+    """Return the attribute at a dotted path through objects, None when the model has none."""
+    found: Attribute | None = None
+    for part in path.split("."):
+        found = attributes.get(part)
+        if found is None:
+            return None
+        attributes = found.attributes
+    return found
+
+
+def _overlaid(base: Mapping[str, Attribute], own: Mapping[str, Attribute], where: str) -> dict[str, Attribute]:
+    """Lay the source's attributes over the specified ones, which may be narrowed and not widened."""
+    found = dict(base)
+    for name, each in own.items():
+        known = base.get(name)
+        if known is None:
+            found[name] = each
+            continue
+        if each.type != known.type or (known.readonly and not each.readonly) or (known.default and not each.default):
+            raise _error(f"{where}: {name} is the specification's own and cannot be widened")
+        members = each.attributes or known.attributes
+        found[name] = replace(
+            each,
+            required=each.required or known.required,
+            served=known.served,
+            attributes=members,
+            item=each.item or known.item,
+        )
+    return found
+
+
+def _attributes(given: object, where: str, *, extended: bool = False, depth: int = 0) -> dict[str, Attribute]:
+    if depth > _MAX_DEPTH:
+        raise _error(f"{where} is nested too deeply")
+    found: dict[str, Attribute] = {}
+    for name, each in _object(given or {}, where).items():
+        spelled = _EXTENDED if extended else _STRICT
+        if name != ANYTHING and not spelled.fullmatch(name):
+            raise _error(f"{where}: {name!r} is no name of an attribute")
+        found[name] = _attribute(name, _object(each, f"{where}.{name}"), f"{where}.{name}", depth)
+    for each in found.values():
+        for siblings in each.ifvalues.values():
+            if twice := siblings.keys() & found.keys():
+                raise _error(f"{where}: {sorted(twice)[0]} is declared by ifvalues of {each.name} and beside it")
+    return found
+
+
+def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> Attribute:
+    _known(source, _OF_ATTRIBUTE, where)
+    if source.get("name", name) != name:
+        raise _error(f"{where}.name needs to be {name!r}")
+    kind = source.get("type")
+    if kind not in TYPES:
+        raise _error(f"{where}.type is {kind!r}, which is no type")
+    extended = str(source.get("namecharset") or "strict").lower()
+    if extended not in ("strict", "extended") or ("namecharset" in source and kind != "object"):
+        raise _error(f"{where}.namecharset is strict or extended, and for objects")
+    if source.get("target") and kind not in TARGETED:
+        raise _error(f"{where}.target is for links, not for {kind}")
+    if (kind in ("array", "map")) != (source.get("item") is not None):
+        raise _error(f"{where}.item belongs to arrays and maps, which need it")
+    if source.get("attributes") and kind != "object":
+        raise _error(f"{where}.attributes belong to objects")
+    flags = {
+        key: _boolean(source[key], f"{where}.{key}")
+        for key in ("strict", "matchversions", "readonly", "immutable", "required")
+        if source.get(key) is not None
+    }
+    found = Attribute(
+        name,
+        kind,
+        description=str(source.get("description") or ""),
+        target=str(source.get("target") or ""),
+        extended=extended == "extended",
+        enum=tuple(_array(source.get("enum") or [], f"{where}.enum")),
+        default=source.get("default"),
+        attributes=_attributes(
+            source.get("attributes"), f"{where}.attributes", extended=extended == "extended", depth=depth + 1
+        ),
+        item=_item(source.get("item"), f"{where}.item", depth),
+        ifvalues=_ifvalues(source, where, depth),
+        **flags,
+    )
+    _check(found, where)
+    return found
+
+
+def _item(source: object, where: str, depth: int) -> Attribute | None:
+    return None if source is None else _attribute("", {"name": "", **_object(source, where)}, where, depth + 1)
+
+
+def _ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, dict[str, Attribute]]:
+    found: dict[str, dict[str, Attribute]] = {}
+    for value, each in _object(source.get("ifvalues") or {}, f"{where}.ifvalues").items():
+        if not value or value.startswith("^") or value.lower() in {other.lower() for other in found}:
+            raise _error(f"{where}.ifvalues: {value!r} is empty, reserved, or there twice")
+        siblings = _object(each, f"{where}.ifvalues.{value}").get("siblingattributes")
+        found[value] = _attributes(siblings, f"{where}.ifvalues.{value}", extended=True, depth=depth + 1)
+    return found
+
+
+def _check(attribute: Attribute, where: str) -> None:
+    if attribute.name == ANYTHING and (attribute.required or attribute.readonly or attribute.ifvalues):
+        raise _error(f"{where} stands for any name, so it is neither required nor readonly and has no ifvalues")
+    if (attribute.enum or attribute.ifvalues) and not attribute.scalar and attribute.type != "array":
+        raise _error(f"{where}: enum and ifvalues are for scalars")
+    if attribute.matchversions and not attribute.scalar:
+        raise _error(f"{where}: matchversions is for scalars")
+    for value in attribute.enum if attribute.scalar else ():
+        if fault_of(value, attribute):
+            raise _error(f"{where}.enum: {value!r} is no {attribute.type}")
+    if attribute.default is None:
+        return
+    if attribute.type not in SCALARS:
+        raise Refusal("model_scalar_default", "/model", name=attribute.name)
+    if not attribute.required:
+        raise Refusal("model_required_true", "/model", name=attribute.name)
+    if why := fault_of(attribute.default, attribute):
+        raise _error(f"{where}.default {why}")
+
+
+def _names(plural: str, source: Mapping[str, Any]) -> str:
+    singular = source.get("singular")
+    if not _PLURAL.fullmatch(plural) or source.get("plural", plural) != plural:
+        raise _error(f"{plural!r} is no plural name, or not that of its key")
+    if not isinstance(singular, str) or not _PLURAL.fullmatch(singular):
+        raise _error(f"{plural}.singular is missing, or no name")
+    return singular
+
+
+def _check_names(names: list[str], what: str) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise _error(f"{what} share the name {twice[0]}")
+
+
+def _said(source: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: source[name] for name in _SAID if source.get(name) is not None}
+
+
+def _known(source: Mapping[str, Any], names: frozenset[str], where: str) -> None:
+    for name in source:
+        if name not in names:
+            raise _error(f"{where} has an unknown aspect {name!r}")
+
+
+def _object(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _error(f"{where} needs to be an object")
+    return value
+
+
+def _array(value: object, where: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise _error(f"{where} needs to be an array")
+    return list(value)
+
+
+def _boolean(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise _error(f"{where} needs to be true or false")
+    return value
+
+
+def _error(detail: str) -> Refusal:
+    return Refusal("model_error", "/model", error_detail=detail)

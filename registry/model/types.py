@@ -1,0 +1,131 @@
+"""The compiled model: types of groups, and of the resources in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+from registry.model.attributes import Attribute, all_written
+
+_TYPEMAP: Final = {"application/json": "json", "*+json": "json", "text/plain": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What groups ask of an attribute of their resources: ``path`` within the resource (``model.md``, constraints)."""
+
+    resources: str
+    path: str
+    default: Any = None
+    enum: tuple[Any, ...] = ()
+    equals: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceType:
+    """A type of resource: aspects as in ``model.md``; ``attributes`` are those of versions, ``meta`` of the resource.
+
+    ``home`` is the type of group that defines it: types imported from one home are the same type.
+    """
+
+    plural: str
+    singular: str
+    home: str
+    attributes: Mapping[str, Attribute]
+    meta: Mapping[str, Attribute]
+    resource: Mapping[str, Attribute]
+    maxversions: int = 0
+    setversionid: bool = True
+    hasdocument: bool = True
+    versionmode: str = "manual"
+    singleversionroot: bool = False
+    validateformat: bool = False
+    validatecompatibility: bool = False
+    strictvalidation: bool = False
+    typemap: Mapping[str, str] = field(default_factory=dict)
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def document_names(self) -> tuple[str, str, str]:
+        """The three attributes that give a document: as JSON, as base64, and by URL."""
+        return self.singular, f"{self.singular}base64", f"{self.singular}url"
+
+    def form_of(self, contenttype: str | None) -> str:
+        """Tell how documents of a content type are written: ``json``, ``string`` or ``binary`` (typemap)."""
+        media = (contenttype or "").partition(";")[0].strip().lower()
+        for given in (self.typemap, _TYPEMAP):
+            forms = {form for key, form in given.items() if _fits(key.lower(), media)}
+            if forms:
+                return forms.pop() if len(forms) == 1 else "binary"
+        return "binary"
+
+    def written(self) -> dict[str, Any]:
+        """Return it as ``/model`` shows it."""
+        return {
+            "plural": self.plural,
+            "singular": self.singular,
+            **self.said,
+            "maxversions": self.maxversions,
+            "setversionid": self.setversionid,
+            "hasdocument": self.hasdocument,
+            "versionmode": self.versionmode,
+            "singleversionroot": self.singleversionroot,
+            "validateformat": self.validateformat,
+            "validatecompatibility": self.validatecompatibility,
+            "strictvalidation": self.strictvalidation,
+            **({"typemap": dict(self.typemap)} if self.typemap else {}),
+            "attributes": all_written(self.attributes),
+            "resourceattributes": all_written(self.resource),
+            "metaattributes": all_written(self.meta),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GroupType:
+    """A type of group; ``said`` are the descriptive aspects that the source gives."""
+
+    plural: str
+    singular: str
+    attributes: Mapping[str, Attribute]
+    resources: Mapping[str, ResourceType]
+    constraints: tuple[Constraint, ...] = ()
+    said: Mapping[str, Any] = field(default_factory=dict)
+
+    def written(self) -> dict[str, Any]:
+        """Return it as ``/model`` shows it."""
+        shown: dict[str, Any] = {"plural": self.plural, "singular": self.singular, **self.said}
+        if self.constraints:
+            shown["constraints"] = {f"{each.resources}.{each.path}": _rule(each) for each in self.constraints}
+        shown["attributes"] = all_written(self.attributes)
+        shown["resources"] = {name: each.written() for name, each in self.resources.items()}
+        return shown
+
+
+@dataclass(frozen=True)
+class Model:
+    """The whole model; ``source`` is what it was made of."""
+
+    attributes: Mapping[str, Attribute]
+    groups: Mapping[str, GroupType]
+    source: Mapping[str, Any]
+
+    @cached_property
+    def written(self) -> dict[str, Any]:
+        """The model as ``/model`` shows it."""
+        said = {key: self.source[key] for key in ("description", "documentation", "labels") if key in self.source}
+        groups = {name: each.written() for name, each in self.groups.items()}
+        return {**said, "attributes": all_written(self.attributes), "groups": groups}
+
+
+def _rule(constraint: Constraint) -> dict[str, Any]:
+    given = {"default": constraint.default, "enum": list(constraint.enum), "equals": constraint.equals}
+    return {name: value for name, value in given.items() if value not in (None, [], "")}
+
+
+def _fits(key: str, media: str) -> bool:
+    before, star, after = key.partition("*")
+    if not star:
+        return key == media
+    return len(media) >= len(before) + len(after) and media.startswith(before) and media.endswith(after)

@@ -1,0 +1,162 @@
+"""Reading entities within one transaction: one by one, and collections in order of their ids, a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy.sql.elements import ColumnElement
+
+from registry.store.entities import Group, Registry, Resource, Version
+from registry.store.tables import DOCUMENTS, GROUPS, REGISTRY, RESOURCES, VERSIONS
+
+PAGE: Final = 500
+"""Rows that are fetched, and keys that are asked for, at a time."""
+
+
+def below(xid: str) -> tuple[str, str]:
+    """Return the bounds, from (inclusive) and to (exclusive), of the xids below *xid*."""
+    return f"{xid}/", f"{xid}0"  # "0" is what follows "/"
+
+
+class Reader:
+    """Reads over one connection; what it returns is the caller's own."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def registry(self) -> Registry | None:
+        """Return the registry itself, None before it was made."""
+        row = self.connection.execute(select(REGISTRY)).first()
+        if row is None:
+            return None
+        values = row._mapping
+        return Registry(
+            "",
+            values["id"],
+            values["epoch"],
+            values["createdat"],
+            values["modifiedat"],
+            _tree(values["attributes"]),
+            _tree(values["modelsource"]),
+        )
+
+    def group(self, xid: str) -> Group | None:
+        """Return a group."""
+        row = self.connection.execute(select(GROUPS).where(GROUPS.c.xid == xid)).first()
+        return None if row is None else _group(row)
+
+    def resource(self, xid: str) -> Resource | None:
+        """Return a resource."""
+        row = self.connection.execute(select(RESOURCES).where(RESOURCES.c.xid == xid)).first()
+        return None if row is None else _resource(row)
+
+    def version(self, xid: str) -> Version | None:
+        """Return a version."""
+        row = self.connection.execute(select(VERSIONS).where(VERSIONS.c.xid == xid)).first()
+        return None if row is None else _version(row)
+
+    def document(self, xid: str) -> bytes | None:
+        """Return the document of a version, None when it has none."""
+        row = self.connection.execute(select(DOCUMENTS.c.body).where(DOCUMENTS.c.xid == xid)).first()
+        return None if row is None else bytes(row[0])
+
+    def groups(self, parent: str, after: str = "") -> Iterator[Group]:
+        """Yield the groups of a collection in the order of their ids in lower case, those behind *after*."""
+        return (_group(row) for row in self._paged(select(GROUPS), GROUPS.c, parent, after))
+
+    def resources(self, parent: str, after: str = "") -> Iterator[Resource]:
+        """Yield the resources of a collection, as :meth:`groups`."""
+        return (_resource(row) for row in self._paged(select(RESOURCES), RESOURCES.c, parent, after))
+
+    def versions(self, parent: str, after: str = "") -> Iterator[Version]:
+        """Yield the versions of a collection, as :meth:`groups`."""
+        return (_version(row) for row in self._paged(select(VERSIONS), VERSIONS.c, parent, after))
+
+    def versions_of(self, xids: Sequence[str]) -> dict[str, Version]:
+        """Return those of the versions that are there, by xid."""
+        found = (each for part in _parts(xids) for each in self._all(select(VERSIONS).where(VERSIONS.c.xid.in_(part))))
+        versions = (_version(row) for row in found)
+        return {each.xid: each for each in versions}
+
+    def resources_of(self, xids: Sequence[str]) -> dict[str, Resource]:
+        """Return those of the resources that are there, by xid."""
+        found = (
+            each for part in _parts(xids) for each in self._all(select(RESOURCES).where(RESOURCES.c.xid.in_(part)))
+        )
+        resources = (_resource(row) for row in found)
+        return {each.xid: each for each in resources}
+
+    def count(self, parent: str) -> int:
+        """Return how many entities a collection has."""
+        return self.counts([parent]).get(parent, 0)
+
+    def counts(self, parents: Sequence[str]) -> Mapping[str, int]:
+        """Return how many entities collections of one kind have; those with none are left out."""
+        if not parents:
+            return {}
+        table = (GROUPS, RESOURCES, VERSIONS)[parents[0].count("/") // 2]
+        found: dict[str, int] = {}
+        for part in _parts(parents):
+            query = select(table.c.parent, func.count()).where(table.c.parent.in_(part)).group_by(table.c.parent)
+            found.update({row[0]: row[1] for row in self._all(query)})
+        return found
+
+    def referring(self, xid: str) -> list[Resource]:
+        """Return the resources whose ``xref`` is *xid*."""
+        return [_resource(row) for row in self._all(select(RESOURCES).where(RESOURCES.c.xref == xid))]
+
+    def group_types(self) -> set[str]:
+        """Return the plural names of the types that there are groups of."""
+        return {row[0].removeprefix("/") for row in self._all(select(GROUPS.c.parent).distinct())}
+
+    def resource_types(self, group: str) -> set[str]:
+        """Return the plural names of the types of resources that a group has."""
+        first, last = below(group)
+        query = select(RESOURCES.c.parent).where(RESOURCES.c.xid >= first, RESOURCES.c.xid < last).distinct()
+        return {row[0].rpartition("/")[2] for row in self._all(query)}
+
+    def _all(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        return self.connection.execute(query).all()
+
+    def _paged(self, query: Select[Any], columns: Any, parent: str, after: str) -> Iterator[Row[Any]]:
+        """Fetch page by page, so that no more than one is in memory however many rows there are."""
+        while True:
+            condition: ColumnElement[bool] = (columns.parent == parent) & (columns.folded > after)
+            rows = self._all(query.where(condition).order_by(columns.folded).limit(PAGE))
+            yield from rows
+            if len(rows) < PAGE:
+                return
+            after = rows[-1]._mapping["folded"]
+
+
+def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(keys), PAGE):
+        yield keys[start : start + PAGE]
+
+
+def _tree(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(text)
+    return found
+
+
+def _first(row: Row[Any]) -> tuple[str, str, int, str, str, dict[str, Any]]:
+    values = row._mapping
+    head = values["parent"], values["id"], values["epoch"]
+    return *head, values["createdat"], values["modifiedat"], _tree(values["attributes"])
+
+
+def _group(row: Row[Any]) -> Group:
+    return Group(*_first(row))
+
+
+def _resource(row: Row[Any]) -> Resource:
+    values = row._mapping
+    default, sticky = values["defaultversionid"], bool(values["sticky"])
+    return Resource(*_first(row), values["xref"], default, sticky, values["counter"])
+
+
+def _version(row: Row[Any]) -> Version:
+    return Version(*_first(row), row._mapping["ancestorid"])

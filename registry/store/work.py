@@ -1,0 +1,231 @@
+"""One write: entities that are looked up, changed in memory, and written together with their history and events.
+
+Whoever changes an entity takes it from here and marks it; nothing reaches the database before :meth:`Work.flush`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from sqlalchemy import Connection, Table, delete, insert, select, update
+
+from registry.store.entities import Entity, Group, Registry, Resource, Version
+from registry.store.reading import Reader, below
+from registry.store.tables import DOCUMENTS, GROUPS, HISTORY, OUTBOX, REGISTRY, RESOURCES, VERSIONS
+
+E = TypeVar("E", Group, Resource, Version)
+_MANY: Final = 500
+
+
+@dataclass(slots=True)
+class Changes(Generic[E]):
+    """Entities of one kind that a write has met: ``before`` as they were, ``now`` as they are, None for not there."""
+
+    before: dict[str, E | None] = field(default_factory=dict)
+    now: dict[str, E | None] = field(default_factory=dict)
+    touched: dict[str, None] = field(default_factory=dict)
+
+    def met(self, xid: str, found: E | None) -> E | None:
+        """Take note of what the database has."""
+        self.before[xid] = deepcopy(found)
+        self.now[xid] = found
+        return found
+
+    def put(self, entity: E) -> None:
+        """Take an entity as new or changed."""
+        self.before.setdefault(entity.xid, None)
+        self.now[entity.xid] = entity
+        self.touched[entity.xid] = None
+
+    def drop(self, xid: str) -> None:
+        """Take an entity away."""
+        self.now[xid] = None
+        self.touched[xid] = None
+
+
+class Work:
+    """The entities of one write; see the module."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.reader: Final = Reader(connection)
+        found = self.reader.registry()
+        assert found is not None, "the registry was not made"
+        self.registry: Final = found
+        self.registry_before: Final = deepcopy(found)
+        self.registry_touched = False
+        self.groups: Final = Changes[Group]()
+        self.resources: Final = Changes[Resource]()
+        self.versions: Final = Changes[Version]()
+        self._complete: dict[str, list[str]] = {}
+        self._documents: dict[str, bytes | None] = {}
+
+    def group(self, xid: str) -> Group | None:
+        """Return a group as it is now."""
+        return self.groups.now[xid] if xid in self.groups.now else self.groups.met(xid, self.reader.group(xid))
+
+    def resource(self, xid: str) -> Resource | None:
+        """Return a resource as it is now."""
+        known = self.resources.now
+        return known[xid] if xid in known else self.resources.met(xid, self.reader.resource(xid))
+
+    def expect(self, xids: Sequence[str]) -> None:
+        """Fetch resources, with their versions, that will be looked up: many at once are quicker than one by one."""
+        wanted = [xid for xid in xids if xid not in self.resources.now]
+        found = self.reader.resources_of(wanted)
+        for xid in wanted:
+            each = found.get(xid)
+            self.resources.met(xid, each)
+            if each is None:
+                self._complete[f"{xid}/versions"] = []
+
+    def versions_of(self, resource: Resource) -> dict[str, Version]:
+        """Return all versions of a resource as they are now, by id."""
+        parent = resource.versions
+        if parent not in self._complete:
+            found = list(self.reader.versions(parent))
+            self._complete[parent] = [each.xid for each in found]
+            for each in found:
+                if each.xid not in self.versions.now:
+                    self.versions.met(each.xid, each)
+        kept = (self.versions.now[xid] for xid in self._complete[parent])
+        return {each.id: each for each in kept if each is not None}
+
+    def add_version(self, version: Version) -> None:
+        """Take a version as new."""
+        known = self._complete[version.parent]
+        if version.xid not in known:
+            known.append(version.xid)
+        self.versions.put(version)
+
+    def document(self, version: Version) -> bytes | None:
+        """Return the document of a version as it is now, None when it has none."""
+        if version.xid not in self._documents:
+            self._documents[version.xid] = self.reader.document(version.xid)
+        return self._documents[version.xid]
+
+    def set_document(self, version: Version, body: bytes | None) -> None:
+        """Give a version its document; None takes it away."""
+        self._documents[version.xid] = body
+
+    def id_like(self, parent: str, identifier: str, table: Table) -> str | None:
+        """Return the id in a collection that differs from *identifier* by case alone, None when there is none."""
+        query = select(table.c.id).where(table.c.parent == parent, table.c.folded == identifier.lower())
+        row = self._connection.execute(query).first()
+        return None if row is None or row[0] == identifier else str(row[0])
+
+    def flush(self) -> None:
+        """Write all that changed, but history and events."""
+        if self.registry_touched:
+            values = {"modelsource": _text(self.registry.modelsource), **_registry_row(self.registry)}
+            self._connection.execute(update(REGISTRY).values(values))
+        self._flush(GROUPS, self.groups)
+        self._flush(RESOURCES, self.resources)
+        self._flush(VERSIONS, self.versions)
+        gone = [xid for xid, body in self._documents.items() if body is None]
+        self._delete(DOCUMENTS, [*gone, *(xid for xid in self._written_documents())])
+        self._insert(DOCUMENTS, [{"xid": xid, "body": self._documents[xid]} for xid in self._written_documents()])
+
+    def record(self, history: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]) -> None:
+        """Write down who did what, and the events that tell of it."""
+        self._insert(HISTORY, history)
+        self._insert(OUTBOX, events)
+
+    def drop_group(self, xid: str) -> None:
+        """Take a group away, with all that is in it."""
+        first, last = below(xid)
+        for table, changes in ((RESOURCES, self.resources), (VERSIONS, self.versions)):
+            query = select(table.c.xid).where(table.c.xid >= first, table.c.xid < last)
+            there = [row[0] for row in self._connection.execute(query).all()]
+            self._meet(changes, [each for each in there if each not in changes.now])
+            for each in there:
+                changes.drop(each)
+        for xid_of_version in list(self.versions.now):
+            if first <= xid_of_version < last:
+                self._documents[xid_of_version] = None
+        self.groups.drop(xid)
+
+    def drop_resource(self, resource: Resource) -> None:
+        """Take a resource away, with its versions."""
+        for version in self.versions_of(resource).values():
+            self.drop_version(version)
+        self.resources.drop(resource.xid)
+
+    def drop_version(self, version: Version) -> None:
+        """Take a version away, with its document."""
+        self.versions.drop(version.xid)
+        self._documents[version.xid] = None
+
+    def _meet(self, changes: Changes[Any], xids: list[str]) -> None:
+        found = self.reader.resources_of(xids) if changes is self.resources else self.reader.versions_of(xids)
+        for xid, each in found.items():
+            changes.met(xid, each)
+
+    def _written_documents(self) -> list[str]:
+        return [xid for xid, body in self._documents.items() if body is not None and self.versions.now.get(xid)]
+
+    def _flush(self, table: Table, changes: Changes[Any]) -> None:
+        gone = [xid for xid in changes.touched if changes.now[xid] is None and changes.before.get(xid) is not None]
+        self._delete(table, gone)
+        new: list[dict[str, Any]] = []
+        for xid in changes.touched:
+            entity = changes.now[xid]
+            if entity is None:
+                continue
+            row = _row(entity)
+            if changes.before.get(xid) is None:
+                new.append(row)
+            else:
+                self._connection.execute(update(table).where(table.c.xid == xid).values(row))
+        self._insert(table, new)
+
+    def _delete(self, table: Table, xids: Sequence[str]) -> None:
+        for start in range(0, len(xids), _MANY):
+            self._connection.execute(delete(table).where(table.c.xid.in_(xids[start : start + _MANY])))
+
+    def _insert(self, table: Table, rows: Iterable[dict[str, Any]]) -> None:
+        given = list(rows)
+        if given:
+            self._connection.execute(insert(table), given)
+
+
+def found_registry(connection: Connection, registry: Registry) -> None:
+    """Write down the registry itself, in a database that has none."""
+    values = {"modelsource": _text(registry.modelsource), **_registry_row(registry)}
+    connection.execute(insert(REGISTRY).values(values))
+
+
+def _registry_row(registry: Registry) -> dict[str, Any]:
+    times = {"epoch": registry.epoch, "createdat": registry.createdat, "modifiedat": registry.modifiedat}
+    return {"id": registry.id, **times, "attributes": _text(registry.attributes)}
+
+
+def _row(entity: Entity) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "xid": entity.xid,
+        "parent": entity.parent,
+        "id": entity.id,
+        "folded": entity.id.lower(),
+        "epoch": entity.epoch,
+        "createdat": entity.createdat,
+        "modifiedat": entity.modifiedat,
+        "attributes": _text(entity.attributes),
+    }
+    if isinstance(entity, Resource):
+        row.update(
+            xref=entity.xref,
+            defaultversionid=entity.defaultversionid,
+            sticky=entity.sticky,
+            counter=entity.counter,
+        )
+    if isinstance(entity, Version):
+        row["ancestorid"] = entity.ancestorid
+    return row
+
+
+def _text(tree: dict[str, Any]) -> str:
+    return msgspec.json.encode(tree).decode("utf-8")
