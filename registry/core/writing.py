@@ -146,6 +146,7 @@ class Writer(Creator):
             resource = self.new_resource(owner, self._owner(owner))
         self.writable(resource, root=True)
         self._no_xref(resource, owner)
+        self.pend(owner, resource)
         for name, each in entries.items():
             self.write_version(owner, resource, name, each, patch=patch)
         return list(entries)
