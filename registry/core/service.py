@@ -140,9 +140,9 @@ class RegistryService:
             names = _Operation(writer, place, request).run()
             writer.finish()
         self._authorize(work, request)
+        work.flush()
         findings = self._linter.look(work, model, request.path)
         interaction = uuid.uuid4().hex
-        work.flush()
         log = log_of(work)
         history, events = log.history(interaction, options.now, request.who), log.events(interaction, options.now)
         work.record(history, events)

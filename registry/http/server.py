@@ -37,7 +37,7 @@ class RegistrySettings:
     tls_clients: Path | None = None
     access: Access | None = None
     roles: Roles = field(default_factory=Roles)
-    lint: Strictness = "report"
+    lint: Strictness = "refuse"
     writes_per_second: float = 200.0
     write_burst: int = 1000
     limits: Limits = field(default_factory=Limits)
