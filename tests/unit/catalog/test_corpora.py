@@ -30,6 +30,7 @@ def corpora() -> list[Row]:
     return list(rows())
 
 
+@pytest.mark.slow
 def test_no_error_that_the_author_would_call_wrong(corpora: list[Row]) -> None:
     for row in corpora:
         assert row.catalog is not None, row.error

@@ -145,6 +145,7 @@ def test_jvm_options_are_added_to_those_given_and_give_way_to_a_log4j_of_ones_ow
     assert jvm_log_conf()["spark.ui.showConsoleProgress"] == "false"
 
 
+@pytest.mark.slow
 def test_the_jvm_configuration_is_shipped() -> None:
     text = log4j2_file().read_text(encoding="utf-8")
     assert "rootLogger.level = error" in text

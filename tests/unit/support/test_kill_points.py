@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,13 @@ NAMED = re.compile(r"(?:catalog|bindings|router|os|pathlib)[a-z_.]*:[A-Za-z_.]+(
 THIS_FILE = Path(__file__)
 
 
-def named_in_tests() -> Iterator[str]:
-    """Yield every text of the tests that names a point."""
+@cache
+def named_in_tests() -> frozenset[str]:
+    """Return every text of the tests that names a point."""
+    return frozenset(_named())
+
+
+def _named() -> Iterator[str]:
     for path in TESTS.rglob("*.py"):
         if path == THIS_FILE:
             continue
@@ -29,14 +35,13 @@ def named_in_tests() -> Iterator[str]:
                 yield node.value
 
 
-@pytest.mark.parametrize("name", sorted(set(named_in_tests())))
+@pytest.mark.parametrize("name", sorted(named_in_tests()))
 def test_points_of_the_tests_are_met(name: str) -> None:
     Point.of(name)
 
 
-@pytest.mark.slow
 def test_the_points_of_the_tests_are_seen() -> None:
-    assert {"router.state.state:State.pin", "os:replace~offsets.json"} <= set(named_in_tests())
+    assert {"router.state.state:State.pin", "os:replace~offsets.json"} <= named_in_tests()
 
 
 @pytest.mark.parametrize(

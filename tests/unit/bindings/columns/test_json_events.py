@@ -88,6 +88,7 @@ EVENTS = st.tuples(st.booleans(), objects(VALUES), BLANKS, BLANKS).map(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400))
 @given(
     st.lists(EVENTS | VALUES | st.sampled_from(["", "  ", '"abc"', ":1", "\ufeff{}"]), min_size=1, max_size=8),
@@ -97,6 +98,7 @@ def test_events_are_as_the_codec_reads_them(texts: list[str], begin: int) -> Non
     held([text.encode("utf-8", "surrogatepass") for text in texts], begin)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400))
 @given(st.lists(EVENTS, min_size=1, max_size=4), st.integers(0), st.binary(max_size=3), st.integers(0, 3))
 def test_a_spoilt_byte_changes_nothing_else(texts: list[str], at: int, spoilt: bytes, cut: int) -> None:

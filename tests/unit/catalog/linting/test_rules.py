@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -19,10 +20,16 @@ COLLECTORS = ("findings", "_findings", "report", "_report")
 """What findings are reported to, by the last part of its name; logs have methods of the same names."""
 
 
+@cache
+def nodes() -> dict[Path, list[ast.AST]]:
+    """Return the syntax of every source."""
+    return {path: list(ast.walk(ast.parse(path.read_text("utf-8")))) for path in SOURCES}
+
+
 def reported() -> Iterator[tuple[str, str | None, str]]:
     """Rule, severity (None when only known at run time) and place of every call that reports a finding."""
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for path, found in nodes().items():
+        for node in found:
             if not isinstance(node, ast.Call):
                 continue
             place = f"{path.name}:{node.lineno}"
@@ -51,8 +58,8 @@ def test_whatever_is_reported_is_in_the_table() -> None:
 def test_whatever_is_in_the_table_is_reported() -> None:
     texts = {
         node.value
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for found in nodes().values()
+        for node in found
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     assert set(rules()) <= texts

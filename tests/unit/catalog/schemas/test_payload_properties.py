@@ -166,6 +166,7 @@ def test_both_json_readers_say_the_same(shape: Any, value: Any) -> None:
         assert agrees(columns.type, found, wanted)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 599), st.sampled_from([None, b"", b"{", b'{"n":1.0}', b'{"n":"1"}', b"[1]"]))))
 def test_json_bodies_are_read_together_as_one_by_one(others: list[tuple[int, bytes | None]]) -> None:
     column = column_of("JsonSchema", {"properties": {"n": {"type": "integer"}, "any": {}}})

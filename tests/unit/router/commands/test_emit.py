@@ -82,6 +82,7 @@ def sample_ways() -> Iterator[Any]:
                 yield pytest.param(catalog, definition.xid, way, id=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("catalog", "xid", "way"), list(sample_ways()))
 def test_each_sample_matches_its_own_definition(catalog: Catalog, xid: str, way: dict[str, str]) -> None:
     producer = produced(catalog, xid, **way)

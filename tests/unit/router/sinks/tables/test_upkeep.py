@@ -58,6 +58,7 @@ def wanted(batches: int) -> Counter[str]:
     return Counter(f"{version}-{row}" for version in range(batches) for row in range(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [150, pytest.param(1_000, marks=pytest.mark.full)])
 def test_a_table_stays_small_while_batches_go_on(tmp_path: Path, batches: int) -> None:
     """Bounds are the same for any number of batches: those of one round, and of what is swept a little later."""
@@ -200,6 +201,7 @@ def test_orphans_of_tries_are_swept_the_more_seldom_the_more_files_there_are(
     assert ids(DeltaTable(tmp_path).file_uris()) == wanted(30)
 
 
+@pytest.mark.slow
 def test_killed_at_some_steps(tmp_path: Path) -> None:
     step_through(tmp_path / "lake", FEW)
 
