@@ -55,7 +55,9 @@ def test_nothing_is_compiled_from_the_third_batch_on(spark: SparkSession, state:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("settings", [ONE, UNTRACED], ids=["lineage", "none"])
+@pytest.mark.parametrize(
+    "settings", [pytest.param(ONE, id="lineage"), pytest.param(UNTRACED, id="none", marks=pytest.mark.full)]
+)
 def test_nothing_is_compiled_for_one_write_from_the_third_batch_on(
     spark: SparkSession, tmp_path: Path, settings: dict[str, Any]
 ) -> None:

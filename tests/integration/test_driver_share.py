@@ -57,6 +57,7 @@ def all_done(router: RouterProcess) -> bool:
     return router.total("xrouter_records_total") == COUNT or REFUSED in router.log
 
 
+@pytest.mark.full
 def test_no_record_for_topics_and_tables_passes_the_driver(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:

@@ -123,8 +123,15 @@ def _rows_of(share: Share) -> pa.Table:
     return pa.Table.from_pylist([{"position": "written before"}], share.schema)
 
 
-@pytest.mark.parametrize("arrived", [False, True], ids=["judged on the way", "judged and kept"])
-@pytest.mark.parametrize(("kind", "seed"), [("kafka", 7), ("inbox", 4)])
+@pytest.mark.parametrize(
+    ("kind", "seed", "arrived"),
+    [
+        pytest.param("kafka", 7, False, id="kafka judged on the way"),
+        pytest.param("inbox", 4, True, id="inbox judged and kept"),
+        pytest.param("kafka", 7, True, id="kafka judged and kept", marks=pytest.mark.full),
+        pytest.param("inbox", 4, False, id="inbox judged on the way", marks=pytest.mark.full),
+    ],
+)
 def test_tables_have_what_the_columns_say(
     spark: SparkSession, tmp_path: Path, kind: Kind, seed: int, arrived: bool
 ) -> None:

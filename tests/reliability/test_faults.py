@@ -199,6 +199,7 @@ def test_sinks_that_are_down_hold_their_query_and_no_other(shop_router: Router) 
     assert not (router.folder / "dead").exists()
 
 
+@pytest.mark.full
 def test_a_catalog_that_makes_dead_letters_of_most_holds_the_batch_until_it_is_mended(shop_router: Router) -> None:
     router = shop_router
     kinds = ["good", "good", "late", "late", "late"] * 4

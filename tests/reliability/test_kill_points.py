@@ -56,8 +56,6 @@ OF_TABLES: Final = (
     ("router.batches.journal:BatchJournal.settle", "before"),
 )
 """Points of a batch that workers stage as a whole."""
-FEW_OF_TABLES: Final = OF_TABLES[4:5]
-"""When files are staged that no table names yet."""
 
 
 def settings(kafka: Kafka, folder: Path, out: str, hook: Webhook) -> dict[str, Any]:
@@ -88,12 +86,6 @@ def of_table(folder: Path, column: str = "data") -> Counter[int]:
     files = [uri.removeprefix("file://") for uri in DeltaTable(folder).file_uris()]
     rows = duckdb.execute(f"select {column} from read_parquet(?, union_by_name=true)", [files]).fetchall()
     return numbers(row[0] for row in rows)
-
-
-def test_killed_at_some_points_of_a_batch_of_tables(
-    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
-) -> None:
-    step_through_tables(kafka, topic_factory("in"), router, FEW_OF_TABLES)
 
 
 @pytest.mark.full

@@ -7,6 +7,8 @@ import threading
 from functools import partial
 from typing import Any
 
+import pytest
+
 from tests.conftest import Kafka, TopicFactory
 from tests.reliability.test_kafka_crash import router_said, settings
 from tests.support import load
@@ -128,6 +130,7 @@ def check_epochs(routed: list[Message], letters: list[Message], sizes: dict[str,
         assert epochs == sorted(epochs)
 
 
+@pytest.mark.full
 def test_topics_that_come_and_go_are_read_from_where_they_were_left(
     kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess
 ) -> None:

@@ -30,8 +30,8 @@ class Process:
         self.loaded = ListPlan(plan, world)
         self.plans = cast(Any, SimpleNamespace(active=plan, current=self.current, pinned=self.current))
         self.metrics = Metrics(plan.settings.sinks, [])
-        status, plans = Status(), self.plans
-        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, status, lambda _: plan)
+        self.status, plans = Status(), self.plans
+        self.pipeline = Pipeline(INBOX, "inbox", generation, state, plans, self.metrics, self.status, lambda _: plan)
 
     def current(self, *pinned: object) -> ListPlan:
         """Return the plan that this process has loaded."""
@@ -40,6 +40,13 @@ class Process:
     def batch(self, number: int = 0, rows: Any = RECORDS) -> None:
         """Take a batch, as Spark hands it in."""
         self.pipeline.batch(rows, number)
+
+    def held(self) -> tuple[str, dict[str, float]]:
+        """Return why the query is held, '' when it is not, and what the metrics say of it by sink."""
+        query = self.status.ready()[1]["queries"][INBOX]
+        samples = (sample for metric in self.metrics.registry.collect() for sample in metric.samples)
+        gauge = {each.labels["sink"]: each.value for each in samples if each.name == "xrouter_query_held"}
+        return query["reason"] if query["state"] == "held" else "", gauge
 
     def counts(self) -> Counter[str]:
         """Return the records by what they ended as."""

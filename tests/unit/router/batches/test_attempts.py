@@ -195,6 +195,29 @@ def test_another_plan_ends_the_wait_of_the_breaker(state: State, world: World, m
     assert set(world.letters()) == {3, 5}
 
 
+def test_what_the_breaker_holds_is_told_until_a_plan_mends_it(
+    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = [plan_of(SINKS, max_ratio=ratio) for ratio in (0.1, 0.12, 0.5)]
+    process = Process(state, plans.pop(0), world, generations.begin(state, INBOX, ()))
+    told: list[tuple[str, dict[str, float]]] = []
+
+    def look(seconds: float) -> None:
+        told.append(process.held())
+        assert not world.published and not process.counts()
+        process.plans.active = plans.pop(0)
+        process.loaded = ListPlan(process.plans.active, world)
+
+    monkeypatch.setattr(Holding, "breathe", lambda self, seconds: look(seconds))
+    process.batch()
+    # A plan that mends nothing of it is tried once, and the batch is held again.
+    assert [reason.partition(" would be")[0] for reason, _ in told] == ["1 of 8 records"] * 2
+    assert all("mend the catalog" in reason for reason, _ in told)
+    assert [gauge for _, gauge in told] == [{"": 1}] * 2
+    assert process.held() == ("", {"": 0})
+    assert process.counts()["routed"] == 6
+
+
 ASIDE_POINTS: Final[tuple[tuple[type, str, int], ...]] = (
     *((BatchJournal, name, 1) for name in ("look", "pin", "set_aside", "hold_back", "spill", "settle")),
     (BatchNotes, "park", 1),
