@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 from catalog.declared import Place
-from catalog.documents.fetching import Fetcher
+from catalog.documents.fetching import Fetcher, is_url
 from catalog.errors import DocumentError
 from catalog.findings import Findings
 from catalog.parsing.texts import parse_text
@@ -87,11 +87,27 @@ class Gathering:
                 deeper = bool(deep.name or deep.pointer)
                 return Located(found.key, deep.name, deep.pointer) if found and deeper else found
             if further.entry is entry:
-                break
+                if not is_url(entry.address or ""):
+                    break
+                return Located(entry.key, deep.name, deep.pointer) if self._served(entry) else None
             entry = further.entry
         hint = "give it a document, or the address of one"
         self.findings.warning(asked, "unresolvable-schema", f"{entry.key} has no document, it refers to itself", hint)
         return None
+
+    def _served(self, entry: Entry) -> bool:
+        """Take in the document that a live registry serves at a schema's own address; False when it cannot be had."""
+        if entry.key in self.schemas:
+            return True
+        uri = entry.address or ""
+        try:
+            uri = self.fetcher.resolve(uri, entry.place.file)
+            self._count(uri)
+            self._keep(entry.key, entry.format, read_document(uri, self.fetcher.fetch(uri)), Place(uri))
+        except DocumentError as error:
+            self._unfetched(uri, error, entry.place)
+            return False
+        return True
 
     def addressed(self, reference: str, place: Place, form: str | None = None) -> Located | None:
         """Take in what an address, written at *place*, means; None, and a finding, when it cannot be had."""

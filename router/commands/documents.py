@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from catalog.convert import json_text, yaml_text
 from router.errors import RouterError
 from router.sinks.tables.files import write_atomically
 from router.terminal import write_document
+
+
+class Form(StrEnum):
+    """What a document is written as."""
+
+    json = "json"
+    yaml = "yaml"
+
+
+def form_of(asked: Form | None, output: Path | None) -> Form:
+    """Return the form that is *asked* for, else the one that the name of the file says, else JSON."""
+    if asked is not None:
+        return asked
+    return Form.yaml if output is not None and output.suffix.lower() in (".yaml", ".yml") else Form.json
+
+
+def text_of(document: Mapping[str, Any], form: Form) -> str:
+    """Return a document as text.
+
+    Raises:
+        CatalogError: it holds what the form cannot write.
+    """
+    return yaml_text(document) if form is Form.yaml else json_text(document)
 
 
 def check_free(output: Path | None, *, force: bool) -> None:

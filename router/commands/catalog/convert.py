@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from catalog.convert import Converted, convert, json_text, yaml_text
+from catalog.convert import Converted, convert
 from catalog.declared import Declarations
 from catalog.load import load
 from router.commands.arguments import Sources
-from router.commands.documents import check_free, write_text
+from router.commands.documents import Form, check_free, form_of, text_of, write_text
 from router.commands.registries import LoginsOption, fetcher
 from router.errors import CatalogUnavailable
 from router.terminal import say
-
-
-class Form(StrEnum):
-    """What the document is written as."""
-
-    json = "json"
-    yaml = "yaml"
 
 
 def convert_catalog(
@@ -51,15 +43,8 @@ def convert_catalog(
         hint = f"`xrouter check {sources[0]}` shows what it is"
         raise CatalogUnavailable(f"{', '.join(sources)} holds nothing to convert", hint=hint)
     done = convert(catalog, declarations, flatten=flatten)
-    text = yaml_text(done.document) if _form(to, output) is Form.yaml else json_text(done.document)
-    write_text(text, output)
+    write_text(text_of(done.document, form_of(to, output)), output)
     _tell(done)
-
-
-def _form(to: Form | None, output: Path | None) -> Form:
-    if to is not None:
-        return to
-    return Form.yaml if output is not None and output.suffix.lower() in (".yaml", ".yml") else Form.json
 
 
 def _tell(done: Converted) -> None:

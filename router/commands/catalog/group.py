@@ -12,6 +12,7 @@ COMMANDS: Final = {
     "list": "router.commands.catalog.list:list_definitions",
     "show": "router.commands.catalog.show:show",
     "convert": "router.commands.catalog.convert:convert_catalog",
+    "pull": "router.commands.catalog.pull:pull",
     "diff": "router.commands.catalog.diff:diff",
 }
 catalog_app = typer.Typer(cls=lazy_group(COMMANDS), help="Look into catalogs.")

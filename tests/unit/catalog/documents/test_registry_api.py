@@ -206,6 +206,28 @@ def test_pages_without_end(web: Web) -> None:
     assert len(web.asked) == 20
 
 
+@pytest.mark.parametrize("details", ["", "$details"])
+def test_documents_of_schemas_are_read_where_the_registry_serves_them(web: Web, details: str) -> None:
+    """A server that is not asked to inline them shows the metadata of schemas, and the documents at their own path."""
+    schema = {"type": "object", "required": ["a"]}
+    tree = {
+        "messagegroups": {"G": {"messages": {"m": {"dataschemaxid": "/schemagroups/S/schemas/s"}}}},
+        "schemagroups": {"S": {"schemas": {"s": {"versions": {"1": {"format": "JsonSchema/draft-07"}}}}}},
+    }
+    registry = Registry(web, tree, inline=()).open()
+    at = f"{registry.url}/schemagroups/S/schemas/s/versions/1"
+    web.routes["/reg/schemagroups/S/schemas/s/versions"] = Reply(
+        {"1": {"format": "JsonSchema/draft-07", "self": at + details, "xid": "/schemagroups/S/schemas/s/versions/1"}}
+    )
+    web.routes["/reg/schemagroups/S/schemas/s/versions/1"] = Reply(schema, etag="auto")
+    catalog = loaded(registry.url)
+    assert [f.message for f in catalog.findings if "schema" in f.rule] == []
+    assert catalog.schemas["/schemagroups/S/schemas/s/versions/1"]["document"] == schema
+    web.routes["/reg/schemagroups/S/schemas/s/versions/1"] = Reply("", 404)
+    (finding,) = [f for f in loaded(registry.url).findings if f.rule == "unresolvable-schema"]
+    assert "404" in finding.message
+
+
 def test_unchanged_registries_cost_no_bodies(web: Web) -> None:
     registry = Registry(web, TREE, inline=(), page=1).open()
     cache = Cache()
