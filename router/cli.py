@@ -40,6 +40,7 @@ COMMANDS: Final = {
     "catalog": "router.commands.catalog.group:catalog_app",
     "dead-letters": "router.commands.dead_letters.group:dead_letters_app",
     "batches": "router.commands.batches.command:batches_app",
+    "registry": "router.commands.registry.group:registry_app",
     "doctor": "router.commands.doctor.command:doctor",
     "demo": "router.commands.demo.command:demo",
 }

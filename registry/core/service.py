@@ -91,6 +91,13 @@ class RegistryService:
         with self._database.writing() as connection:
             return self._write(Work(connection), request)
 
+    def group_types(self) -> set[str]:
+        """Return the plural names of all types of groups."""
+        with self._database.reading() as connection:
+            registry = Reader(connection).registry()
+        assert registry is not None
+        return set(self.model_of(registry).groups)
+
     def find(self, segments: tuple[str, ...], path: str) -> Place | str:
         """Return the place at a path, or the name of what is configured there.
 

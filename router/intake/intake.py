@@ -14,10 +14,8 @@ from typing import Final
 from bindings.background import count_fault
 from bindings.backoff import Retries
 from bindings.gateways import GatewayError, RowStore
-from bindings.http.access import Access
 from bindings.http.gateway import HttpGateway
 from bindings.http.gateway import HttpSettings as ServerSettings
-from bindings.http.limits import ServerLimits
 from bindings.http.routing import HttpRoute
 from bindings.http.shadowing import shadows
 from bindings.inbox import Inbox, InboxError, InboxLimits
@@ -26,9 +24,10 @@ from router.errors import ConfigError, StateError
 from router.intake.gateways import BrokerGateways
 from router.judging.plan import Plan
 from router.logs import get_logger
-from router.settings import HttpSettings, Settings, revealed
+from router.settings import HttpSettings, Settings
 from router.settings.inward import KafkaInboxSettings
 from router.settings.security import cautions
+from router.settings.serving import access_of, limits_of
 from router.sources.clusters import inbox_client
 from router.state.durable import RESTORE, disk_of
 from router.state.state import State
@@ -211,28 +210,13 @@ class Intake:
 
 def server_settings(chosen: HttpSettings) -> ServerSettings:
     """Return how the HTTP gateway listens, and to whom."""
-    access = None
-    if chosen.auth is not None:
-        bearer, basic, keys = (revealed(each) for each in (chosen.auth.bearer, chosen.auth.basic, chosen.auth.api_keys))
-        access = Access(bearer, basic, keys, chosen.auth.api_key_header)
-    limits = ServerLimits(
-        max_target=chosen.max_target,
-        max_header_bytes=chosen.max_header,
-        max_headers=chosen.max_headers,
-        max_connections=chosen.max_connections,
-        max_per_address=chosen.max_connections_per_address,
-        max_held_bytes=chosen.max_in_flight_bytes,
-        header_timeout=chosen.header_timeout.total_seconds(),
-        request_timeout=chosen.request_timeout.total_seconds(),
-        idle_timeout=chosen.idle_timeout.total_seconds(),
-    )
     server = ServerSettings(
         host=chosen.host,
         port=chosen.port,
         max_body_bytes=chosen.max_body,
         max_in_flight=chosen.max_in_flight,
-        limits=limits,
-        access=access,
+        limits=limits_of(chosen),
+        access=access_of(chosen.auth),
     )
     if chosen.tls is None:
         return server

@@ -1,0 +1,1 @@
+"""``xrouter registry``: the registry as a service, and its store by hand."""

@@ -1,0 +1,22 @@
+"""``xrouter registry``: each command has a module of its own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import typer
+
+from router.lazy import lazy_group
+
+COMMANDS: Final = {
+    "serve": "router.commands.registry.serve:serve",
+    "init": "router.commands.registry.init:init",
+    "import": "router.commands.registry.importing:import_document",
+    "export": "router.commands.registry.exporting:export_document",
+}
+registry_app = typer.Typer(cls=lazy_group(COMMANDS), help="Serve a registry of endpoints, messages and schemas.")
+
+
+@registry_app.callback()
+def _registry() -> None:
+    """Serve a registry of endpoints, messages and schemas."""

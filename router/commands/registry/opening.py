@@ -1,0 +1,45 @@
+"""Opening a registry for one command, with errors as commands tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from registry.core.service import RegistryService
+from registry.errors import Refusal
+from registry.http.server import open_service
+from registry.store.engine import StoreError
+from router.commands.registry.settings import load_registry
+from router.errors import RouterError, StateError
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file of the registry.")]
+
+
+@contextmanager
+def opened(config: Path, *, lint: bool = True) -> Iterator[RegistryService]:
+    """Open the registry of a settings file, made if need be; without *lint* writes are not looked at.
+
+    Raises:
+        RouterError: it cannot be opened, or what the block does is refused.
+    """
+    _, settings = load_registry(config)
+    try:
+        database, service = open_service(settings if lint else replace(settings, lint="off"))
+    except StoreError as error:
+        raise StateError(str(error), hint="check store in the settings, and who may read and write there") from error
+    try:
+        yield service
+    except Refusal as refusal:
+        raise refused(refusal) from refusal
+    finally:
+        database.close()
+
+
+def refused(refusal: Refusal) -> RouterError:
+    """Return a refusal as the error that ends a command."""
+    return RouterError(refusal.title, hint=refusal.detail)

@@ -1,0 +1,47 @@
+"""``xrouter registry serve``: the service."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from bindings.gateways import GatewayError
+from registry.errors import Refusal
+from registry.http.server import RegistryServer
+from registry.store.engine import StoreError
+from router.commands.registry.opening import ConfigArgument, refused
+from router.commands.registry.settings import admit, load_registry
+from router.errors import RouterError, StateError
+from router.logs import configure_logs, get_logger
+
+_TICK = 0.5
+_GRACE = 10.0
+
+
+def serve(config: ConfigArgument) -> None:
+    """Serve the registry until SIGTERM or Ctrl-C; what is in flight is finished."""
+    given, settings = load_registry(config)
+    admit(given, config)
+    configure_logs(given.log)
+    log = get_logger()
+    server = RegistryServer(settings)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        server.start()
+    except StoreError as error:
+        raise StateError(str(error), hint="check store in the settings, and who may read and write there") from error
+    except (GatewayError, OSError) as error:
+        raise RouterError(str(error)) from error
+    except Refusal as refusal:
+        raise refused(refusal) from refusal
+    scheme = "https" if settings.tls_certificate else "http"
+    log.info("registry listening", address=f"{scheme}://{settings.host}:{server.port}")
+    try:
+        while not stop.wait(_TICK):
+            if not server.alive:
+                raise RouterError("the registry's server ended by itself", hint="its log says why")
+    finally:
+        server.stop(_GRACE)
+    log.info("stopped")

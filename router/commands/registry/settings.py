@@ -1,0 +1,147 @@
+"""The settings of a registry: one YAML file, with secrets by reference only, as those of the router."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import Field, SecretStr, ValidationError
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from registry.http.access import Roles
+from registry.http.application import Limits
+from registry.http.server import RegistrySettings
+from router.errors import ConfigError
+from router.settings.inward import HttpSettings
+from router.settings.load import read_file
+from router.settings.model import LogSettings
+from router.settings.places import absolute
+from router.settings.references import resolve
+from router.settings.section import Section
+from router.settings.security import is_loopback
+from router.settings.serving import access_of, limits_of
+from router.settings.values import Size, Texts
+
+_PORT: Final = 8090
+
+
+class StoreSettings(Section):
+    """Where the registry is kept: a file of SQLite, or a database of PostgreSQL."""
+
+    path: str = Field("./registry.db", description="File of the SQLite database.")
+    url: str | None = Field(None, description="Database of PostgreSQL instead, as postgresql://USER@HOST/NAME.")
+    password: SecretStr | None = Field(None, description="Password for `url`, by reference.")
+
+
+class ServingSettings(HttpSettings):
+    """How the registry listens."""
+
+    port: int = Field(_PORT, ge=0, le=65535, description="Port; 0 takes a free one.")
+    max_body: Size = Field(16 * 2**20, gt=0, description="Largest request body; more is answered 413.")
+
+
+class RoleSettings(Section):
+    """Who of `http.auth` may do what; all of them may read."""
+
+    administrators: Texts = Field((), description="Names that may do everything.")
+    writers: dict[str, Texts] = Field(
+        {}, description="By name, the groups that one may write to, such as `/messagegroups/*`."
+    )
+    anonymous: bool = Field(False, description="Whether everybody may read without credentials.")
+
+
+class RegistryFile(Section):
+    """A settings file."""
+
+    registryid: str = Field("registry", description="The registry's id, given once, when it is made.")
+    base_url: str = Field("", description="URL that clients know it by; unset is the host that they name.")
+    store: StoreSettings = Field(StoreSettings(), description="The store.")
+    http: ServingSettings = Field(ServingSettings(), description="How it listens.")
+    open: bool = Field(False, description="Whether everybody may do everything; on loopback addresses alone.")
+    roles: RoleSettings = Field(RoleSettings(), description="Who may do what.")
+    lint: Literal["refuse", "report", "off"] = Field(
+        "refuse", description="Whether writes that make errors for lint are refused, told of, or not looked at."
+    )
+    writes_per_second: float = Field(200.0, gt=0, description="Writes of one sender in a second.")
+    write_burst: int = Field(1000, ge=1, description="Writes of one sender at once.")
+    max_answer: Size = Field(64 * 2**20, gt=0, description="Largest answer; more is answered 406.")
+    log: LogSettings = Field(LogSettings(), description="Logging.")
+
+
+def load_registry(path: Path, environ: Mapping[str, str] | None = None) -> tuple[RegistryFile, RegistrySettings]:
+    """Read a settings file; relative paths start from its folder.
+
+    Raises:
+        ConfigError: it cannot be read, a key is unknown, or a value is invalid.
+    """
+    base = path.resolve().parent
+    values = resolve(read_file(path), os.environ if environ is None else environ, base, str(path))
+    try:
+        given = RegistryFile.model_validate(values)
+    except ValidationError as error:
+        # From None: pydantic's own text holds rejected values, which may be secrets.
+        problems = tuple(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise ConfigError(f"{path}: {problems[0]}", file=str(path), problems=problems) from None
+    return given, _settings(given, base, path)
+
+
+def admit(given: RegistryFile, path: Path) -> None:
+    """Make sure that nobody serves a registry that strangers may change.
+
+    Raises:
+        ConfigError: nobody is let in, or everybody is who reaches the address.
+    """
+    if given.http.auth is None and not given.open:
+        hint = "give http.auth with tokens or passwords, or `open: true` for a registry on this machine alone"
+        raise ConfigError(f"{path}: nobody may use this registry", file=str(path), key="http.auth", hint=hint)
+    if given.http.auth is None and not is_loopback(given.http.host):
+        hint = "give http.auth, or listen at 127.0.0.1"
+        raise ConfigError(f"{path}: open is for loopback addresses", file=str(path), key="open", hint=hint)
+    known = given.http.auth.names if given.http.auth is not None else ()
+    for name in (*given.roles.administrators, *given.roles.writers):
+        if name not in known:
+            hint = f"it has {', '.join(known) or 'none'}"
+            raise ConfigError(f"{path}: http.auth has nobody named {name!r}", file=str(path), key="roles", hint=hint)
+
+
+def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
+    http = given.http
+    tls = http.tls
+    writers = {name: tuple(groups) for name, groups in given.roles.writers.items()}
+    return RegistrySettings(
+        store=_store(given.store, base, path),
+        registryid=given.registryid,
+        base=given.base_url,
+        host=http.host,
+        port=http.port,
+        tls_certificate=Path(tls.cert) if tls is not None else None,
+        tls_key=Path(tls.key) if tls is not None else None,
+        tls_clients=Path(tls.ca) if tls is not None and tls.ca else None,
+        access=access_of(http.auth),
+        roles=Roles(frozenset(given.roles.administrators), writers, given.roles.anonymous),
+        lint=given.lint,
+        writes_per_second=given.writes_per_second,
+        write_burst=given.write_burst,
+        limits=Limits(max_body=http.max_body, max_answer=given.max_answer),
+        server=limits_of(http),
+    )
+
+
+def _store(given: StoreSettings, base: Path, path: Path) -> str:
+    if given.url is None:
+        return f"sqlite:///{absolute(given.path, base)}"
+    try:
+        url = make_url(given.url)
+    except ArgumentError:
+        raise ConfigError(f"{path}: store.url is no URL", file=str(path), key="store.url") from None
+    if url.password is not None:
+        hint = "leave it out there, and give store.password as ${VAR} or file:/path"
+        raise ConfigError(f"{path}: store.url holds a password", file=str(path), key="store.url", hint=hint)
+    if url.get_backend_name() != "postgresql":
+        hint = "write postgresql://USER@HOST/NAME, or store.path for SQLite"
+        raise ConfigError(f"{path}: store.url is no PostgreSQL", file=str(path), key="store.url", hint=hint)
+    secret: Any = given.password.get_secret_value() if given.password is not None else None
+    return url.set(drivername="postgresql+psycopg", password=secret).render_as_string(hide_password=False)

@@ -1,0 +1,74 @@
+"""Documents that are imported and exported again mean what they meant."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from catalog.load import load
+from router.cli import status_of
+
+ROOT = Path(__file__).parents[3]
+SHARED = ROOT.parent / "shared" / "corpora"
+REAL = [
+    *(f"real-time-sources/feeders/{name}/xreg/{name}.xreg.json" for name in ("aisstream", "openaq", "nextbus")),
+    *(f"spec/cloudevents/samples/scenarios/{name}.xreg.json" for name in ("contoso-erp-jsons07", "lightbulb-avro")),
+]
+DOCUMENTS = [ROOT / "catalog/samples/market.xreg.json", *(SHARED / name for name in REAL if (SHARED / name).exists())]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_document_means_the_same_after_import_and_export(
+    document: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "registry.yaml"
+    config.write_text("open: true\nlint: report\n")
+    assert status_of(["registry", "import", str(config), str(document)]) == 0, capsys.readouterr().err
+    exported = tmp_path / "out.xreg.json"
+    assert status_of(["registry", "export", str(config), str(exported)]) == 0, capsys.readouterr().err
+    before, after = load([document]), load([exported])
+    assert before.definitions.keys() == after.definitions.keys()
+    assert before.endpoints == after.endpoints
+    for xid, definition in before.definitions.items():
+        assert after.definitions[xid] == definition, xid
+
+
+def test_the_commands_start_without_spark() -> None:
+    script = (
+        "import sys; from router.commands.registry import exporting, importing, init, serve;"
+        "sys.exit(' '.join({'pyspark', 'py4j'} & sys.modules.keys()) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ("{}", "nobody may use this registry"),
+        ("open: true\nhttp: {host: 0.0.0.0}", "open is for loopback addresses"),
+        ("open: true\nnothing: 1", "nothing"),
+        ("http: {auth: {bearer: {me: secret}}}", "a secret must not be written out"),
+        ("store: {url: 'postgresql://u:p@h/d'}", "store.url holds a password"),
+        ("open: true\nroles: {administrators: [me]}", "http.auth has nobody named 'me'"),
+    ],
+)
+def test_settings_that_cannot_be(settings: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "registry.yaml"
+    config.write_text(settings)
+    assert status_of(["registry", "serve", str(config)]) == 3
+    assert told in capsys.readouterr().err
+
+
+def test_what_cannot_be_imported_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, document = tmp_path / "registry.yaml", tmp_path / "a.json"
+    config.write_text("open: true\n")
+    document.write_text('{"things": {"a": {}}}')
+    assert status_of(["registry", "import", str(config), str(document)]) == 4
+    assert "has none of endpoints" in capsys.readouterr().err
+    document.write_text('{"endpoints": {"a": {"name": 5}}}')
+    assert status_of(["registry", "import", str(config), str(document)]) == 1
+    assert 'attribute "name" for "/endpoints/a"' in capsys.readouterr().err
