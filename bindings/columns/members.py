@@ -22,8 +22,8 @@ MAX_LEVELS: Final = 64
 """Levels of nesting that are looked at here; the codec takes more."""
 _CHECK: Final = msgspec.json.Decoder(msgspec.Raw)
 _QUOTE, _ESCAPE, _COLON, _OBJECT = (ord(mark) for mark in '"\\:{')
-_SHARED, _OPENING, _CLOSING = (np.uint8(ord(mark)) for mark in " {}")
-"""With the bit of a blank, both kinds of brackets are those of objects."""
+_SHARED, _MARK = np.uint8(0x26), np.uint8(0x7F)
+"""With these bits every bracket is this mark, and few other characters are."""
 _BLANK: Final = np.zeros(256, bool)
 _BLANK[list(b" \t\r\n")] = True
 _STEPS: Final = np.zeros(256, np.int8)
@@ -31,6 +31,8 @@ _STEPS[list(b"{[")] = 1
 _STEPS[list(b"}]")] = -1
 _MOST_BLANKS: Final = 32
 """Blanks in a row that are passed over here."""
+_FEW: Final = 32
+"""Distinct names that are the bits of one number; more are sorted to find repeats, which takes longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +70,10 @@ def members_of(texts: pa.BinaryArray) -> Members:
 
 def _check(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> None:
     """Find texts odd that are no JSON."""
-    view, places = held.data, bounds.tolist()
+    view, places, decode = held.data, bounds.tolist(), _CHECK.decode
     for at in np.flatnonzero(~odd).tolist():
         try:
-            _CHECK.decode(view[places[at] : places[at + 1]])
+            decode(view[places[at] : places[at + 1]])
         except (msgspec.DecodeError, RecursionError):
             odd[at] = True
 
@@ -92,8 +94,8 @@ def _quotes(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool) -> Int:
 
 def _brackets(held: npt.NDArray[np.uint8], bounds: Int, odd: Bool, quotes: Int) -> tuple[Int, Int]:
     """Return the brackets outside of strings of the texts that are not odd, and whose they are."""
-    shared = held | _SHARED
-    brackets = np.flatnonzero((shared == _OPENING) | (shared == _CLOSING))
+    brackets = np.flatnonzero((held | _SHARED) == _MARK)
+    brackets = brackets[_STEPS[held[brackets]] != 0]
     brackets = brackets[np.searchsorted(quotes, brackets) % 2 == 0]
     owners = _owners(brackets, bounds)
     sound = ~odd[owners]
@@ -130,7 +132,9 @@ class _Names:
     def members(self, brackets: Int, owners: Int, levels: Int) -> Members:
         """Return the members of the objects, given all brackets, whose they are, and the levels behind them."""
         held, odd = self._held, self._odd
-        before = np.searchsorted(brackets, self._begins) - 1
+        # Both are ascending, and there are more names than brackets.
+        behind = np.diff(np.searchsorted(self._begins, brackets), append=len(self._begins))
+        before = np.repeat(np.arange(len(brackets)), behind)
         at = levels[before]
         encoded = cut(held, self._begins + 1, self._ends).view(pa.string()).dictionary_encode()
         codes = encoded.indices.to_numpy().astype(np.int64)
@@ -155,18 +159,31 @@ class _Names:
 
     def _find_repeated(self, brackets: Int, levels: Int, before: Int, codes: Int, distinct: int) -> None:
         """Find texts odd of which an object, itself or within, has a name twice."""
-        opened = np.empty(len(codes), np.int64)
         at = levels[before]
         opening = _STEPS[self._held[brackets]] > 0
-        for level in np.unique(at).tolist():
+        for level in np.flatnonzero(np.bincount(at)).tolist():
             mine = np.flatnonzero(at == level)
             openings = np.flatnonzero(opening & (levels == level))
-            opened[mine] = openings[np.searchsorted(openings, before[mine], "right") - 1]
-        pairs = opened * distinct + codes
-        ordered = np.sort(pairs)
-        repeated = ordered[1:][ordered[1:] == ordered[:-1]]
-        if len(repeated):
-            self._odd[self._owners[np.isin(pairs, repeated)]] = True
+            opened = openings[np.searchsorted(openings, before[mine], "right") - 1]
+            repeated = _repeated_bits(opened, codes[mine]) if distinct <= _FEW else _repeated(opened, codes[mine])
+            self._odd[self._owners[mine[repeated]]] = True
+
+
+def _repeated_bits(opened: Int, codes: Int) -> Int:
+    """Return a name of each object that has one twice; the names of an object are next to each other."""
+    begins = np.flatnonzero(np.diff(opened, prepend=-1))
+    bits = np.left_shift(1, codes)
+    # Bits that all differ have the same sum as union. No text has so many names that the sum would overflow.
+    twice: Int = begins[np.add.reduceat(bits, begins) != np.bitwise_or.reduceat(bits, begins)]
+    return twice
+
+
+def _repeated(opened: Int, codes: Int) -> Int:
+    """Do so for any number of distinct names."""
+    order = np.lexsort((codes, opened))
+    same = (np.diff(opened[order]) == 0) & (np.diff(codes[order]) == 0)
+    twice: Int = order[1:][same]
+    return twice
 
 
 def cut(data: npt.NDArray[np.uint8], begins: Int, ends: Int) -> pa.BinaryArray:

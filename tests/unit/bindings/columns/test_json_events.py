@@ -139,6 +139,7 @@ def test_ordinary_events_are_settled() -> None:
 
 ODD = {
     "a name twice": b'{"a":1,"a":1}',
+    "a name twice among many": b"{" + b",".join(b'"n%d":1' % (at % 40) for at in range(41)) + b"}",
     "a name twice within": b'{"data":{"b":[{"a":1,"a":2}]}}',
     "a name with an escape": b'{"\\u0061":1}',
     "deep": b'{"data":' + b"[" * 70 + b"]" * 70 + b"}",
