@@ -52,17 +52,25 @@ def beginnings(values: pa.BinaryArray | pa.StringArray) -> npt.NDArray[np.uint8]
 
 def texts_of(values: pa.BinaryArray) -> pa.StringArray:
     """Return bytes as text; null for what is no UTF-8."""
-    data, bounds = raw(values)
-    held = data[bounds[0] : bounds[-1]]
-    if len(held) and int(held.max()) >= _ASCII_END:
-        marks = np.flatnonzero(held >= _ASCII_END) + bounds[0]
-        doubtful = np.unique(np.searchsorted(bounds, marks, "right") - 1)
+    doubtful = beyond_ascii(values)
+    if len(doubtful):
         wrong = doubtful[~_is_text(values.take(pa.array(doubtful)))]
         if len(wrong):
             there = np.ones(len(values), bool)
             there[wrong] = False
             values = pc.if_else(pa.array(there), values, pa.scalar(None, pa.binary()))
     return values.view(pa.string())
+
+
+def beyond_ascii(values: pa.BinaryArray | pa.StringArray) -> Int:
+    """Return the places of values that hold more than ASCII; there may be nulls among them."""
+    data, bounds = raw(values)
+    held = data[bounds[0] : bounds[-1]]
+    if not len(held) or int(held.max()) < _ASCII_END:
+        return np.zeros(0, np.int64)
+    filled = np.flatnonzero(np.diff(bounds))
+    tops = np.maximum.reduceat(held, bounds[filled] - bounds[0])
+    return filled[tops >= _ASCII_END]
 
 
 def _is_text(values: pa.BinaryArray) -> Bool:

@@ -110,7 +110,7 @@ class OutputBuilder:
             "endpoint": placed.endpoints,
             "reason": sparse(outcomes.reasons, width, pa.string()),
             "detail": sparse(outcomes.details, width, pa.string()),
-            "nearest": sparse({row: json.dumps(n) for row, n in outcomes.nearest.items()}, width, pa.string()),
+            "nearest": sparse(_as_json(outcomes.nearest), width, pa.string()),
             "ambiguous": sparse({row: outcomes.ties[row] for row in decided}, width, pa.string()),
             "route": placed.routes,
             "spilled": sparse(dict.fromkeys(spilled, True), width, pa.bool_()),
@@ -163,6 +163,12 @@ def sparse(values: Mapping[int, Any], rows: int, kind: pa.DataType) -> pa.Array:
 
 def _filling(values: Mapping[int, Any], kind: pa.DataType) -> Filling:
     return np.fromiter(values, np.int64, len(values)), pa.array(list(values.values()), kind)
+
+
+def _as_json(nearest: Mapping[int, list[dict[str, Any]]]) -> dict[int, str]:
+    """Return explanations by row as JSON. Rows that are alike share theirs, and its text."""
+    texts = {id(each): json.dumps(each) for each in {id(each): each for each in nearest.values()}.values()}
+    return {row: texts[id(each)] for row, each in nearest.items()}
 
 
 def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:

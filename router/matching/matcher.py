@@ -7,7 +7,6 @@ Only rows that end as dead letters are looked at one by one, for their explanati
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -207,15 +206,15 @@ class Matcher:
 
     def _no_match(self, outcomes: Outcomes, rows: Sequence[int], classes: Sequence[Int]) -> None:
         facts = outcomes.facts
-        explained: dict[str, list[dict[str, Any]]] = {}
+        explained: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for number, row in enumerate(rows):
             outcomes.reasons[row] = "no-match"
             outcomes.details[row] = "no candidate matches"
             if number >= LOOKED_AT:
                 continue
             row_facts = self.row(facts, row, classes)
-            values = [row_facts.values(key) for key in self.index.keys]
-            alike = json.dumps([row_facts.channel, row_facts.protocol, row_facts.event, values])
+            values = tuple(tuple(row_facts.values(key)) for key in self.index.keys)
+            alike = (row_facts.channel, row_facts.protocol, row_facts.event, values)
             if alike not in explained:
                 if len(explained) >= EXPLANATIONS:
                     continue

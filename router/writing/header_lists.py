@@ -88,10 +88,12 @@ def context_json(contexts: pa.MapArray) -> pa.StringArray:
 
 
 def _escaped(texts: pa.StringArray) -> pa.StringArray:
-    """Return texts as they stand between the quotes of JSON."""
-    special = pc.match_substring_regex(texts, _ESCAPED_RE2)
-    if not pc.any(special, min_count=0).as_py():
+    """Return texts, none of them null, as they stand between the quotes of JSON."""
+    data, bounds = raw(texts)
+    held = data[bounds[0] : bounds[-1]]
+    if not ((held < ord(" ")) | (held == ord('"')) | (held == ord("\\"))).any():
         return texts
+    special = pc.match_substring_regex(texts, _ESCAPED_RE2)
     changed = [_escaped_text(text) for text in texts.filter(special).to_pylist()]
     return pc.replace_with_mask(texts, special, pa.array(changed, pa.string()))
 
