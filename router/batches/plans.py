@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from router.batches.parts import Part
 from router.errors import BatchPinError
 from router.judging.condemning import condemned
 from router.judging.judging import Tallies
-from router.judging.kinds import Kind
 from router.judging.plan import Plan
 from router.judging.stages import converts, judged, prepared, unified
 from router.judging.tally import Tally, collect
@@ -42,10 +41,12 @@ class LoadedPlan:
     plan: Plan
     judge: Broadcast[Judge]
     writer: BatchWriter
-    once: dict[tuple[Kind, bool], tuple[OnePass, OutgoingColumns]] = field(default_factory=dict)
-    """What one write to all sinks takes, of no attempt yet, and its columns of Spark: kept from batch to batch.
+    tallies: dict[str, Accumulator[dict[str, str]]] = field(default_factory=dict)
+    """What workers count, by query. Spark keeps each to its end, so that attempts, and plans, have them in common."""
+    once: dict[tuple[str, bool], OutgoingColumns] = field(default_factory=dict)
+    """What one write to all sinks takes, kept from batch to batch; by query, and by whether timestamps are converted.
 
-    They go by the kind of source, and by whether timestamps are converted.
+    Each query has its own, since queries are at work at the same time.
     """
 
     def outcomes(
@@ -63,9 +64,9 @@ class LoadedPlan:
             rows_of = partial(unified, decided, kind, batch.query, arrived=arrived)
             bare = source if part.bare else None
             return SparkOutcomes(rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge)
-        texts = rows.sparkSession.sparkContext.accumulator({}, Tallies())
+        texts = self._nothing_counted(rows, batch.query)
         counted = partial(_counts, texts)
-        outgoing = self._outgoing(rows, batch, texts) if at_once else None
+        outgoing = self._columns(rows, batch, texts).of_rows(rows, batch.failed) if at_once else None
 
         def one_form() -> DataFrame:
             outcomes = judged(prepared(rows, kind), kind, self.judge, texts)
@@ -86,15 +87,22 @@ class LoadedPlan:
         staging = StagingPass(SinkRows.of(batch, self.plan), shares)
         return shares, staging.of_source(source, self.judge)
 
-    def _outgoing(self, rows: DataFrame, batch: Batch, texts: Accumulator[dict[str, str]]) -> DataFrame:
+    def _nothing_counted(self, rows: DataFrame, query: str) -> Accumulator[dict[str, str]]:
+        """Return what the workers of a query's next attempt count, which is nothing yet."""
+        tallies = self.tallies.get(query)
+        if tallies is None:
+            tallies = self.tallies[query] = rows.sparkSession.sparkContext.accumulator({}, Tallies())
+        tallies.value = {}
+        return tallies
+
+    def _columns(self, rows: DataFrame, batch: Batch, tallies: Accumulator[dict[str, str]]) -> OutgoingColumns:
         converted = converts(rows, batch.kind)
-        if (batch.kind, converted) not in self.once:
-            one_pass = OnePass.of(self.plan, batch.kind)
-            columns = OutgoingColumns.of(one_pass, self.plan.judge, converts=converted)
-            self.once[batch.kind, converted] = one_pass, columns
-        one_pass, columns = self.once[batch.kind, converted]
-        attempt = replace(one_pass, query=batch.query, failed=batch.failed)
-        return columns.of_rows(rows, self.judge, texts, attempt)
+        columns = self.once.get((batch.query, converted))
+        if columns is None:
+            one_pass = OnePass.of(self.plan, batch.kind, batch.query)
+            columns = OutgoingColumns.of(one_pass, self.plan.judge, self.judge, tallies, converts=converted)
+            self.once[batch.query, converted] = columns
+        return columns
 
 
 def _counts(texts: Accumulator[dict[str, str]]) -> Tally:
@@ -102,9 +110,15 @@ def _counts(texts: Accumulator[dict[str, str]]) -> Tally:
     return collect(texts.value.values())
 
 
-def load(spark: SparkSession, plan: Plan, counted: Counted) -> LoadedPlan:
-    """Send a plan to the workers of a session, compiled."""
-    return LoadedPlan(plan, spark.sparkContext.broadcast(plan.judge), BatchWriter(plan, counted))
+def load(
+    spark: SparkSession,
+    plan: Plan,
+    counted: Counted,
+    tallies: dict[str, Accumulator[dict[str, str]]] | None = None,
+) -> LoadedPlan:
+    """Send a plan to the workers of a session, compiled; *tallies* are what plans before it have counted with."""
+    known = {} if tallies is None else tallies
+    return LoadedPlan(plan, spark.sparkContext.broadcast(plan.judge), BatchWriter(plan, counted), known)
 
 
 class PlanHolder:
@@ -121,6 +135,7 @@ class PlanHolder:
         self._metrics = metrics
         self._lock = threading.Lock()
         self._loaded: weakref.WeakValueDictionary[str, LoadedPlan] = weakref.WeakValueDictionary()
+        self._tallies: dict[str, Accumulator[dict[str, str]]] = {}
         self._active = plan
         self._current: LoadedPlan | None = None
 
@@ -176,5 +191,5 @@ class PlanHolder:
         with self._lock:
             known = self._loaded.get(plan.id)
             if known is None:
-                known = self._loaded[plan.id] = load(self._spark, plan, self._metrics.sink_write)
+                known = self._loaded[plan.id] = load(self._spark, plan, self._metrics.sink_write, self._tallies)
             return known

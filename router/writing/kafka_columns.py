@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from bindings.kafka.facts import LINEAGE
-from router.judging.judging import judged_columns, judging_column
+from router.judging.judging import Judged, judged_columns, judging_column
 from router.judging.kinds import Kind
 from router.judging.stages import (
     HEADERS_TYPE,
@@ -22,6 +22,7 @@ from router.judging.stages import (
 )
 from router.settings import KafkaSink
 from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX, parse_name, value_name
+from router.spark.projection import Projection, session_context
 from router.writing.outgoing import HEADER_CAP, OnePass
 from router.writing.render import native_column
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from router.judging.plan import Judge
+
+FAILED: Final = "xrouter.failed"
+"""The property of Spark's jobs that says when the dead letters of an attempt were made."""
 
 
 def sent_key(sink: KafkaSink) -> Column:
@@ -64,20 +68,31 @@ def _structured_headers() -> Column:
 class OutgoingColumns:
     """The columns that make all events and dead letters of a source's rows records of Kafka, in one pass.
 
-    They are the same in every batch of a plan: making them asks the JVM hundreds of times.
+    They are the same in every attempt of a query at batches of a plan, and the JVM keeps them: making them asks it
+    hundreds of times.
     """
 
-    taken: Mapping[str, Column]
-    kept: tuple[str, ...]
-    records: tuple[Column, ...]
+    outcomes: Projection
+    records: Projection
 
     @classmethod
-    def of(cls, attempt: OnePass, judge: Judge, *, converts: bool = False) -> OutgoingColumns:
-        """Return those of a plan, for a kind of source; *converts* as :func:`router.judging.stages.converts` tells."""
+    def of(
+        cls,
+        once: OnePass,
+        judge: Judge,
+        workers: Broadcast[Judge],
+        tallies: Accumulator[dict[str, str]],
+        *,
+        converts: bool = False,
+    ) -> OutgoingColumns:
+        """Return those of a query; *workers* is the judge as these have it, *tallies* what they count with.
+
+        *converts* is as :func:`router.judging.stages.converts` tells.
+        """
         from pyspark.sql import functions as F
 
         empty = F.array().cast(HEADERS_TYPE)
-        if attempt.kind == "kafka":
+        if once.kind == "kafka":
             kept: tuple[str, ...] = ("topic", "partition", "offset", "key", "value", "headers")
             position, body, key = F.concat_ws("-", "topic", "partition", "offset"), F.col("value"), F.col("key")
             came = F.coalesce("o.headers", "headers", empty)
@@ -85,26 +100,40 @@ class OutgoingColumns:
             kept = ("position", "body")
             position, body, key = F.col("position"), F.col("body"), F.lit(None).cast("binary")
             came = F.coalesce("o.headers", empty)
-        topic = F.col("o.topic") if attempt.topic is None else F.coalesce("o.topic", F.lit(attempt.topic))
+        topic = F.col("o.topic") if once.topic is None else F.coalesce("o.topic", F.lit(once.topic))
         records = {
             "topic": topic,
             "key": F.coalesce("o.key", key),
             "value": F.when(F.col("o.replaced"), F.col("o.data")).otherwise(body),
-            "headers": _traced(came, attempt.epoch, position) if attempt.traces else came,
+            "headers": _traced(came, once.epoch, position) if once.traces else came,
         }
-        taken = judged_columns(attempt.kind, judge)
+        taken = judged_columns(once.kind, judge)
         if converts:
             taken["timestamp"] = F.unix_millis("timestamp")
-        return cls(taken, kept, tuple(column.alias(name) for name, column in records.items()))
+        decided = judging_column(taken, workers, partial(_decide_now, once), pa.list_(once.type), tallies)
+        return cls(
+            Projection.of([*(F.col(name) for name in kept), F.explode(decided).alias("o")]),
+            Projection.of([column.alias(name) for name, column in records.items()]),
+        )
 
-    def of_rows(
-        self, rows: DataFrame, judge: Broadcast[Judge], tallies: Accumulator[dict[str, str]], attempt: OnePass
-    ) -> DataFrame:
-        """Return the records: topic, key, value and headers. *rows* are the source's, judged where they are."""
-        from pyspark.sql import functions as F
+    def of_rows(self, rows: DataFrame, failed: str) -> DataFrame:
+        """Return the records of an attempt: topic, key, value and headers. *rows* are the source's.
 
-        decided = judging_column(self.taken, judge, attempt.decide, pa.list_(attempt.type), tallies)
-        return rows.select(*self.kept, F.explode(decided).alias("o")).select(*self.records)
+        They are judged where they are when a job of this thread takes them, before another attempt is begun; *failed*
+        is when its dead letters were made.
+        """
+        # Workers hear of it beside each task: a column that held it would be another one in each attempt.
+        session_context().setLocalProperty(FAILED, failed)
+        return self.records.of_rows(self.outcomes.of_rows(rows))
+
+
+def _decide_now(once: OnePass, judge: Judge, rows: pa.RecordBatch) -> Judged:
+    """Judge an Arrow batch for the attempt that the task is of, in a worker."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return replace(once, failed=context.getLocalProperty(FAILED) or "").decide(judge, rows)
 
 
 def _traced(came: Column, epoch: str, position: Column) -> Column:

@@ -1,14 +1,14 @@
-"""Spark compiles what a batch needs with the first batches, and nothing more after them."""
+"""Spark compiles what a batch needs with the first batches, and nothing more after them. It is asked for little."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from py4j.clientserver import ClientServerConnection
 
 from router.judging.judging import Tallies
 from router.reading import generations
@@ -64,14 +64,38 @@ def test_nothing_is_compiled_for_one_write_from_the_third_batch_on(
     catalog = catalog_for(7, "KAFKA")
     lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
     plan = kafka_plan_of(catalog, settings, tmp_path)
-    once, judge = OnePass.of(plan, "kafka"), spark.sparkContext.broadcast(plan.judge)
-    columns = OutgoingColumns.of(once, plan.judge)
+    once, judge = OnePass.of(plan, "kafka", "q"), spark.sparkContext.broadcast(plan.judge)
+    columns = OutgoingColumns.of(once, plan.judge, judge, spark.sparkContext.accumulator({}, Tallies()))
     counts = []
     for number in range(5):
         rows = spark.createDataFrame([kafka_row(line) for line in lines[number:]], KAFKA_SCHEMA)
-        attempt = replace(once, query="q", failed=f"2026-01-02T03:04:05.00000{number}+00:00")
         before = compiled(spark)
-        columns.of_rows(rows, judge, spark.sparkContext.accumulator({}, Tallies()), attempt).toArrow()
+        columns.of_rows(rows, f"2026-01-02T03:04:05.00000{number}+00:00").toArrow()
         counts.append(compiled(spark) - before)
     assert counts[0] > 0
     assert counts[2:] == [0, 0, 0], counts
+
+
+@pytest.mark.spark
+def test_an_attempt_of_one_write_asks_the_jvm_three_times(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = catalog_for(7, "KAFKA")
+    plan = kafka_plan_of(catalog, ONE, tmp_path)
+    rows = spark.createDataFrame(
+        [kafka_row(line) for line in lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)], KAFKA_SCHEMA
+    )
+    judge = spark.sparkContext.broadcast(plan.judge)
+    tallies = spark.sparkContext.accumulator({}, Tallies())
+    columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies)
+    asked: list[str] = []
+    send = ClientServerConnection.send_command
+
+    def asking(connection: ClientServerConnection, command: str) -> Any:
+        asked.append(command)
+        return send(connection, command)
+
+    monkeypatch.setattr(ClientServerConnection, "send_command", asking)
+    columns.of_rows(rows, "2026-01-02T03:04:05+00:00")
+    # "m" lets the JVM forget an object.
+    assert len([command for command in asked if not command.startswith("m\n")]) == 3, asked

@@ -286,10 +286,10 @@ def test_one_pass_has_one_python_node_and_no_shuffle(spark: SparkSession, tmp_pa
     rows = [kafka_row(line) for line in lines_of(Random(1), catalog, "KAFKA", KAFKA_MEMBERS)[:10]]
     assert BatchWriter(plan, lambda sink, result: None).one_pass
     context = spark.sparkContext
-    one_pass = OnePass.of(plan, "kafka", "q", "2026-01-02T03:04:05Z")
     frame = spark.createDataFrame(rows, KAFKA_SCHEMA)
     judge, tallies = context.broadcast(plan.judge), context.accumulator({}, Tallies())
-    written = OutgoingColumns.of(one_pass, plan.judge).of_rows(frame, judge, tallies, one_pass)
+    columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies)
+    written = columns.of_rows(frame, "2026-01-02T03:04:05Z")
     physical = written._jdf.queryExecution().executedPlan().toString()
     assert len(re.findall(r"\w*(?:EvalPython|InArrow|InPandas)\b", physical)) == 1, physical
     assert "Exchange" not in physical, physical

@@ -16,6 +16,7 @@ from router.judging.judging import Tallies
 from router.judging.kinds import Kind
 from router.judging.plan import Plan
 from router.judging.stages import judged, unified
+from router.judging.tally import collect
 from router.settings import settings_from_dict
 from router.writing.commits import Batch
 from router.writing.kafka_columns import OutgoingColumns
@@ -94,9 +95,10 @@ def test_one_write_sends_what_several_send(
     assert writer.one_pass
     context = spark.sparkContext
     judge, batch = context.broadcast(plan.judge), Batch(kind, "q", "g", 0, FAILED)
-    once = OnePass.of(plan, kind, "q", FAILED)
-    columns = OutgoingColumns.of(once, plan.judge)
-    records = columns.of_rows(frame, judge, context.accumulator({}, Tallies()), once).toArrow().to_pylist()
+    once = OnePass.of(plan, kind, "q")
+    tallies = context.accumulator({}, Tallies())
+    columns = OutgoingColumns.of(once, plan.judge, judge, tallies)
+    records = columns.of_rows(frame, FAILED).toArrow().to_pylist()
     decided = unified(judged(frame, kind, judge, context.accumulator({}, Tallies())), kind, "q")
     kept = KeptOutcomes(decided, batch, plan)
     writer.send_events(kept, batch)
@@ -107,6 +109,24 @@ def test_one_write_sends_what_several_send(
     assert "xrouter-message" in names or settings is UNTRACED
     assert "xrouter-spill" in names or settings is SEVERAL
     assert ("xrouter-ambiguous" in names) is (settings is TIES)
+
+
+def test_each_attempt_has_its_own_letters_and_counts(spark: SparkSession, tmp_path: Path) -> None:
+    catalog = catalog_for(7, "KAFKA")
+    lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
+    plan = plan_of(catalog, ONE, tmp_path)
+    judge = spark.sparkContext.broadcast(plan.judge)
+    tallies = spark.sparkContext.accumulator({}, Tallies())
+    columns = OutgoingColumns.of(OnePass.of(plan, "kafka", "q"), plan.judge, judge, tallies)
+    for count, failed in ((len(lines), "2026-01-02T03:04:05+00:00"), (len(lines) // 2, "2026-01-02T03:04:06+00:00")):
+        tallies.value = {}
+        frame = spark.createDataFrame([kafka_row(line) for line in lines[:count]], KAFKA_SCHEMA)
+        records = columns.of_rows(frame, failed).toArrow().to_pylist()
+        headers = [each for row in records for each in row["headers"]]
+        letters = [each["value"].decode() for each in headers if each["key"] == "xrouter-failed"]
+        tally = collect(tallies.value.values())
+        assert set(letters) == {failed}
+        assert (tally.dead, tally.total) == (len(letters), len(records))
 
 
 def test_context_in_a_header_is_the_json_that_spark_writes(spark: SparkSession) -> None:
