@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 OWN_BATCHES: Final = 20
 """Batches that our own client reads behind one that Spark's source could not."""
+TASK_RECORDS: Final = 1_000
+"""Records that are worth a task of their own: judging fewer takes about as long as a task takes to begin and end."""
 Measure: TypeAlias = Callable[[], pa.Table]
 """Gives the places of the rows at work (:func:`router.reading.extents.extents`), which takes a Spark job."""
 _log = get_logger()
@@ -104,16 +106,25 @@ class Bounding:
         parts.cut(places, pieces, by_bytes=True)
 
     def rows(self, rows: DataFrame, number: int, part: Part) -> DataFrame:
-        """Return the rows of a part out of those of its batch; where there are offsets, only its own are read."""
+        """Return the rows of a part out of those of its batch; where there are offsets, only its own are read.
+
+        A small batch is read by fewer tasks than its topics have partitions.
+        """
         if self._own is not None and number <= self._own_until:
             rows = self._own(ranges_of(self._generation, number))
             return rows if part.ranges is None else within(rows, self._kind, part.ranges)
         if part.ranges is None:
-            return rows
+            return self._in_few_tasks(rows, number)
         whole = planned(self._generation, number) if self._read is not None else None
         if self._read is not None and whole is not None:
             rows = self._read(spans_of(part.ranges, whole))
         return within(rows, self._kind, part.ranges)
+
+    def _in_few_tasks(self, rows: DataFrame, number: int) -> DataFrame:
+        spans = planned(self._generation, number) or {}
+        partitions = sum(first < end for partitions in spans.values() for first, end in partitions.values())
+        tasks = -(-records_in(spans) // TASK_RECORDS)
+        return rows.coalesce(tasks) if 0 < tasks < partitions else rows
 
     def check(self, tally: Tally, number: int, part: Part) -> None:
         """Look at a part of a batch that was judged and not yet written.

@@ -1,0 +1,59 @@
+"""A small batch is read by fewer tasks than its topics have partitions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from router.batches.bounding import TASK_RECORDS, Bounding
+from router.batches.parts import Part
+from router.machine.sizing import BatchSizing
+from router.reading.generations import Generation
+
+
+class Rows:
+    """Stands for the rows of a batch, and knows how many tasks are to read them."""
+
+    tasks: int | None = None
+
+    def coalesce(self, tasks: int) -> Rows:
+        """Have so many tasks read them."""
+        self.tasks = tasks
+        return self
+
+
+@pytest.mark.parametrize(
+    ("ends", "tasks"),
+    [
+        ([100, 100], 1),
+        ([TASK_RECORDS, 1], None),
+        ([TASK_RECORDS - 1, 1], 1),
+        ([600, 600, 600], 2),
+        ([100, 0, 0], None),
+        ([0, 0], None),
+        ([100_000] * 50, None),
+        ([100] * 50, 5),
+    ],
+)
+def test_tasks_are_as_many_as_its_records_are_worth(tmp_path: Path, ends: list[int], tasks: int | None) -> None:
+    rows: Any = Rows()
+    assert bounding(tmp_path, ends).rows(rows, 0, Part()) is rows
+    assert rows.tasks == tasks
+
+
+def test_a_batch_whose_offsets_are_not_known_is_read_as_it_is(tmp_path: Path) -> None:
+    rows: Any = Rows()
+    bounding(tmp_path, [100, 100]).rows(rows, 1, Part())
+    assert rows.tasks is None
+
+
+def bounding(folder: Path, ends: list[int]) -> Bounding:
+    """Return the bounds of a query whose first batch ends there in each partition of its topic."""
+    (folder / "offsets").mkdir()
+    told = {"a": {str(number): end for number, end in enumerate(ends)}}
+    (folder / "offsets" / "0").write_text(f"v1\n{{}}\n{json.dumps(told)}")
+    starts = json.dumps({"a": {str(number): 0 for number in range(len(ends))}})
+    return Bounding("kafka", Generation(folder, "g", ("a",), starts), BatchSizing(2**26, 100_000), None)
