@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -44,8 +43,7 @@ class Part(NamedTuple):
 Parts = Sequence[Part]
 
 
-@dataclass(frozen=True, slots=True)
-class InboxRow:
+class InboxRow(NamedTuple):
     """One native record, taken apart.
 
     ``received`` is the arrival in microseconds since 1970 UTC. ``properties`` keep order and repeats; a part

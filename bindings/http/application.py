@@ -11,7 +11,7 @@ import logging
 import time
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 
 from bindings.gateways import GatewayCounters, RowStore
 from bindings.http.access import Guard
@@ -130,8 +130,7 @@ class GatewayApplication:
             self._refused, self._complain_at = 0, now + _COMPLAIN_SECONDS
 
 
-@dataclass(frozen=True, slots=True)
-class _Message:
+class _Message(NamedTuple):
     """A message whose body is still to come."""
 
     application: GatewayApplication

@@ -78,6 +78,9 @@ class Phase(Enum):
     CLOSED = "closed"
 
 
+_UNREADY: Final = (Phase.ANSWER, Phase.LINGER, Phase.CLOSED)
+
+
 class HttpConnection(asyncio.Protocol):
     """See the module.
 
@@ -189,7 +192,7 @@ class HttpConnection(asyncio.Protocol):
         self._pumping = True
         events = self._reader.events
         left = TURN
-        while not self._blocked and self.phase not in (Phase.ANSWER, Phase.LINGER, Phase.CLOSED):
+        while not self._blocked and self.phase not in _UNREADY:
             if events:
                 event = events.popleft()
                 self._handle(event)
@@ -212,7 +215,7 @@ class HttpConnection(asyncio.Protocol):
         self._read_on(bool(left) and not self._unread)
 
     def _read_on(self, wanted: bool) -> None:
-        if self._transport is not None and wanted is self._paused and not self._transport.is_closing():
+        if wanted is self._paused and self._transport is not None and not self._transport.is_closing():
             self._paused = not wanted
             if wanted:
                 self._transport.resume_reading()

@@ -44,10 +44,16 @@ class Ranking:
         else:
             del self._known[connection]
 
-    def promote(self, connection: HttpConnection) -> None:
-        """Put one that is in behind all others."""
-        self.remove(connection)
+    def promote(self, connection: HttpConnection) -> bool:
+        """Put one behind all others; False when it is not in."""
+        if connection in self._known:
+            del self._known[connection]
+        elif connection in self._strangers:
+            del self._strangers[connection]
+        else:
+            return False
         self._known[connection] = None
+        return True
 
 
 class Connections:
@@ -91,8 +97,7 @@ class Connections:
 
     def accepted(self, connection: HttpConnection) -> None:
         """Note that a request of it was taken; of all connections it is now the last to make room."""
-        if connection in self._all:
-            self._all.promote(connection)
+        if self._all.promote(connection):
             self._by_address[connection.address].promote(connection)
 
     def make_room(self) -> bool:

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import Final
 
 _LINES: Final = {int(status): f"HTTP/1.1 {int(status)} {status.phrase}\r\n".encode("ascii") for status in HTTPStatus}
+_BARE: Final = {status: line + b"date: %b\r\ncontent-length: 0\r\n\r\n" for status, line in _LINES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Reply:
 
     def encoded(self, date: bytes, connection: bytes, *, body: bool) -> bytes:
         """Return it as HTTP/1.1, without its *body* for HEAD; *connection* is the value of that header, if any."""
+        if not (self.headers or self.body or connection):
+            return _BARE[self.status] % date
         lines = [_LINES[self.status], b"date: ", date, b"\r\ncontent-length: %d\r\n" % len(self.body)]
         lines += [b"%s: %s\r\n" % header for header in self.headers]
         if connection:

@@ -44,6 +44,7 @@ class RequestReader:
 
     def __init__(self, limits: ServerLimits) -> None:
         self._limits = limits
+        self._most_bytes, self._most_headers = limits.max_header_bytes, limits.max_headers
         self.events: deque[Event] = deque()
         self.failed = False
         self.in_head = False
@@ -92,9 +93,10 @@ class RequestReader:
         """Take one header; those after the body are dropped."""
         if self._in_body:
             return
-        self._headers.append((name.lower(), value.rstrip(b" \t")))
+        headers = self._headers
+        headers.append((name.lower(), value.rstrip(b" \t")))
         self._size += len(name) + len(value) + 4
-        if self._size > self._limits.max_header_bytes or len(self._headers) > self._limits.max_headers:
+        if self._size > self._most_bytes or len(headers) > self._most_headers:
             raise self._headers_too_large()
 
     def on_headers_complete(self) -> None:

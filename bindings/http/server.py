@@ -66,6 +66,10 @@ class HttpServer:
         self._tls = tls
         self._name = name
         self._connections = Connections(limits, _affordable(limits.max_connections))
+        # The parts of a ledger, asked for with every message.
+        self.hold = self._connections.hold
+        self.accepted = self._connections.accepted
+        self.gone = self._connections.remove
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = threading.Event()
@@ -103,18 +107,6 @@ class HttpServer:
             _logger.debug("%s had ended before it was stopped", self._name)
         self._thread.join(grace + 2 * _CLOSE_SECONDS)
         self._thread = None
-
-    def hold(self, size: int) -> bool:
-        """Count bytes of bodies; see :meth:`Connections.hold`."""
-        return self._connections.hold(size)
-
-    def accepted(self, connection: HttpConnection) -> None:
-        """Note that a request of a connection was taken."""
-        self._connections.accepted(connection)
-
-    def gone(self, connection: HttpConnection) -> None:
-        """Forget a connection."""
-        self._connections.remove(connection)
 
     def _run(self) -> None:
         try:

@@ -38,6 +38,8 @@ class GroupStore:
         self._store = store
         self._waiting: deque[_Waiting] = deque()
         self._due = False
+        self._ended: deque[tuple[Sequence[_Waiting], Future[None]]] = deque()
+        self._called = False
 
     def add(self, row: InboxRow, settle: Settle) -> None:
         """Store a message, with the others of this turn of the running event loop."""
@@ -61,10 +63,19 @@ class GroupStore:
             stored.set_exception(error)
 
         def ended(done: Future[None]) -> None:
-            with contextlib.suppress(RuntimeError):  # The server has ended, and nobody waits any more.
-                loop.call_soon_threadsafe(self._settle, group, done)
+            self._ended.append((group, done))
+            if not self._called:  # else a call is on its way, and sees this group too
+                self._called = True
+                with contextlib.suppress(RuntimeError):  # The server has ended, and nobody waits any more.
+                    loop.call_soon_threadsafe(self._settle_ended)
 
         stored.add_done_callback(ended)
+
+    def _settle_ended(self) -> None:
+        """Answer all groups that the store is done with: it commits several at once."""
+        self._called = False  # before the look at what ended, so that none is overlooked
+        while self._ended:
+            self._settle(*self._ended.popleft())
 
     def _settle(self, group: Sequence[_Waiting], done: Future[None]) -> None:
         error = InboxError("it gave up") if done.cancelled() else done.exception()

@@ -71,7 +71,7 @@ def batch_of(rows: Sequence[InboxRow]) -> pa.RecordBatch:
     """
     try:
         # One call for all members: groups are small, and what a call costs by itself is most of it.
-        whole = pa.array([(row.endpoint, row.protocol, row.received, row.properties, row.body) for row in rows], _ROW)
+        whole = pa.array(rows, _ROW)
         batch = pa.RecordBatch.from_arrays(whole.flatten(), schema=SCHEMA)
     except (pa.ArrowException, TypeError, ValueError, LookupError, OverflowError, AttributeError) as error:
         raise InboxRowError(f"not a row that the inbox can store: {error}") from error

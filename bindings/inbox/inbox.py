@@ -58,7 +58,11 @@ class Inbox:
 
     def partition_of(self, row: InboxRow) -> int:
         """Return the partition of a row: a hash of its endpoint and its topic, subject or path."""
-        place = next((part[1] or b"" for part in row.properties if part[0] in ORDER_KEYS), b"")
+        place = b""
+        for key, value, _ in row.properties:
+            if key in ORDER_KEYS:
+                place = value or b""
+                break
         return zlib.crc32(row.endpoint.encode("utf-8", "surrogatepass") + b"\0" + place) % len(self._logs)
 
     def size(self) -> int:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -70,9 +70,9 @@ class PartitionLog:
         self._limits = limits
         self._space = space
         self._sealed = sealed
-        self._waiting: deque[_Entry] = deque()
-        self._wake = threading.Condition()
+        self._waiting: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()  # None is the last
         self._closing = False
+        self._lock = threading.Lock()  # so that nothing waits behind the last
         self._torn = False  # bytes behind the durable end may lie in the file and must go before the next write
         self._unpublished = False
         self._end_file = EndFile(directory)
@@ -90,23 +90,22 @@ class PartitionLog:
         """
         done: Future[None] = Future()
         try:
-            size = sum(len(row.body or b"") for row in rows)
+            size = sum([len(row.body or b"") for row in rows])
         except (TypeError, AttributeError) as error:
             done.set_exception(InboxRowError(f"not a row that the inbox can store: {error}"))
             return done
-        with self._wake:
-            if self._closing:
-                done.set_exception(InboxClosed("the inbox is closed; send again once the router is back"))
-            else:
-                self._waiting.append(_Entry(rows, size, done))
-                self._wake.notify()
+        with self._lock:
+            if not self._closing:
+                self._waiting.put(_Entry(rows, size, done))
+                return done
+        done.set_exception(InboxClosed("the inbox is closed; send again once the router is back"))
         return done
 
     def close(self) -> None:
         """Store what was queued before, then stop; later appends fail with InboxClosed."""
-        with self._wake:
+        with self._lock:
             self._closing = True
-            self._wake.notify()
+            self._waiting.put(None)
         self._thread.join()
         if self._torn:
             try:
@@ -137,21 +136,23 @@ class PartitionLog:
 
         None means that the log is closing and nothing waits any more.
         """
-        with self._wake:
-            patience = _PUBLISH_RETRY_SECONDS if self._unpublished else None
-            self._wake.wait_for(lambda: self._waiting or self._closing, patience)
-            if self._closing and not self._waiting:
-                return None
-            group: list[_Entry] = []
-            rows = size = 0
-            while self._waiting and (not group or (rows < GROUP_ROWS and size < GROUP_BYTES)):
-                entry = self._waiting.popleft()
+        group: list[_Entry] = []
+        rows = size = 0
+        with contextlib.suppress(queue.Empty):
+            entry = self._waiting.get(timeout=_PUBLISH_RETRY_SECONDS if self._unpublished else None)
+            while entry is not None:
                 # From here on a caller can no longer cancel, so "cancelled" always means "not stored".
                 if entry.done.set_running_or_notify_cancel():
                     group.append(entry)
                     rows += len(entry.rows)
                     size += entry.size
-            return group
+                    if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+                        return group
+                entry = self._waiting.get_nowait()
+            if not group:
+                return None
+            self._waiting.put(None)
+        return group
 
     def _commit(self, group: list[_Entry]) -> None:
         try:
