@@ -1,0 +1,169 @@
+"""Who may do what in a registry, and how many writes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bindings.http.access import Access
+from registry.http.access import Roles
+from registry.http.application import Limits
+from registry.http.server import RegistryServer, RegistrySettings
+
+ACCESS = Access(bearer={"admin": "a-token", "reader": "r-token"}, basic={"writer": "secret"})
+ROLES = Roles(frozenset(("admin",)), {"writer": ("/messagegroups/ours*",)})
+ADMIN = {"authorization": "Bearer a-token"}
+READER = {"authorization": "Bearer r-token"}
+
+
+@contextmanager
+def served(folder: Path, **given: Any) -> Iterator[httpx.Client]:
+    server = RegistryServer(RegistrySettings(f"sqlite:///{folder}/registry.db", port=0, **given))
+    server.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+            yield client
+    finally:
+        server.stop()
+
+
+def test_strangers_are_let_in_nowhere(tmp_path: Path) -> None:
+    with served(tmp_path, access=ACCESS, roles=ROLES) as client:
+        for method, path in (("GET", "/"), ("PUT", "/endpoints/e"), ("OPTIONS", "/"), ("GET", "/nothing")):
+            assert client.request(method, path).status_code == 401
+        assert client.get("/", headers={"authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_anonymous_reading_is_given_when_it_is_asked_for(tmp_path: Path) -> None:
+    with served(tmp_path, access=ACCESS, roles=Roles(anonymous=True)) as client:
+        assert client.get("/").status_code == 200
+        assert client.put("/endpoints/e", json={}).status_code == 401
+        assert client.get("/", headers={"authorization": "Bearer wrong"}).status_code == 401
+
+
+def test_readers_read(tmp_path: Path) -> None:
+    with served(tmp_path, access=ACCESS, roles=ROLES) as client:
+        assert client.get("/", headers=READER).status_code == 200
+        refused = client.put("/endpoints/e", json={}, headers=READER)
+        assert refused.status_code == 403
+        assert refused.json()["type"] == "urn:xrouter:registry:forbidden"
+        assert client.get("/endpoints/e", headers=READER).status_code == 404
+
+
+def test_writers_write_to_their_groups(tmp_path: Path) -> None:
+    with served(tmp_path, access=ACCESS, roles=ROLES) as client:
+        client.auth = ("writer", "secret")
+        assert client.put("/messagegroups/ours.1/messages/m", json={}).status_code == 201
+        assert client.put("/messagegroups/theirs/messages/m", json={}).status_code == 403
+        assert client.post("/messagegroups", json={"ours": {}, "theirs": {}}).status_code == 403
+        assert client.post("/", json={"messagegroups": {"ours": {}}}).status_code == 200
+        assert client.put("/", json={"name": "mine"}).status_code == 403
+        assert client.put("/modelsource", json={}).status_code == 403
+        assert client.delete("/messagegroups/theirs").status_code == 403
+        assert client.delete("/messagegroups").status_code == 204
+        assert client.get("/messagegroups").json() == {}
+
+
+def test_only_administrators_make_resources_read_only_and_change_those(tmp_path: Path) -> None:
+    with served(tmp_path, access=ACCESS, roles=ROLES) as client:
+        path = "/messagegroups/ours/messages/m"
+        assert client.put(path, json={}, headers=ADMIN).status_code == 201
+        client.auth = ("writer", "secret")
+        assert client.patch(f"{path}/meta", json={"readonly": True}).json()["readonly"] is False
+        with httpx.Client(base_url=client.base_url, headers=ADMIN) as admin:
+            assert admin.patch(f"{path}/meta", json={"readonly": True}).json()["readonly"] is True
+        for refused in (
+            client.put(path, json={}),
+            client.post(path, json={}),
+            client.delete(path),
+            client.delete("/messagegroups/ours"),
+            client.delete(f"{path}/versions/1"),
+        ):
+            assert refused.json()["type"].endswith("#readonly"), refused.text
+        assert client.put(f"{path}?ignore=readonly", json={}).json()["type"].endswith("#bad_flag")
+        told = client.post("/messagegroups/ours/messages?ignore=readonly", json={"m": {"name": "x"}, "n": {}})
+        assert list(told.json()) == ["n"]
+        assert client.delete("/messagegroups/ours/messages?ignore=readonly").status_code == 204
+        assert list(client.get("/messagegroups/ours/messages").json()) == ["m"]
+
+
+def test_history_tells_who(tmp_path: Path) -> None:
+    from sqlalchemy import select
+
+    from registry.store.engine import open_database
+    from registry.store.tables import HISTORY, OUTBOX
+
+    with served(tmp_path, access=ACCESS, roles=ROLES) as client:
+        client.auth = ("writer", "secret")
+        first = client.put("/messagegroups/ours/messages/m", json={"name": "n"})
+        client.patch("/messagegroups/ours/messages/m", json={"name": "o"})
+        client.delete("/messagegroups/ours")
+    database = open_database(f"sqlite:///{tmp_path}/registry.db")
+    with database.reading() as connection:
+        history = connection.execute(select(HISTORY).order_by(HISTORY.c.number)).all()
+        events = connection.execute(select(OUTBOX).order_by(OUTBOX.c.number)).all()
+    database.close()
+    interaction = first.headers["xregistry-xregcorrelationid"]
+    made = {(each.xid, each.action) for each in history if each.interaction == interaction}
+    group, message = "/messagegroups/ours", "/messagegroups/ours/messages/m"
+    created = {(group, "created"), (message, "created"), (f"{message}/versions/1", "created")}
+    assert made == {("/", "updated"), *created}
+    assert {each.who for each in history} == {"writer"}
+    kinds = [(each.type.removeprefix("io.xregistry."), each.subject) for each in events]
+    assert kinds[:4] == [
+        ("registry.updated", "/"),
+        ("group.created", group),
+        ("resource.created", message),
+        ("version.created", f"{message}/versions/1"),
+    ]
+    assert ("version.updated", f"{message}/versions/1") in kinds
+    assert ("resource.updated", message) in kinds
+    assert kinds.count(("group.deleted", group)) == kinds.count(("version.deleted", f"{message}/versions/1")) == 1
+
+
+def test_writes_are_paced_and_reads_are_not(tmp_path: Path) -> None:
+    with served(tmp_path, writes_per_second=0.001, write_burst=2) as client:
+        codes = [client.put(f"/endpoints/e{number}", json={}).status_code for number in range(3)]
+        assert codes == [201, 201, 429]
+        refused = client.delete("/endpoints")
+        assert int(refused.headers["retry-after"]) > 0
+        assert refused.json()["type"] == "urn:xrouter:registry:rate_limited"
+        assert {client.get("/").status_code for _ in range(5)} == {200}
+
+
+def test_sizes_are_bounded(tmp_path: Path) -> None:
+    with served(tmp_path, limits=Limits(max_body=2000, max_answer=5000)) as client:
+        assert client.put("/endpoints/e", content=b"{" + b" " * 3000 + b"}").status_code == 413
+        for number in range(20):
+            assert client.put(f"/endpoints/e{number}", json={"description": "x" * 500}).status_code == 201
+        assert client.get("/endpoints").json()["type"].endswith("#too_large")
+        assert client.get("/endpoints").status_code == 406
+        assert client.get("/?inline=endpoints").status_code == 406
+        assert len(client.get("/endpoints?limit=3").json()) == 3
+
+
+def test_errors_of_lint_refuse_a_write_and_warnings_are_told(tmp_path: Path) -> None:
+    broken = {"protocol": "AMQP/1.0", "protocoloptions": {"properties": 5}}
+    with served(tmp_path) as client:
+        refused = client.put("/messagegroups/g/messages/m", json=broken)
+        assert refused.status_code == 400
+        assert refused.json()["type"] == "urn:xrouter:registry:findings"
+        assert any(each["severity"] == "error" for each in refused.json()["findings"])
+        assert client.get("/messagegroups/g").status_code == 404
+        taken = client.put("/messagegroups/g/messages/m", json={})
+        assert taken.status_code == 201
+        assert taken.headers["xrouter-finding"].startswith("warning takes-everything /messagegroups/g/messages/m")
+    with served(tmp_path, lint="off") as client:
+        assert client.put("/messagegroups/g/messages/n", json=broken).status_code == 201
+
+
+@pytest.mark.parametrize("host", ["evil.example>;rel=x", "a b", "x/y"])
+def test_a_host_that_is_none_is_no_part_of_answers(host: str, tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        answer = client.get("/", headers={"host": host})
+        assert answer.status_code == 400 or answer.json()["self"] == "http://localhost/"
