@@ -25,7 +25,7 @@ PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-cluster lock connectors pins weights clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-cluster bench-registry lock connectors pins weights clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,9 @@ bench-cluster: install ## one and two executors of a standalone Spark cluster, a
 
 bench-steady-tables: install ## fifty typed tables under a trigger of 500 ms, fed with 5,000 records a second
 	$(BIN)/python -m tests.benchmarks.steady_tables
+
+bench-registry: install ## reads and writes of a registry, an import, and the first page of 50,000 messages
+	$(BIN)/python -m tests.benchmarks.registry
 
 bench-catalog: install ## catalogs of 10 to 10,000 definitions, from file to plan
 	$(BIN)/python -m tests.benchmarks.catalog_load

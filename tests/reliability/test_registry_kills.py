@@ -1,0 +1,166 @@
+"""A registry that is killed while it is written to: every write that was answered is there, and none by half."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import func, select
+
+from registry.store.engine import open_database
+from registry.store.tables import DOCUMENTS, GROUPS, HISTORY, OUTBOX, RESOURCES, VERSIONS
+from tests.support.postgresql import cluster
+
+WRITERS = 4
+LIMIT_SECONDS = 60.0
+
+
+class Served:
+    """A registry in a process of its own, which can be killed and begun again."""
+
+    def __init__(self, folder: Path, store: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.config = folder / "registry.yaml"
+        pace = "writes_per_second: 100000\nwrite_burst: 100000"
+        self.config.write_text(f"open: true\nstore: {{{store}}}\nhttp: {{port: {self.port}}}\n{pace}\n")
+        self._log = folder / "log"
+        self.process = self._start()
+
+    def kill(self) -> None:
+        """End it at once, and begin it again."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(LIMIT_SECONDS)
+        self.process = self._start()
+
+    def stop(self) -> int:
+        """End it as an operator does; return its exit code."""
+        self.process.terminate()
+        return self.process.wait(LIMIT_SECONDS)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "router", "registry", "serve", str(self.config)]
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        until(lambda: _answers(self.port), f"{self._log.read_text()}")
+        return process
+
+
+def until(holds: Callable[[], bool], told: str) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, told
+        time.sleep(0.02)
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/capabilities", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+class Writer(threading.Thread):
+    """Writes messages, each with a schema, and remembers which writes were answered."""
+
+    def __init__(self, number: int, port: int, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.number = number
+        self.answered: list[str] = []
+        self.tried: list[str] = []
+        self._port = port
+        self._stopping = stop
+
+    def run(self) -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=10) as client:
+            while not self._stopping.is_set():
+                name = f"{self.number}-{len(self.tried)}"
+                self.tried.append(name)
+                schema = {"schemas": {name: {"schema": {"title": name}, "versions": {}}}}
+                body = {
+                    "messagegroups": {f"g{name}": {"messages": {name: {"name": name}}}},
+                    "schemagroups": {"s": schema},
+                }
+                try:
+                    if client.post("/", json=body).status_code == 200:
+                        self.answered.append(name)
+                except httpx.HTTPError:
+                    pass  # whether it was written is not known
+
+
+def endure(folder: Path, store: str, url: str, *, writes: int, kills: int) -> None:
+    """Kill the registry while it is written to, then look at what it has."""
+    served = Served(folder, store)
+    stop = threading.Event()
+    writers = [Writer(number, served.port, stop) for number in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    chance = random.Random(7)
+
+    def answered() -> int:
+        return sum(len(writer.answered) for writer in writers)
+
+    for number in range(1, kills + 1):
+        goal = writes * number // (kills + 1)
+        until(lambda goal=goal: answered() >= goal, "writes stand still")  # type: ignore[misc]
+        time.sleep(chance.random() * 0.05)
+        served.kill()
+    until(lambda: answered() >= writes, "writes stand still")
+    stop.set()
+    for writer in writers:
+        writer.join(LIMIT_SECONDS)
+    assert served.stop() == 0
+    look(url, {name for writer in writers for name in writer.answered}, {n for w in writers for n in w.tried})
+
+
+def look(url: str, answered: set[str], tried: set[str]) -> None:
+    """Hold the store against what was answered and tried."""
+    database = open_database(url)
+    with database.reading() as connection:
+        messages = {row[0] for row in connection.execute(select(RESOURCES.c.id).where(RESOURCES.c.xid.like("/m%")))}
+        schemas = {row[0] for row in connection.execute(select(RESOURCES.c.id).where(RESOURCES.c.xid.like("/s%")))}
+        assert answered <= messages == schemas <= tried
+        count = len(messages)
+        numbers = {
+            table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for table in (GROUPS, VERSIONS, DOCUMENTS)
+        }
+        assert numbers == {"groups": count + 1, "versions": 2 * count, "documents": count}
+        rows = connection.execute(select(HISTORY.c.interaction, HISTORY.c.xid)).all()
+        events = connection.execute(select(OUTBOX.c.interaction, OUTBOX.c.subject, OUTBOX.c.type)).all()
+    database.close()
+    created = {subject.split("/")[-1] for _, subject, kind in events if kind == "io.xregistry.resource.created"}
+    assert created == messages
+    assert {(interaction, subject) for interaction, subject, _ in events} == {(each[0], each[1]) for each in rows}
+
+
+def test_sqlite(tmp_path: Path) -> None:
+    endure(tmp_path, "path: ./r.db", f"sqlite:///{tmp_path}/r.db", writes=60, kills=2)
+
+
+@pytest.fixture
+def database() -> Iterator[str]:
+    with cluster() as url:
+        yield url
+
+
+def test_postgresql(tmp_path: Path, database: str) -> None:
+    endure(tmp_path, f"url: '{database}'", database, writes=60, kills=2)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(3600)
+def test_two_thousand_writes(tmp_path: Path) -> None:
+    endure(tmp_path, "path: ./r.db", f"sqlite:///{tmp_path}/r.db", writes=2000, kills=20)
