@@ -218,7 +218,10 @@ class _Records:
         at = pa.array(of_made)
         rest = pc.coalesce(columns["passed"].take(at), self._others(of_made))
         lists = joined(columns["attributes"].take(at), rest)
-        headers = filled(len(self._routes), HEADERS, [(of_made, lists), (self._letters, self._letter_headers())])
+        fillings = [(of_made, lists)]
+        if len(self._letters):
+            fillings.append((self._letters, self._letter_headers()))
+        headers = filled(len(self._routes), HEADERS, fillings)
         if context is None or not len(rare):
             return headers
         whole = joined(pc.coalesce(headers.take(pa.array(rare)), self._came(rare)), self._lineage(rare, context))
