@@ -24,6 +24,8 @@ from catalog.model import Catalog, Finding
 
 LOOK_SECONDS: Final = 45.0
 """What one look may wait for the network in all: less than a supervisor that waits for it is given."""
+WAKE_SECONDS: Final = 0.5
+"""Time between the starts of two looks, however often the watcher is woken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +111,19 @@ class CatalogWatcher:
         self._held: tuple[Catalog, Sizes] | None = None
         self._doubts: tuple[str, ...] = ()
         self._due = clock()
+        self._began = self._due - WAKE_SECONDS
 
     @property
     def due(self) -> bool:
         """Whether a poll would look; before that it returns None."""
         return self._clock() >= self._due
+
+    def wake(self) -> None:
+        """Make the next look due at once, since somebody says that the catalog changed; any thread may say so.
+
+        A flood of calls makes one look each ``WAKE_SECONDS``. One that comes during a look makes another after it.
+        """
+        self._due = min(self._due, max(self._clock(), self._began + WAKE_SECONDS))
 
     @property
     def awaited(self) -> tuple[str, ...]:
@@ -132,7 +142,8 @@ class CatalogWatcher:
         """
         if not self.due:
             return None
-        self._due = self._clock() + self._interval
+        self._began = self._clock()
+        self._due = self._began + self._interval
         fetcher = self._fetcher()
         if self._seen is not None and not fetcher.changed(self._seen):
             return self._second_look()

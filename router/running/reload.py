@@ -55,6 +55,8 @@ class Reloader:
             max_shrink=settings.catalog.max_shrink,
             current=active.catalog,
         )
+        if settings.catalog.events is not None:
+            metrics.listen(settings.catalog.events, self._watcher.wake)
 
     @property
     def due(self) -> bool:

@@ -51,6 +51,11 @@ class CatalogSettings(Section):
         pattern=r"^(?:https?://[^\s/?#]+[^\s?#]*)?$",
     )
     poll: Duration = Field(timedelta(seconds=5), description="How often changes are looked for; 0 is never.")
+    events: str | None = Field(
+        None,
+        description="xid of the source whose messages say that the catalog changed: the router looks at once.",
+        pattern=r"^/endpoints/[^/]+$",
+    )
     network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
     max_shrink: float = Field(
         0.5, ge=0, le=1, description="Share of its definitions that a source may lose before a second look; 1 is all."

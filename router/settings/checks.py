@@ -40,6 +40,11 @@ def _sources(settings: Settings) -> Iterator[tuple[str, str]]:
         seen.add(source.endpoint)
         yield from login_faults(key, source.username, source.password is not None)
         yield from option_faults(f"{key}.kafka", source.kafka)
+    if settings.catalog.events is not None:
+        if seen and settings.catalog.events not in seen:
+            yield "catalog.events", f"{settings.catalog.events} is no source; add it to sources"
+        if not settings.catalog.poll:
+            yield "catalog.poll", "is the net below catalog.events; give it a time, such as 1m"
     if settings.inbox.kafka is not None:
         yield from option_faults("inbox.kafka.options", settings.inbox.kafka.options)
     for name, sink in settings.sinks.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -60,6 +60,7 @@ class Metrics:
         self._holds: dict[str, set[str]] = {}
         self._epoch: str | None = None
         self._lock = threading.Lock()
+        self._listening: tuple[str, Callable[[], None]] | None = None
         self._definition_labels = _Capped(definitions)
         self._endpoint_labels = _Capped(endpoint_cap)
         self._make_flow()
@@ -163,6 +164,7 @@ class Metrics:
         """
         for (endpoint, outcome, reason), count in tally.records.items():
             self._records.labels(self._endpoint_labels.of(endpoint), outcome, reason).inc(count)
+            self._tell(endpoint)
         for endpoint, count in tally.ties.items():
             self._ties.labels(self._endpoint_labels.of(endpoint)).inc(count)
         for message, count in tally.definitions.items():
@@ -170,6 +172,14 @@ class Metrics:
         self._batch.observe(seconds)
         self._bytes.observe(tally.bytes)
         self._latency.add((max(0, committed_at_ms - at) / 1000, count) for at, count in tally.arrivals.items())
+
+    def listen(self, endpoint: str, heard: Callable[[], None]) -> None:
+        """Call *heard*, in any thread, when a message of *endpoint* is on the disk or a batch had records of it."""
+        self._listening = (endpoint, heard)
+
+    def _tell(self, endpoint: str) -> None:
+        if self._listening is not None and self._listening[0] == endpoint:
+            self._listening[1]()
 
     def sink_write(self, sink: str, result: str) -> None:
         """Count a write to a sink, ``ok`` or ``error``; and ``rejected`` besides, if the sink refused records of it.
@@ -252,6 +262,7 @@ class Metrics:
     def acknowledged(self, endpoint: str) -> None:
         """Count a message that is on disk and whose sender is being told so."""
         self._acknowledged.labels(self._endpoint_labels.of(endpoint)).inc()
+        self._tell(endpoint)
 
 
 class FaultCounter(Collector):

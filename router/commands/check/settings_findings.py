@@ -46,6 +46,11 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding(str(config), f"/{error.key}", "error", "source", error.message, error.hint)
         return
+    events = settings.catalog.events
+    if events is not None and events not in {source.endpoint for source in sources}:
+        hint = "name a source, or give that endpoint of the catalog the usage consumer"
+        text = f"nothing is received from {events}, so only polling tells of changes"
+        yield Finding(str(config), "/catalog/events", "warning", "unknown-endpoint", text, hint)
     if any(source.pushed for source in sources):
         for key, fault in inbox_faults(settings):
             yield Finding(str(config), _pointer(key), "error", "settings", fault)

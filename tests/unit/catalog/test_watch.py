@@ -76,6 +76,27 @@ def test_each_change_is_told_once(tmp_path: Path) -> None:
     assert isinstance(watcher.poll(), Catalog)
 
 
+def test_waking_looks_at_once_and_a_flood_of_it_twice_a_second(tmp_path: Path) -> None:
+    source, now = tmp_path / "c.json", [0.0]
+    write(source, "a/b")
+    watcher = CatalogWatcher([source], 3600.0, current=load([source]), clock=lambda: now[0])
+    assert (watcher.poll(), watcher.due) == (None, False)
+    now[0], looks = 100.0, []
+    for step in range(100):
+        now[0] = 100.0 + step / 50
+        write(source, f"c/v{step}")
+        watcher.wake()
+        if isinstance(watcher.poll(), Catalog):
+            looks.append(now[0])
+    assert looks == [100.0, 100.5, 101.0, 101.5]
+    now[0] += 0.5
+    last = watcher.poll()
+    assert isinstance(last, Catalog) and last.definitions[M].datacontenttype == "c/v99"
+    assert not watcher.due
+    now[0] += 3600.0
+    assert watcher.due
+
+
 def test_what_the_sources_refer_to_is_watched(tmp_path: Path) -> None:
     source, base = tmp_path / "cat" / "c.json", tmp_path / "base.json"
     source.parent.mkdir()

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from catalog.load import load
+from router.errors import ConfigError
 from router.judging.plan import Plan
+from router.judging.tally import Tally
 from router.running.reload import Reloader
 from router.settings import load_settings
 from router.watching.metrics import Metrics
@@ -76,3 +82,39 @@ def test_a_catalog_that_shrank_waits_for_a_second_look_and_says_so(tmp_path: Pat
     wait_until(lambda: (plan := reloader.poll()) is not None and len(plan.catalog.definitions) == 1, LIMIT, "the plan")
     assert status.ready()[1]["catalog"]["doubted"] == []
     assert metrics.registry.get_sample_value("xrouter_catalog_doubted") == 0
+
+
+def test_a_message_that_says_so_makes_the_router_look(tmp_path: Path) -> None:
+    catalog = tmp_path / "catalog.json"
+    (tmp_path / "router.yaml").write_text(CONFIG.replace("poll: 10ms", "poll: 1h, events: /endpoints/e"))
+    write(catalog, None, "a/b")
+    settings = load_settings(tmp_path / "router.yaml", {})
+    metrics = Metrics()
+    reloader = Reloader(settings, Plan(load([catalog]), settings), metrics, Status())
+    assert (reloader.poll(), reloader.due) == (None, False)
+    write(catalog, None, "c/d")
+    metrics.acknowledged("/endpoints/other")
+    metrics.batch_done("q", Tally(Counter({("/endpoints/other", "routed", ""): 3})), 0.1, 0)
+    assert not reloader.due
+    metrics.acknowledged("/endpoints/e")
+    wait_until(lambda: reloader.due, LIMIT, "a look that is due")
+    plan = reloader.poll()
+    assert plan is not None
+    assert plan.catalog.definitions["/endpoints/e/messages/m"].datacontenttype == "c/d"
+    write(catalog, None, "e/f")
+    metrics.batch_done("q", Tally(Counter({("/endpoints/e", "dead-letter", "no-match"): 1})), 0.1, 0)
+    wait_until(lambda: reloader.due, LIMIT, "a look that is due")
+    assert reloader.poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("catalog", "says"),
+    [
+        ("events: /endpoints/nobody", "catalog.events: /endpoints/nobody is no source"),
+        ("events: /endpoints/e, poll: 0", "catalog.poll: is the net below catalog.events"),
+    ],
+)
+def test_events_come_from_a_source_and_have_a_net(tmp_path: Path, catalog: str, says: str) -> None:
+    (tmp_path / "router.yaml").write_text(CONFIG.replace("poll: 10ms", catalog))
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        load_settings(tmp_path / "router.yaml", {})

@@ -1,0 +1,87 @@
+"""A registry's change events make the router look at once: a change is in force long before the next poll."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from catalog.load import load
+from router.intake.intake import Intake, local_store
+from router.judging.plan import Plan
+from router.running.reload import BackgroundReloads, Reloader
+from router.settings import Settings
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
+from tests.support.registry import Registry
+from tests.support.waiting import wait_until
+from tests.support.web import Web, serving
+
+LIMIT = 240.0
+AT_ONCE = 60.0
+"""Seconds that a loaded machine may take; the next poll is an hour away."""
+CHANGES = "/endpoints/changes"
+UPDATED = "io.xregistry.message.updated"
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with serving() as server:
+        yield server
+
+
+def typed(kind: str) -> dict[str, Any]:
+    return {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": kind}}}
+
+
+def endpoint(path: str, messages: dict[str, Any]) -> dict[str, Any]:
+    options = {"endpoints": [{"uri": f"http://127.0.0.1{path}"}]}
+    held = {"usage": ["consumer"], "protocol": "HTTP", "envelope": "CloudEvents/1.0", "protocoloptions": options}
+    return {**held, "messages": messages}
+
+
+def post(port: int, path: str, kind: str) -> None:
+    headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/r", "ce-type": kind}
+    assert httpx.post(f"http://127.0.0.1:{port}{path}", headers=headers, timeout=LIMIT).is_success
+
+
+def catalog_of() -> dict[str, Any]:
+    """Return a registry's tree with a channel of data, and one of the registry's own change events."""
+    updated = {"updated": typed(UPDATED)}
+    return {"endpoints": {"data": endpoint("/data", {"one": typed("one")}), "changes": endpoint("/changes", updated)}}
+
+
+def settings(url: str, folder: Path, port: int) -> dict[str, Any]:
+    sinks = {name: {"type": "jsonl", "path": str(folder / name)} for name in ("out", "dead")}
+    return {
+        "catalog": {"source": url, "poll": "1h", "events": CHANGES},
+        "sources": [{"endpoint": "/endpoints/data"}, {"endpoint": CHANGES}],
+        "sinks": sinks,
+        "routes": [{"to": ["out"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "http": {"port": port},
+    }
+
+
+def test_an_event_that_a_gateway_takes_makes_the_router_look(tmp_path: Path, web: Web) -> None:
+    tree = catalog_of()
+    registry = Registry(web, tree).open()
+    given = Settings.model_validate(settings(registry.url, tmp_path, 0))
+    metrics, status = Metrics(), Status()
+    plan = Plan(load([registry.url], network=True), given)
+    with State.open(tmp_path / "state") as state:
+        intake = Intake(given, metrics, status, lambda: local_store(given, state))
+        reloads = BackgroundReloads(Reloader(given, plan, metrics, status))
+        try:
+            intake.take(plan)
+            for number in range(3):
+                tree["endpoints"]["data"]["messages"][f"new{number}"] = typed(f"new{number}")
+                post(intake.http_port or 0, "/changes", UPDATED)
+                found = wait_until(reloads.poll, AT_ONCE, "the changed catalog")
+                assert f"/endpoints/data/messages/new{number}" in found.catalog.definitions
+        finally:
+            intake.close()
