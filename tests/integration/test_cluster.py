@@ -56,7 +56,6 @@ def settings(cluster: SparkCluster, kafka: Kafka, router: RouterProcess, topics:
         },
         "routes": [{"to": ["bus", "events"]}],
         "dead_letters": {"sinks": ["dead", "letters"]},
-        "trigger": "100ms",
         "max_records_per_batch": 1_000,
         # No record passes the driver: Spark refuses it more than a share of a batch.
         "spark": cluster.settings(lake, spark__driver__maxResultSize="100k"),

@@ -30,6 +30,7 @@ from tests.support.kafka import create_topics, ends, produce, read_all
 from tests.support.mqtt_sender import Client
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
+from tests.support.router_archive import submit_options
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -69,6 +70,7 @@ def environment(brokers: Brokers, folder: Path, http: int, metrics: int) -> dict
     """Everything that is elsewhere than in a container; sources by their place in the file."""
     return {
         **composed.environment("router"),
+        **submit_options(),
         "XROUTER_SOURCES__0__BOOTSTRAP_SERVERS": brokers.kafka.internal,
         "XROUTER_SOURCES__1__URIS": brokers.mqtt.uri,
         "XROUTER_SOURCES__2__URIS": brokers.amqp.uri,

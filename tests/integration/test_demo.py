@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+
+from tests.support.router_archive import submit_options
 
 LIMIT_SECONDS = 400
 
@@ -18,7 +21,13 @@ def test_the_demo_ends_by_itself_and_adds_up(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     command = [sys.executable, "-m", "router", "demo", "--keep", str(folder)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=LIMIT_SECONDS, stdin=subprocess.DEVNULL, check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        env={**os.environ, **submit_options()},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "416 in = 400 routed + 16 dead-lettered: adds up" in done.stdout

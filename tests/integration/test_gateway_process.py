@@ -74,7 +74,6 @@ def test_two_gateways_and_a_router_share_a_topic(
         "sinks": {"out": {"type": "jsonl", "path": str(tmp_path / "out")}},
         "routes": [{"to": ["out"]}],
         "dead_letters": {"sinks": ["out"]},
-        "trigger": "200ms",
     }
     ports = free_ports(2)
     gateways = [

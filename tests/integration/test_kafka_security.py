@@ -117,7 +117,6 @@ def settings(world: World, source: Path, topics: dict[str, str], folder: Path) -
         "sinks": sinks,
         "routes": [*routes, {"to": [f"to-{pairs[-1][1]}", "out"]}],
         "dead_letters": {"sinks": ["dead"]},
-        "trigger": "200ms",
     }
 
 

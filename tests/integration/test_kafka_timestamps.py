@@ -125,7 +125,6 @@ def test_no_timestamp_stops_what_goes_from_topic_to_topic(
             "sinks": {"out": sinks[out], "dead": sinks[dead]},
             "routes": [{"to": ["out"]}],
             "dead_letters": {"sinks": ["dead"]},
-            "trigger": "100ms",
         }
     )
     produce(kafka.bootstrap, topic, TIMESTAMPS)
@@ -151,7 +150,6 @@ def test_no_timestamp_stops_a_stream(
             "sinks": {"out": {"type": "jsonl", "path": str(tmp_path / "out")}, "lake": lake},
             "routes": [{"to": ["out", "lake"]}],
             "dead_letters": {"sinks": ["out"]},
-            "trigger": "100ms",
         }
     )
     produce(kafka.bootstrap, topic, TIMESTAMPS)

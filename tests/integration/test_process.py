@@ -19,6 +19,7 @@ import yaml
 from tests.support.ports import free_ports
 from tests.support.process_tree import below
 from tests.support.router import RouterProcess
+from tests.support.router_archive import submit_options
 from tests.support.waiting import wait_until
 
 SECONDS: Final = 300.0
@@ -98,7 +99,8 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     (state / "checkpoints" / "earlier" / "offsets").write_text("")
     (state / "checkpoints" / "earlier" / "offsets").chmod(0o666)
     try:
-        router.start(environ={f"TEST_CONF_{number}": value for number, value in enumerate(CONF.values())})
+        told = {f"TEST_CONF_{number}": value for number, value in enumerate(CONF.values())}
+        router.start(environ={**told, **submit_options()})
         headers = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "made"}
         answer = httpx.post(f"http://127.0.0.1:{port}/events", content=b"{}", headers=headers, timeout=SECONDS)
         assert answer.status_code == 202

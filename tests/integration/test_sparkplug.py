@@ -41,7 +41,6 @@ def configure(router: RouterProcess, uri: str) -> None:
             },
             "routes": [{"to": ["typed"]}],
             "dead_letters": {"sinks": ["dead"]},
-            "trigger": "200ms",
         }
     )
 

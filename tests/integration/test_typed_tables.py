@@ -125,7 +125,6 @@ def plant(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> P
             "routes": [{"to": ["typed", "wide"]}],
             "dead_letters": {"sinks": ["dead"]},
             "http": {"port": port},
-            "trigger": "200ms",
         }
     )
     router.start()

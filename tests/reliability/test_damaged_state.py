@@ -102,7 +102,6 @@ class Killed:
             "routes": [{"to": ["lake"]}],
             "http": {"port": self.port},
             "state": str(folder / "state"),
-            "trigger": "100ms",
         }
 
     def copy(self, folder: Path) -> Path:

@@ -56,7 +56,6 @@ class Router:
             "sinks": sinks,
             "routes": routes,
             "dead_letters": {"sinks": ["dead"], **letters},
-            "trigger": "200ms",
         }
 
     def write_catalog(self, *types: str) -> None:

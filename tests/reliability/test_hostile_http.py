@@ -72,7 +72,7 @@ class Attacked:
                 "routes": [{"to": ["out"]}],
                 "dead_letters": {"sinks": ["dead"]},
                 "inbox": {"min_free_bytes": 0},
-                "trigger": "500ms",
+                "trigger": "5s",
             }
         )
 

@@ -93,7 +93,6 @@ class Run:
                 "inbox": {"min_free_bytes": 0, "segment_bytes": 500_000},
                 "gateways": {"max_in_flight": 400},
                 "max_records_per_batch": self.total // 5,
-                "trigger": "200ms",
             }
         )
         self.senders = {channel.protocol: channel.sender(count) for channel in opened}

@@ -59,7 +59,6 @@ def settings(folder: Path, port: int) -> dict[str, Any]:
         },
         "routes": [{"to": ["out"]}],
         "dead_letters": {"sinks": ["dead"]},
-        "trigger": "200ms",
     }
 
 

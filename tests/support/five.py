@@ -156,7 +156,6 @@ def settings(world: World, hook: Webhook, folder: Path) -> dict[str, Any]:
         "sinks": {**sinks, "dead": {"type": "jsonl", "path": str(folder / "dead")}},
         "routes": [{"to": list(sinks)}],
         "dead_letters": {"sinks": ["dead"]},
-        "trigger": "200ms",
     }
 
 

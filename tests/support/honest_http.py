@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import Final
 
-PAUSE_SECONDS: Final = 0.01
+PAUSE_SECONDS: Final = 0.05
 ANSWER_SECONDS: Final = 60.0
 
 

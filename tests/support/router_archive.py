@@ -27,6 +27,11 @@ def router_options() -> str:
     return " ".join(start_options("spark", jars, _run_one))
 
 
+def submit_options() -> dict[str, str]:
+    """Return the same as a variable that Spark's own scripts read, for a router whose settings are not the test's."""
+    return {"SPARK_SUBMIT_OPTS": router_options()}
+
+
 def _run_one(options: Sequence[str]) -> None:
     from tests.support.router import RouterProcess
 

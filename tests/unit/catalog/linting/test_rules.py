@@ -35,6 +35,8 @@ def reported() -> Iterator[tuple[str, str | None, str]]:
             place = f"{path.name}:{node.lineno}"
             name = node.func.id if isinstance(node.func, ast.Name) else ""
             method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            if name != "Finding" and method not in (*get_args(Severity), "add"):
+                continue  # To write a node out takes most of the time.
             holder = ast.unparse(node.func.value).split(".")[-1] if isinstance(node.func, ast.Attribute) else ""
             texts = [each.value if isinstance(each, ast.Constant) else None for each in node.args]
             if name == "Finding" and len(texts) > 3 and isinstance(texts[3], str):
