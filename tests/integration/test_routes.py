@@ -15,7 +15,6 @@ from tests.support.kafka import Message, create_topics, produce, read_all
 from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
-from tests.support.webhook import Webhook
 
 LIMIT = 300.0
 JSON = b"application/json"
@@ -308,53 +307,3 @@ def check_rejected(router: RouterProcess, letters: list[Message], capped: str, l
     assert kept["body"].encode() == large
     assert kept["native"]["path"] == "/plants/1/orders/1"
     assert len(letters) == len(by_id) == 5
-
-
-def test_ctrl_c_drains_and_what_a_sink_misses_goes_by_the_routes_of_dead_letters(router: RouterProcess) -> None:
-    """An HTTP sink finds out while it is written: the other one has the event, and the letter names the one without."""
-    port = free_ports(1)[0]
-    with Webhook() as hook:
-        (router.folder / "c.json").write_text(json.dumps(catalog("unused")))
-        folders = {name: router.folder / name for name in ("orders", "files", "rejected", "rest")}
-        router.configure(
-            {
-                "catalog": {"source": str(router.folder / "c.json")},
-                "sources": [{"endpoint": "/endpoints/shop"}],
-                "http": {"port": port},
-                "sinks": {
-                    "hook": {"type": "http", "url": f"{hook.url}/{{attributes.kind}}", "missing": "reject"},
-                    **{name: {"type": "jsonl", "path": str(path)} for name, path in folders.items()},
-                },
-                "routes": [
-                    {"when": {"messagegroup": "Orders"}, "to": ["orders"]},
-                    {"when": {"outcome": "dead-letter", "reason": "sink-rejected"}, "to": ["rejected"]},
-                    {"to": ["hook", "files"]},
-                ],
-                "dead_letters": {"sinks": ["rest"]},
-            }
-        )
-        router.start()
-        assert post(port, "/plants/1/orders/1", b"{}") == 202
-        assert router.interrupt() == 0, router.log[-2000:]
-        assert "draining" in router.log
-        assert "Traceback" not in router.log
-        # Whether the batch was in time or not: what was acknowledged has its outcome, once, after the next start.
-        router.start()
-        event = {**EVENT, "source": "/plants/9", "type": "temperature", "data": 1}
-        batch = json.dumps([{**event, "id": "a", "kind": "loud"}, {**event, "id": "b"}, {"id": "broken"}]).encode()
-        assert post(port, "/plants/9/orders/2", batch, BATCH) == 202
-        # What is written is one batch, or the last of two; a drain finishes it.
-        wait_until(lambda: lines_of(folders["rest"]), LIMIT, lambda: router.log[-3000:])
-        assert router.stop() == 0, router.log[-2000:]
-    assert [taken.target for taken in hook.taken] == ["/loud"]
-    (order,), (rejected,), (rest,) = (lines_of(folders[name]) for name in ("orders", "rejected", "rest"))
-    assert order["cloudevent"]["subject"] == "1"
-    assert sorted(line["cloudevent"]["id"] for line in lines_of(folders["files"])) == ["a", "b"]
-    assert (rejected["reason"], rest["reason"]) == ("sink-rejected", "invalid-cloudevent")
-    assert rejected["detail"] == "sink hook: no value for {attributes.kind} of the address"
-    assert json.loads(base64.b64decode(rejected["body"]))["id"] == "b"
-
-
-def lines_of(folder: Path) -> list[dict[str, Any]]:
-    """Return what a sink of lines has."""
-    return [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]

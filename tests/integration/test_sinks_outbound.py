@@ -6,6 +6,7 @@ import base64
 import json
 import urllib.request
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ LIMIT = 300.0
 LARGE = b'"' + b"x" * 970_000 + b'"'
 BATCH = "application/cloudevents-batch+json"
 STRUCTURED = "application/cloudevents+json"
+LETTERS = ("letters", "refused")
 
 
 def catalog() -> dict[str, Any]:
@@ -69,18 +71,25 @@ def event(number: int, **more: Any) -> dict[str, Any]:
     return {"specversion": "1.0", "id": f"i{number}", "source": "/plants/p", "type": "reading", "data": number, **more}
 
 
-def configure(router: RouterProcess, document: dict[str, Any], sinks: dict[str, Any]) -> int:
-    """Write catalog and settings; return the port of the router's HTTP gateway."""
+def configure(
+    router: RouterProcess, document: dict[str, Any], sinks: dict[str, Any], routes: Sequence[dict[str, Any]] = ()
+) -> int:
+    """Write catalog and settings; return the port of the router's HTTP gateway.
+
+    What none of *routes* takes goes to all sinks that these do not name.
+    """
     port = free_ports(1)[0]
     (router.folder / "c.json").write_text(json.dumps(document))
-    letters = {"type": "jsonl", "path": str(router.folder / "letters")}
+    named = {name for route in routes for name in route["to"]}
+    used = [name for name in LETTERS if name == "letters" or name in named]
+    letters = {name: {"type": "jsonl", "path": str(router.folder / name)} for name in used}
     router.configure(
         {
             "catalog": {"source": str(router.folder / "c.json")},
             "sources": [{"endpoint": "/endpoints/in"}],
             "http": {"port": port},
-            "sinks": {**sinks, "letters": letters},
-            "routes": [{"to": list(sinks)}],
+            "sinks": {**sinks, **letters},
+            "routes": [*routes, {"to": [name for name in sinks if name not in named]}],
             "dead_letters": {"sinks": ["letters"]},
         }
     )
@@ -89,8 +98,12 @@ def configure(router: RouterProcess, document: dict[str, Any], sinks: dict[str, 
 
 def letters_of(folder: Path) -> list[dict[str, Any]]:
     """Return all dead letters."""
-    files = sorted((folder / "letters").glob("*.jsonl"))
-    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    return [letter for name in LETTERS for letter in lines_of(folder / name)]
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    """Return what a sink of lines has."""
+    return [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
 
 
 def ids(requests: list[Taken]) -> Counter[str]:
@@ -116,33 +129,50 @@ def test_refused_events_become_dead_letters_once_and_counts_add_up(router: Route
             "strict": {"type": "http", "url": strict.url + "/{messagegroup}/{context.plant}"},
             "shaped": {"type": "http", "endpoint": "/endpoints/out"},
             "also": {"type": "http", "url": strict.url, "mode": "structured", "lineage": False},
+            "kind": {"type": "http", "url": shaped.url + "/{attributes.kind}", "missing": "reject"},
+            "lines": {"type": "jsonl", "path": str(router.folder / "lines")},
         }
-        port = configure(router, document, sinks)
+        routes: list[dict[str, Any]] = [
+            {"when": {"outcome": "dead-letter", "reason": "sink-rejected"}, "to": ["refused"]},
+            {"when": {"context": {"plant": "q"}}, "to": ["kind", "lines"]},
+        ]
+        port = configure(router, document, sinks, routes)
         router.start()
         for number in range(10):
             post(port, event(number))
         post(port, [event(20), event(21), {"id": "broken"}], BATCH)
-        wait_until(lambda: router.total("xrouter_records_total") >= 13, LIMIT, lambda: router.log[-3000:])
+        # One sink misses something at one of these; the other has both.
+        post(port, [event(n, source="/plants/q", **more) for n, more in ((30, {"kind": "loud"}), (31, {}))], BATCH)
+        wait_until(lambda: router.total("xrouter_records_total") >= 15, LIMIT, lambda: router.log[-3000:])
         counts = {
             outcome: router.total("xrouter_records_total", outcome=outcome) for outcome in ("routed", "dead-letter")
         }
         rejected = router.total("xrouter_records_total", reason="sink-rejected")
         assert router.total("xrouter_sink_writes_total", sink="strict", result="rejected") >= 1
-        assert router.stop() == 0, router.log[-2000:]
-    assert (counts, rejected) == ({"routed": 6, "dead-letter": 7}, 6)
+        assert router.interrupt() == 0, router.log[-2000:]
+    assert "draining" in router.log
+    assert "Traceback" not in router.log
+    assert (counts, rejected) == ({"routed": 7, "dead-letter": 8}, 7)
     taken = [*(f"i{n}" for n in range(0, 10, 2)), "i20"]
     assert ids(strict.taken) == Counter({name: 2 for name in taken})
-    assert ids(shaped.taken) == Counter([*(f"i{n}" for n in range(10)), "i20", "i21"])
-    assert {(each.target, each.header("X-Plant")) for each in shaped.taken} == {("/shaped/p", "p")}
+    assert ids(shaped.taken) == Counter([*(f"i{n}" for n in range(10)), "i20", "i21", "i30"])
+    targets = {(each.target, each.header("X-Plant")) for each in shaped.taken}
+    assert targets == {("/shaped/p", "p"), ("/loud", None)}
+    assert sorted(line["cloudevent"]["id"] for line in lines_of(router.folder / "lines")) == ["i30", "i31"]
     assert {each.target for each in strict.taken} == {"/In/p", "/"}
     check_letters(letters_of(router.folder))
 
 
 def check_letters(letters: list[dict[str, Any]]) -> None:
-    """Each refused event has one letter, whole as it came, that names both sinks."""
-    refused = [letter for letter in letters if letter["reason"] == "sink-rejected"]
-    assert len(letters) == 7
-    assert len({letter["letter"] for letter in letters}) == 7
+    """Each refused event has one letter, whole as it came, that names the sinks without it, by a route of its own."""
+    (broken, *refused) = letters
+    assert broken["reason"] == "invalid-cloudevent"
+    assert {letter["reason"] for letter in refused} == {"sink-rejected"}
+    assert len({letter["letter"] for letter in letters}) == len(letters) == 8
+    (missing,) = [letter for letter in refused if "sink kind" in letter["detail"]]
+    assert missing["detail"] == "sink kind: no value for {attributes.kind} of the address"
+    assert json.loads(base64.b64decode(missing["body"]))["id"] == "i31"
+    refused.remove(missing)
     bodies = sorted(json.loads(base64.b64decode(letter["body"]))["id"] for letter in refused)
     assert bodies == ["i1", "i21", "i3", "i5", "i7", "i9"]
     for letter in refused:
