@@ -24,9 +24,9 @@ class DocumentLevel:
 _CORE: Final = frozenset(
     """
     id self shortself xid xref epoch name description documentation docs icon labels tags createdat modifiedat createdby
-    createdon modifiedby modifiedon deprecated version versionid isdefault ancestor contenttype readonly compatibility
-    compatibilityauthority defaultversionid defaultversionurl defaultversionsticky meta metaurl metauri versions
-    versionsurl versionsuri versionscount origin type $schema $id $comment
+    createdon modifiedby modifiedon deprecated version versionid isdefault ancestor ancestorid contenttype readonly
+    compatibility compatibilityauthority defaultversionid defaultversionurl defaultversionsticky meta metaurl metauri
+    versions versionsurl versionsuri versionscount origin type $schema $id $comment
     """.split()
 )
 _GROUP_SELECTORS: Final = frozenset({"envelope", "protocol", "format", "binding"})

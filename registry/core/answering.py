@@ -58,11 +58,10 @@ class Answerer:
         sorting = read_sorting(flags.sort, place, request.path) if flags.sort is not None else None
         view = self.view(place)
         if place.is_collection:
+            _check_cursor(request, number=sorting is not None)
             self._owner(place)
             viewer = Viewer(self._reader, self._model, view)
             page = Page(request.limit, request.cursor, sorting)
-            if sorting is not None and request.cursor and not request.cursor.isascii():
-                raise Refusal("bad_request", request.path, error_detail="the cursor is none of ours")
             found, after = viewer.entries(place, page, view.inline)
             count = self._count(place) if view.clauses is None else None
             return Answer(found, paging=Paging(after, count))
@@ -197,3 +196,10 @@ def check_flags(flags: Flags, place: Place, path: str) -> None:
         raise Refusal("unsupported_specversion", path, specversion=flags.specversion, list=SPECVERSION)
     if flags.collections and place.kind not in ("registry", "group"):
         raise Refusal("bad_flag", path, flag="collections")
+
+
+def _check_cursor(request: Request, *, number: bool) -> None:
+    cursor = request.cursor
+    ours = cursor.isascii() and (cursor.isdecimal() and len(cursor) < 10 if number else cursor.isprintable())
+    if cursor and not ours:
+        raise Refusal("bad_request", request.path, error_detail="the cursor is none of ours")

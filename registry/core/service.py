@@ -134,9 +134,11 @@ class RegistryService:
         options = _options(request, place)
         self._permit(place, request)
         before = Answerer(work.reader, model, work.registry, request)
-        if request.matches is not None and not isinstance(place, str):
-            etag = before.etag(place)
-            if not etag or ("*" not in request.matches and etag not in request.matches):
+        if request.matches is not None and not isinstance(place, str) and "*" not in request.matches:
+            if place.is_collection or before.etag(place) not in request.matches:
+                raise Refusal("precondition_failed", place.xid)
+        elif request.matches is not None and not isinstance(place, str) and not place.is_collection:
+            if not before.etag(place):
                 raise Refusal("precondition_failed", place.xid)
         if isinstance(place, str):
             model = self._configure(work, model, place, request, options)

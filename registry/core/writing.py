@@ -12,7 +12,7 @@ from typing import Any, Final
 from registry.core.creating import Creator
 from registry.core.documents import Given
 from registry.core.merging import as_object, compare_epoch, compare_id, merged, set_times
-from registry.core.places import Place, target_of
+from registry.core.places import Place, check_id, target_of
 from registry.core.settling import Settler
 from registry.errors import Refusal
 from registry.model.checking import settled
@@ -159,7 +159,7 @@ class Writer(Creator):
         ignored = "id" in self.options.ignore
         if not ignored:
             compare_id(body, place.resource.singular, place.rid, place.xid)
-        named = body.get("versionid")
+        named = _text_id(body.get("versionid"), place)
         return self.write_version(
             place,
             resource,
@@ -215,10 +215,10 @@ class Writer(Creator):
         document: Given | None,
     ) -> None:
         """Write the attributes beside ``meta`` and ``versions`` to the default version, unless ``versions`` has it."""
-        name = body.get("versionid")
+        name = _text_id(body.get("versionid"), place)
         if created:
             if name is None and meta is not None and "defaultversionid" not in self.options.ignore:
-                name = meta.get("defaultversionid")
+                name = _text_id(meta.get("defaultversionid"), place)
             if name is None and versions:
                 return
         else:
@@ -325,3 +325,8 @@ class Writer(Creator):
                     known = self.work.resource(resource.xid)
                     if known is not None and known.xref is None:
                         self.pend(place.child(resource.id), known)
+
+
+def _text_id(given: object, place: Place) -> str | None:
+    """Return the id of a version that a body names, None when it names none."""
+    return None if given is None else check_id(given, place.xid)

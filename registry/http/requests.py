@@ -189,9 +189,12 @@ def _limit(text: str | None, path: str) -> int | None:
 
 def _decoded(text: bytes, path: str) -> str:
     try:
-        return unquote_to_bytes(text).decode("utf-8")
+        found = unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
         raise Refusal("bad_request", path, error_detail="the path is no UTF-8") from None
+    if "\0" in found:  # which no text of PostgreSQL can hold
+        raise Refusal("bad_request", path, error_detail="the path has a NUL character")
+    return found
 
 
 def _media(head: Head) -> str | None:
