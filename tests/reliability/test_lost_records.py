@@ -94,10 +94,19 @@ def test_records_lost_at_the_broker(kafka: Kafka, topic_factory: TopicFactory, r
     arrives(send(kafka, renewed, 40, 3))
     arrives(send(kafka, renewed, 45, 1))
 
-    # While nobody reads it.
+    # What a topic gets while nobody reads it is read once it is back, from where it was left.
     change(router, catalog(kafka.bootstrap, [expiring]))
     wait_until(lambda: RELOADED in router.log, LIMIT, said(router))
     arrives(send(kafka, expiring, 50, 1))
+    sent = send(kafka, renewed, 55, 1)
+    change(router, both)
+    arrives(sent)
+
+    # It is lost while nobody reads it.
+    seen = router.log.count(RELOADED)
+    change(router, catalog(kafka.bootstrap, [expiring]))
+    wait_until(lambda: router.log.count(RELOADED) > seen, LIMIT, said(router))
+    arrives(send(kafka, expiring, 57, 1))
     make_again(kafka, renewed)
     sent = send(kafka, renewed, 60, 1)
     change(router, both)
