@@ -30,6 +30,10 @@ class SizeLimits:
         self._routes = np.array([_least(settings, route.to) for route in settings.routes], np.int64)
         self._letters = LetterLimits(settings)
 
+    def of(self, route: int) -> int:
+        """Return the most bytes that the sinks of a route of events take."""
+        return int(self._routes[route])
+
     def reject(self, outcomes: Outcomes, sizes: Int, routes: np.ndarray[Any, np.dtype[np.int32]]) -> None:
         """Turn routed rows that their sinks will never take into dead letters."""
         routed = np.flatnonzero(routes != DEAD)

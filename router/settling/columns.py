@@ -1,0 +1,187 @@
+"""Rows of Kafka as columns of the JVM: which of them the table of settled types decides, and what they become.
+
+No condition here may let a record through that the matcher, or the exact codec, would decide otherwise; each may err on
+the other side, where records are left to them. The conditions are those of :mod:`bindings.kafka.facts`, coarser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from bindings.envelope import ATTRIBUTE_NAME, DATA, REQUIRED
+from bindings.kafka.columns import first_text
+from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE, LINEAGE, VERSION
+from router.judging.stages import HEADERS_TYPE, header
+from router.settling.types import WHOLE, SettledType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SETTLED: Final = "settled"
+NUMBER: Final = "number"
+PLAIN_FORMS: Final[Mapping[str, str]] = {
+    "uri": r"[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9._~/-]*",
+    "urireference": r"[A-Za-z0-9._~/-]+",
+    "uritemplate": r"[A-Za-z0-9._~/-]+",
+    "timestamp": (
+        r"(?:19|20)[0-9]{2}-(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])"
+        r"T(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{1,9})?Z"
+    ),
+    "integer": r"0|-?[1-9][0-9]{0,8}",
+}
+"""By type, what some of its valid values look like, and no other text does."""
+_SCHEMA: Final = (
+    "number int, topic string, type string, message string, endpoint string, to string, lineage boolean, limit bigint, "
+    "asked array<struct<header:string,text:string,segments:array<string>,form:string,optional:boolean>>, "
+    "context array<struct<name:string,header:string,place:int,decodes:boolean>>"
+)
+_ESCAPED: Final = r'[\x00-\x1f"\\]'
+_OF_ROWS: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+
+def table_of(spark: SparkSession, types: Sequence[SettledType]) -> DataFrame:
+    """Return the table of settled types; ``number`` is the place of each in *types*."""
+    rows = [
+        (
+            *(number, each.topic, each.type, each.message, each.endpoint),
+            *(each.way.topic, each.way.lineage, each.way.limit),
+            [(asked.header, asked.text, list(asked.segments), asked.form, asked.optional) for asked in each.asked],
+            [(taken.name, taken.header, taken.place, taken.decodes) for taken in each.context],
+        )
+        for number, each in enumerate(types)
+    ]
+    return spark.createDataFrame(rows, _SCHEMA)
+
+
+def with_settled(rows: DataFrame, table: DataFrame) -> DataFrame:
+    """Return the rows of Spark's Kafka source with what settles them, by a join that is broadcast.
+
+    ``settled`` tells whether expressions decide a row. Then ``to`` is the topic that it goes to, and ``number``,
+    ``message``, ``endpoint``, ``lineage`` and ``context`` are those of its type; in other rows they mean nothing.
+    """
+    from pyspark.sql import functions as F
+
+    # Below the join, so that it is made once for each row: what is above looks at it again and again.
+    names, texts = F.col("headers.key").alias("names"), F.transform("headers", _text_of).alias("texts")
+    typed = rows.select(*_OF_ROWS, names, texts, first_text("headers", f"{ATTRIBUTE}type").alias("type")).alias("r")
+    same = (F.col("t.topic") == F.col("r.topic")) & (F.col("t.type") == F.col("r.type"))
+    joined = typed.join(F.broadcast(table.alias("t")), same, "left")
+    size = F.coalesce(F.octet_length("r.key"), F.lit(0)) + F.coalesce(F.octet_length("r.value"), F.lit(0))
+    settled = F.col("t.message").isNotNull() & _plain() & (size <= F.col("t.limit"))
+    settled = settled & F.forall("t.asked", _given) & F.forall("t.context", _readable)
+    return joined.select(
+        *(F.col(f"r.{name}").alias(name) for name in _OF_ROWS),
+        *(F.col(f"t.{name}").alias(name) for name in (NUMBER, "message", "endpoint", "to", "lineage")),
+        _context().alias("context"),
+        F.coalesce(settled, F.lit(False)).alias(SETTLED),
+    )
+
+
+def sent_headers(epoch: str) -> Column:
+    """Return the headers that a settled row is sent on with."""
+    from pyspark.sql import functions as F
+
+    values = {
+        "message": F.col("message"),
+        "endpoint": F.col("endpoint"),
+        "epoch": F.lit(epoch),
+        "position": F.concat_ws("-", "topic", "partition", "offset"),
+        "context": F.col("context"),
+    }
+    added = F.array(*(header(f"{LINEAGE}{name}", value) for name, value in values.items()))
+    return F.concat("headers", F.when(F.col("lineage"), added).otherwise(F.array().cast(HEADERS_TYPE)))
+
+
+def _plain() -> Column:
+    """Tell a binary event whose headers no exact codec need look at."""
+    from pyspark.sql import functions as F
+
+    plain = F.size(F.array_distinct("r.names")) == F.size("r.names")
+    plain = plain & F.forall("r.headers", _harmless) & (_text(F.lit(VERSION)) == "1.0")
+    for name in REQUIRED:
+        plain = plain & (F.length(_text(F.lit(f"{ATTRIBUTE}{name}"))) > 0)
+    return plain
+
+
+def _harmless(entry: Column) -> Column:
+    """Tell a header that neither makes a row odd nor gives the event another key, body or mode."""
+    from pyspark.sql import functions as F
+
+    name, text = entry["key"], _text_of(entry)
+    is_text = entry["value"].isNull() | text.isNotNull()
+    special = [f"{ATTRIBUTE}{each}" for each in (DATA, "partitionkey", "datacontenttype")]
+    attribute = name.rlike(f"^{ATTRIBUTE}(?:{ATTRIBUTE_NAME.pattern})\\z") & ~name.isin(special) & is_text
+    # Not by lower(): it follows languages, which takes longer than all the rest.
+    media = is_text & ~F.coalesce(text, F.lit("")).rlike("(?i)cloudevents")
+    return (
+        F.when(name.startswith(ATTRIBUTE), attribute)
+        .when(name == CONTENT_TYPE, media)
+        .otherwise(name.isNotNull() & ~name.startswith(LINEAGE) & ~name.rlike(f"(?i)^{CONTENT_TYPE}\\z"))
+    )
+
+
+def _text_of(entry: Column) -> Column:
+    """Return the value of a header as text; null for none, and for what is no UTF-8."""
+    from pyspark.sql import functions as F
+
+    return F.try_validate_utf8(entry["value"].cast("string"))
+
+
+def _text(name: Column) -> Column:
+    """Return the text of the only header of that name; null for none."""
+    from pyspark.sql import functions as F
+
+    return F.get("r.texts", F.array_position("r.names", name).cast("int") - 1)
+
+
+def _given(asked: Column) -> Column:
+    """Tell whether a row gives what is asked of one header; null where that is not known."""
+    from pyspark.sql import functions as F
+
+    text, segments = _text(asked["header"]), asked["segments"]
+    parts = F.when(F.size(segments) > 1, F.split(text, "/")).otherwise(F.array(text))
+    fits = F.zip_with(parts, segments, _fits)
+    templated = (F.size(parts) == F.size(segments)) & F.forall(fits, lambda fit: fit)
+    value = F.when(asked["text"].isNotNull(), text == asked["text"]).when(F.size(segments) > 0, templated)
+    value = value.when(asked["form"].isNotNull(), _is_formed(text, asked["form"])).otherwise(text.isNotNull())
+    # One that is there and has no text may be absent, or no UTF-8: that is not asked here.
+    return F.when(F.array_position("r.names", asked["header"]) == 0, asked["optional"]).otherwise(value)
+
+
+def _fits(part: Column, wanted: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.when(wanted.isNull(), part != "").otherwise(part == wanted)
+
+
+def _is_formed(text: Column, form: Column) -> Column:
+    """Tell a text that is plainly valid for a type; more may be."""
+    tests = ((form == name) & text.rlike(f"^(?:{pattern})\\z") for name, pattern in PLAIN_FORMS.items())
+    return reduce(lambda one, other: one | other, tests)
+
+
+def _value(taken: Column) -> Column:
+    from pyspark.sql import functions as F
+
+    text = _text(taken["header"])
+    return F.when(taken["place"] == WHOLE, text).otherwise(F.get(F.split(text, "/"), taken["place"]))
+
+
+def _readable(taken: Column) -> Column:
+    """Tell whether a value stands in JSON, and in the context, as it is."""
+    from pyspark.sql import functions as F
+
+    value = _value(taken)
+    return value.isNotNull() & ~value.rlike(_ESCAPED) & ~(taken["decodes"] & F.contains(value, F.lit("%")))
+
+
+def _context() -> Column:
+    """Return the context of a settled row as JSON, as :func:`router.writing.header_lists.context_json` writes it."""
+    from pyspark.sql import functions as F
+
+    def member(taken: Column) -> Column:
+        return F.concat(F.lit('"'), taken["name"], F.lit('":"'), _value(taken), F.lit('"'))
+
+    return F.concat(F.lit("{"), F.array_join(F.transform("t.context", member), ","), F.lit("}"))
