@@ -71,10 +71,13 @@ class Pipeline:
         *,
         final: int | None = None,
         bounding: Bounding | None = None,
+        came_by: str = "",
+        restored: Callable[[DataFrame], DataFrame] | None = None,
     ) -> None:
         """*final* is the last batch that this query is to write, when it is not to read on.
 
-        *bounding* keeps batches within their bytes; unset, it knows nothing of this query yet.
+        *bounding* keeps batches within their bytes; unset, it knows nothing of this query yet. Where the query reads
+        on what another began to, *came_by* names that, and *restored* gives the rows as they came to it.
         """
         self.name = name
         self.kind = kind
@@ -85,6 +88,8 @@ class Pipeline:
         self._status = status
         self._restore = restore
         self._final = final
+        self._came_by = came_by
+        self._restored = restored
         self._draining = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -199,6 +204,7 @@ class Pipeline:
         Every attempt is by the plan that the batch is pinned to; until it is, by the active one.
         """
         waits = pauses()
+        rows = rows if self._restored is None else self._restored(rows)
         while True:
             pinned = self._state.pinned(self.name, number)
             loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned, self._restore)
@@ -206,7 +212,7 @@ class Pipeline:
                 # Asked after the plan was: a drain comes before a plan that no longer knows the query's topics.
                 raise Draining
             now = datetime.now(UTC).isoformat(timespec="microseconds")
-            batch = Batch(self.kind, self.name, self.generation.id, number, now, part.path)
+            batch = Batch(self.kind, self.name, self.generation.id, number, now, part.path, self._came_by)
             park = self._notes.parked(self.name, number, self.generation.id)
             journal = BatchJournal(self._state, self._notes, self._ordering, self._bounding, batch, loaded, part, park)
             limit = loaded.plan.settings.batch_limit.total_seconds()

@@ -61,7 +61,7 @@ class LoadedPlan:
         if part.condemned:
             source = prepared(rows, kind)
             decided, tally = condemned(source, kind, self.plan, part.condemned, bare=part.bare)
-            rows_of = partial(unified, decided, kind, batch.query, arrived=arrived)
+            rows_of = partial(unified, decided, kind, batch.first_query, arrived=arrived)
             bare = source if part.bare else None
             return SparkOutcomes(rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge)
         texts = self._nothing_counted(rows, batch.query)
@@ -70,7 +70,7 @@ class LoadedPlan:
 
         def one_form() -> DataFrame:
             outcomes = judged(prepared(rows, kind), kind, self.judge, texts)
-            return unified(outcomes, kind, batch.query, arrived=arrived)
+            return unified(outcomes, kind, batch.first_query, arrived=arrived)
 
         staging = None if at_once or arrived else self._staging(prepared(rows, kind), batch)
         judge = self.judge
@@ -99,7 +99,7 @@ class LoadedPlan:
         converted = converts(rows, batch.kind)
         columns = self.once.get((batch.query, converted))
         if columns is None:
-            one_pass = OnePass.of(self.plan, batch.kind, batch.query)
+            one_pass = OnePass.of(self.plan, batch.kind, batch.first_query)
             columns = OutgoingColumns.of(one_pass, self.plan.judge, self.judge, tallies, converts=converted)
             self.once[batch.query, converted] = columns
         return columns

@@ -57,7 +57,7 @@ class BatchSizing:
     @classmethod
     def of(cls, settings: Settings) -> BatchSizing:
         """Return what is known before anything was seen."""
-        aim, limit = max(AIM, settings.trigger.total_seconds()), settings.batch_limit.total_seconds()
+        aim, limit = max(AIM, settings.between_batches.total_seconds()), settings.batch_limit.total_seconds()
         aim = min(aim, limit / 2) if limit else aim
         return cls(divided(settings).batch, settings.max_records_per_batch, aim=aim)
 

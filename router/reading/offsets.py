@@ -16,8 +16,8 @@ from router.machine.sizing import BatchSizing
 from router.reading.generations import Generation
 from router.reading.planned import Spans
 from router.settings import Settings
-from router.sources.clusters import inbox_client, source_client
-from router.sources.sources import Source
+from router.sources.clusters import inbox_client, rest_client, source_client
+from router.sources.sources import REST, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,8 +38,9 @@ def records_of_batch(client: KafkaClient, topics: Sequence[str], generation: Gen
     return records
 
 
-def spans_reader(spark: SparkSession, settings: Settings, sources: Sequence[Source]) -> ReadSpans | None:
-    """Return what reads the records between some offsets, for a query of these sources; without any, for the inbox.
+def spans_reader(spark: SparkSession, settings: Settings, query: str, sources: Sequence[Source]) -> ReadSpans | None:
+    """Return what reads the records between some offsets, for a query of these sources; without any, for the inbox or
+    the rest topic.
 
     None for the local inbox, which has no offsets.
     """
@@ -53,21 +54,23 @@ def spans_reader(spark: SparkSession, settings: Settings, sources: Sequence[Sour
         reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
         return reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower()).load()
 
-    return _reader(settings, sources, read)
+    return _reader(settings, query, sources, read)
 
 
-def ranges_reader(spark: SparkSession, settings: Settings, sources: Sequence[Source]) -> ReadRanges | None:
+def ranges_reader(spark: SparkSession, settings: Settings, query: str, sources: Sequence[Source]) -> ReadRanges | None:
     """Return what reads ranges of partitions by our own client, for what Spark's source cannot take.
 
     None for the local inbox, which has no offsets.
     """
-    return _reader(settings, sources, partial(read_ranges, spark))
+    return _reader(settings, query, sources, partial(read_ranges, spark))
 
 
 def _reader(
-    settings: Settings, sources: Sequence[Source], read: Callable[[KafkaClient, _Asked], DataFrame]
+    settings: Settings, query: str, sources: Sequence[Source], read: Callable[[KafkaClient, _Asked], DataFrame]
 ) -> Callable[[_Asked], DataFrame] | None:
     """Return *read* for the cluster that has the query's records, its rows as those of the query."""
+    if query == REST:
+        return partial(read, rest_client(settings))
     if sources:
         return partial(read, source_client(sources[0]))
     if settings.inbox.kafka is None:

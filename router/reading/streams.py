@@ -16,7 +16,7 @@ from router.reading.generations import Generation
 from router.reading.offsets import records_of_batch
 from router.reading.positions import starting_offsets
 from router.settings import Settings
-from router.sources.clusters import inbox_client, source_client
+from router.sources.clusters import inbox_client, rest_client, source_client
 from router.sources.sources import Source
 from router.state.state import State
 
@@ -28,15 +28,33 @@ _log = get_logger()
 
 
 def kafka_rows(
-    spark: SparkSession, settings: Settings, sources: Sequence[Source], generation: Generation, sizing: BatchSizing
+    spark: SparkSession,
+    settings: Settings,
+    sources: Sequence[Source],
+    generation: Generation,
+    sizing: BatchSizing | None,
 ) -> DataFrame:
     """Return the records of a generation's topics, from where it begins, in batches as *sizing* asks for.
+
+    None is for real-time mode, which has no such batches.
 
     Raises:
         BrokerUnreachable: the generation has not begun to read, and the brokers do not say which partitions there are.
     """
     client = source_client(sources[0])
     # Every topic is subscribed to, also one that does not exist yet: it is read from its first record once it does.
+    beginning = _beginning(client, generation, generation.topics)
+    records = None if sizing is None else records_of_batch(client, generation.topics, generation, sizing)
+    return _topics(spark, settings, client, ",".join(generation.topics), beginning, records)
+
+
+def rest_rows(spark: SparkSession, settings: Settings, generation: Generation, sizing: BatchSizing) -> DataFrame:
+    """Return the records of the rest topic, from the first, since all of them were taken.
+
+    Raises:
+        BrokerUnreachable: as :func:`kafka_rows`.
+    """
+    client = rest_client(settings)
     beginning = _beginning(client, generation, generation.topics)
     records = records_of_batch(client, generation.topics, generation, sizing)
     return _topics(spark, settings, client, ",".join(generation.topics), beginning, records)
@@ -62,11 +80,12 @@ def inbox_rows(
 
 
 def _topics(
-    spark: SparkSession, settings: Settings, client: KafkaClient, topics: str, beginning: str, records: int
+    spark: SparkSession, settings: Settings, client: KafkaClient, topics: str, beginning: str, records: int | None
 ) -> DataFrame:
     reader = spark.readStream.format("kafka").options(**client.jvm())
     reader = reader.option("subscribe", topics).option("includeHeaders", "true")
-    reader = reader.option("maxOffsetsPerTrigger", records)
+    if records is not None:
+        reader = reader.option("maxOffsetsPerTrigger", records)
     reader = reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower())
     if settings.spark.min_partitions is not None:
         reader = reader.option("minPartitions", settings.spark.min_partitions)
@@ -104,4 +123,4 @@ def start_query(
     writer = writer.option("checkpointLocation", f"file://{generation.path}")
     if once:
         return writer.trigger(availableNow=True).start()
-    return writer.trigger(processingTime=f"{int(settings.trigger.total_seconds() * 1000)} milliseconds").start()
+    return writer.trigger(processingTime=f"{int(settings.between_batches.total_seconds() * 1000)} milliseconds").start()

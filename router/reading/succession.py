@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 
+from router.errors import ConfigError
 from router.reading import generations
 from router.reading.generations import Generation
 from router.reading.planned import Spans
 from router.reading.positions import EARLIEST, Offsets, Positions, cluster_of
-from router.sources.sources import INBOX, Source, Start
+from router.sources.sources import INBOX, REST, Source, Start
 from router.state.state import State
 
 
@@ -58,6 +59,23 @@ class Succession:
     def inbox(self) -> Generation:
         """Return the generation that the inbox is read by, which is always the same."""
         return generations.current(self._state, INBOX) or generations.begin(self._state, INBOX, ())
+
+    def rest(self, topic: str) -> Generation:
+        """Return the generation that the rest topic is read by, which is always the same.
+
+        Raises:
+            ConfigError: it was begun for another topic, which may have records that are not routed.
+        """
+        known = generations.current(self._state, REST)
+        if known is not None and known.topics != (topic,):
+            before = ", ".join(known.topics)
+            raise ConfigError(
+                f"the rest topic was {before} before, which may hold records that are not routed",
+                key="realtime.rest",
+                hint=f"name {before} again; once it is read, remove {self._state.checkpoints / REST} and {REST!r} from "
+                f'"generations" in {self._state.inventory.path}',
+            )
+        return known or generations.begin(self._state, REST, (topic,))
 
     def next(self, query: str, sources: Sequence[Source], default: Start) -> Generation:
         """Return the generation for these sources, a new one if their topics changed; no batch may be unfinished.

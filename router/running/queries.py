@@ -1,67 +1,43 @@
-"""The streaming queries: one per Kafka cluster and lane, and one for the inbox.
+"""The streaming queries: one per Kafka cluster and lane, one for the inbox, and one for the rest topic.
 
 A query that ends because a broker went away is started again from its checkpoint, with growing pauses. One that
 ends for a reason which repeating cannot mend ends the router, with that reason.
+
+In real-time mode the query of the sources sends records on one by one (:mod:`router.realtime`). Batches take its place,
+on the same checkpoint, until they have caught up: where one was begun and is not finished, and after any error, since
+they can hold, cut and bury what a real-time query only fails of.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from router.batches.bounding import Bounding
 from router.batches.holding import Draining
-from router.batches.pipeline import Pipeline
 from router.batches.plans import PlanHolder
 from router.errors import BrokerUnreachable, DiskError
 from router.faults import cause_of, lasting_error
-from router.judging.kinds import Kind
 from router.judging.plan import Plan
 from router.logs import get_logger
 from router.machine.sizing import BatchSizing
-from router.reading.generations import Generation
-from router.reading.offsets import ranges_reader, spans_reader
-from router.reading.positions import cluster_of
-from router.reading.streams import inbox_rows, kafka_rows, start_query
 from router.reading.succession import Succession, by_query, topics_of
-from router.running.integrity import check_query
-from router.sources.sources import INBOX, Source
+from router.realtime.query import RealTimeQuery
+from router.running.starts import PAUSE_FIRST, Running, Starts
+from router.sources.sources import INBOX, REST, Source
 from router.spark.jvm_life import kill_jvm
 from router.state.durable import disk_of
 from router.state.state import State
 from router.watching.progress import InboxBacklog, end_of, lag_by_topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import SparkSession
 
     from router.watching.metrics import Metrics
     from router.watching.status import Status
 
-RESTART_FIRST: Final = 1.0
 RESTART_MOST: Final = 60.0
 _log = get_logger()
-
-
-@dataclass(slots=True)
-class _Running:
-    """One query as it runs. ``sources`` are what it is to read; its generation may have others until it switches.
-
-    ``committed`` is the source's offset up to which batches were committed when the query was started.
-    """
-
-    name: str
-    sources: tuple[Source, ...]
-    sizing: BatchSizing
-    pipeline: Pipeline | None = None
-    query: StreamingQuery | None = None
-    pause: float = RESTART_FIRST
-    restart_at: float = 0.0
-    switching: bool = False
-    ended: bool = False
-    committed: dict[str, Any] | None = None
 
 
 class Queries:
@@ -83,10 +59,10 @@ class Queries:
         self._plans = plans
         self._metrics = metrics
         self._status = status
-        self._restore = restore
         self._once = once
         self._succession = Succession(state)
-        self._running: dict[str, _Running] = {}
+        self._starts = Starts(spark, state, plans, metrics, status, restore, once=once)
+        self._running: dict[str, Running] = {}
         self._inbox = InboxBacklog(state.inbox)
 
     def place(self, sources: Sequence[Source]) -> None:
@@ -104,10 +80,12 @@ class Queries:
             RouterError: a query cannot be set up.
         """
         wanted = by_query(sources)
-        left = self._succession.left(wanted)
+        rest = () if self._plans.active.settings.realtime is None else (REST,)
+        left = self._succession.left({*wanted, *rest})
         for name in left:
             _log.info("query is finished, though no source is left of it", query=name)
-        self._running = {name: _Running(name, wanted.get(name, ()), self._sizing()) for name in (*left, *wanted)}
+        names = (*left, *wanted, *rest)
+        self._running = {name: Running(name, wanted.get(name, ()), self._sizing()) for name in names}
         for running in self._running.values():
             self._status.query(running.name, "starting")
             self._begin(running)
@@ -133,6 +111,9 @@ class Queries:
             if running.query.isActive:
                 if running.switching:
                     self._try_stop(running)
+                elif self._outdated(running):
+                    _log.info("real-time query begins anew with the changed catalog", query=running.name)
+                    self._switch(running)
                 elif running.sizing.relimit:
                     # Spark takes another limit with another start alone.
                     _log.info("query starts again, with batches of another size", query=running.name)
@@ -148,10 +129,12 @@ class Queries:
         """
         wanted = by_query(sources)
         for name in dict.fromkeys((*self._running, *wanted)):
+            if name == REST:
+                continue
             running, members = self._running.get(name), wanted.get(name, ())
             if running is None or running.ended:
                 if members:
-                    self._running[name] = _Running(name, members, self._sizing())
+                    self._running[name] = Running(name, members, self._sizing())
                     self._status.query(name, "starting")
                 continue
             changed = name != INBOX and topics_of(running.sources) != topics_of(members)
@@ -173,6 +156,11 @@ class Queries:
             if running.name == INBOX:
                 backlog = sum(lag_by_topic(progress).values())
                 continue
+            if running.name == REST:
+                self._metrics.rest(sum(lag_by_topic(progress).values()))
+                continue
+            if isinstance(running.pipeline, RealTimeQuery):
+                running.pipeline.progressed(progress)
             for topic, lag in lag_by_topic(progress).items():
                 for source in running.sources:
                     if source.topic == topic:
@@ -194,7 +182,14 @@ class Queries:
         for running in self._running.values():
             if running.query is None or running.pipeline is None:
                 continue
-            if running.pipeline.wait_idle(max(0.0, deadline - time.monotonic())):
+            idle = running.pipeline.wait_idle(max(0.0, deadline - time.monotonic()))
+            if isinstance(running.pipeline, RealTimeQuery):
+                if not idle:
+                    _log.info(
+                        "real-time query ends before its next note; what came since is repeated", query=running.name
+                    )
+                running.pipeline.stop()
+            elif idle:
                 self._await_commit(running, deadline)
                 running.query.stop()
             else:
@@ -205,34 +200,42 @@ class Queries:
             kill_jvm()
         return not cut
 
-    def _switch(self, running: _Running) -> None:
+    def _switch(self, running: Running) -> None:
         if running.query is not None and running.pipeline is not None:
             running.switching = True
             running.pipeline.drain()
 
-    def _try_stop(self, running: _Running) -> None:
+    def _try_stop(self, running: Running) -> None:
         """Stop an idle query that is to switch; a busy one stops itself at its next batch.
 
         One that was started only to finish a batch drains once it has, and is left alone until then.
         """
         assert running.query is not None and running.pipeline is not None
-        if running.pipeline.draining and running.pipeline.wait_idle(0) and self._committed(running):
+        if isinstance(running.pipeline, RealTimeQuery):
+            if running.pipeline.ended_batch:
+                running.pipeline.stop()
+        elif running.pipeline.draining and running.pipeline.wait_idle(0) and self._committed(running):
             running.query.stop()
 
-    def _committed(self, running: _Running) -> bool:
+    def _outdated(self, running: Running) -> bool:
+        """Whether a real-time query goes by another plan than the active one, which a query in batches never does."""
+        pipeline = running.pipeline
+        return isinstance(pipeline, RealTimeQuery) and pipeline.plan.id != self._plans.active.id
+
+    def _committed(self, running: Running) -> bool:
         pipeline = running.pipeline
         return pipeline is None or pipeline.last is None or pipeline.generation.committed(pipeline.last)
 
-    def _await_commit(self, running: _Running, deadline: float) -> None:
+    def _await_commit(self, running: Running, deadline: float) -> None:
         """Wait for Spark to note the last batch as done: stopping in between would repeat it."""
         while not self._committed(running) and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _ended(self, running: _Running) -> None:
+    def _ended(self, running: Running) -> None:
         assert running.query is not None and running.pipeline is not None
         error = running.query.exception()
         if running.pipeline.last is not None:
-            running.pause = RESTART_FIRST
+            running.pause = PAUSE_FIRST
         failure = running.pipeline.failure
         running.query = None
         if failure is not None:
@@ -240,6 +243,9 @@ class Queries:
         switched = running.switching and (error is None or Draining.__name__ in str(error))
         if switched or running.pipeline.renewed:
             running.switching = False
+            self._begin(running)
+        elif error is None and running.catching_up:
+            running.catching_up = False
             self._begin(running)
         elif error is None:
             running.ended = self._once
@@ -249,97 +255,24 @@ class Queries:
         else:
             self._failed(running, str(error))
 
-    def _failed(self, running: _Running, text: str) -> None:
+    def _failed(self, running: Running, text: str) -> None:
         final = lasting_error(running.name, text)
         if final is not None:
             raise final
         cause = cause_of(text)
+        running.catching_up = isinstance(running.pipeline, RealTimeQuery) or running.catching_up
         self._status.query(running.name, "failed", reason=cause)
         _log.error("query ended, will start again", query=running.name, error=cause, seconds=running.pause)
         running.restart_at = time.monotonic() + running.pause
         running.pause = min(running.pause * 2, RESTART_MOST)
 
-    def _begin(self, running: _Running) -> None:
+    def _begin(self, running: Running) -> None:
         """Start a query, or try again later what a broker or the disk does not let it do now."""
         try:
             with disk_of(self._state.root):
-                self._set_up(running)
+                self._starts.start(running, self._running.values())
         except (BrokerUnreachable, DiskError) as error:
             self._failed(running, str(error))
 
-    def _set_up(self, running: _Running) -> None:
-        """Start a query on its generation: that of its unfinished batch, else the one for its sources."""
-        checked = check_query(self._state, running.name)
-        running.committed = None if checked is None else checked[1].start
-        if running.pipeline is not None and running.pipeline.renewed:
-            self._succession.renew(running.name, running.pipeline.renewed)
-            running.pipeline.renewed = {}
-        settings = self._plans.active.settings
-        if running.name == INBOX:
-            generation = self._succession.inbox()
-            rows = inbox_rows(self._spark, settings, self._state, generation, running.sizing)
-            self._launch(running, generation, rows, ())
-            return
-        unfinished = self._succession.unfinished(running.name)
-        if unfinished is None and not running.sources:
-            running.ended = True
-            self._status.forget_query(running.name)
-            return
-        if unfinished is None and self._read_elsewhere(running):
-            return  # It is looked for again at the next check.
-        sources = running.sources or self._sources_of(unfinished, running.name)
-        generation = unfinished or self._succession.next(running.name, sources, settings.start)
-        rows = kafka_rows(self._spark, settings, sources, generation, running.sizing)
-        # An unfinished batch is all that is read of topics that are no more to be read, or not by this query.
-        running.switching = set(generation.topics) != set(topics_of(running.sources))
-        self._launch(running, generation, rows, sources, final=generation.pending if running.switching else None)
-
-    def _sources_of(self, unfinished: Generation | None, query: str) -> tuple[Source, ...]:
-        """Return by which sources the plan of an unfinished batch read, for a query that none is left of."""
-        assert unfinished is not None and unfinished.pending is not None
-        plan = self._state.pinned(query, unfinished.pending)
-        assert plan is not None
-        return by_query(self._plans.pinned(plan, self._restore).plan.sources)[query]
-
-    def _read_elsewhere(self, running: _Running) -> bool:
-        """Whether another query of the cluster still reads a topic that this one is to read."""
-        wanted = set(topics_of(running.sources))
-        for other in self._running.values():
-            if other is running or other.name == INBOX or cluster_of(other.name) != cluster_of(running.name):
-                continue
-            reading = other.pipeline.generation if other.query is not None and other.pipeline is not None else None
-            reading = reading or self._succession.unfinished(other.name)
-            if reading is not None and wanted & set(reading.topics) - set(topics_of(other.sources)):
-                return True
-        return False
-
     def _sizing(self) -> BatchSizing:
         return BatchSizing.of(self._plans.active.settings)
-
-    def _launch(
-        self,
-        running: _Running,
-        generation: Generation,
-        rows: DataFrame,
-        sources: Sequence[Source],
-        *,
-        final: int | None = None,
-    ) -> None:
-        settings = self._plans.active.settings
-        kind: Kind = "inbox" if running.name == INBOX else "kafka"
-        read = spans_reader(self._spark, settings, sources)
-        own = ranges_reader(self._spark, settings, sources)
-        running.pipeline = Pipeline(
-            running.name,
-            kind,
-            generation,
-            self._state,
-            self._plans,
-            self._metrics,
-            self._status,
-            self._restore,
-            final=final,
-            bounding=Bounding(kind, generation, running.sizing, read, own),
-        )
-        running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=self._once)
-        self._status.query(running.name, "running")

@@ -21,6 +21,7 @@ from catalog.watch import CatalogWatcher, RefusedCatalog, Waiting
 from router.errors import ConfigError, StateError
 from router.judging.plan import Plan
 from router.logs import get_logger
+from router.realtime.checks import require_real_time
 from router.settings import Settings
 from router.settings.catalogs import logins_of
 from router.state.trust import Pins, clients_of, distrusted
@@ -98,6 +99,7 @@ class Reloader:
             return None
         plan = Plan(catalog, self._settings)
         try:
+            require_real_time(plan)
             clients = clients_of(self._settings, catalog, plan.sources)
             distrust = distrusted(clients, self._pins)
         except (ConfigError, StateError) as error:

@@ -28,6 +28,7 @@ from router.logs import configure_logs, get_logger
 from router.machine.descriptors import raise_descriptor_limit
 from router.machine.memory import divided
 from router.reading.succession import Succession, by_query
+from router.realtime.checks import require_real_time, require_rest_topic
 from router.running.changes import Changes
 from router.running.integrity import check_state
 from router.running.queries import Queries
@@ -35,7 +36,7 @@ from router.running.reload import BackgroundReloads, Reloader, unless_stopped
 from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
 from router.sources.clusters import check_reachable
-from router.sources.sources import missing_sources
+from router.sources.sources import REST, missing_sources
 from router.spark.executors import require_context
 from router.spark.jvm_life import jvm_alive, require_jvm
 from router.spark.session import spark_session
@@ -178,11 +179,13 @@ class Service:
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
         """Start all parts, supervise them, and take them down in order; see :func:`run`."""
         with disk_of(self._state.root):
-            wanted = by_query(self._first.sources)
+            wanted = [*by_query(self._first.sources), *(() if self._settings.realtime is None else (REST,))]
             names = [*wanted, *Succession(self._state).left(wanted)]
             check_state(self._state, names, inbox=self._settings.inbox.kafka is None)
         admit(clients_of(self._settings, self._first.catalog, self._first.sources), Pins(self._state.root))
         check_reachable(self._first.sources, self._settings)
+        require_real_time(self._first, once=once)
+        require_rest_topic(self._settings, self._state)
         check_endpoints(self._settings, self._first.catalog)
         with ExitStack() as stack:
             store = self._local_store if self._settings.inbox.kafka is None else None

@@ -22,6 +22,7 @@ from router.settings.environment import overlay
 from router.settings.executors import executor_faults
 from router.settings.model import Settings
 from router.settings.plaintext import plaintext_faults
+from router.settings.real_time_checks import real_time_faults
 from router.settings.references import resolve
 from router.settings.schema import ROOT, Spot
 from router.settings.sinks.kinds import KINDS
@@ -58,7 +59,7 @@ def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) ->
     variables = os.environ if environ is None else environ
     settings = settings_from_dict(overlay(read_file(file), variables), variables, file.resolve().parent, file=str(file))
     # Here and not with the other faults: a plan of an unfinished batch is finished as it was begun.
-    unwise = [*plaintext_faults(settings), *executor_faults(settings)]
+    unwise = [*plaintext_faults(settings), *executor_faults(settings), *real_time_faults(settings)]
     if unwise:
         raise _failure(str(file), unwise)
     return settings

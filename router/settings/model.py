@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field, PrivateAttr, SecretStr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -22,11 +22,14 @@ from router.settings.inward import GatewaySettings, HttpSettings, InboxSettings
 from router.settings.logins import KafkaLogin
 from router.settings.logins import TlsSettings as TlsSettings
 from router.settings.memory import MemorySettings
+from router.settings.realtime import RealTimeSettings
 from router.settings.routes import RouteSettings
 from router.settings.section import Section
 from router.settings.sinks.kinds import Sink
 from router.settings.spark import SparkSettings as SparkSettings
-from router.settings.values import Duration, Options, Size, Text, Texts
+from router.settings.values import REAL_TIME, Duration, Options, Size, Text, Texts, Trigger
+
+BETWEEN_BATCHES: Final = timedelta(milliseconds=500)
 
 
 class _SourceEndpoint(Section):
@@ -121,7 +124,11 @@ class Settings(BaseSettings):
     readable_by: Readers = Field(
         "group", description="Who may read files of local sinks, the umask permitting; state is its owner's alone."
     )
-    trigger: Duration = Field(timedelta(milliseconds=500), description="Least time between the starts of batches.")
+    trigger: Trigger = Field(
+        BETWEEN_BATCHES,
+        description="Least time between the starts of batches; or `realtime`, for which `realtime.rest` is required.",
+    )
+    realtime: RealTimeSettings | None = Field(None, description="Real-time mode.")
     max_records_per_batch: int = Field(100_000, ge=1, description="Most records that one batch takes.")
     max_bytes_per_batch: Size | None = Field(
         None,
@@ -150,6 +157,16 @@ class Settings(BaseSettings):
     memory: MemorySettings = Field(MemorySettings(), description="Memory.")
     spark: SparkSettings = Field(SparkSettings(), description="Spark.")
     _unresolved: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def is_real_time(self) -> bool:
+        """Whether records are sent on one by one, where expressions settle them."""
+        return self.trigger == REAL_TIME
+
+    @property
+    def between_batches(self) -> timedelta:
+        """The least time between the starts of batches: in real-time mode, of those of the rest topic."""
+        return self.trigger if isinstance(self.trigger, timedelta) else BETWEEN_BATCHES
 
     @property
     def framings(self) -> dict[str, Framing]:

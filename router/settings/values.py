@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, SecretStr
 
+REAL_TIME: Final = "realtime"
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[kK]B|MB|GB|TB|KiB|MiB|GiB|TiB)?")
@@ -45,6 +46,20 @@ def parse_duration(value: object) -> object:
     return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
 
 
+def parse_trigger(value: object) -> object:
+    """Read a duration as :func:`parse_duration` does, or the word ``realtime``.
+
+    Raises:
+        ValueError: anything else.
+    """
+    if isinstance(value, str) and value.strip() == REAL_TIME:
+        return REAL_TIME
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or realtime") from error
+
+
 def parse_size(value: object) -> object:
     """Read ``1MiB``, ``64KiB``, ``10GB`` or a plain number of bytes.
 
@@ -76,6 +91,7 @@ def revealed(options: Mapping[str, SecretStr]) -> dict[str, str]:
 
 
 Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
+Trigger = Annotated[timedelta | Literal["realtime"], BeforeValidator(parse_trigger)]
 Size = Annotated[int, BeforeValidator(parse_size)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(one_or_many)]
 Text = Annotated[str, BeforeValidator(as_text)]
@@ -84,6 +100,7 @@ Options = dict[str, SecretText]
 """Options for a client, passed on as they are; masked when printed, since they may hold credentials."""
 TYPE_NAMES: Final[Mapping[Any, str]] = {
     Duration: "duration",
+    Trigger: "duration | realtime",
     Size: "size",
     Texts: "string or list",
     Text: "string",

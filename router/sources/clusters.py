@@ -5,7 +5,7 @@ from __future__ import annotations
 from bindings.kafka.addresses import Brokers, brokers_of
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from router.errors import BrokerUnreachable
-from router.settings import Settings
+from router.settings import Settings, event_sinks
 from router.settings.clusters import kafka_client
 from router.settings.inward import KafkaInboxSettings
 from router.sources.sources import Source
@@ -19,6 +19,15 @@ def source_client(source: Source) -> KafkaClient:
 def inbox_client(inbox: KafkaInboxSettings) -> KafkaClient:
     """Return how to reach the cluster of an inbox topic."""
     return kafka_client(brokers_of([inbox.bootstrap_servers]), inbox, inbox.options)
+
+
+def rest_client(settings: Settings) -> KafkaClient:
+    """Return how to reach the cluster that has the rest topic: that of the first Kafka sink of events.
+
+    The settings have a rest topic, and so were refused without such a sink.
+    """
+    sinks = (settings.sinks[name].topics for name in event_sinks(settings))
+    return next(sink.cluster() for sink in sinks if sink is not None)
 
 
 def check_reachable(sources: tuple[Source, ...], settings: Settings) -> None:

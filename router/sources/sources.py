@@ -24,6 +24,8 @@ from router.settings import Settings, SourceSettings, revealed
 
 Start = Literal["earliest", "latest"]
 INBOX: Final = "inbox"
+REST: Final = "rest"
+"""The query that reads the rest topic of real-time mode."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,9 @@ class Metrics:
             ("query", "sink"),
             registry=registry,
         )
+        self._rest = Gauge(
+            "xrouter_rest_records", "Records of the rest topic that no batch has taken.", registry=registry
+        )
         self._inbox_records = Gauge("xrouter_inbox_records", "Records in the inbox.", registry=registry)
         self._inbox_bytes = Gauge("xrouter_inbox_bytes", "Disk space of the inbox.", registry=registry)
         self._info = Gauge("xrouter_catalog_info", "The active catalog, always 1.", ("epoch",), registry=registry)
@@ -162,6 +165,13 @@ class Metrics:
         *committed_at_ms* and the arrivals of the tally are milliseconds since 1970. An arrival in the future (a
         broker's clock ahead of ours) counts as no latency. The query is no label: section 8 has none for it.
         """
+        self.outcomes(tally)
+        self._batch.observe(seconds)
+        self._bytes.observe(tally.bytes)
+        self._latency.add((max(0, committed_at_ms - at) / 1000, count) for at, count in tally.arrivals.items())
+
+    def outcomes(self, tally: Tally) -> None:
+        """Add what became of records that were written, in batches or one by one."""
         for (endpoint, outcome, reason), count in tally.records.items():
             self._records.labels(self._endpoint_labels.of(endpoint), outcome, reason).inc(count)
             self._tell(endpoint)
@@ -169,9 +179,6 @@ class Metrics:
             self._ties.labels(self._endpoint_labels.of(endpoint)).inc(count)
         for message, count in tally.definitions.items():
             self._definitions.labels(self._definition_labels.of(message)).inc(count)
-        self._batch.observe(seconds)
-        self._bytes.observe(tally.bytes)
-        self._latency.add((max(0, committed_at_ms - at) / 1000, count) for at, count in tally.arrivals.items())
 
     def listen(self, endpoint: str, heard: Callable[[], None]) -> None:
         """Call *heard*, in any thread, when a message of *endpoint* is on the disk or a batch had records of it."""
@@ -223,6 +230,10 @@ class Metrics:
     def lag(self, endpoint: str, records: int) -> None:
         """Set how many records of an endpoint wait at its broker."""
         self._lag.labels(self._endpoint_labels.of(endpoint)).set(records)
+
+    def rest(self, records: int) -> None:
+        """Set how many records wait in the rest topic of real-time mode."""
+        self._rest.set(records)
 
     def inbox(self, records: int, bytes: int) -> None:
         """Set what the inbox holds: records not yet committed, and bytes on disk."""

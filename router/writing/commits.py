@@ -13,7 +13,8 @@ from router.sinks.contract import Commit
 class Batch:
     """One batch of one query: ``generation`` makes its commits unique, ``failed`` is when its letters were made.
 
-    ``part`` is the path of the part of it that is written (:mod:`router.batches.parts`), () the whole.
+    ``part`` is the path of the part of it that is written (:mod:`router.batches.parts`), () the whole. ``came_by`` is
+    the query that first read the records, and gives their letters ids; empty where it is this one.
     """
 
     kind: Kind
@@ -22,6 +23,12 @@ class Batch:
     number: int
     failed: str
     part: tuple[int, ...] = ()
+    came_by: str = ""
+
+    @property
+    def first_query(self) -> str:
+        """The query that first read the records."""
+        return self.came_by or self.query
 
     @property
     def label(self) -> str:

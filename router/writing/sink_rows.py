@@ -30,7 +30,7 @@ class SinkRows:
     @classmethod
     def of(cls, batch: Batch, plan: Plan) -> SinkRows:
         """Return that of a batch which a plan judges."""
-        return cls(batch.kind, batch.query, plan.epoch, batch.failed)
+        return cls(batch.kind, batch.first_query, plan.epoch, batch.failed)
 
     def events(self, outcomes: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
         """Return routed outcomes (``OUTCOME_COLUMNS``) as events with the columns of *schema*."""

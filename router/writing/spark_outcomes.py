@@ -191,7 +191,7 @@ class SparkOutcomes:
 
     def left_out(self) -> Iterator[tuple[str, bytes]]:
         if self._bare is not None:
-            yield from raw_records(self._bare, self._batch.kind, self._batch.query)
+            yield from raw_records(self._bare, self._batch.kind, self._batch.first_query)
 
     @property
     def _rows(self) -> DataFrame:

@@ -1,7 +1,8 @@
 """``make bench-latency``: the time of a record from the broker of its topic to the broker of where it is sent.
 
 Records come at a steady rate; one in fifty becomes a dead letter. Their topics and those they are sent to take the
-broker's time, so that one clock measures both. *routed* is a whole router, in a process of its own; *bare* is Spark's
+broker's time, so that one clock measures both. *routed* is a whole router, in a process of its own, with one trigger or
+another; in real-time mode records that go by the rest topic have a line of their own. *bare* is Spark's
 ``writeStream``, which copies records, in micro-batches as quick as they go and in its real-time mode.
 
 A router runs for years, and its JVM compiles within the first two minutes. So each way begins with :data:`COMPILED`
@@ -47,6 +48,8 @@ COMPILED: Final = 90
 """Seconds after which the JVM has compiled what it does in each batch, on two cores."""
 REAL_TIME: Final = "5 minutes"
 """How long a batch of the real-time mode runs: longer than a phase, so that none ends within it."""
+ROUTED: Final = "realtime"
+"""The trigger of a router in real-time mode."""
 BROKER_TIME: Final = {"message.timestamp.type": "LogAppendTime"}
 PERCENTILES: Final = (50, 90, 99, 100)
 
@@ -64,6 +67,7 @@ class Bench:
         catalog = load.catalog(self._chosen.definitions, topic=f"{way}-in")
         path = load.write_catalog(self._folder / f"{way}.json", catalog)
         sink = {"type": "kafka", "bootstrap_servers": self.bootstrap}
+        master = {"master": f"local[{self._chosen.partitions + 1}]"} if trigger == ROUTED else {}
         return {
             "catalog": {"source": str(path)},
             "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": self.bootstrap}],
@@ -71,8 +75,9 @@ class Bench:
             "routes": [{"to": ["bus"]}],
             "dead_letters": {"sinks": ["dead"]},
             "trigger": trigger,
+            **({"realtime": {"rest": f"{way}-rest"}} if trigger == ROUTED else {}),
             # Not the short-lived JVM of the tests: this one is measured.
-            "spark": {"conf": {"spark.driver.extraJavaOptions": ""}},
+            "spark": {**master, "conf": {"spark.driver.extraJavaOptions": ""}},
         }
 
     @contextmanager
@@ -105,6 +110,7 @@ class Bench:
         """Run a way, and send to it at one rate after the other."""
         topics = [f"{way}-{end}" for end in ("in", "out", "dead")]
         create_topics(self.bootstrap, topics, self._chosen.partitions, BROKER_TIME)
+        create_topics(self.bootstrap, [f"{way}-rest"], 1, BROKER_TIME)
         with run(way):
             wait_until(lambda: self._passes(way), ARRIVAL_SECONDS, f"a record to pass {way}")
             # Phases number their records from a million on for each record a second, so these are not among them.
@@ -130,9 +136,12 @@ class Bench:
         first = start + rate * self._chosen.warm
         sent = self._moments(f"{way}-in", first)
         arrived = self._moments(f"{way}-dead", first) | self._moments(f"{way}-out", first)
-        waits = np.array([arrived[number] - moment for number, moment in sent.items() if number < start + count])
-        figures = "".join(f"{value:>9,.0f}" for value in np.percentile(waits, PERCENTILES))
-        _say(f"{way:24}{rate:>10,}{len(waits):>10,}{figures}")
+        rested = self._moments(f"{way}-rest", first)
+        waits = {number: arrived[number] - moment for number, moment in sent.items() if number < start + count}
+        for name, own in ((way, waits.keys() - rested), (f"{way}, rest", waits.keys() & rested)):
+            if own:
+                figures = np.percentile(np.array([waits[number] for number in own]), PERCENTILES)
+                _say(f"{name:24}{rate:>10,}{len(own):>10,}" + "".join(f"{value:>9,.0f}" for value in figures))
 
     def _quiet(self, way: str) -> int:
         """Wait until nothing more arrives; return how many have."""
@@ -177,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark and print its figures."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rates", type=int, nargs="+", default=[1_000, 5_000])
-    parser.add_argument("--triggers", nargs="*", default=["500ms", "0"])
+    parser.add_argument("--triggers", nargs="*", default=["500ms", "0", ROUTED])
     parser.add_argument("--seconds", type=int, default=40)
     parser.add_argument("--warm", type=int, default=10, help="seconds of each phase that do not count")
     parser.add_argument("--compiled", type=int, default=COMPILED, help="seconds of each way before its first phase")

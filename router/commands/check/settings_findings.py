@@ -12,6 +12,7 @@ from router.commands.routes.survey import route_findings
 from router.errors import ConfigError, SinkError, StateError
 from router.intake.intake import SHADOW_REMEDY, http_routes, shadow_text
 from router.judging.plan import Plan
+from router.realtime.checks import require_real_time
 from router.settings import load_settings
 from router.settings.executors import executor_cautions, inbox_faults
 from router.settings.security import cautions, retention_cautions
@@ -69,6 +70,11 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
         yield Finding(str(config), "/sources", "warning", "no-source", "nothing would be received", hint)
         return
     plan = Plan(catalog, settings)
+    try:
+        require_real_time(plan)
+    except ConfigError as error:
+        yield Finding(str(config), _pointer(error.key), "error", "source", error.message, error.hint)
+        return
     for earlier, later in shadows(http_routes(plan)):
         text = shadow_text(earlier, later)
         yield Finding(str(config), "/sources", "error", "shadowed-route", text, SHADOW_REMEDY)

@@ -71,7 +71,12 @@ def _objects(surveyed: RouteSurvey) -> Iterator[dict[str, Any]]:
         }
     for number in surveyed.unreached:
         yield {"kind": "unreached-route", "route": number}
-    for kind, xids in (("unrouted-definition", surveyed.unrouted), ("left-over-definition", surveyed.left_over)):
+    by_kind = {
+        "unrouted-definition": surveyed.unrouted,
+        "left-over-definition": surveyed.left_over,
+        "unsettled-definition": surveyed.unsettled,
+    }
+    for kind, xids in by_kind.items():
         for xid in xids:
             yield {"kind": kind, "message": xid}
 
@@ -110,6 +115,8 @@ def _notes(surveyed: RouteSurvey) -> Iterator[str]:
         yield f"Definitions that no source expects: {_some(surveyed.unrouted)}"
     if surveyed.left_over:
         yield f"Definitions that only the last route takes: {_some(surveyed.left_over)}"
+    if surveyed.unsettled:
+        yield f"Definitions whose records, or some, go by the rest topic: {_some(surveyed.unsettled)}"
 
 
 def _some(xids: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ those of one with several the first whose conditions their values meet.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -21,6 +21,7 @@ from router.settings.names import (
     event_values,
     value_name,
 )
+from router.settling.types import settled_types
 
 Records = Literal["all", "events", "native"]
 """Which records of a definition: all, those that arrive as CloudEvents, or those that become one by mapping."""
@@ -74,7 +75,8 @@ class LetterFlow:
 class RouteSurvey:
     """Everything of one plan. ``unreached`` are routes that nothing takes, ``unrouted`` definitions that no source has.
 
-    ``left_over`` are definitions that only the last route of events takes, where there are others.
+    ``left_over`` are definitions that only the last route of events takes, where there are others; ``unsettled`` are
+    those of which records that keep to it go by the rest topic, in real-time mode.
     """
 
     flows: tuple[Flow, ...]
@@ -82,6 +84,7 @@ class RouteSurvey:
     unreached: tuple[int, ...]
     unrouted: tuple[str, ...]
     left_over: tuple[str, ...]
+    unsettled: tuple[str, ...]
 
 
 def survey(plan: Plan) -> RouteSurvey:
@@ -99,6 +102,15 @@ def survey(plan: Plan) -> RouteSurvey:
         tuple(number for number in range(len(plan.settings.routes)) if number not in used),
         tuple(xid for xid in plan.catalog.definitions if xid not in reached),
         tuple(sorted({flow.message for flow in flows} - others)) if len(events) > 1 else (),
+        tuple(_unsettled(plan, flows)) if plan.settings.is_real_time else (),
+    )
+
+
+def _unsettled(plan: Plan, flows: Iterable[Flow]) -> Iterator[str]:
+    settled = {each.message for each in settled_types(plan)}
+    # Records that are no events are mapped, which takes the matcher.
+    return iter(
+        dict.fromkeys(flow.message for flow in flows if flow.records != "events" or flow.message not in settled)
     )
 
 
@@ -114,6 +126,10 @@ def route_findings(file: str, plan: Plan) -> Iterator[Finding]:
     for xid in surveyed.unrouted:
         hint = "name an endpoint that expects it under sources, or leave it"
         yield Finding(file, "/sources", "info", "unrouted-definition", f"no source expects {xid}", hint)
+    for xid in surveyed.unsettled:
+        hint = "see the operations notes on real-time mode for what makes a definition quick, or leave it"
+        message = f"records of {xid}, or some, go by the rest topic, in batches"
+        yield Finding(file, "/realtime/rest", "info", "unsettled-definition", message, hint)
 
 
 def _flows(plan: Plan) -> Iterator[Flow]:

@@ -171,3 +171,24 @@ def test_routes_that_are_all_reached_give_no_finding(config: Path, capsys: pytes
     assert status_of(["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"]) == 0
     rules = {each["rule"] for each in json.loads(capsys.readouterr().out)}
     assert not rules & {"unreached-route", "unrouted-definition"}
+
+
+def test_in_real_time_mode_it_is_told_what_goes_by_the_rest_topic(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = yaml.safe_load(config.read_text())
+    bus = {**SINKS["bus"], "topic": "events"}
+    told |= {"sinks": {"bus": bus, "dead": SINKS["dead"]}, "routes": [{"to": "bus"}]}
+    told |= {"trigger": "realtime", "realtime": {"rest": "rest"}}
+    config.write_text(yaml.safe_dump(told))
+    found = [each for each in objects(config, capsys) if each["kind"] == "unsettled-definition"]
+    assert found == [{"kind": "unsettled-definition", "message": ORDER}]
+    assert status_of(["routes", str(config)]) == 0
+    assert f"Definitions whose records, or some, go by the rest topic: {ORDER}\n" in capsys.readouterr().out
+    check = ["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"]
+    assert status_of(check) == 0
+    rules = {each["rule"]: each for each in json.loads(capsys.readouterr().out)}
+    assert ORDER in rules["unsettled-definition"]["message"]
+    config.write_text(yaml.safe_dump({**told, "sinks": {"bus": {**bus, "key": "{type}"}, "dead": SINKS["dead"]}}))
+    assert status_of(check) == 1
+    assert {"source"} == {each["rule"] for each in json.loads(capsys.readouterr().out) if each["severity"] == "error"}

@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
-from router.running.queries import RESTART_FIRST, Queries, _Running
+from router.running.queries import Queries
+from router.running.starts import PAUSE_FIRST, Running
 from router.state.state import State
 from router.watching.metrics import Metrics
 from router.watching.status import Status
 
 
-@pytest.mark.parametrize(("last", "pause"), [(None, 8 * RESTART_FIRST), (17, RESTART_FIRST)])
+@pytest.mark.parametrize(("last", "pause"), [(None, 8 * PAUSE_FIRST), (17, PAUSE_FIRST)])
 def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pause: float, tmp_path: Path) -> None:
     nothing: Any = None
     queries = Queries(nothing, State(tmp_path), nothing, Metrics(), Status(), nothing, once=False)
     ended: Any = SimpleNamespace(exception=lambda: OSError("gone"), isActive=False)
     pipeline: Any = SimpleNamespace(failure=None, last=last, renewed={})
-    running = _Running("inbox", (), nothing, pipeline, ended, pause=8 * RESTART_FIRST)
+    running = Running("inbox", (), nothing, pipeline, ended, pause=8 * PAUSE_FIRST)
     queries._running["inbox"] = running
     queries.check()
     assert running.query is None

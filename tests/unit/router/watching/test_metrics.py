@@ -18,6 +18,7 @@ CONTRACT = {
     "xrouter_batch_seconds": set(),
     "xrouter_record_latency_seconds": set(),
     "xrouter_source_lag_records": {"endpoint"},
+    "xrouter_rest_records": set(),
     "xrouter_inbox_records": set(),
     "xrouter_inbox_bytes": set(),
     "xrouter_sink_writes": {"sink", "result"},

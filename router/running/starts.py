@@ -1,0 +1,182 @@
+"""What starts a query: on its generation, in batches or record by record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from router.batches.bounding import Bounding
+from router.batches.pipeline import Pipeline
+from router.batches.plans import PlanHolder
+from router.judging.kinds import Kind
+from router.judging.plan import Plan
+from router.machine.sizing import BatchSizing
+from router.reading.generations import Generation
+from router.reading.offsets import ranges_reader, spans_reader
+from router.reading.positions import cluster_of
+from router.reading.streams import inbox_rows, kafka_rows, rest_rows, start_query
+from router.reading.succession import Succession, by_query, topics_of
+from router.realtime.checks import require_cores
+from router.realtime.query import RealTimeQuery
+from router.realtime.rest import restored
+from router.running.integrity import check_query
+from router.sources.sources import INBOX, REST, Source
+from router.state.state import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from router.watching.metrics import Metrics
+    from router.watching.status import Status
+
+PAUSE_FIRST: Final = 1.0
+
+
+@dataclass(slots=True)
+class Running:
+    """One query as it runs. ``sources`` are what it is to read; its generation may have others until it switches.
+
+    ``committed`` is the source's offset up to which batches were committed when the query was started. While it is
+    ``catching_up``, batches take the place of a real-time query until all that is there is read.
+    """
+
+    name: str
+    sources: tuple[Source, ...]
+    sizing: BatchSizing
+    pipeline: Pipeline | RealTimeQuery | None = None
+    query: StreamingQuery | None = None
+    pause: float = PAUSE_FIRST
+    restart_at: float = 0.0
+    switching: bool = False
+    ended: bool = False
+    committed: dict[str, Any] | None = None
+    catching_up: bool = False
+
+
+class Starts:
+    """Starts the queries of a router. Not for concurrent use."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        state: State,
+        plans: PlanHolder,
+        metrics: Metrics,
+        status: Status,
+        restore: Callable[[bytes], Plan],
+        *,
+        once: bool,
+    ) -> None:
+        self._spark = spark
+        self._state = state
+        self._plans = plans
+        self._metrics = metrics
+        self._status = status
+        self._restore = restore
+        self._once = once
+        self._succession = Succession(state)
+
+    def start(self, running: Running, others: Iterable[Running]) -> None:
+        """Start a query on its generation: that of its unfinished batch, else the one for its sources.
+
+        One that nothing is left of ends; one whose topics one of the *others* still reads is not started.
+
+        Raises:
+            BrokerUnreachable: its brokers do not answer.
+            RouterError: it cannot be set up.
+        """
+        checked = check_query(self._state, running.name)
+        running.committed = None if checked is None else checked[1].start
+        if running.pipeline is not None and running.pipeline.renewed:
+            self._succession.renew(running.name, running.pipeline.renewed)
+            running.pipeline.renewed = {}
+        settings = self._plans.active.settings
+        if running.name == INBOX:
+            generation = self._succession.inbox()
+            rows = inbox_rows(self._spark, settings, self._state, generation, running.sizing)
+            self._launch(running, generation, rows, ())
+            return
+        if running.name == REST:
+            assert settings.realtime is not None
+            generation = self._succession.rest(settings.realtime.rest)
+            self._launch(running, generation, rest_rows(self._spark, settings, generation, running.sizing), ())
+            return
+        unfinished = self._succession.unfinished(running.name)
+        if unfinished is None and not running.sources:
+            running.ended = True
+            self._status.forget_query(running.name)
+            return
+        if unfinished is None and self._read_elsewhere(running, others):
+            return  # It is looked for again at the next check.
+        sources = running.sources or self._sources_of(unfinished, running.name)
+        generation = unfinished or self._succession.next(running.name, sources, settings.start)
+        running.catching_up = settings.is_real_time and (running.catching_up or unfinished is not None)
+        if settings.is_real_time and not running.catching_up:
+            self._launch_real_time(running, generation)
+            return
+        rows = kafka_rows(self._spark, settings, sources, generation, running.sizing)
+        # An unfinished batch is all that is read of topics that are no more to be read, or not by this query.
+        running.switching = set(generation.topics) != set(topics_of(running.sources))
+        self._launch(running, generation, rows, sources, final=generation.pending if running.switching else None)
+
+    def _sources_of(self, unfinished: Generation | None, query: str) -> tuple[Source, ...]:
+        """Return by which sources the plan of an unfinished batch read, for a query that none is left of."""
+        assert unfinished is not None and unfinished.pending is not None
+        plan = self._state.pinned(query, unfinished.pending)
+        assert plan is not None
+        return by_query(self._plans.pinned(plan, self._restore).plan.sources)[query]
+
+    def _read_elsewhere(self, running: Running, others: Iterable[Running]) -> bool:
+        """Whether another query of the cluster still reads a topic that this one is to read."""
+        wanted = set(topics_of(running.sources))
+        for other in others:
+            if other is running or other.name in (INBOX, REST) or cluster_of(other.name) != cluster_of(running.name):
+                continue
+            reading = other.pipeline.generation if other.query is not None and other.pipeline is not None else None
+            reading = reading or self._succession.unfinished(other.name)
+            if reading is not None and wanted & set(reading.topics) - set(topics_of(other.sources)):
+                return True
+        return False
+
+    def _launch(
+        self,
+        running: Running,
+        generation: Generation,
+        rows: DataFrame,
+        sources: Sequence[Source],
+        *,
+        final: int | None = None,
+    ) -> None:
+        settings = self._plans.active.settings
+        kind: Kind = "inbox" if running.name == INBOX else "kafka"
+        read = spans_reader(self._spark, settings, running.name, sources)
+        own = ranges_reader(self._spark, settings, running.name, sources)
+        is_rest = running.name == REST
+        running.pipeline = Pipeline(
+            running.name,
+            kind,
+            generation,
+            self._state,
+            self._plans,
+            self._metrics,
+            self._status,
+            self._restore,
+            final=final,
+            bounding=Bounding(kind, generation, running.sizing, read, own),
+            came_by=next(iter(by_query(self._plans.active.sources)), "") if is_rest else "",
+            restored=restored if is_rest else None,
+        )
+        once = self._once or running.catching_up
+        running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=once)
+        self._status.query(running.name, "running")
+
+    def _launch_real_time(self, running: Running, generation: Generation) -> None:
+        plan = self._plans.active
+        require_cores(self._spark, plan, generation.topics)
+        rows = kafka_rows(self._spark, plan.settings, running.sources, generation, None)
+        running.switching = False
+        running.pipeline = RealTimeQuery(running.name, generation, plan, self._metrics, self._status)
+        running.query = running.pipeline.start(rows, self._state)
+        self._status.query(running.name, "running")

@@ -1,0 +1,114 @@
+"""A real-time query ends behind a note of how far it is, where one comes in time; batches take over after an error."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+from pyspark.sql import Row
+
+from router.reading.generations import Generation
+from router.realtime.query import RealTimeQuery
+from router.realtime.records import tally_of
+from router.running.queries import Queries
+from router.running.starts import PAUSE_FIRST, Running
+from router.settling.types import settled_types
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
+from tests.unit.router.realtime.test_checks import ORDERS, plan
+
+
+class Reports:
+    """A streaming query that reports a batch more at each look; ``error`` is why it ended."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.number = 3
+        self.error = error
+        self.stopped = False
+
+    @property
+    def isActive(self) -> bool:
+        return self.error is None and not self.stopped
+
+    @property
+    def lastProgress(self) -> dict[str, Any]:
+        self.number += 1
+        return report(self.number)
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def report(number: int, *counts: tuple[int, float]) -> dict[str, Any]:
+    observed = Row(settled=[{"x": x, "y": y} for x, y in counts])
+    return {"batchId": number, "observedMetrics": {"settled": observed}, "sources": []}
+
+
+def real_time(folder: Path, checkpoint: str = "5s", metrics: Metrics | None = None) -> RealTimeQuery:
+    told = {"rest": "rest", "checkpoint": checkpoint}
+    generation = Generation(folder / "1", "g", ("orders",))
+    return RealTimeQuery("q", generation, plan({"a": ORDERS}, realtime=told), metrics or Metrics(), Status())
+
+
+def test_counts_of_a_report_are_those_of_definitions() -> None:
+    types = settled_types(plan({"a": ORDERS}))
+    tally = tally_of(report(1, (0, 2.0), (0, 3.0)), types)
+    assert dict(tally.records) == {("/endpoints/a", "routed", ""): 5}
+    assert dict(tally.definitions) == {"/messagegroups/g/messages/m": 5}
+    assert tally_of({"batchId": 1, "observedMetrics": {}}, types).total == 0
+    assert tally_of({"batchId": 1, "observedMetrics": {"settled": Row(settled=None)}}, types).total == 0
+
+
+def test_a_report_counts_once(tmp_path: Path) -> None:
+    metrics = Metrics()
+    query = real_time(tmp_path, metrics=metrics)
+    for number in (7, 7, 8):
+        query.progressed(report(number, (0, 2.0)))
+    sample = 'xrouter_records_total{endpoint="/endpoints/a",outcome="routed",reason=""} 4.0'
+    assert sample in generate_latest(metrics.registry).decode()
+    assert query.last == 8
+
+
+def test_it_is_idle_once_a_batch_has_ended_since_it_was_asked(tmp_path: Path) -> None:
+    query = real_time(tmp_path)
+    query.progressed(report(3))
+    query._query = Reports()  # type: ignore[assignment]
+    query.drain()
+    assert query.draining and not query.ended_batch
+    assert query.wait_idle(60) and query.ended_batch
+
+
+def test_it_does_not_wait_for_a_note_that_comes_too_late(tmp_path: Path) -> None:
+    query = real_time(tmp_path, checkpoint="10m")
+    query._query = Reports()  # type: ignore[assignment]
+    query.drain()
+    began = time.monotonic()
+    assert not query.wait_idle(60) and time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), None])
+def test_batches_take_over_after_an_error_until_they_have_caught_up(error: Exception | None, tmp_path: Path) -> None:
+    nothing: Any = None
+    queries = Queries(nothing, State(tmp_path), nothing, Metrics(), Status(), nothing, once=False)
+    starts: list[bool] = []
+    queries._starts = SimpleNamespace(start=lambda running, _: starts.append(running.catching_up))  # type: ignore[assignment]
+    failed: Any = Reports(OSError("gone"))
+    running = Running("q", (), nothing, real_time(tmp_path), failed, pause=PAUSE_FIRST)
+    queries._running["q"] = running
+    queries.check()
+    assert running.catching_up and running.query is None and not starts
+    running.restart_at = 0.0
+    queries.check()
+    ended: Any = SimpleNamespace(exception=lambda: error, isActive=False)
+    running.pipeline, running.query = SimpleNamespace(failure=None, last=1, renewed={}), ended  # type: ignore[assignment]
+    queries.check()
+    assert starts == ([True] if error else [True, False])
+    assert running.catching_up is bool(error)
