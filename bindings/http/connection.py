@@ -7,11 +7,11 @@ for :attr:`ServerLimits.linger` seconds, so that the sender sees the answer and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
 from http import HTTPStatus
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from bindings.http.limits import ServerLimits
 from bindings.http.problems import HttpProblem, Reply
@@ -97,6 +97,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop = loop
         self.deadline = loop.time() + self._limits.header_timeout
         self._transport: asyncio.Transport | None = None
+        self._peer = ""
         self._reader = RequestReader(self._limits)
         self._unread = b""
         self._head: Head | None = None
@@ -112,6 +113,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._peer = _common_name(transport.get_extra_info("peercert"))
         self.opening = None
         if self.phase is Phase.CLOSED:
             self._transport.abort()
@@ -233,6 +235,8 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(event)
 
     def _take_head(self, head: Head) -> None:
+        if self._peer:
+            head = head._replace(peer=self._peer)
         self._head = head
         answer = self._ledger.handler.admit(head)
         if isinstance(answer, Reply):
@@ -312,6 +316,15 @@ class HttpConnection(asyncio.Protocol):
     def _wait(self, phase: Phase, seconds: float) -> None:
         self.phase = phase
         self.deadline = self._loop.time() + seconds
+
+
+def _common_name(certificate: Mapping[str, Any] | None) -> str:
+    """Return the common name of a client's certificate, which its authority vouches for; '' without one."""
+    for part in (certificate or {}).get("subject", ()):
+        for key, value in part:
+            if key == "commonName":
+                return str(value)
+    return ""
 
 
 def too_large(limit: int) -> HttpProblem:

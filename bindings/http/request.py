@@ -19,7 +19,8 @@ class Head(NamedTuple):
     """Request line and headers: ``path`` and ``query`` raw, header names in lower case, in the order they came.
 
     ``length`` is what Content-Length says, None without one. ``keep_alive`` tells whether the client would send more
-    requests on this connection, ``expects_continue`` whether it waits for 100 before it sends the body.
+    requests on this connection, ``expects_continue`` whether it waits for 100 before it sends the body. ``peer`` is the
+    common name of the client's certificate, '' without one.
     """
 
     method: str
@@ -31,6 +32,7 @@ class Head(NamedTuple):
     chunked: bool = False
     keep_alive: bool = True
     expects_continue: bool = False
+    peer: str = ""
 
     @property
     def has_body(self) -> bool:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from http import HTTPStatus
 
 from bindings.http.access import Access, Guard
 from bindings.http.problems import HttpProblem
@@ -18,7 +19,7 @@ READING = ("GET", "HEAD", "OPTIONS")
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What those with credentials may do, by name; all of them may read.
+    """What those with credentials may do, by name; all of them may read. Of a certificate the name is the common name.
 
     ``writers`` gives the groups that each may write to, as xids where ``*`` stands for any text. ``anonymous`` lets
     everybody read without credentials.
@@ -30,10 +31,15 @@ class Roles:
 
 
 class Gatekeeper:
-    """Tells what the sender of a request may do. Without an :class:`Access` everybody may do everything."""
+    """Tells what the sender of a request may do.
 
-    def __init__(self, access: Access | None, roles: Roles) -> None:
-        self._open = access is None
+    Without an :class:`Access` the clients' *certificates* name the sender, and without those everybody may do
+    everything.
+    """
+
+    def __init__(self, access: Access | None, roles: Roles, *, certificates: bool = False) -> None:
+        self._named = access is None and certificates
+        self._open = access is None and not certificates
         self._guard = Guard(access)
         self._roles = roles
 
@@ -45,6 +51,10 @@ class Gatekeeper:
         """
         if self._open:
             return Writer("", True, lambda group: True)
+        if self._named:
+            if not head.peer:
+                raise HttpProblem(HTTPStatus.FORBIDDEN, "the certificate of this client has no common name")
+            return self._writer(head.peer)
         try:
             name = self._guard.admit(head)
         except HttpProblem:

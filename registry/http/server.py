@@ -23,7 +23,8 @@ class RegistrySettings:
 
     ``store`` is an SQLAlchemy URL. ``base`` is the URL that clients know it by ('' takes what they name). ``port`` 0
     takes a free one. ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients`` a client
-    needs a certificate of those authorities. Without ``access`` everybody may do everything. Each sender may make
+    needs a certificate of those authorities, whose common name is its name where there is no ``access``; without either
+    everybody may do everything. Each sender may make
     ``writes_per_second`` writes, and ``write_burst`` at once.
     """
 
@@ -77,7 +78,8 @@ class RegistryServer:
         chosen = self._settings
         tls = server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
         self._database, service = open_service(chosen)
-        keeper, pace = Gatekeeper(chosen.access, chosen.roles), Pace(chosen.writes_per_second, chosen.write_burst)
+        keeper = Gatekeeper(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
+        pace = Pace(chosen.writes_per_second, chosen.write_burst)
         self._application = RegistryApplication(
             service, keeper, pace, chosen.limits, chosen.base, secure=tls is not None
         )

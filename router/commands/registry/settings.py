@@ -44,7 +44,7 @@ class ServingSettings(HttpSettings):
 
 
 class RoleSettings(Section):
-    """Who of `http.auth` may do what; all of them may read."""
+    """Who of `http.auth`, or of those with certificates by common name, may do what; all of them may read."""
 
     administrators: Texts = Field((), description="Names that may do everything.")
     writers: dict[str, Texts] = Field(
@@ -94,13 +94,16 @@ def admit(given: RegistryFile, path: Path) -> None:
     Raises:
         ConfigError: nobody is let in, or everybody is who reaches the address.
     """
-    if given.http.auth is None and not given.open:
-        hint = "give http.auth with tokens or passwords, or `open: true` for a registry on this machine alone"
+    http = given.http
+    if http.auth is None and http.tls is not None and http.tls.ca is not None:
+        return  # certificates say who everybody is
+    if http.auth is None and not given.open:
+        hint = "give http.auth, or http.tls.ca for certificates, or `open: true` for a registry on this machine alone"
         raise ConfigError(f"{path}: nobody may use this registry", file=str(path), key="http.auth", hint=hint)
-    if given.http.auth is None and not is_loopback(given.http.host):
+    if http.auth is None and not is_loopback(http.host):
         hint = "give http.auth, or listen at 127.0.0.1"
         raise ConfigError(f"{path}: open is for loopback addresses", file=str(path), key="open", hint=hint)
-    known = given.http.auth.names if given.http.auth is not None else ()
+    known = http.auth.names if http.auth is not None else ()
     for name in (*given.roles.administrators, *given.roles.writers):
         if name not in known:
             hint = f"it has {', '.join(known) or 'none'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from bindings.http.access import Access
 from registry.http.access import Roles
 from registry.http.application import Limits
 from registry.http.server import RegistryServer, RegistrySettings
+from tests.support.authority import Authority, Pair
 
 ACCESS = Access(bearer={"admin": "a-token", "reader": "r-token"}, basic={"writer": "secret"})
 ROLES = Roles(frozenset(("admin",)), {"writer": ("/messagegroups/ours*",)})
@@ -167,3 +169,39 @@ def test_a_host_that_is_none_is_no_part_of_answers(host: str, tmp_path: Path) ->
     with served(tmp_path) as client:
         answer = client.get("/", headers={"host": host})
         assert answer.status_code == 400 or answer.json()["self"] == "http://localhost/"
+
+
+def test_certificates_name_their_clients(tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path / "ours", "ours"), Authority(tmp_path / "theirs", "theirs")
+    server = ours.sign("server", alternatives="IP:127.0.0.1")
+    roles = Roles(frozenset(("boss",)), {"clerk": ("/messagegroups/*",)})
+    tls: dict[str, Any] = {
+        "tls_certificate": server.certificate,
+        "tls_key": server.key,
+        "tls_clients": ours.certificate,
+    }
+    registry = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, roles=roles, **tls))
+    registry.start()
+    try:
+
+        def client(pair: Pair | None) -> httpx.Client:
+            context = ssl.create_default_context(cafile=str(ours.certificate))
+            if pair is not None:
+                context.load_cert_chain(pair.certificate, pair.key)
+            return httpx.Client(base_url=f"https://127.0.0.1:{registry.port}", verify=context, timeout=30)
+
+        with (
+            client(ours.sign("clerk")) as clerk,
+            client(ours.sign("boss")) as boss,
+            client(ours.sign("guest")) as guest,
+        ):
+            assert clerk.put("/messagegroups/g", json={}).status_code == 201
+            assert clerk.put("/endpoints/e", json={}).status_code == 403
+            assert boss.put("/endpoints/e", json={}).json()["self"].startswith("https://127.0.0.1:")
+            assert guest.get("/endpoints/e").status_code == 200
+            assert guest.put("/messagegroups/g", json={}).status_code == 403
+        for stranger in (None, theirs.sign("boss")):
+            with client(stranger) as none, pytest.raises(httpx.HTTPError):
+                none.get("/")
+    finally:
+        registry.stop()
