@@ -52,6 +52,8 @@ def reply_of(head: Head, request: Request, place: Place | str, answer: Answer) -
 def refusal_of(head: Head, base: str, refusal: Refusal, place: Place | str | None = None) -> Reply:
     """Return the reply to a request that was refused."""
     found = _shared(base)
+    if refusal.name == "action_not_supported":
+        refusal.args_given["action"] = head.method
     if refusal.status == 405 and place is not None:
         found.append((b"Allow", allowed(place)))
     if refusal.name in ("server_busy", "rate_limited"):

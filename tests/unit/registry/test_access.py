@@ -54,6 +54,10 @@ def test_readers_read(tmp_path: Path) -> None:
         refused = client.put("/endpoints/e", json={}, headers=READER)
         assert refused.status_code == 403
         assert refused.json()["type"] == "urn:xrouter:registry:forbidden"
+        assert client.patch("/", json={}, headers=READER).status_code == 403
+        assert client.put("/", json={"createdat": None}, headers=READER).status_code == 403
+        assert client.put("/capabilities", json={}, headers=READER).status_code == 403
+        assert client.get("/", headers=READER).json()["epoch"] == 1
         assert client.get("/endpoints/e", headers=READER).status_code == 404
 
 
