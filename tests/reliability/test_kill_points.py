@@ -43,8 +43,7 @@ POINTS: Final = (
     ("router.watching.metrics:Metrics.batch_done", "before"),
     ("router.watching.metrics:Metrics.batch_done", "after"),
 )
-FEW: Final = POINTS[6:7]
-"""After the tables have committed and a topic has the records, before the other sinks have."""
+FEW: Final = tuple(POINTS[number] for number in (3, 6))
 OF_TABLES: Final = (
     ("router.writing.spark_outcomes:results_of", "before"),
     ("router.writing.spark_outcomes:results_of", "after"),
