@@ -8,8 +8,6 @@ note. Nothing is pinned: whatever plan takes a record, it is sent to where that 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from bindings.private import private_folder
@@ -37,7 +35,7 @@ _LOUD: Final = (
     "org.apache.spark.sql.execution.datasources.v2.DataWritingSparkTask",
     "org.apache.spark.sql.execution.datasources.v2.WriteToDataSourceV2Exec",
 )
-"""What tells at length of tasks that are ended in order."""
+"""What tells of tasks that are ended, also in order."""
 _log = get_logger()
 
 
@@ -72,6 +70,7 @@ class RealTimeQuery:
         writer = writer.options(**{"kafka.linger.ms": "0", **rest_client(self.plan.settings).jvm()})
         writer = writer.option("checkpointLocation", f"file://{self.generation.path}").outputMode("update")
         self._since = time.monotonic()
+        _quiet()
         trigger = {"realTime": f"{int(seconds * 1000)} milliseconds"}
         self._query = writer.trigger(**trigger).start()
         _log.info("records are sent on one by one", query=self.name, settled_types=len(self._types))
@@ -118,25 +117,19 @@ class RealTimeQuery:
 
     def stop(self) -> None:
         """End it now; what it has sent since its last note is sent again by the next start."""
-        if self._query is None:
-            return
-        with _quiet():
+        if self._query is not None:
             self._query.stop()
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Let Spark say nothing of tasks that are ended in order."""
+def _quiet() -> None:
+    """Let Spark not tell of tasks that end, which it does at length and moments after their query was stopped.
+
+    Why one failed is in the error of its query.
+    """
     from pyspark import SparkContext
 
     jvm = SparkContext._jvm
     assert jvm is not None
     log4j = jvm.org.apache.logging.log4j
-    configurator, levels = log4j.core.config.Configurator, log4j.Level
     for name in _LOUD:
-        configurator.setLevel(name, levels.OFF)
-    try:
-        yield
-    finally:
-        for name in _LOUD:
-            configurator.setLevel(name, levels.ERROR)
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
