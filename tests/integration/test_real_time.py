@@ -158,3 +158,25 @@ def test_too_few_cores_and_a_rest_topic_that_is_not_there_are_refused(
     router.launch()
     assert router.wait() == 3
     assert f"needs {PARTITIONS + 1} cores" in router.log and f"local[{PARTITIONS + 1}]" in router.log
+
+
+@pytest.mark.full
+def test_what_a_real_time_query_fails_of_is_routed_in_batches(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
+) -> None:
+    bootstrap = kafka.bootstrap
+    # A record that the rest topic does not take.
+    source, rest = topic_factory("in", PARTITIONS), topic_factory("rest", max_message_bytes=4_000)
+    out, dead = topic_factory("out"), topic_factory("dead")
+    router.configure(settings(bootstrap, catalog(tmp_path, source, added="added"), out, dead, **real_time(rest)))
+    router.start()
+    added = [("ce_specversion", b"1.0"), ("ce_id", b"1"), ("ce_source", b"/s"), ("ce_type", b"added")]
+    produce(bootstrap, source, [(None, b"first", added), (None, b"x" * 8_000, [("kind", b"nobody")])])
+    until(router, lambda: written(bootstrap, out, dead) >= 2)
+    assert written(bootstrap, rest) == 0
+    until(router, lambda: router.log.count("records are sent on one by one") > 1)
+    produce(bootstrap, source, [(None, b"last", added)])
+    until(router, lambda: b"last" in {message.value for message in read_all(bootstrap, out)})
+    assert router.stop() == 0, router.log[-3000:]
+    assert {message.value for message in read_all(bootstrap, out)} == {b"first", b"last"}
+    assert {message.value for message in read_all(bootstrap, dead)} == {b"x" * 8_000}
