@@ -1,8 +1,13 @@
 """``make bench``: Kafka -> router -> Kafka against a bare Spark pass-through of the same topic, in one session.
 
 Every variant reads the same topic to its end with the same source options, partitions, trigger and batch size, and
-writes with the same producer options. Rounds alternate, after a warm-up of each; the figure is the ratio of medians.
-``bare`` is Kafka to Kafka in ``writeStream``; ``bare in foreachBatch`` the same write from inside the callback.
+writes with the same producer options. ``bare`` is Kafka to Kafka in ``writeStream``; ``bare in foreachBatch`` the same
+write from inside the callback. The figure is the ratio of medians, and the processor time of a record in this process,
+the JVM and its Python workers.
+
+What a router does once, when it starts, is left out: each comparison begins with rounds that do not count, in which
+HotSpot compiles and workers take the plan. A worker keeps one plan; so each plan has rounds of its own, in which it
+alternates with bare.
 Of batches of 200 records the figure is the median time from trigger to commit, the first ten left out.
 """
 
@@ -37,7 +42,7 @@ from router.state.state import State
 from router.watching.metrics import Metrics
 from router.watching.status import Status
 from tests.benchmarks.machine import machine
-from tests.benchmarks.streams import Run, Streams, running
+from tests.benchmarks.streams import Cost, Run, Streams, running
 from tests.support import load
 from tests.support.brokers import kafka_for_tests
 from tests.support.kafka import produce
@@ -49,6 +54,7 @@ PARTITIONS: Final = 4
 BATCH: Final = 100_000
 SMALL: Final = 200
 SMALL_BATCHES: Final = 40
+COMPARISONS: Final = (("bare", "bare in foreachBatch", "routed"), ("bare", "routed, no lineage"))
 
 
 class Bench:
@@ -115,6 +121,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--definitions", type=int, default=1_500)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=2, help="rounds before those that count")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, kafka_for_tests(Path(folder) / "kafka") as bootstrap:
         _measure(chosen, Path(folder), bootstrap)
@@ -142,13 +149,14 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
         streams = Streams(spark, bootstrap, folder, others)
         batches = {name: streams.each_batch("in", run(), SMALL).seconds for name, run in variants.items()}
         produce(bootstrap, "in", records)
-        for run in variants.values():
-            streams.whole("in", run(), BATCH)
-        seconds: dict[str, list[float]] = {name: [] for name in variants}
-        for _ in range(chosen.rounds):
-            for name, run in variants.items():
-                seconds[name].append(streams.whole("in", run(), BATCH).seconds)
-    _report(seconds, batches, chosen)
+        costs: dict[str, list[Cost]] = {name: [] for name in variants}
+        for names in COMPARISONS:
+            for number in range(chosen.warm + chosen.rounds):
+                taken = {name: streams.whole("in", variants[name](), BATCH) for name in names}
+                if number >= chosen.warm:
+                    for name, cost in taken.items():
+                        costs[name].append(cost)
+    _report(costs, batches, chosen)
 
 
 def _settings(catalog: Path, bootstrap: str, folder: Path, *, lineage: bool) -> Settings:
@@ -167,14 +175,18 @@ def _settings(catalog: Path, bootstrap: str, folder: Path, *, lineage: bool) -> 
     )
 
 
-def _report(seconds: dict[str, list[float]], batches: dict[str, float], chosen: argparse.Namespace) -> None:
+def _report(costs: dict[str, list[Cost]], batches: dict[str, float], chosen: argparse.Namespace) -> None:
     out = [f"{chosen.records} records, {chosen.definitions} definitions, {chosen.rounds} rounds; {machine()}"]
-    medians = {name: statistics.median(times) for name, times in seconds.items()}
-    for name, times in seconds.items():
-        rounds = " ".join(f"{value:.2f}" for value in times)
-        ratio = medians["bare"] / medians[name]
-        rate = chosen.records / medians[name]
-        out.append(f"{name:22} {rate:>10,.0f} records/s   {ratio:.3f} of bare   seconds: {rounds}")
+    medians = {name: statistics.median(each.seconds for each in taken) for name, taken in costs.items()}
+    for name, taken in costs.items():
+        rounds = " ".join(f"{each.seconds:.2f}" for each in taken)
+        cpu, workers = (
+            statistics.median(times) / chosen.records * 1e6
+            for times in ([each.cpu for each in taken], [each.workers for each in taken])
+        )
+        rate, ratio = chosen.records / medians[name], medians["bare"] / medians[name]
+        line = f"{name:22} {rate:>10,.0f} records/s   {ratio:.3f} of bare   processor time a record {cpu:.1f} us"
+        out.append(f"{line}, workers {workers:.1f}   seconds: {rounds}")
     small = ", ".join(f"{name} {value:.2f} s" for name, value in batches.items())
     out.append(f"batches of {SMALL}: {small}")
     sys.stdout.write("\n".join(out) + "\n")

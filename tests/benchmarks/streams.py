@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.support.process_tree import below, processor_seconds
+from tests.support.process_tree import below, command_of, processor_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,14 +23,17 @@ Run = Callable[["DataFrame", str], Any]
 """Makes the writer of a stream, with the path of its checkpoint."""
 _WARM: Final = 10
 """Batches that are left out of the median of small ones."""
+_WORKER: Final = "pyspark.daemon"
+"""In the command line of Spark's Python workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What it took."""
+    """What it took: seconds by the clock, and processor time, of which some was that of Spark's Python workers."""
 
     seconds: float
     cpu: float
+    workers: float
 
 
 class Streams:
@@ -47,15 +50,17 @@ class Streams:
         """Return what a topic takes from its first record to its last, in batches of at most so many records."""
         began, before = time.monotonic(), self._processor_seconds()
         self._finished(topic, run, batch)
-        return Cost(time.monotonic() - began, self._processor_seconds() - before)
+        seconds = time.monotonic() - began
+        return Cost(seconds, *(after - each for after, each in zip(self._processor_seconds(), before, strict=True)))
 
     def each_batch(self, topic: str, run: Run, batch: int) -> Cost:
         """Return the median time of a batch of so many records, and the mean processor time of one."""
         before = self._processor_seconds()
         progress = [each for each in self._finished(topic, run, batch) if each["numInputRows"]]
-        cpu = (self._processor_seconds() - before) / len(progress)
+        taken = zip(self._processor_seconds(), before, strict=True)
+        cpu, workers = ((after - each) / len(progress) for after, each in taken)
         times = [each["durationMs"]["triggerExecution"] / 1000 for each in progress]
-        return Cost(float(statistics.median(times[_WARM:])), cpu)
+        return Cost(float(statistics.median(times[_WARM:])), cpu, workers)
 
     def _finished(self, topic: str, run: Run, batch: int) -> list[dict[str, Any]]:
         self._runs += 1
@@ -75,9 +80,10 @@ class Streams:
         progress: list[dict[str, Any]] = list(query.recentProgress)
         return progress
 
-    def _processor_seconds(self) -> float:
-        """Return what this process and those below it have taken so far."""
-        return processor_seconds(below(os.getpid(), self._others))
+    def _processor_seconds(self) -> tuple[float, float]:
+        """Return what this process and those below it have taken so far, and what Python workers have of that."""
+        pids = below(os.getpid(), self._others)
+        return processor_seconds(pids), processor_seconds(pid for pid in pids if _WORKER in command_of(pid))
 
 
 def running() -> set[int]:
