@@ -76,11 +76,22 @@ async def asked(asking: Asking, reach: Reach) -> AsyncIterator[httpx.Response]:
                 if number == len(addresses):
                     raise
                 continue
+            except ssl.SSLError as error:
+                raise _refused(error) from error
             try:
                 yield response
+            except ssl.SSLError as error:
+                raise _refused(error) from error
             finally:
                 await response.aclose()
             return
+
+
+def _refused(error: ssl.SSLError) -> httpx.ReadError:
+    """Return as one of httpx what it lets through: by TLS 1.3 a server refuses our certificate behind the handshake."""
+    import httpx
+
+    return httpx.ReadError(str(error))
 
 
 def _by_proxy(scheme: str, host: str) -> bool:

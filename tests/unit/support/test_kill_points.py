@@ -47,7 +47,7 @@ def test_the_points_of_the_tests_are_seen() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("router.reading.streams:kafka_rows", "imported by name in router.running.queries"),
+        ("router.reading.streams:kafka_rows", "imported by name in router.running.starts"),
         ("router.intake.intake:local_store", "imported by name in router.running.service"),
         ("router.reading.streams:Source", "no function or method"),
         ("router.sinks:check_endpoints", "imported by name in router.commands"),
@@ -57,7 +57,7 @@ def test_the_points_of_the_tests_are_seen() -> None:
         ("router.state.state:Gone.pin", "there is no Gone.pin"),
         ("router.state.gone:State.pin", "No module named"),
         ("router.batches.plans:PlanHolder.active", "property, no function"),
-        ("router.running.queries:RESTART_FIRST", "float, no function"),
+        ("router.running.starts:PAUSE_FIRST", "float, no function"),
         ("router.watching.batches:_Jobs._stage", "staticmethod, no function"),
     ],
 )
