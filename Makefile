@@ -25,7 +25,7 @@ PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-cluster bench-registry lock connectors pins weights clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-definitions bench-cluster bench-registry lock connectors pins weights clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ bench-tables: install ## Kafka to Delta tables against Spark's own Kafka to Delt
 
 bench-latency: install ## time of records from broker to broker at 1,000 and 5,000 a second, beside Spark's own
 	$(BIN)/python -m tests.benchmarks.latency
+
+bench-definitions: install ## 10 to 10,000 definitions from Kafka to Kafka, and PySpark written by hand at 1,500
+	$(BIN)/python -m tests.benchmarks.definitions
 
 bench-cluster: install ## one and two executors of a standalone Spark cluster, and the share of the work that is the driver's
 	$(BIN)/python -m tests.benchmarks.cluster

@@ -1,0 +1,190 @@
+"""PySpark as one writes it by hand for a catalog of the load, without a router: the peer of many definitions.
+
+Each definition of :mod:`tests.support.load` becomes a condition, in one of two styles: a branch of one CASE WHEN, or a
+filter of its own over a batch that is kept, all joined by a union. Both do what makes the outcome: attributes of
+CloudEvents in binary mode are read once for each record, types compared before patterns, context attributes taken out,
+native records made events, headers of lineage added, and what meets no condition becomes a dead letter.
+Both were given what is known to help: no header is looked for twice, the union is a balanced tree and has no more
+tasks than the batch had, columns are built once for all batches, and the first style needs no ``foreachBatch``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_SOURCE: Final = "/endpoints/plant"
+_EPOCH: Final = "0123456789abcdef"
+_TEXTS: Final = {
+    "specversion": "ce_specversion",
+    "id": "ce_id",
+    "type": "ce_type",
+    "source": "ce_source",
+    "subject": "ce_subject",
+    "kind": "kind",
+}
+"""The headers that conditions look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """What stands in the program for one definition, as SQL over :func:`read_headers`."""
+
+    condition: str
+    outcome: str
+
+
+def read_off(catalog: Mapping[str, Any]) -> list[ByHand]:
+    """Return what one would write for each definition of a catalog of :func:`tests.support.load.catalog`."""
+    return [
+        _of_definition(f"/messagegroups/{group}/messages/{name}", definition)
+        for group, members in catalog["messagegroups"].items()
+        for name, definition in members["messages"].items()
+    ]
+
+
+def _of_definition(xid: str, definition: Mapping[str, Any]) -> ByHand:
+    attributes = definition["envelopemetadata"]
+    kind = attributes["type"]["value"]
+    if "protocoloptions" in definition:
+        options = definition["protocoloptions"]
+        template = options["key"]["value"]
+        conditions = [f"kind = '{options['headers'][0]['value']}'", _matches("key_text", template)]
+        conditions.append("specversion IS NULL")
+        subject = "concat_ws('/', {})".format(", ".join(_taken("key_text", template).values()))
+        made = {"specversion": "'1.0'", "id": "position", "type": f"'{kind}'", "source": f"'{_SOURCE}'"}
+        made |= {"subject": subject, "time": "date_format(timestamp, \"yyyy-MM-dd'T'HH:mm:ss.SSSXXX\")"}
+        return ByHand(" AND ".join(conditions), _outcome(xid, _taken("key_text", template), made))
+    templates = {name: told["value"] for name, told in attributes.items() if name != "type"}
+    conditions = [f"type = '{kind}'", "specversion = '1.0'", "id <> ''"]
+    conditions += [_matches(name, template) for name, template in templates.items()]
+    context: dict[str, str] = {}
+    for name, template in templates.items():
+        context |= _taken(name, template)
+    return ByHand(" AND ".join(conditions), _outcome(xid, context, {}))
+
+
+def _outcome(xid: str, context: Mapping[str, str], made: Mapping[str, str]) -> str:
+    members = ", ".join(f"'{name}', {value}" for name, value in sorted(context.items()))
+    entries = (f"named_struct('key', 'ce_{name}', 'value', CAST({value} AS BINARY))" for name, value in made.items())
+    headers = f"CAST(array({', '.join(entries)}) AS {_HEADERS})"
+    return f"named_struct('message', '{xid}', 'context', to_json(map({members})), 'made', {headers})"
+
+
+def _pattern(template: str) -> str:
+    return "^" + re.sub(r"\{\w+\}", "([^/]+?)", template) + "$"
+
+
+def _matches(column: str, template: str) -> str:
+    return f"{column} RLIKE '{_pattern(template)}'"
+
+
+def _taken(column: str, template: str) -> dict[str, str]:
+    """Return the expression of each placeholder's value."""
+    names = re.findall(r"\{(\w+)\}", template)
+    return {name: f"regexp_extract({column}, '{_pattern(template)}', {at})" for at, name in enumerate(names, 1)}
+
+
+def read_headers(rows: DataFrame) -> DataFrame:
+    """Return records of Spark's Kafka source with the texts that conditions look at."""
+    from pyspark.sql import functions as F
+
+    def text(header: str) -> Column:
+        return F.get(F.filter("headers", lambda each: each["key"] == header), F.lit(0))["value"].cast("string")
+
+    return rows.select(
+        "key",
+        "value",
+        "timestamp",
+        "headers",
+        F.concat_ws("-", "topic", "partition", "offset").alias("position"),
+        F.col("key").cast("string").alias("key_text"),
+        *(text(header).alias(name) for name, header in _TEXTS.items()),
+    )
+
+
+def case_when(definitions: Sequence[ByHand], out: str, dead: str) -> Callable[[DataFrame], DataFrame]:
+    """Return what makes rows of the source records for Kafka, by one CASE WHEN with a branch for each definition."""
+    from pyspark.sql import functions as F
+
+    branches = " ".join(f"WHEN {each.condition} THEN {each.outcome}" for each in definitions)
+    decided, lost = F.expr(f"CASE {branches} END").alias("o"), F.col("o").isNull()
+    columns = _record(F.when(lost, dead).otherwise(out), F.when(lost, _letter_headers()).otherwise(_event_headers()))
+    return lambda rows: read_headers(rows).select("*", decided).select(*columns)
+
+
+def filters(definitions: Sequence[ByHand], out: str, dead: str) -> Callable[[DataFrame], DataFrame]:
+    """Return what makes the rows of a batch records for Kafka, by a filter for each definition and one for the rest.
+
+    The rows are kept; whoever has written the records lets Spark forget them (``spark.catalog.clearCache``).
+    """
+    from pyspark.sql import functions as F
+
+    events, letters = _record(F.lit(out), _event_headers()), _record(F.lit(dead), _letter_headers())
+    outcomes = [(each.condition, F.expr(each.outcome).alias("o")) for each in definitions]
+    rest = "NOT ({})".format(" OR ".join(f"coalesce({each.condition}, false)" for each in definitions))
+
+    def records(rows: DataFrame) -> DataFrame:
+        seen = read_headers(rows).persist()
+        shares = [seen.where(condition).select("*", outcome).select(*events) for condition, outcome in outcomes]
+        shares.append(seen.where(rest).select(*letters))
+        return _union(shares).coalesce(max(1, rows.rdd.getNumPartitions()))
+
+    return records
+
+
+def _union(shares: Sequence[DataFrame]) -> DataFrame:
+    """Join many by a tree whose depth is their logarithm: Spark looks at the whole tree again with each union."""
+    if len(shares) == 1:
+        return shares[0]
+    half = len(shares) // 2
+    return _union(shares[:half]).unionAll(_union(shares[half:]))
+
+
+def _record(topic: Column, headers: Column) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    return [topic.alias("topic"), F.col("key"), F.col("value"), headers.alias("headers")]
+
+
+def _event_headers() -> Column:
+    from pyspark.sql import functions as F
+
+    lineage = {"message": F.col("o.message"), "endpoint": F.lit(_SOURCE), "context": F.col("o.context")}
+    return F.concat(F.col("o.made"), _came(), _ours(lineage))
+
+
+def _letter_headers() -> Column:
+    from pyspark.sql import functions as F
+
+    told = {
+        "letter": F.substring(F.sha2("position", 256), 1, 32),
+        "reason": F.when(F.col("specversion").isNotNull() & (F.col("id") == ""), "invalid-cloudevent").otherwise(
+            "no-match"
+        ),
+        "received": F.date_format("timestamp", "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"),
+        "failed": F.current_timestamp().cast("string"),
+    }
+    return F.concat(_came(), _ours(told))
+
+
+def _came() -> Column:
+    from pyspark.sql import functions as F
+
+    return F.coalesce("headers", F.array().cast(_HEADERS))
+
+
+def _ours(named: Mapping[str, Column]) -> Column:
+    from pyspark.sql import functions as F
+
+    whole = {**named, "epoch": F.lit(_EPOCH), "position": F.col("position")}
+    entries = (
+        F.struct(F.lit(f"xrouter-{name}").alias("key"), whole[name].cast("binary").alias("value")) for name in whole
+    )
+    return F.array(*entries)
