@@ -1,0 +1,126 @@
+"""What a method does to the place that it is directed at: one write, in terms of the writer and the deleter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from registry.core.deleting import Deleter
+from registry.core.places import Place
+from registry.core.requests import ABSENT, Request
+from registry.core.writing import Writer
+from registry.errors import Refusal
+
+
+class Made:
+    """The one entity that a write was directed at: whether it is new, and whether a version of it is."""
+
+    def __init__(self, place: Place, *, created: bool, version: bool = False) -> None:
+        self.place = place
+        self.created = created
+        self.version = version
+
+
+class Operation:
+    """Carries out one write, but for what :meth:`Writer.finish` settles."""
+
+    def __init__(self, writer: Writer, place: Place, request: Request) -> None:
+        self._writer = writer
+        self._place = place
+        self._request = request
+
+    def run(self) -> Any:
+        """Do it, and return what the answer shows: a :class:`Made`, or names of entities in a collection or in several.
+
+        Raises:
+            Refusal: it cannot be; nothing of it may be flushed.
+        """
+        request = self._request
+        if request.verb == "delete":
+            return self._delete()
+        if request.document is None and request.body is ABSENT:
+            raise Refusal("missing_body", request.path)
+        if not isinstance(request.body, Mapping):
+            raise Refusal("parsing_data", request.path, error_detail="the body needs to be a JSON object")
+        return self._add() if request.verb == "add" else self._update()
+
+    def _delete(self) -> None:
+        request, deleter = self._request, Deleter(self._writer)
+        if self._place.is_collection:
+            deleter.delete_all(self._place, None if request.body is ABSENT else request.body)
+        else:
+            deleter.delete(self._place, _epoch(request))
+
+    def _update(self) -> Any:
+        writer, place, body = self._writer, self._place, self._request.body
+        # The attributes beside a document are patched: what no header names stays.
+        patch = self._request.verb == "patch" or self._request.document is not None
+        if place.kind == "registry":
+            writer.write_registry(body, patch=patch)
+            return Made(place, created=False)
+        if place.kind == "groups":
+            return writer.write_groups(place, body, patch=patch)
+        if place.kind == "resources":
+            return writer.write_resources(place, body, patch=patch)
+        if place.kind == "versions":
+            return writer.write_versions(place, body, patch=patch)
+        if place.kind == "group":
+            created = writer.work.group(place.xid) is None
+            writer.write_group(place, body, patch=patch, root=True)
+            return Made(place, created=created)
+        return self._update_resource(body, patch=patch)
+
+    def _update_resource(self, body: Mapping[str, Any], *, patch: bool) -> Made:
+        writer, place, document = self._writer, self._place, self._request.document
+        owner = place if place.kind == "resource" else place.owner
+        created = writer.work.resource(owner.xid) is None
+        if place.kind == "resource":
+            writer.write_resource(place, body, patch=patch, root=True, document=document)
+        elif place.kind == "meta":
+            writer.write_meta(owner, body, patch=patch)
+        else:
+            created = writer.put_version(place, body, patch=patch, document=document)
+        pending = writer.pending.get(owner.xid)
+        return Made(place, created=created, version=pending is not None and bool(pending.fresh))
+
+    def _add(self) -> Any:
+        writer, place, body = self._writer, self._place, self._request.body
+        if place.kind == "registry":
+            return self._many(body, {name: Place("groups", kind) for name, kind in writer.model.groups.items()})
+        if place.kind == "group":
+            return self._many(body, {name: place.collection(name) for name in place.group.resources})
+        if place.kind == "groups":
+            return writer.write_groups(place, body, patch=False)
+        if place.kind == "resources":
+            return writer.write_resources(place, body, patch=False)
+        if place.kind == "versions":
+            return writer.write_versions(place, body, patch=False)
+        before = writer.work.resource(place.xid)
+        known = set(writer.work.versions_of(before)) if before is not None else set()
+        version = writer.add_version(place, body, self._request.document)
+        return Made(replace(place, kind="version", vid=version.id), created=version.id not in known, version=True)
+
+    def _many(self, body: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, Any]:
+        place = self._place
+        for name in body:
+            if name not in places:
+                kind = "groups_only" if place.kind == "registry" else "resources_only"
+                raise Refusal(kind, place.xid, name=name)
+        if place.kind == "group" and self._writer.work.group(place.xid) is None:
+            self._writer.write_group(place, {}, patch=False)
+        found: dict[str, Any] = {}
+        for name, each in body.items():
+            where = places[name]
+            write = self._writer.write_groups if place.kind == "registry" else self._writer.write_resources
+            found[name] = where, write(where, each, patch=False)
+        return found
+
+
+def _epoch(request: Request) -> int | None:
+    text = request.flags.epoch
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 19):
+        raise Refusal("bad_flag", request.path, detail="epoch needs to be an unsigned integer", flag="epoch")
+    return int(text)
