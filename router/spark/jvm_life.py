@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from router.errors import JvmError
 from router.logs import get_logger
@@ -84,10 +84,12 @@ def kill_jvm() -> None:
 
 
 def part_quietly(context: Any) -> None:
-    """Have the server that takes a Spark context's accumulators say nothing when the JVM goes.
+    """Have pyspark print nothing past the logs when the JVM goes: whoever needs the JVM gets the error anyway.
 
-    It would print a traceback past the logs for each connection; whoever needs the JVM is told anyway.
+    The server that takes a Spark context's accumulators would print a traceback for each connection, and so would
+    pickling where it asks the JVM for the number of a broadcast.
     """
+    import pyspark.util
 
     def handle_error(request: object, address: object) -> None:
         error = sys.exc_info()[1]
@@ -95,6 +97,12 @@ def part_quietly(context: Any) -> None:
             _log.error("counts of a batch could not be taken", error=repr(error))
 
     context._accumulatorServer.handle_error = handle_error
+    # Pickling looks this up at each call, prints by it what it is about to raise, and raises it.
+    pyspark.util.print_exec = _print_nothing
+
+
+def _print_nothing(stream: TextIO) -> None:
+    pass
 
 
 def _death(code: int, memory: str) -> JvmError:
