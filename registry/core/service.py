@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
+from sqlalchemy import Connection
 
 from registry.core.answering import CONFIGURED, Answerer
 from registry.core.capabilities import check_capabilities
@@ -50,6 +52,33 @@ METHODS: Final[Mapping[str, tuple[str, ...]]] = {
 """What can be done where."""
 
 
+class Session:
+    """Requests within one transaction of :meth:`RegistryService.session`; a later one sees what an earlier one did."""
+
+    def __init__(self, service: RegistryService, connection: Connection) -> None:
+        self._service = service
+        self._connection = connection
+        self.reader: Final = Reader(connection)
+
+    @property
+    def registry(self) -> Registry:
+        """The registry itself, as it is now."""
+        return made(self.reader)
+
+    @property
+    def model(self) -> Model:
+        """The model as it is now."""
+        return self._service.model_of(self.registry)
+
+    def perform(self, request: Request) -> Answer:
+        """Do what a request asks for; a write has an interaction, history and events of its own.
+
+        Raises:
+            Refusal: it cannot be; unless the block ends by that, what went before stays.
+        """
+        return self._service.perform_over(self._connection, request)
+
+
 class RegistryService:
     """A registry over a database. Any thread may call it; writes wait for one another."""
 
@@ -78,24 +107,30 @@ class RegistryService:
         Raises:
             Refusal: it cannot be, and nothing has changed.
         """
-        if request.verb == "read":
-            with self._database.reading() as connection:
-                reader = Reader(connection)
-                registry = reader.registry()
-                if registry is None:
-                    raise Refusal("server_error", request.path, detail="the registry was not made")
-                model = self.model_of(registry)
-                answerer = Answerer(reader, model, registry, request)
-                place = self._place(model, request)
-                return answerer.configured(place) if isinstance(place, str) else answerer.read(place)
-        with self._database.writing() as connection:
+        with self.session(writing=request.verb != "read") as session:
+            return session.perform(request)
+
+    @contextmanager
+    def session(self, *, writing: bool) -> Iterator[Session]:
+        """Have several requests in one transaction: all of them are done, or, when the block raises, none."""
+        with self._database.writing() if writing else self._database.reading() as connection:
+            yield Session(self, connection)
+
+    def perform_over(self, connection: Connection, request: Request) -> Answer:
+        """Do what a request asks for within a transaction; for :class:`Session`."""
+        if request.verb != "read":
             return self._write(Work(connection), request)
+        reader = Reader(connection)
+        registry = made(reader)
+        model = self.model_of(registry)
+        answerer = Answerer(reader, model, registry, request)
+        place = self._place(model, request)
+        return answerer.configured(place) if isinstance(place, str) else answerer.read(place)
 
     def group_types(self) -> set[str]:
         """Return the plural names of all types of groups."""
         with self._database.reading() as connection:
-            registry = Reader(connection).registry()
-        assert registry is not None
+            registry = made(Reader(connection))
         return set(self.model_of(registry).groups)
 
     def find(self, segments: tuple[str, ...], path: str) -> Place | str:
@@ -107,8 +142,7 @@ class RegistryService:
         if len(segments) == 1 and segments[0] in CONFIGURED:
             return segments[0]
         with self._database.reading() as connection:
-            registry = Reader(connection).registry()
-        assert registry is not None
+            registry = made(Reader(connection))
         return place_of(self.model_of(registry), segments, path)
 
     def model_of(self, registry: Registry) -> Model:
@@ -217,6 +251,18 @@ class RegistryService:
         if place.is_collection:
             return Answer(answerer.entities(place, names))
         return Answer({plural: answerer.entities(where, found) for plural, (where, found) in names.items()})
+
+
+def made(reader: Reader) -> Registry:
+    """Return the registry.
+
+    Raises:
+        Refusal: the database has none.
+    """
+    registry = reader.registry()
+    if registry is None:
+        raise Refusal("server_error", "/", detail="the registry was not made")
+    return registry
 
 
 def _check_condition(matches: tuple[str, ...], place: Place, answerer: Answerer) -> None:

@@ -1,7 +1,8 @@
 """What the server does with requests: who sends is checked at once, the rest on threads that may wait for the database.
 
 Reads have some threads, writes have one, since the store takes one at a time. Both have a bounded queue; who comes when
-it is full is told to come again.
+it is full is told to come again. What a request means is for the face whose path it is below
+(:mod:`registry.http.face`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -20,12 +21,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from bindings.http.connection import AcceptedRequest, Answer, too_large
 from bindings.http.problems import HttpProblem, Reply
 from bindings.http.request import Head
-from registry.core.places import Place
 from registry.core.service import RegistryService
 from registry.errors import Refusal
 from registry.http.access import READING, Gatekeeper, Pace
-from registry.http.replies import options_of, refusal_of, reply_of
-from registry.http.requests import VERBS, Pages, Writer, asked, request_of
+from registry.http.core import CoreFace
+from registry.http.face import Call, Face, FaceType
+from registry.http.requests import VERBS, Pages, Writer
 
 _logger = logging.getLogger(__name__)
 _METHODS: Final = frozenset((*VERBS, "OPTIONS"))
@@ -45,12 +46,24 @@ class Limits:
 
 
 class RegistryApplication:
-    """Serves a registry at *base*, its URL; '' takes what requests name as their host. See the module."""
+    """Serves a registry at *base*, its URL; '' takes what requests name as their host. See the module.
+
+    *faces* are the faces beside the core API, by the path that each is at, such as ``/cloudevents``.
+    """
 
     def __init__(
-        self, service: RegistryService, keeper: Gatekeeper, pace: Pace, limits: Limits, base: str, *, secure: bool
+        self,
+        service: RegistryService,
+        keeper: Gatekeeper,
+        pace: Pace,
+        limits: Limits,
+        base: str,
+        faces: Mapping[str, FaceType],
+        *,
+        secure: bool,
     ) -> None:
-        self._service = service
+        self._faces = [(path.encode("ascii"), face(service)) for path, face in faces.items()]
+        self._core = CoreFace(service)
         self._keeper = keeper
         self._pace = pace
         self._limits = limits
@@ -74,7 +87,7 @@ class RegistryApplication:
         except HttpProblem as problem:
             return problem.reply()
         except Refusal as refusal:
-            return refusal_of(head, self._url(head), refusal)
+            return self._refused(head, refusal)
         return _Accepted(self, head, writer, self._limits.max_body)
 
     def perform(self, head: Head, body: bytes, writer: Writer, answer: Answer) -> None:
@@ -84,7 +97,7 @@ class RegistryApplication:
             full = self._waiting[writing] >= self._limits.waiting
             self._waiting[writing] += not full
         if full:
-            answer(refusal_of(head, self._url(head), Refusal("server_busy", head.path.decode("latin-1"))))
+            answer(self._refused(head, Refusal("server_busy", head.path.decode("latin-1"))))
             return
         loop = asyncio.get_running_loop()
         pool = self._writers if writing else self._readers
@@ -103,28 +116,30 @@ class RegistryApplication:
         self._writers.shutdown(cancel_futures=True)
 
     def _reply(self, head: Head, body: bytes, writer: Writer) -> Reply:
-        base = self._url(head)
-        place: Place | str | None = None
+        path, face = self._face(head)
+        base, limits = self._url(head), self._limits
+        url = base + path.decode("ascii")
         try:
-            if head.method == "OPTIONS":
-                given = asked(head)
-                return options_of(base, self._service.find(given.segments, given.path))
-            place = self._find(head)
-            limits = self._limits
-            request, place = request_of(head, body, self._service, base, writer, limits.pages, limits.max_answer)
-            return reply_of(head, request, place, self._service.perform(request))
+            below = head.path[len(path) :]
+            return face.reply(Call(head, body, below, url, base, writer, limits.pages, limits.max_answer))
         except Refusal as refusal:
-            return refusal_of(head, base, refusal, place)
+            return face.refused(head, url, refusal)
         except SQLAlchemyError:
             _logger.exception("the store failed at %s %s", head.method, head.path.decode("latin-1"))
-            return refusal_of(head, base, Refusal("server_error", head.path.decode("latin-1")))
         except Exception:
             _logger.exception("%s %s failed", head.method, head.path.decode("latin-1"))
-            return refusal_of(head, base, Refusal("server_error", head.path.decode("latin-1")))
+        return face.refused(head, url, Refusal("server_error", head.path.decode("latin-1")))
 
-    def _find(self, head: Head) -> Place | str | None:
-        given = asked(head)
-        return self._service.find(given.segments, given.path)
+    def _face(self, head: Head) -> tuple[bytes, Face]:
+        """Return the face that a request is for, and its path."""
+        for path, face in self._faces:
+            if head.path == path or head.path.startswith(path + b"/"):
+                return path, face
+        return b"", self._core
+
+    def _refused(self, head: Head, refusal: Refusal) -> Reply:
+        path, face = self._face(head)
+        return face.refused(head, self._url(head) + path.decode("ascii"), refusal)
 
     def _url(self, head: Head) -> str:
         if self._base:

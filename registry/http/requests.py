@@ -13,7 +13,6 @@ from bindings.http.request import Head
 from registry.core.documents import Given
 from registry.core.places import Place
 from registry.core.requests import ABSENT, Flags, Request, Verb
-from registry.core.service import RegistryService
 from registry.errors import Refusal
 from registry.http import headers
 
@@ -65,8 +64,8 @@ def asked(head: Head) -> Asked:
     Raises:
         Refusal: one of them cannot be read.
     """
-    path = _decoded(head.path, "/")
-    segments = tuple(_decoded(part, path) for part in head.path.split(b"/") if part)
+    path = decoded(head.path, "/")
+    segments = tuple(decoded(part, path) for part in head.path.split(b"/") if part)
     if len(segments) > MAX_SEGMENTS:
         raise Refusal("api_not_found", path)
     details = bool(segments) and segments[-1].endswith(DETAILS)
@@ -74,7 +73,7 @@ def asked(head: Head) -> Asked:
         segments = (*segments[:-1], segments[-1].removesuffix(DETAILS))
     if any(DETAILS in part for part in segments) or (details and len(segments) not in (4, 6)):
         raise Refusal("bad_details", path)
-    given = _query(head.query)
+    given = query_of(head.query)
     once = {name: _once(given, name, path) for name in _ONE}
     flags = Flags(
         inline=tuple(given.get("inline", ())),
@@ -88,51 +87,43 @@ def asked(head: Head) -> Asked:
         collections="collections" in given,
         binary="binary" in given,
     )
-    return Asked(path.rstrip("/") or "/", segments, details, flags, _limit(once["limit"], path), once["cursor"] or "")
+    return Asked(path.rstrip("/") or "/", segments, details, flags, limit_of(once["limit"], path), once["cursor"] or "")
 
 
 def request_of(
-    head: Head, body: bytes, service: RegistryService, base: str, writer: Writer, pages: Pages, max_answer: int
-) -> tuple[Request, Place | str]:
-    """Return what is asked for, and its place.
+    head: Head, body: bytes, given: Asked, place: Place | str, base: str, writer: Writer, pages: Pages, max_answer: int
+) -> Request:
+    """Return what is asked for at a place, which is that of the path.
 
     Raises:
         Refusal: it cannot be read.
     """
-    given = asked(head)
-    place = service.find(given.segments, given.path)
     verb = VERBS[head.method]
     document, tree = None, ABSENT
     kind = place.resource_type if isinstance(place, Place) and place.kind in ("resource", "version") else None
-    details = given.details
-    media = _media(head)
-    if kind is not None and kind.hasdocument and not details and verb in ("replace", "patch", "add"):
+    if kind is not None and kind.hasdocument and not given.details and verb in ("replace", "patch", "add"):
         if verb == "patch":
             raise Refusal("details_required", given.path)
         tree, document = _document(head, body, place, given.path)
     elif verb != "read":
-        tree = _tree(head, body, given.path, verb)
-    limit = min(given.limit or pages.usual, pages.most)
-    return (
-        Request(
-            verb,
-            given.segments,
-            given.path,
-            base,
-            given.flags,
-            details,
-            tree,
-            document,
-            media or "application/json",
-            limit,
-            given.cursor,
-            writer.name,
-            writer.administrator,
-            writer.may_write,
-            _tags(head.header(b"if-match")) if verb != "read" else None,
-            max_answer,
-        ),
-        place,
+        tree = _tree(head, body, given.path)
+    return Request(
+        verb,
+        given.segments,
+        given.path,
+        base,
+        given.flags,
+        given.details,
+        tree,
+        document,
+        _media(head) or "application/json",
+        min(given.limit or pages.usual, pages.most),
+        given.cursor,
+        writer.name,
+        writer.administrator,
+        writer.may_write,
+        tags(head.header(b"if-match")) if verb != "read" else None,
+        max_answer,
     )
 
 
@@ -150,11 +141,20 @@ def _document(head: Head, body: bytes, place: Any, path: str) -> tuple[dict[str,
     return attributes, Given(None, url=True)
 
 
-def _tree(head: Head, body: bytes, path: str, verb: Verb) -> Any:
+def _tree(head: Head, body: bytes, path: str) -> Any:
     extra = next((name for name, _ in head.headers if name.lower().startswith(headers.PREFIX.encode())), None)
     if extra is not None:
         why = "the metadata is the body"
         raise Refusal("extra_xregistry_header", path, name=extra.decode("latin-1"), error_detail=why)
+    return tree_of(body, path)
+
+
+def tree_of(body: bytes, path: str) -> Any:
+    """Return the JSON of a body, ABSENT for an empty one.
+
+    Raises:
+        Refusal: ``parsing_data``.
+    """
     if not body.strip():
         return ABSENT
     try:
@@ -163,7 +163,8 @@ def _tree(head: Head, body: bytes, path: str, verb: Verb) -> Any:
         raise Refusal("parsing_data", path, error_detail=str(error)) from None
 
 
-def _query(text: bytes) -> dict[str, list[str]]:
+def query_of(text: bytes) -> dict[str, list[str]]:
+    """Return the values of a raw query by their names; a name without ``=`` has ''."""
     found: dict[str, list[str]] = {}
     for part in text.decode("latin-1").split("&"):
         if part:
@@ -179,7 +180,12 @@ def _once(given: dict[str, list[str]], name: str, path: str) -> str | None:
     return values[0] if values else None
 
 
-def _limit(text: str | None, path: str) -> int | None:
+def limit_of(text: str | None, path: str) -> int | None:
+    """Return the flag ``limit`` as a number, None without it.
+
+    Raises:
+        Refusal: it is none above 0.
+    """
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and 0 < len(text) < 10 and int(text)):
@@ -187,7 +193,12 @@ def _limit(text: str | None, path: str) -> int | None:
     return int(text)
 
 
-def _decoded(text: bytes, path: str) -> str:
+def decoded(text: bytes, path: str) -> str:
+    """Return a part of a raw path as text; *path* is for errors.
+
+    Raises:
+        Refusal: it is no UTF-8, or has a NUL.
+    """
     try:
         found = unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
@@ -202,7 +213,8 @@ def _media(head: Head) -> str | None:
     return None if value is None else value.decode("latin-1").strip()
 
 
-def _tags(value: bytes | None) -> tuple[str, ...] | None:
+def tags(value: bytes | None) -> tuple[str, ...] | None:
+    """Return the ETags of a header, None without it."""
     if value is None:
         return None
     return tuple(part.strip().removeprefix("W/") for part in value.decode("latin-1").split(","))
@@ -210,5 +222,5 @@ def _tags(value: bytes | None) -> tuple[str, ...] | None:
 
 def seen_before(head: Head, etag: str) -> bool:
     """Tell whether the sender has what an ETag names (``If-None-Match``)."""
-    tags = _tags(head.header(b"if-none-match"))
-    return bool(etag) and tags is not None and (etag in tags or "*" in tags)
+    known = tags(head.header(b"if-none-match"))
+    return bool(etag) and known is not None and (etag in known or "*" in known)

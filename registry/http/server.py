@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from registry.core.linting import Linter, Strictness
 from registry.core.service import RegistryService
 from registry.http.access import Gatekeeper, Pace, Roles
 from registry.http.application import Limits, RegistryApplication
+from registry.http.face import FaceType
 from registry.store.engine import Database, open_database
 
 
@@ -25,7 +27,7 @@ class RegistrySettings:
     takes a free one. ``tls_certificate`` and ``tls_key`` are PEM files, both or none; with ``tls_clients`` a client
     needs a certificate of those authorities, whose common name is its name where there is no ``access``; without either
     everybody may do everything. Each sender may make
-    ``writes_per_second`` writes, and ``write_burst`` at once.
+    ``writes_per_second`` writes, and ``write_burst`` at once. ``faces`` are those beside the core API, by their paths.
     """
 
     store: str
@@ -43,6 +45,7 @@ class RegistrySettings:
     write_burst: int = 1000
     limits: Limits = field(default_factory=Limits)
     server: ServerLimits = field(default_factory=ServerLimits)
+    faces: Mapping[str, FaceType] = field(default_factory=dict)
 
 
 def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]:
@@ -81,7 +84,7 @@ class RegistryServer:
         keeper = Gatekeeper(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
         pace = Pace(chosen.writes_per_second, chosen.write_burst)
         self._application = RegistryApplication(
-            service, keeper, pace, chosen.limits, chosen.base, secure=tls is not None
+            service, keeper, pace, chosen.limits, chosen.base, chosen.faces, secure=tls is not None
         )
         listener: socket.socket = listen(chosen.host, chosen.port, "the registry")
         self.port = listener.getsockname()[1]

@@ -11,8 +11,10 @@ from pydantic import Field, SecretStr, ValidationError
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from registry.faces.known import FACES, faces_at
 from registry.http.access import Roles
 from registry.http.application import Limits
+from registry.http.face import FaceType
 from registry.http.server import RegistrySettings
 from router.errors import ConfigError
 from router.settings.inward import HttpSettings
@@ -68,6 +70,9 @@ class RegistryFile(Section):
     writes_per_second: float = Field(200.0, gt=0, description="Writes of one sender in a second.")
     write_burst: int = Field(1000, ge=1, description="Writes of one sender at once.")
     max_answer: Size = Field(64 * 2**20, gt=0, description="Largest answer; more is answered 406.")
+    faces: dict[str, str] = Field(
+        {}, description="Older APIs over the same store, by name, each with its path, such as `/cloudevents`."
+    )
     log: LogSettings = Field(LogSettings(), description="Logging.")
 
 
@@ -130,7 +135,16 @@ def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
         write_burst=given.write_burst,
         limits=Limits(max_body=http.max_body, max_answer=given.max_answer),
         server=limits_of(http),
+        faces=_faces(given.faces, path),
     )
+
+
+def _faces(given: Mapping[str, str], path: Path) -> dict[str, FaceType]:
+    try:
+        return faces_at(given)
+    except ValueError as error:
+        hint = f"write faces as NAME: /PATH; the names are {', '.join(FACES) or 'none'}"
+        raise ConfigError(f"{path}: {error}", file=str(path), key="faces", hint=hint) from None
 
 
 def _store(given: StoreSettings, base: Path, path: Path) -> str:

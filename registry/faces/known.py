@@ -1,0 +1,32 @@
+"""All faces beside the core API. One more is a room here, and its entry in ``FACES``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from registry.http.face import FaceType
+
+FACES: Final[Mapping[str, FaceType]] = {}
+"""By the name that settings call it by."""
+_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
+
+
+def faces_at(paths: Mapping[str, str]) -> dict[str, FaceType]:
+    """Return faces by their paths, given paths by the faces' names.
+
+    Raises:
+        ValueError: a face is unknown, or a path is none, or within another's.
+    """
+    found: dict[str, FaceType] = {}
+    for name, path in paths.items():
+        if name not in FACES:
+            raise ValueError(f"{name!r} is no face; there are {', '.join(sorted(FACES)) or 'none'}")
+        if not _PATH.fullmatch(path):
+            raise ValueError(f"the path of {name} needs to begin with a slash and not to end with one: {path!r}")
+        for other in found:
+            if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
+                raise ValueError(f"the path of {name}, {path}, is within another's, or another's within it")
+        found[path] = FACES[name]
+    return found

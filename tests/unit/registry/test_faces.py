@@ -1,0 +1,102 @@
+"""What all faces have in common: a path of their own, the server's rules of access, and one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bindings.http.access import Access
+from bindings.http.problems import Reply
+from bindings.http.request import Head
+from registry.core.requests import Request
+from registry.core.service import RegistryService
+from registry.errors import Refusal
+from registry.faces.known import faces_at
+from registry.http.access import Roles
+from registry.http.application import Limits
+from registry.http.face import Call
+from registry.http.server import RegistryServer, RegistrySettings
+
+
+@dataclass
+class Told:
+    """A face that writes two endpoints, of which the second may be refused, and tells what it was asked."""
+
+    service: RegistryService
+    calls: list[Call] = field(default_factory=list)
+
+    def reply(self, call: Call) -> Reply:
+        self.calls.append(call)
+        if call.head.method == "GET":
+            return Reply(200, (), f"{call.path.decode()} {call.url} {call.registry}".encode())
+        if call.head.method == "DELETE":
+            raise RuntimeError("a fault of ours")
+        with self.service.session(writing=True) as session:
+            for name in ("first", call.path.decode().removeprefix("/")):
+                request = Request("replace", ("endpoints", name), call.url, call.url, body={})
+                session.perform(request)
+            assert session.reader.group("/endpoints/first") is not None
+        return Reply(204, ())
+
+    def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
+        return Reply(refusal.status, (), f"{url} says {refusal.name}".encode())
+
+
+@contextmanager
+def served(folder: Path, **given: Any) -> Iterator[httpx.Client]:
+    settings = RegistrySettings(f"sqlite:///{folder}/registry.db", port=0, faces={"/old/one": Told}, **given)
+    server = RegistryServer(settings)
+    server.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+            yield client
+    finally:
+        server.stop()
+
+
+def test_a_face_is_asked_below_its_path_alone(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        base = str(client.base_url).rstrip("/")
+        assert client.get("/old/one").text == f" {base}/old/one {base}"
+        assert client.get("/old/one/a%2Fb?x").text == f"/a%2Fb {base}/old/one {base}"
+        assert client.get("/old/ones").json()["type"].endswith("#unknown_group_type")
+        assert client.get("/endpoints").json() == {}
+
+
+def test_writes_of_a_face_are_one_transaction(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        refused = client.put("/old/one/%20")
+        assert refused.status_code == 400 and refused.text.endswith("/old/one says malformed_id")
+        assert client.get("/endpoints").json() == {}
+        assert client.put("/old/one/second").status_code == 204
+        assert list(client.get("/endpoints").json()) == ["first", "second"]
+
+
+def test_faults_are_told_by_the_face(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        assert client.delete("/old/one").text.endswith("says server_error")
+
+
+def test_access_sizes_and_paces_are_those_of_the_core(tmp_path: Path) -> None:
+    access, roles = Access(bearer={"admin": "a-token"}), Roles(frozenset(("admin",)))
+    given: dict[str, Any] = {"access": access, "roles": roles, "limits": Limits(max_body=10)}
+    with served(tmp_path, **given, writes_per_second=0.001, write_burst=1) as client:
+        assert client.get("/old/one").status_code == 401
+        known = {"authorization": "Bearer a-token"}
+        assert client.get("/old/one", headers=known).status_code == 200
+        assert client.put("/old/one/a", content=b"x" * 11, headers=known).status_code == 413
+        assert client.put("/old/one/a", headers=known).status_code == 204
+        late = client.put("/old/one/a", headers=known)
+        assert late.status_code == 429 and late.text.endswith("says rate_limited")
+
+
+@pytest.mark.parametrize("paths", [{"unheard": "/of"}])
+def test_paths_that_are_none(paths: dict[str, str]) -> None:
+    with pytest.raises(ValueError):
+        faces_at(paths)
