@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from registry.core.capabilities import CAPABILITIES, offered
 from registry.core.filters import NOTHING, read_filters
@@ -19,7 +19,8 @@ from registry.model.types import Model
 from registry.store.entities import Registry, Version
 from registry.store.reading import Reader
 
-CONFIGURED = frozenset(("capabilities", "capabilitiesoffered", "model", "modelsource", "export"))
+OPENAPI: Final = "openapi.json"
+CONFIGURED: Final = frozenset(("capabilities", "capabilitiesoffered", "model", "modelsource", "export", OPENAPI))
 """Paths below the root that are no types of groups."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection
 
-from registry.core.answering import CONFIGURED, Answerer
+from registry.core.answering import CONFIGURED, OPENAPI, Answerer
 from registry.core.capabilities import check_capabilities
 from registry.core.changes import log_of
 from registry.core.linting import Linter
@@ -48,6 +48,7 @@ METHODS: Final[Mapping[str, tuple[str, ...]]] = {
     "model": ("read",),
     "modelsource": ("read", "replace"),
     "export": ("read",),
+    OPENAPI: ("read",),
 }
 """What can be done where."""
 
@@ -80,11 +81,15 @@ class Session:
 
 
 class RegistryService:
-    """A registry over a database. Any thread may call it; writes wait for one another."""
+    """A registry over a database. Any thread may call it; writes wait for one another.
 
-    def __init__(self, database: Database, linter: Linter) -> None:
+    *describe* returns what :data:`OPENAPI` shows, for a model and the registry's URL.
+    """
+
+    def __init__(self, database: Database, linter: Linter, describe: Callable[[Model, str], Mapping[str, Any]]) -> None:
         self._database = database
         self._linter = linter
+        self._describe = describe
         self._models: dict[bytes, Model] = {}
 
     def prepare(self, registryid: str) -> bool:
@@ -123,8 +128,10 @@ class RegistryService:
         reader = Reader(connection)
         registry = made(reader)
         model = self.model_of(registry)
-        answerer = Answerer(reader, model, registry, request)
         place = self._place(model, request)
+        if place == OPENAPI:
+            return Answer(self._describe(model, request.base))
+        answerer = Answerer(reader, model, registry, request)
         return answerer.configured(place) if isinstance(place, str) else answerer.read(place)
 
     def group_types(self) -> set[str]:

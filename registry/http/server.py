@@ -16,6 +16,7 @@ from registry.core.service import RegistryService
 from registry.http.access import Gatekeeper, Pace, Roles
 from registry.http.application import Limits, RegistryApplication
 from registry.http.face import FaceType
+from registry.http.openapi.document import openapi_of
 from registry.store.engine import Database, open_database
 
 
@@ -56,7 +57,9 @@ def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]
         Refusal: the id of the registry cannot be one.
     """
     database = open_database(settings.store)
-    service = RegistryService(database, Linter(settings.lint))
+    service = RegistryService(
+        database, Linter(settings.lint), lambda model, base: openapi_of(model, base, settings.access)
+    )
     service.prepare(settings.registryid)
     return database, service
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from registry.http.server import RegistryServer, RegistrySettings
 from tests.support.postgresql import cluster
 from tests.support.registry_cases import Case, cases, clean, run
+from tests.support.registry_server import served
 
 CASES = cases()
 
@@ -21,19 +21,10 @@ def store() -> Iterator[str]:
         yield url
 
 
-def _server(store: str) -> RegistryServer:
-    settings = RegistrySettings(store, port=0, writes_per_second=1e6, write_burst=10**6)
-    server = RegistryServer(settings)
-    server.start()
-    return server
-
-
 @pytest.fixture(scope="module")
 def client(store: str) -> Iterator[httpx.Client]:
-    server = _server(store)
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+    with served(store) as client:
         yield client
-    server.stop()
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
@@ -44,18 +35,14 @@ def test_case(case: Case, client: httpx.Client) -> None:
 
 def test_two_servers_over_one_database_lose_no_write(store: str, client: httpx.Client) -> None:
     clean(client)
-    other = _server(store)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{other.port}", timeout=30) as second:
+    with served(store) as second:
 
-            def write(number: int) -> int:
-                chosen = (client, second)[number % 2]
-                return chosen.post("/messagegroups/g/messages/m", json={"labels": {"n": str(number)}}).status_code
+        def write(number: int) -> int:
+            chosen = (client, second)[number % 2]
+            return chosen.post("/messagegroups/g/messages/m", json={"labels": {"n": str(number)}}).status_code
 
-            with ThreadPoolExecutor(8) as pool:
-                assert set(pool.map(write, range(100))) == {201}
-        versions = client.get("/messagegroups/g/messages/m/versions").json()
-        assert sorted(int(each["labels"]["n"]) for each in versions.values()) == list(range(100))
-        assert client.get("/messagegroups/g/messages/m/meta").json()["epoch"] == 100
-    finally:
-        other.stop()
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(write, range(100))) == {201}
+    versions = client.get("/messagegroups/g/messages/m/versions").json()
+    assert sorted(int(each["labels"]["n"]) for each in versions.values()) == list(range(100))
+    assert client.get("/messagegroups/g/messages/m/meta").json()["epoch"] == 100

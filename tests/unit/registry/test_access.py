@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +14,12 @@ from registry.http.access import Roles
 from registry.http.application import Limits
 from registry.http.server import RegistryServer, RegistrySettings
 from tests.support.authority import Authority, Pair
+from tests.support.registry_server import served
 
 ACCESS = Access(bearer={"admin": "a-token", "reader": "r-token"}, basic={"writer": "secret"})
 ROLES = Roles(frozenset(("admin",)), {"writer": ("/messagegroups/ours*",)})
 ADMIN = {"authorization": "Bearer a-token"}
 READER = {"authorization": "Bearer r-token"}
-
-
-@contextmanager
-def served(folder: Path, **given: Any) -> Iterator[httpx.Client]:
-    server = RegistryServer(RegistrySettings(f"sqlite:///{folder}/registry.db", port=0, **given))
-    server.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
-            yield client
-    finally:
-        server.stop()
 
 
 def test_strangers_are_let_in_nowhere(tmp_path: Path) -> None:

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from registry.http.server import RegistryServer, RegistrySettings
 from tests.support.registry_cases import Case, cases, clean, run
+from tests.support.registry_server import served
 
 CASES = cases()
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    folder: Path = tmp_path_factory.mktemp("registry")
-    settings = RegistrySettings(f"sqlite:///{folder}/registry.db", port=0, writes_per_second=1e6, write_burst=10**6)
-    server = RegistryServer(settings)
-    server.start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+    with served(tmp_path_factory.mktemp("registry")) as client:
         yield client
-    server.stop()
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])

@@ -1,0 +1,109 @@
+"""One operation: what a method takes and answers at a place."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from registry.core.places import Place
+from registry.core.requests import Verb
+from registry.http.openapi import parameters
+from registry.http.openapi.schemas import Schema, map_of, name_of, name_of_resource, reference
+from registry.model.types import Model
+
+JSON: Final = "application/json"
+_ANY: Final = "*/*"
+_DOCUMENTS: Final = ("application/json", "application/octet-stream", "text/plain")
+_LINK: Final = {"Link": {"description": "The root of the registry, and the next page.", "schema": {"type": "string"}}}
+_TAG: Final = {"ETag": {"description": "What the entity is compared by.", "schema": {"type": "string"}}}
+
+
+def operation(place: Place, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
+    """Return what OpenAPI calls an operation; where *document* is true, the entity's document is read and written."""
+    taken = [*parameters.flags_of(place, model, verb), *parameters.conditions_of(place, verb)]
+    if document and verb in ("replace", "add"):
+        taken += parameters.attributes_of(place.resource)
+    found: dict[str, Any] = {"tags": [_tag(place)], "parameters": taken}
+    body = _body(place, model, verb, document=document)
+    if body is not None:
+        found["requestBody"] = body
+    found["responses"] = _responses(place, model, verb, document=document)
+    return found
+
+
+def configured(name: str, verb: Verb) -> dict[str, Any]:
+    """Return the operation of a path that is no place of entities, such as ``/model``."""
+    schema = reference("registry") if name == "export" else {"type": "object"}
+    found: dict[str, Any] = {"tags": ["registry"], "responses": _answers({"200": _content("What it is.", schema)})}
+    if verb != "read":
+        found["requestBody"] = {"required": True, "content": {JSON: {"schema": {"type": "object"}}}}
+    return found
+
+
+def _tag(place: Place) -> str:
+    if place.group_type is None:
+        return "registry"
+    return place.group.plural if place.resource_type is None else f"{place.group.plural}.{place.resource.plural}"
+
+
+def _shown(place: Place) -> str:
+    """Return the name of the schema of an entity at a place, or in a collection there."""
+    if place.kind == "registry":
+        return "registry"
+    if place.kind in ("groups", "group"):
+        return name_of(place.group)
+    part = {"meta": "meta", "versions": "versions", "version": "versions"}.get(place.kind, "")
+    return name_of_resource(place.resource, part)
+
+
+def _body(place: Place, model: Model, verb: Verb, *, document: bool) -> dict[str, Any] | None:
+    if verb == "read" or (verb == "delete" and not place.is_collection):
+        return None
+    if document:
+        return {"content": {media: {"schema": {}} for media in _DOCUMENTS}}
+    given = reference(_shown(place), given=True)
+    if place.is_collection:
+        given = map_of(given)
+    elif verb == "add":
+        given = _added(place, model)
+    return {"required": verb != "delete", "content": {JSON: {"schema": given}}}
+
+
+def _added(place: Place, model: Model, *, given: bool = True) -> Schema:
+    """Return the schema of what is added below a place: a version, or collections by their names."""
+    if place.kind == "resource":
+        return reference(name_of_resource(place.resource, "versions"), given=given)
+    names = (
+        {plural: name_of(each) for plural, each in model.groups.items()}
+        if place.kind == "registry"
+        else {plural: name_of_resource(each) for plural, each in place.group.resources.items()}
+    )
+    collections = {plural: map_of(reference(name, given=given)) for plural, name in names.items()}
+    return {"type": "object", "properties": collections, "additionalProperties": False}
+
+
+def _responses(place: Place, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
+    if verb == "delete":
+        return _answers({"204": {"description": "It is gone."}})
+    schema = map_of(reference(_shown(place))) if place.is_collection else reference(_shown(place))
+    if verb == "add" and not place.is_collection:
+        schema = _added(place, model, given=False)
+    content = {_ANY: {"schema": {}}} if document else {JSON: {"schema": schema}}
+    shown = {"description": "As it is.", "headers": {**_LINK, **_TAG}, "content": content}
+    found = {"200": shown}
+    if verb != "read" and not place.is_collection and place.kind != "registry":
+        found["201"] = {**shown, "description": "It was created."}
+    if verb == "read":
+        found["304"] = {"description": "The client has it.", "headers": dict(_TAG)}
+    if document and verb == "read":
+        found["303"] = {**shown, "description": "The document is elsewhere."}
+    return _answers(found)
+
+
+def _answers(found: dict[str, Any]) -> dict[str, Any]:
+    problem = reference("problem")
+    media = {each: {"schema": problem} for each in (JSON, "application/problem+json")}
+    return {**found, "4XX": {"description": "It is refused, and nothing has changed.", "content": media}}
+
+
+def _content(description: str, schema: Schema) -> dict[str, Any]:
+    return {"description": description, "content": {JSON: {"schema": schema}}}

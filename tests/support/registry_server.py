@@ -1,0 +1,25 @@
+"""A registry that a test starts in its own process, and a client of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from registry.http.server import RegistryServer, RegistrySettings
+
+
+@contextmanager
+def served(store: str | Path, **given: Any) -> Iterator[httpx.Client]:
+    """Serve the registry in *store*, a URL or a folder for SQLite, as fast as it can unless *given* says otherwise."""
+    url = store if isinstance(store, str) else f"sqlite:///{store}/registry.db"
+    server = RegistryServer(RegistrySettings(url, port=0, **{"writes_per_second": 1e6, "write_burst": 10**6, **given}))
+    server.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+            yield client
+    finally:
+        server.stop()

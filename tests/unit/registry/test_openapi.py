@@ -1,0 +1,83 @@
+"""The OpenAPI document of a registry: true of its model, and of its answers to random requests."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bindings.http.access import Access
+from registry.http.access import Roles
+from registry.model.domains import model_source
+from tests.support.random_requests import send_random
+from tests.support.registry_server import served
+
+_logger = logging.getLogger(__name__)
+
+
+def document(client: Any) -> dict[str, Any]:
+    answer = client.get("/openapi.json")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_it_has_every_method_of_every_path(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        shown = document(client)
+        assert shown["servers"] == [{"url": str(client.base_url).rstrip("/")}]
+        for path, item in shown["paths"].items():
+            methods = {name.upper() for name in item} - {"PARAMETERS"}
+            allowed = set(client.options(path).headers["allow"].split(", ")) - {"HEAD", "OPTIONS"}
+            without_patch = f"{path}$details" in shown["paths"]
+            assert methods == allowed - ({"PATCH"} if without_patch else set()), path
+
+
+def test_it_follows_the_model(tmp_path: Path) -> None:
+    source = model_source()
+    shelf = {
+        "singular": "shelf",
+        "resources": {"books": {"singular": "book", "attributes": {"pages": {"type": "uinteger"}}}},
+    }
+    source["groups"]["shelves"] = shelf
+    with served(tmp_path) as client:
+        assert "/shelves" not in document(client)["paths"]
+        assert client.put("/modelsource", json=source).status_code == 200
+        shown = document(client)
+        assert "/shelves/{shelfid}/books/{bookid}/versions/{versionid}$details" in shown["paths"]
+        schemas = shown["components"]["schemas"]
+        assert schemas["shelves.books"]["properties"]["pages"] == {"type": "integer", "minimum": 0}
+        assert schemas["shelves"]["properties"]["books"]["additionalProperties"] == {
+            "$ref": "#/components/schemas/shelves.books"
+        }
+        # Messages of endpoints are those of message groups.
+        ours = schemas["endpoints"]["properties"]["messages"]["additionalProperties"]
+        assert ours == {"$ref": "#/components/schemas/messagegroups.messages"}
+
+
+def test_it_names_the_credentials_that_are_asked_for(tmp_path: Path) -> None:
+    access = Access(bearer={"a": "token"}, basic={"b": "secret"}, api_keys={"c": "key"})
+    with served(tmp_path, access=access, roles=Roles(anonymous=True)) as client:
+        shown = document(client)
+        assert shown["security"] == [{"bearer": []}, {"basic": []}, {"key": []}]
+        schemes = shown["components"]["securitySchemes"]
+        assert schemes["key"] == {"type": "apiKey", "in": "header", "name": "X-API-Key"}
+        assert "token" not in str(shown["components"]["securitySchemes"])
+
+
+@pytest.mark.slow
+def test_random_requests_meet_no_server_error(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        statuses = send_random(str(client.base_url).rstrip("/"), 400, 1)
+        assert {200, 201, 204, 400, 404} <= statuses.keys(), statuses
+
+
+@pytest.mark.full
+@pytest.mark.timeout(7200)
+def test_twenty_thousand_random_requests_meet_no_server_error(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        statuses = send_random(str(client.base_url).rstrip("/"), 20_000, 2)
+        _logger.info("answers by status: %s", dict(sorted(statuses.items())))
+        assert {200, 201, 204, 303, 304, 400, 404, 412} <= statuses.keys(), statuses
