@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from router.spark.connectors import kafka_jars
-from router.spark.worker_path import import_as_driver
+from router.spark.worker_path import DAEMON_CONF, import_as_driver
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
 from tests.support.examples import FULL, QUICK
 from tests.support.router import RouterProcess
@@ -130,6 +130,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.ui.enabled": "false",
+        **DAEMON_CONF,
     }
     for key, value in options.items():
         builder = builder.config(key, value)

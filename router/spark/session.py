@@ -27,7 +27,7 @@ from router.spark.executors import examine_executors, master_named
 from router.spark.jvm import end_jvm, launch_jvm
 from router.spark.jvm_life import OPTIONS, jvm_alive, jvm_death_named, part_quietly
 from router.spark.shipping import ship_code
-from router.spark.worker_path import import_as_driver
+from router.spark.worker_path import DAEMON_CONF, import_as_driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,7 +99,8 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     if cluster and any(source.pushed for source in sources):
         _require(inbox_faults(settings))
     shares = {"spark.sql.warehouse.dir": str(state / "warehouse"), **memory_conf(settings), **_patience(settings)}
-    chosen = {**_FIXED, **shares, **_addresses(settings.spark), **revealed(settings.spark.conf)}
+    workers = {} if cluster else DAEMON_CONF
+    chosen = {**_FIXED, **workers, **shares, **_addresses(settings.spark), **revealed(settings.spark.conf)}
     for place, options in (("driver", f"{_JIT} {OPTIONS}"), ("executor", _JIT)):
         name = f"spark.{place}.extraJavaOptions"
         chosen[name] = f"{options} {chosen.get(name, '')}".strip()

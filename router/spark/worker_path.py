@@ -1,4 +1,4 @@
-"""Where Python workers of the router's own JVM find pyspark: where the driver has it, compiled.
+"""Where Python workers of the router's own JVM come from, and find pyspark: where the driver has it, compiled.
 
 Spark puts its archive ``pyspark.zip`` first on their path. Python keeps no compiled code of an archive, so each process
 would compile anew what it needs of it: nearly a second of CPU for each of five processes before the first batch.
@@ -15,6 +15,8 @@ from router.settings.spark import is_local
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+DAEMON_CONF: Final = {"spark.python.daemon.module": "router.spark.worker_daemon"}
+"""Has workers forked from :mod:`router.spark.worker_daemon`; for machines that have the driver's installation."""
 _HOME: Final = "SPARK_HOME"
 
 

@@ -23,7 +23,7 @@ Run = Callable[["DataFrame", str], Any]
 """Makes the writer of a stream, with the path of its checkpoint."""
 _WARM: Final = 10
 """Batches that are left out of the median of small ones."""
-_WORKER: Final = "pyspark.daemon"
+_WORKER: Final = "pyspark.worker"
 """In the command line of Spark's Python workers."""
 
 

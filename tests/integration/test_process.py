@@ -121,7 +121,7 @@ def modes(folder: Path) -> dict[str, str]:
 def test_nothing_in_the_working_directory_is_run(seen: Seen) -> None:
     ran = {path.name for path in (seen.folder / "traps").rglob("*.ran")}
     assert not ran, seen.log[-3000:]
-    assert any(b"pyspark.daemon" in arguments for arguments in seen.arguments.values())
+    assert any(b"router.spark.worker_daemon" in arguments for arguments in seen.arguments.values())
 
 
 def test_no_argument_of_any_process_has_a_secret(seen: Seen) -> None:

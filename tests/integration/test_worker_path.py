@@ -1,15 +1,26 @@
-"""Python workers import pyspark where the driver does, and not from an archive that each would compile anew."""
+"""Python workers import pyspark where the driver does, and not from an archive that each would compile anew; and what
+else they need is there before they are forked.
+"""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyspark
 import pytest
+from pyspark import cloudpickle
 
+from catalog.load import load
+from router.judging.plan import Plan
+from router.settings import settings_from_dict
 from router.spark.worker_path import import_as_driver
+from tests.support.samples import FOLDER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +38,42 @@ def test_workers_import_pyspark_as_the_driver_does(spark: SparkSession) -> None:
     (row,) = spark.range(1).coalesce(1).mapInArrow(where, "file string, path string").collect()
     assert row.file == pyspark.__file__
     assert "pyspark.zip" not in row.path
+
+
+@pytest.mark.spark
+def test_workers_are_forked_with_what_they_need(spark: SparkSession) -> None:
+    def parent(_: Iterator[Any]) -> Iterator[pa.RecordBatch]:
+        import os
+
+        with open(f"/proc/{os.getppid()}/cmdline") as file:
+            yield pa.RecordBatch.from_pydict({"command": [file.read()]})
+
+    (row,) = spark.range(1).coalesce(1).mapInArrow(parent, "command string").collect()
+    assert row.command.split("\0")[1:-1] == ["-m", "router.spark.worker_daemon", "pyspark.worker"]
+
+
+def test_a_plan_brings_no_module_that_was_not_there_before_the_fork(tmp_path: Path) -> None:
+    catalog = load([str(FOLDER)])
+    endpoints = [{"endpoint": endpoint} for endpoint in catalog.endpoints]
+    plan = Plan(catalog, settings_from_dict({"sources": endpoints}, {}, tmp_path))
+    pickled: Any = cloudpickle
+    (tmp_path / "judge").write_bytes(pickled.dumps(plan.judge))
+    said = subprocess.run(
+        [sys.executable, "-c", LOADING, tmp_path / "judge"], check=True, capture_output=True, text=True
+    )
+    assert json.loads(said.stdout) == []
+
+
+LOADING: Final = """
+import importlib, json, pathlib, pickle, sys
+from router.spark.worker_daemon import NEEDED
+(run,) = NEEDED
+for name in (run, *NEEDED[run]):
+    importlib.import_module(name)
+before = set(sys.modules)
+judge = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
 
 
 class Untouched:
