@@ -23,13 +23,14 @@ CONNECT_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What is asked of a server, and how: a GET, or the POST of a form. ``seconds`` bound each step of it."""
+    """What is asked of a server, and how: a GET, or the POST of a form or a body. ``seconds`` bound each step of it."""
 
     url: str
     headers: Mapping[str, str]
     context: ssl.SSLContext
     seconds: float
     form: Mapping[str, str] | None = None
+    body: bytes | None = None
 
 
 def origin_of(url: str) -> str:
@@ -60,7 +61,7 @@ async def asked(asking: Asking, reach: Reach) -> AsyncIterator[httpx.Response]:
     addresses = await _judged(asking.url, host, url.port, reach, proxied=proxied)
     timeout = httpx.Timeout(asking.seconds, connect=min(CONNECT_SECONDS, asking.seconds))
     named = {**asking.headers, "Host": url.netloc.decode("ascii")}
-    method = "GET" if asking.form is None else "POST"
+    method = "GET" if asking.form is None and asking.body is None else "POST"
     async with httpx.AsyncClient(timeout=timeout, verify=asking.context, trust_env=proxied) as client:
         for number, address in enumerate(addresses, 1):
             request = client.build_request(
@@ -68,6 +69,7 @@ async def asked(asking: Asking, reach: Reach) -> AsyncIterator[httpx.Response]:
                 url.copy_with(host=address),
                 headers=named,
                 data=asking.form,
+                content=asking.body,
                 extensions={"sni_hostname": host},
             )
             try:

@@ -128,7 +128,7 @@ class Fetcher:
         self._bytes_left = load_bytes
         self._seconds_left = load_seconds
         self._memory: dict[str, Answer | DocumentError] = {}
-        self._credentials = Credentials(logins if logins is not None else Logins())
+        self.credentials = Credentials(logins if logins is not None else Logins())
         self._down: dict[str, DocumentError] = {}
 
     def fetch(self, uri: str | Path) -> bytes:
@@ -238,10 +238,10 @@ class Fetcher:
             raise DocumentError(f"{_bare(url)} is no address: {error}", file=_bare(url), hint="correct it") from error
         userinfo, at, host = parts.netloc.rpartition("@")
         if at and userinfo != _MASK:
-            self._credentials.userinfo.setdefault(origin, userinfo)
+            self.credentials.userinfo.setdefault(origin, userinfo)
         if not parts.hostname:
             raise DocumentError(f"{_bare(url)} names no host", file=_bare(url), hint="correct the address")
-        netloc = f"{_MASK}@{host.lower()}" if origin in self._credentials.userinfo else host.lower()
+        netloc = f"{_MASK}@{host.lower()}" if origin in self.credentials.userinfo else host.lower()
         return urlunsplit((parts.scheme.lower(), netloc, parts.path, parts.query, ""))
 
     def _fetched(self, address: str) -> Answer:
@@ -261,7 +261,7 @@ class Fetcher:
         started = time.monotonic()
         limits = Limits(min(self._document_bytes, self._bytes_left), seconds)
         try:
-            answer = get(address, self._credentials, limits, self.reach, self._cache.known(address))
+            answer = get(address, self.credentials, limits, self.reach, self._cache.known(address))
         except DocumentError as error:
             if error.transient:
                 self._cache.fail(address, error, time.monotonic() - started)

@@ -43,7 +43,7 @@ def diff(
     if format is OutputFormat.json:
         say_json(difference.to_json())
     else:
-        _write(difference)
+        write_difference(difference)
     raise typer.Exit(COMPATIBLE if difference.compatible else INCOMPATIBLE)
 
 
@@ -51,7 +51,8 @@ def _loaded(source: str, logins: Path | None) -> Catalog:
     return load([source], fetcher=fetcher(logins))
 
 
-def _write(difference: Difference) -> None:
+def write_difference(difference: Difference) -> None:
+    """Write what changed for consumers, by definition, and how much of it is incompatible."""
     console = terminal(soft_wrap=True)
     shown = ""
     for change in difference.changes:

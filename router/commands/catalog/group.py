@@ -13,6 +13,7 @@ COMMANDS: Final = {
     "show": "router.commands.catalog.show:show",
     "convert": "router.commands.catalog.convert:convert_catalog",
     "pull": "router.commands.catalog.pull:pull",
+    "push": "router.commands.catalog.push:push",
     "diff": "router.commands.catalog.diff:diff",
 }
 catalog_app = typer.Typer(cls=lazy_group(COMMANDS), help="Look into catalogs.")

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from catalog.dialects import detect
-from catalog.documents.documents import Document, read_documents
-from catalog.documents.fetching import Fetcher, is_url
+from catalog.documents.documents import Document
+from catalog.documents.fetching import is_url
 from catalog.findings import Findings
 from catalog.load import build
 from catalog.model import Catalog
-from catalog.references.following import Following
 from router.commands.arguments import AllowAddresses
 from router.commands.catalog.standalone import standalone
+from router.commands.catalog.whole import named, whole
 from router.commands.documents import Form, check_free, form_of, text_of, write_text
 from router.commands.registries import LoginsOption, fetcher
-from router.errors import CatalogUnavailable, RouterError
+from router.errors import RouterError
 from router.terminal import say
-
-NAMED: Final = 5
-"""Definitions that a warning names."""
 
 
 def pull(
@@ -46,36 +42,13 @@ def pull(
         raise RouterError(f"{url} is no http or https address of a registry", hint=hint)
     check_free(file, force=force)
     by = fetcher(logins, allow or ())
-    document = _whole(url, by)
+    document = whole(url, by)
     pulled = standalone(document, by)
     write_text(text_of(pulled, form_of(to, file)), file)
     _compare(
         build([document], Findings(), fetcher=by),
         build([Document(str(file or "-"), pulled)], Findings(), fetcher=by),
     )
-
-
-def _whole(url: str, by: Fetcher) -> Document:
-    """Read the registry with all that it names by address.
-
-    Raises:
-        CatalogUnavailable: something of it cannot be read, or nothing of it is a catalog.
-        DocumentError: the registry itself cannot be read.
-    """
-    findings = Findings()
-    (read,) = read_documents([url], findings, fetcher=by)
-    following = Following(by, findings)
-    document = following.completed(read)
-    for finding in findings.sorted():
-        if finding.severity == "error" or (finding.rule, finding.severity) == ("unreadable-document", "warning"):
-            raise CatalogUnavailable(f"{url} is not read whole: {finding.message}", hint=finding.hint)
-    if following.pending:
-        away = ", ".join(following.pending)
-        raise CatalogUnavailable(f"{url} is not read whole: {away} cannot be reached now", hint="try again")
-    if not isinstance(document.tree, dict) or detect(document.tree) is None:
-        hint = "give the address of a registry, of a part of one, or of a message catalog's API"
-        raise CatalogUnavailable(f"{url} holds no catalog", hint=hint)
-    return document
 
 
 def _compare(registry: Catalog, file: Catalog) -> None:
@@ -85,6 +58,5 @@ def _compare(registry: Catalog, file: Catalog) -> None:
     rest = (registry.groups, registry.endpoints) != (file.groups, file.endpoints)
     if not other and not rest and all(file.schemas.get(key) == held for key, held in registry.schemas.items()):
         return
-    named = ", ".join(other[:NAMED]) + (f" and {len(other) - NAMED} more" if len(other) > NAMED else "")
-    text = f"the file means something else than the registry: {named or 'its endpoints or schemas'}"
+    text = f"the file means something else than the registry: {named(other) or 'its endpoints or schemas'}"
     say(f"xrouter: warning: {text}; relative references lead elsewhere from there", err=True)

@@ -1,0 +1,164 @@
+"""``xrouter catalog push``: a registry means what the catalog means, or is as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bindings.http.access import Access
+from catalog.load import load
+from catalog.model import Catalog, Definition
+from registry.http.access import Roles
+from router.cli import status_of
+from tests.support.registry_server import served
+
+ROOT = Path(__file__).resolve().parents[4]
+SAMPLES = ROOT / "catalog" / "samples"
+CORPORA = ROOT.parent / "shared" / "corpora"
+FEEDS = ("aisstream", "openaq", "nextbus", "dwd")
+FILES = sorted(
+    path
+    for path in [*CORPORA.rglob("*.xreg.json"), *SAMPLES.glob("*.xreg.*")]
+    if "feeders" not in path.parts or path.name.removesuffix(".xreg.json") in FEEDS
+)
+
+REFUSED = {
+    "minimal-amqp-external-xsd.xreg.json": 'attribute "schemaurl"',  # which begins with spaces
+    "schemastore_org.xreg.json": 'Attribute "format" would differ',
+}
+"""Documents that xRegistry 1.0 does not allow, with what is wrong."""
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx.Client]:
+    with served(tmp_path) as client:
+        yield client
+
+
+def url_of(client: httpx.Client) -> str:
+    return str(client.base_url)
+
+
+def message(kind: str) -> dict[str, Any]:
+    return {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": kind}}}
+
+
+def written(folder: Path, **groups: Any) -> Path:
+    file = folder / "catalog.xreg.json"
+    file.write_text(json.dumps({"specversion": "1.0-rc4", "registryid": "r", **groups}))
+    return file
+
+
+def group(**messages: Any) -> dict[str, Any]:
+    return {"messagegroups": {"g": {"messagegroupid": "g", "messages": messages}}}
+
+
+def meaning(catalog: Catalog) -> dict[str, Definition]:
+    """Return the definitions without where their schemas are reached, which is where the registry is."""
+    return {xid: replace(each, schemauri=None) for xid, each in catalog.definitions.items()}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_what_is_pushed_and_pulled_means_the_same(
+    path: Path, client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = load([path])
+    errors = [each for each in told.findings if each.severity == "error"]
+    status = status_of(["catalog", "push", str(path), url_of(client), "--yes"])
+    shown = capfd.readouterr()
+    if errors:
+        assert status == 4 and errors[0].message in shown.err
+        assert client.get("/").json()["messagegroupscount"] == 0
+        return
+    if path.name in REFUSED:
+        assert status == 1 and REFUSED[path.name] in shown.err and "has changed nothing" in shown.err
+        assert client.get("/").json()["schemagroupscount"] == 0
+        return
+    assert status == 0, shown.err
+    pulled = tmp_path / "pulled.json"
+    assert status_of(["catalog", "pull", url_of(client), str(pulled)]) == 0
+    again = load([pulled])
+    assert "relative references" in shown.err or meaning(again) == meaning(told)
+    assert again.endpoints == told.endpoints
+    assert status_of(["catalog", "push", str(path), url_of(client), "--yes"]) == 0, capfd.readouterr().err
+    assert "nothing changed for consumers" in capfd.readouterr().out
+
+
+def test_a_dry_run_shows_what_would_change_and_changes_nothing(
+    client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, **group(a=message("a")))
+    assert status_of(["catalog", "push", str(file), url_of(client), "--dry-run"]) == 0
+    assert "definition-added" in capfd.readouterr().out
+    assert client.get("/").json()["messagegroupscount"] == 0
+
+
+def test_nobody_is_asked_without_a_terminal(
+    client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert status_of(["catalog", "push", str(written(tmp_path, **group(a=message("a")))), url_of(client)]) == 1
+    assert "--yes" in capfd.readouterr().err
+    assert client.get("/").json()["messagegroupscount"] == 0
+
+
+def test_what_only_the_registry_has_stays(client: httpx.Client, tmp_path: Path) -> None:
+    for messages in ({"a": message("a"), "b": message("b")}, {"b": message("c")}):
+        assert status_of(["catalog", "push", str(written(tmp_path, **group(**messages))), url_of(client), "--yes"]) == 0
+    there = load([url_of(client)], network=True).definitions
+    assert sorted(there) == ["/messagegroups/g/messages/a", "/messagegroups/g/messages/b"]
+    assert "'c'" in str(there["/messagegroups/g/messages/b"])
+
+
+@pytest.mark.parametrize("known", [("1",), ("1", "2"), ("7",), ("1", "2", "3", "4")])
+def test_new_versions_of_a_schema_become_the_default_one(
+    known: tuple[str, ...], client: httpx.Client, tmp_path: Path
+) -> None:
+    def schema(name: str) -> dict[str, Any]:
+        return {"versionid": name, "format": "JsonSchema/draft-07", "schema": {"title": name}}
+
+    for name in known:
+        assert client.put(f"/schemagroups/g/schemas/s/versions/{name}$details", json=schema(name)).is_success
+    versions = {name: schema(name) for name in ("1", "2", "10")}
+    body = {"schemaid": "s", "meta": {"defaultversionid": "10"}, "versions": versions}
+    file = written(tmp_path, schemagroups={"g": {"schemagroupid": "g", "schemas": {"s": body}}})
+    assert status_of(["catalog", "push", str(file), url_of(client), "--yes"]) == 0
+    assert client.get("/schemagroups/g/schemas/s/versions").json().keys() == {*known, "1", "2", "10"}
+    assert client.get("/schemagroups/g/schemas/s").json() == {"title": "10"}
+    for name in known:
+        assert client.get(f"/schemagroups/g/schemas/s/versions/{name}").json() == {"title": name}
+
+
+def test_the_registry_gets_the_login_and_refuses_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = Access(bearer={"ours": "w-token", "reader": "r-token"})
+    file = written(tmp_path, **group(a=message("a")))
+    with served(tmp_path, access=access, roles=Roles(writers={"ours": ("/messagegroups/*",)})) as client:
+        for token, status in (("r-token", 1), ("w-token", 0)):
+            config = tmp_path / "logins.yaml"
+            login = {"url": url_of(client), "bearer": "${TOKEN}"}
+            config.write_text(json.dumps({"catalog": {"logins": [login], "allow_plaintext_password": True}}))
+            monkeypatch.setenv("TOKEN", token)
+            assert status_of(["catalog", "push", str(file), url_of(client), "--yes", "--logins", str(config)]) == status
+            assert ("may not write" in capfd.readouterr().err) == bool(status)
+        assert client.get("/messagegroups/g/messages", headers={"authorization": "Bearer r-token"}).json().keys() == {
+            "a"
+        }
+
+
+def test_other_errors_are_clear(client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, **group(a=message("a")))
+    assert status_of(["catalog", "push", str(file), "folder", "--yes"]) == 1
+    assert "no http or https address" in capfd.readouterr().err
+    assert status_of(["catalog", "push", str(file), f"{url_of(client)}/model", "--yes"]) == 4
+    assert "holds no catalog" in capfd.readouterr().err
+    assert status_of(["catalog", "push", str(tmp_path / "none.json"), url_of(client), "--yes"]) == 4
+    empty = written(tmp_path)
+    assert status_of(["catalog", "push", str(empty), url_of(client), "--yes"]) == 4
+    assert "nothing to push" in capfd.readouterr().err
