@@ -41,11 +41,8 @@ def kafka_rows(
     Raises:
         BrokerUnreachable: the generation has not begun to read, and the brokers do not say which partitions there are.
     """
-    client = source_client(sources[0])
     # Every topic is subscribed to, also one that does not exist yet: it is read from its first record once it does.
-    beginning = _beginning(client, generation, generation.topics)
-    records = None if sizing is None else records_of_batch(client, generation.topics, generation, sizing)
-    return _topics(spark, settings, client, ",".join(generation.topics), beginning, records)
+    return _generation_rows(spark, settings, source_client(sources[0]), generation, sizing)
 
 
 def rest_rows(spark: SparkSession, settings: Settings, generation: Generation, sizing: BatchSizing) -> DataFrame:
@@ -54,10 +51,7 @@ def rest_rows(spark: SparkSession, settings: Settings, generation: Generation, s
     Raises:
         BrokerUnreachable: as :func:`kafka_rows`.
     """
-    client = rest_client(settings)
-    beginning = _beginning(client, generation, generation.topics)
-    records = records_of_batch(client, generation.topics, generation, sizing)
-    return _topics(spark, settings, client, ",".join(generation.topics), beginning, records)
+    return _generation_rows(spark, settings, rest_client(settings), generation, sizing)
 
 
 def inbox_rows(
@@ -77,6 +71,14 @@ def inbox_rows(
     reader = spark.readStream.format(INBOX_FORMAT).option("path", str(state.inbox))
     sizing.exact = True
     return reader.option("max_records", sizing.begin(None)).option("max_bytes", sizing.bound).load()
+
+
+def _generation_rows(
+    spark: SparkSession, settings: Settings, client: KafkaClient, generation: Generation, sizing: BatchSizing | None
+) -> DataFrame:
+    beginning = _beginning(client, generation, generation.topics)
+    records = None if sizing is None else records_of_batch(client, generation.topics, generation, sizing)
+    return _topics(spark, settings, client, ",".join(generation.topics), beginning, records)
 
 
 def _topics(

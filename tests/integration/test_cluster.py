@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 import pytest
 from deltalake import DeltaTable
@@ -17,6 +16,7 @@ from tests.support import load
 from tests.support.kafka import ends, produce, read_all
 from tests.support.router import RouterProcess
 from tests.support.spark_cluster import SparkCluster, spark_cluster
+from tests.support.table_readers import unnamed_files
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -80,15 +80,6 @@ def is_ready(router: RouterProcess) -> bool:
     return router.readiness().get("ready") is True and router.total("xrouter_source_lag_records") == 0
 
 
-def without_a_name_in_a_log(folder: Path) -> set[str]:
-    """Files below a table that no entry of its log has added; those that were merged since are still there."""
-    entries = [
-        json.loads(line) for log in folder.glob("_delta_log/*.json") for line in log.read_text().split("\n") if line
-    ]
-    named = {unquote(each["add"]["path"]) for each in entries if "add" in each}
-    return {str(file.relative_to(folder)) for file in folder.rglob("*.parquet")} - named
-
-
 def logs(cluster: SparkCluster, router: RouterProcess) -> str:
     """Return how the router is, and the ends of what it and executors have written."""
     return f"{router.readiness()}\n{router.log[-3000:]}\n{cluster.logs()[-3000:]}"
@@ -122,7 +113,7 @@ def killed_under_load(
     assert set(in_topic(kafka, topics[2])) == dead
     assert in_table(lake / "events", "data") == Counter(set(range(count)) - dead)
     assert in_table(lake / "letters", "body") == Counter(dead)
-    assert not without_a_name_in_a_log(lake / "events")
+    assert not unnamed_files(lake / "events")
     assert router.total("xrouter_records_total") in (0, count)
 
 
@@ -172,5 +163,5 @@ def test_a_task_that_runs_again_doubles_nothing(
     assert in_table(lake / "events", "data") == Counter(set(range(count + 100)) - dead)
     assert in_table(lake / "letters", "body") == Counter(dead)
     assert (marks / "again").exists() or fate == "killed"
-    assert not without_a_name_in_a_log(lake / "events")
-    assert not without_a_name_in_a_log(lake / "letters")
+    assert not unnamed_files(lake / "events")
+    assert not unnamed_files(lake / "letters")

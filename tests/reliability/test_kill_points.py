@@ -21,6 +21,7 @@ from tests.support import load
 from tests.support.dying_router import ENDED_BY_SIGNAL
 from tests.support.kafka import produce, read_all
 from tests.support.router import RouterProcess
+from tests.support.table_readers import unnamed_files
 from tests.support.waiting import wait_until
 from tests.support.webhook import Webhook
 
@@ -125,18 +126,7 @@ def step_through_tables(kafka: Kafka, source: str, router: RouterProcess, points
     assert router.stop() == 0, router.log[-2000:]
     assert of_table(folder / "wide") == Counter(set(range(sent)) - bad)
     assert of_table(folder / "dead", "body") == Counter(bad)
-    assert_nothing_left(folder / "wide")
-
-
-def assert_nothing_left(table: Path) -> None:
-    """Every file of a table was named by its log: what tries left that came to nothing is swept."""
-    named = {
-        action["add"]["path"]
-        for entry in (table / "_delta_log").glob("*.json")
-        for action in map(json.loads, entry.read_text().split("\n")[:-1])
-        if "add" in action
-    }
-    assert {file.name for file in table.glob("*.parquet")} <= named
+    assert not unnamed_files(folder / "wide")
 
 
 def step_through(

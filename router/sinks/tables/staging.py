@@ -132,8 +132,8 @@ class Sweeping:
             return 0
         lengths = {len(prefix) for prefix in self._commits}
         for name in names:
-            known = [self._commits[name[:length]] for length in lengths if name[:length] in self._commits]
-            if known and folder / name not in known[0].files:
+            commit = next((self._commits[name[:length]] for length in lengths if name[:length] in self._commits), None)
+            if commit is not None and folder / name not in commit.files:
                 with suppress(OSError):
                     Path(folder, name).unlink()
         return len(names)
