@@ -91,6 +91,7 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "missing_body": (400, "For \"<subject>\", the request has no body; try '{}'."),
     "missing_versions": (400, 'For "<subject>", at least one version is needed in the request.'),
     # Of ours.
+    "conflict": (409, 'For "<subject>", this is in conflict with what is there: <error_detail>.'),
     "findings": (400, '"<subject>" would make a catalog with errors: <error_detail>.'),
     "forbidden": (403, "<error_detail>."),
     "precondition_failed": (412, 'The condition of the request does not hold for "<subject>".'),
@@ -100,7 +101,9 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
 _OF_HTTP: Final = frozenset(
     ("api_not_found", "details_required", "extra_xregistry_header", "header_error", "missing_body", "missing_versions")
 )
-_OF_OURS: Final = frozenset(("findings", "forbidden", "precondition_failed", "rate_limited", "unauthorized"))
+_OF_OURS: Final = frozenset(
+    ("conflict", "findings", "forbidden", "precondition_failed", "rate_limited", "unauthorized")
+)
 
 
 class Refusal(Exception):

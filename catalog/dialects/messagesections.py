@@ -23,10 +23,12 @@ from catalog.protocols.properties import (
     canonical_protocol,
 )
 
-_MQTT_NAMES: Final = {"expiryinterval": "message_expiry_interval"}
-_MAIN: Final = {"MQTT/5.0": "publish", "MQTT/3.1.1": "publish", "NATS": "pub"}
+MQTT_NAMES: Final = {"expiryinterval": "message_expiry_interval"}
+"""Names of properties of MQTT that are no spelling of those of 1.0."""
+MAIN: Final = {"MQTT/5.0": "publish", "MQTT/3.1.1": "publish", "NATS": "pub"}
 """The section that holds the plain options, by protocol."""
-_PAYLOADS: Final = ("applicationdata", "payload")
+PAYLOADS: Final = ("applicationdata", "payload")
+"""The sections that hold a schema of the data, of AMQP and of the others."""
 _FORMATS: Final = {"json": "JsonSchema", "jsonschema": "JsonSchema", "avro": "Avro", "protobuf": "Protobuf/3"}
 _DRAFT: Final = re.compile(r"draft[-/][0-9][0-9-]*", re.ASCII)
 
@@ -49,7 +51,7 @@ def described(content: Mapping[str, Any], form: Format, at: Place, findings: Fin
     if form.protocol is None:
         return Described(reader.attributes, reader.written)
     protocol = form.protocol
-    main = _MAIN.get(protocol)
+    main = MAIN.get(protocol)
     section = content.get(main) if main is not None else None
     if main == "publish" and isinstance(section, dict):
         version = given(_text(section.get("mqttversion")))
@@ -88,7 +90,7 @@ class _Reader:
         options: dict[str, Any] = {}
         for name, value in content.items():
             place = self._at / name
-            if name in _PAYLOADS:
+            if name in PAYLOADS:
                 self._schema(self._map(value, place).get("dataschema"), place / "dataschema")
             elif name == main:
                 self._plain(self._map(value, place), protocol, vocabulary, place, options)
@@ -103,7 +105,7 @@ class _Reader:
         self, section: Mapping[str, Any], protocol: str, vocabulary: Vocabulary, at: Place, options: dict[str, Any]
     ) -> None:
         for name, value in section.items():
-            known = _MQTT_NAMES.get(name, name) if protocol.startswith("MQTT/") else name
+            known = MQTT_NAMES.get(name, name) if protocol.startswith("MQTT/") else name
             canonical = canonical_option(protocol, known)
             if canonical is not None and canonical in vocabulary.scalars:
                 if _is_listed(value):
@@ -127,7 +129,7 @@ class _Reader:
                 elif _is_listed(body):
                     section[known] = body
                     self.written[f"protocoloptions.{canonical}.{known}"] = at / inner
-        elif protocol not in _MAIN and canonical is not None:
+        elif protocol not in MAIN and canonical is not None:
             options[name] = value
         else:
             self._unknown(f"a message of {protocol} has no section {name}; it is ignored", at)
@@ -154,7 +156,7 @@ class _Reader:
         if document is not None:
             self.attributes["dataschema"], self.written["dataschema"] = document, at / "schema"
         if kind is not None:
-            self.attributes["dataschemaformat"] = _format(kind, document)
+            self.attributes["dataschemaformat"] = schema_format(kind, document)
             self.written["dataschemaformat"] = at / "schematype"
 
     def _map(self, value: Any, at: Place) -> Mapping[str, Any]:
@@ -180,7 +182,7 @@ def _text(value: Any) -> str | None:
     return None if inner is None or isinstance(inner, (dict, list, bool)) else str(inner)
 
 
-def _format(kind: str, document: Any) -> str:
+def schema_format(kind: str, document: Any) -> str:
     """Return a schema format of 1.0; the version of a JSON schema is the one that it says it has."""
     name = _FORMATS.get(kind.lower(), kind)
     said = document.get("$schema") if isinstance(document, dict) else None

@@ -6,9 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from registry.faces.messagecatalog.face import DefinitionLookup, MessageCatalogFace
 from registry.http.face import FaceType
 
-FACES: Final[Mapping[str, FaceType]] = {}
+FACES: Final[Mapping[str, FaceType]] = {
+    "messagecatalog": MessageCatalogFace,
+    "messagedefinition": DefinitionLookup,
+}
 """By the name that settings call it by."""
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~-]{1,64}){1,8}", re.ASCII)
 

@@ -30,7 +30,7 @@ def reply_of(head: Head, request: Request, place: Place | str, answer: Answer) -
     found = _shared(request.base)
     if answer.interaction:
         found.append((b"xRegistry-xregcorrelationid", answer.interaction.encode("ascii")))
-    found += [(FINDING, _finding(each)) for each in answer.findings[:MAX_FINDINGS]]
+    found += [finding_header(each) for each in answer.findings[:MAX_FINDINGS]]
     if answer.etag:
         found.append((b"ETag", answer.etag.encode("ascii")))
     if request.verb == "read" and seen_before(head, answer.etag):
@@ -104,9 +104,10 @@ def _next(head: Head, request: Request, answer: Answer) -> bytes:
     return f"<{request.base}{path}?{urlencode(query)}>;rel=next{count}".encode("ascii", "replace")
 
 
-def _finding(finding: Mapping[str, str]) -> bytes:
+def finding_header(finding: Mapping[str, str]) -> tuple[bytes, bytes]:
+    """Return the header that tells of a finding."""
     text = f"{finding['severity']} {finding['rule']} {finding['place']}: {finding['message']}"
-    return headers.encoded(text).replace(b"%20", b" ")
+    return FINDING, headers.encoded(text).replace(b"%20", b" ")
 
 
 def _location(url: str) -> bytes:

@@ -9,12 +9,17 @@ from typing import Any
 
 import httpx
 
+from registry.faces.known import FACES, faces_at
 from registry.http.server import RegistryServer, RegistrySettings
 
 
 @contextmanager
 def served(store: str | Path, **given: Any) -> Iterator[httpx.Client]:
-    """Serve the registry in *store*, a URL or a folder for SQLite, as fast as it can unless *given* says otherwise."""
+    """Serve the registry in *store*, a URL or a folder for SQLite, as fast as it can unless *given* says otherwise.
+
+    Each face is at the path that is its name.
+    """
+    given.setdefault("faces", faces_at({name: f"/{name}" for name in FACES}))
     url = store if isinstance(store, str) else f"sqlite:///{store}/registry.db"
     server = RegistryServer(RegistrySettings(url, port=0, **{"writes_per_second": 1e6, "write_burst": 10**6, **given}))
     server.start()

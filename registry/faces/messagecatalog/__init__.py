@@ -1,0 +1,1 @@
+"""CNCF Message Catalog 0.1 over the store: groups, definitions, numbered versions."""

@@ -1,0 +1,201 @@
+"""The face of CNCF Message Catalog 0.1 (section 4), and the look-up of versions by their URIs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import msgspec
+
+from bindings.http.problems import Reply
+from bindings.http.request import Head
+from registry.core.service import RegistryService
+from registry.errors import Refusal
+from registry.faces.messagecatalog.paths import GROUPS, Target, split_uri, target_of
+from registry.faces.messagecatalog.reading import FILTERS, CatalogReader, Found, Page
+from registry.faces.messagecatalog.writing import CatalogWriter, Done
+from registry.http.face import Call
+from registry.http.replies import JSON, MAX_FINDINGS, PROBLEM, finding_header
+from registry.http.requests import limit_of, query_of, seen_before, tree_of
+
+METHODS: Final[Mapping[str, tuple[str, ...]]] = {
+    "catalog": ("GET", "HEAD", "PUT", "OPTIONS"),
+    "group": ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"),
+    "definitions": ("GET", "HEAD", "POST", "DELETE", "OPTIONS"),
+    "definition": ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"),
+    "versions": ("GET", "HEAD", "OPTIONS"),
+    "version": ("GET", "HEAD", "DELETE", "OPTIONS"),
+}
+"""What can be done where."""
+_CONFLICTS: Final = frozenset(("compatibility_violation", "mismatched_version_attribute"))
+_Headers = list[tuple[bytes, bytes]]
+
+
+class MessageCatalogFace:
+    """See :class:`registry.http.face.Face`. ``?definitions`` and ``?versions`` show documents that are whole."""
+
+    def __init__(self, service: RegistryService) -> None:
+        self._service = service
+
+    def reply(self, call: Call) -> Reply:
+        """Carry a request out."""
+        target, method = target_of(call.path), call.head.method
+        if method not in METHODS[target.kind]:
+            raise Refusal("action_not_supported", target.path or "/", action=method, allow=_allow(target).decode())
+        if method == "OPTIONS":
+            return self._options(call, target)
+        if method in ("GET", "HEAD"):
+            return self._read(call, target)
+        return self._write(call, target)
+
+    def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
+        """Tell of a refusal as a problem (RFC 9457); what a policy or an authority stands against is a conflict."""
+        return refusal_reply(refusal)
+
+    def _options(self, call: Call, target: Target) -> Reply:
+        headers = ((b"Allow", _allow(target)), (b"Content-Type", JSON))
+        if target.kind != "catalog":
+            return Reply(200, headers[:1])
+        with self._service.session(writing=False) as session:
+            writer = call.writer
+            update = writer.administrator or writer.may_write(f"/{GROUPS}/*")
+            groups = session.reader.groups(f"/{GROUPS}")
+            update = update or any(writer.may_write(each.xid) for _, each in zip(range(1000), groups, strict=False))
+        features = {"filterattributes": list(FILTERS), "pagination": True, "update": update}
+        return Reply(200, headers, msgspec.json.encode(features))
+
+    def _read(self, call: Call, target: Target) -> Reply:
+        query = query_of(call.head.query)
+        page = _page(call, query, target)
+        with self._service.session(writing=False) as session:
+            reader = CatalogReader(session, call.url)
+            found = _shown(reader, target, page, query)
+        if found.etag and seen_before(call.head, found.etag):
+            return Reply(304, ((b"ETag", found.etag.encode("ascii")),))
+        headers: _Headers = [(b"Content-Type", JSON)]
+        if found.etag:
+            headers.append((b"ETag", found.etag.encode("ascii")))
+        if found.after:
+            kept = [(name, value) for name, values in query.items() for value in values]
+            kept = [(name, value) for name, value in kept if name not in ("limit", "cursor")]
+            more = urlencode([*kept, ("limit", str(page.limit)), ("cursor", found.after)])
+            headers.append((b"Link", f'<{call.url}{target.path}?{more}>;rel="next"'.encode("ascii", "replace")))
+        return Reply(200, tuple(headers), msgspec.json.encode(found.body))
+
+    def _write(self, call: Call, target: Target) -> Reply:
+        body = tree_of(call.body, target.path or "/")
+        with self._service.session(writing=True) as session:
+            writer = CatalogWriter(session, call, call.url)
+            done = _written(writer, call, target, body)
+            headers: _Headers = [(b"xRegistry-xregcorrelationid", done.answer.interaction.encode("ascii"))]
+            headers = [] if not done.answer.interaction else headers
+            headers += [finding_header(each) for each in done.answer.findings[:MAX_FINDINGS]]
+            if call.head.method == "DELETE" or done.target.kind == "catalog":
+                return Reply(204, tuple(headers))
+            reader = CatalogReader(session, call.url)
+            whole = done.target.kind == "definition"
+            found = _show(reader, done.target, call.max_answer, whole=whole)
+        if found.etag:
+            headers.append((b"ETag", found.etag.encode("ascii")))
+        if done.created:
+            headers.append((b"Location", f"{call.url}{done.target.path}".encode("ascii", "replace")))
+        return Reply(201 if done.created else 200, ((b"Content-Type", JSON), *headers), msgspec.json.encode(found.body))
+
+
+class DefinitionLookup:
+    """``GET /messagedefinition?uri=``: a version by its URI (section 4.4.3), of a catalog at ``/messagecatalog``."""
+
+    def __init__(self, service: RegistryService) -> None:
+        self._service = service
+
+    def reply(self, call: Call) -> Reply:
+        """Carry a request out."""
+        if call.path.strip(b"/"):
+            raise Refusal("api_not_found", call.path.decode("latin-1"))
+        allow = (b"Allow", b"GET, HEAD, OPTIONS")
+        if call.head.method == "OPTIONS":
+            return Reply(200, (allow,))
+        if call.head.method not in ("GET", "HEAD"):
+            raise Refusal("action_not_supported", "/", action=call.head.method, allow=allow[1].decode())
+        values = query_of(call.head.query).get("uri", [])
+        if len(values) != 1:
+            raise Refusal("bad_request", "/", error_detail="uri is needed, once")
+        with self._service.session(writing=False) as session:
+            found = _looked_up(CatalogReader(session, f"{call.registry}/messagecatalog"), values[0])
+        etag = (b"ETag", found.etag.encode("ascii"))
+        if seen_before(call.head, found.etag):
+            return Reply(304, (etag,))
+        return Reply(200, ((b"Content-Type", JSON), etag), msgspec.json.encode(found.body))
+
+    def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
+        """Tell of a refusal."""
+        return refusal_reply(refusal)
+
+
+def refusal_reply(refusal: Refusal) -> Reply:
+    """Return the problem that a refusal is to clients of this face."""
+    status = 409 if refusal.name in _CONFLICTS else refusal.status
+    headers: _Headers = [(b"Content-Type", PROBLEM)]
+    allow = refusal.args_given.pop("allow", "")
+    if allow:
+        headers.append((b"Allow", allow.encode("ascii")))
+    if refusal.name in ("server_busy", "rate_limited"):
+        headers.append((b"Retry-After", refusal.args_given.get("seconds", "1").encode("ascii")))
+    return Reply(status, tuple(headers), msgspec.json.encode({**refusal.body(), "status": status}))
+
+
+def _looked_up(reader: CatalogReader, uri: str) -> Found:
+    split = split_uri(uri)
+    if split is not None:
+        authority, target = split
+        version = reader.version(target) if target.version else reader.definition(target, 2**63, whole=False)
+        if version.body["authority"].rstrip("/") == authority:
+            return version
+    raise Refusal("not_found", uri)
+
+
+def _shown(reader: CatalogReader, target: Target, page: Page, query: Mapping[str, list[str]]) -> Found:
+    if target.kind == "catalog":
+        return reader.groups(page, whole="definitions" in query)
+    if target.kind == "definitions":
+        return reader.definitions(target, page)
+    if target.kind == "versions":
+        return reader.versions(target, page)
+    flag = {"group": "definitions", "definition": "versions"}.get(target.kind, "")
+    return _show(reader, target, page.weight, whole=flag in query)
+
+
+def _show(reader: CatalogReader, target: Target, weight: int, *, whole: bool) -> Found:
+    if target.kind == "group":
+        return reader.group(target, weight, whole=whole)
+    return reader.definition(target, weight, whole=whole) if target.kind == "definition" else reader.version(target)
+
+
+def _written(writer: CatalogWriter, call: Call, target: Target, body: Any) -> Done:
+    if call.head.method == "DELETE":
+        return writer.delete(target)
+    if not isinstance(body, Mapping):
+        raise Refusal("parsing_data", target.path or "/", error_detail="the body needs to be a JSON object")
+    if call.head.method == "POST":
+        return writer.post_version(target, body)
+    return {"catalog": lambda: writer.put_groups(body), "group": lambda: writer.put_group(target, body)}.get(
+        target.kind, lambda: writer.put_definition(target, body)
+    )()
+
+
+def _page(call: Call, query: Mapping[str, list[str]], target: Target) -> Page:
+    path = target.path or "/"
+    for name in ("limit", "cursor", *FILTERS):
+        if len(query.get(name, ())) > 1:
+            raise Refusal("bad_request", path, error_detail=f"{name} is given more than once")
+    limit = limit_of(query["limit"][0] if "limit" in query else None, path)
+    cursor = query.get("cursor", [""])[0]
+    if not (cursor.isascii() and (cursor.isprintable())):
+        raise Refusal("bad_request", path, error_detail="the cursor is none of ours")
+    wanted = {name: query[name][0] for name in FILTERS if name in query}
+    return Page(min(limit or call.pages.usual, call.pages.most), cursor, wanted, call.max_answer)
+
+
+def _allow(target: Target) -> bytes:
+    return ", ".join(METHODS[target.kind]).encode("ascii")

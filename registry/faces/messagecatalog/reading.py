@@ -1,0 +1,186 @@
+"""What is read of a message catalog: lists page by page, groups, definitions and versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from registry.core.places import Place, place_of
+from registry.core.resolving import Shown, shown_resources
+from registry.core.service import Session
+from registry.errors import Refusal
+from registry.faces.messagecatalog.paths import DEFINITIONS, GROUPS, Target, rank
+from registry.faces.messagecatalog.showing import shown_definition, shown_group, shown_version
+from registry.store.entities import Group, Version
+
+FILTERS: Final = ("id", "format", "description", "tags", "authority", "relatedto", "relation")
+"""Attributes by whose value lists are filtered, as query parameters of their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """How many entries, behind which one, with which values; ``weight`` bounds what they take as JSON."""
+
+    limit: int
+    after: str
+    wanted: Mapping[str, str]
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an answer shows, and its ETag ('' without one). ``after`` is where the next page begins, '' for nowhere."""
+
+    body: Any
+    etag: str = ""
+    after: str = ""
+
+
+class CatalogReader:
+    """Reads within one transaction; *authority* is that of definitions that name none. All methods raise Refusal."""
+
+    def __init__(self, session: Session, authority: str) -> None:
+        self._session = session
+        self._reader = session.reader
+        self._authority = authority
+
+    def groups(self, page: Page, *, whole: bool) -> Found:
+        """List groups, with *whole* each with all its definitions."""
+        left = _Weight(page.weight)
+        show = (lambda each: self._whole_group(each, left)) if whole else shown_group
+        entries = ((each.id, show(each)) for each in self._reader.groups(f"/{GROUPS}", page.after))
+        return _listed(entries, page, left, "/")
+
+    def group(self, target: Target, weight: int, *, whole: bool) -> Found:
+        """Show a group, with *whole* with all its definitions."""
+        group = self._group(target)
+        if whole:
+            return Found(self._whole_group(group, _Weight(weight)))
+        return Found(shown_group(group), f'"{group.epoch}"')
+
+    def definitions(self, target: Target, page: Page) -> Found:
+        """List the latest versions of a group's definitions."""
+        group = self._group(target)
+        left = _Weight(page.weight)
+        entries = (
+            (each.resource.id, shown_version(each.resource.id, latest, group, self._authority))
+            for each in shown_resources(self._reader, self._place(target.below("definitions")), page.after)
+            if (latest := self._latest(each)) is not None
+        )
+        return _listed(entries, page, left, target.path)
+
+    def definition(self, target: Target, weight: int, *, whole: bool) -> Found:
+        """Show the latest version of a definition, with *whole* the definition with all its versions."""
+        group, shown = self._group(target), self.shown(target)
+        latest = self._latest(shown)
+        if latest is None or shown.source is None:
+            raise Refusal("not_found", target.path)
+        if whole:
+            return Found(self._whole(shown, group, _Weight(weight)))
+        found = shown_version(target.definition, latest, group, self._authority)
+        return Found(found, f'"{shown.source.epoch}-{latest.epoch}"')
+
+    def versions(self, target: Target, page: Page) -> Found:
+        """List the versions of a definition, by their numbers."""
+        group, shown = self._group(target), self.shown(target)
+        listed = self._versions(shown)
+        start = next((at for at, each in enumerate(listed, 1) if each.id == page.after), 0) if page.after else 0
+        entries = ((each.id, shown_version(target.definition, each, group, self._authority)) for each in listed[start:])
+        return _listed(entries, page, _Weight(page.weight), target.path, folded=False)
+
+    def version(self, target: Target) -> Found:
+        """Show one version."""
+        group, shown = self._group(target), self.shown(target)
+        found = self._reader.version(f"{shown.source.versions}/{target.version}") if shown.source is not None else None
+        if found is None:
+            raise Refusal("not_found", target.path)
+        return Found(shown_version(target.definition, found, group, self._authority), f'"{found.epoch}"')
+
+    def shown(self, target: Target) -> Shown:
+        """Return a definition with what it may borrow from another."""
+        place = self._place(target.below("definitions"))
+        found = next(shown_resources(self._reader, place, "", target.definition), None)
+        if found is None:
+            raise Refusal("not_found", target.path)
+        return found
+
+    def latest(self, target: Target) -> Version | None:
+        """Return the latest version of a definition, None when there is no such definition."""
+        try:
+            return self._latest(self.shown(target))
+        except Refusal:
+            return None
+
+    def formats(self, target: Target) -> Iterator[str]:
+        """Yield the formats of the latest versions of a group's definitions."""
+        group = self._group(target)
+        for each in shown_resources(self._reader, self._place(target.below("definitions"))):
+            latest = self._latest(each)
+            if latest is not None:
+                yield str(shown_version(each.resource.id, latest, group, self._authority).get("format", ""))
+
+    def _place(self, target: Target) -> Place:
+        return place_of(self._session.model, target.segments, target.path)
+
+    def _group(self, target: Target) -> Group:
+        group = self._reader.group(f"/{GROUPS}/{target.group}")
+        if group is None:
+            raise Refusal("not_found", f"/{target.group}")
+        return group
+
+    def _versions(self, shown: Shown) -> list[Version]:
+        if shown.source is None:
+            return []
+        return sorted(self._reader.versions(shown.source.versions), key=lambda each: rank(each.id))
+
+    def _latest(self, shown: Shown) -> Version | None:
+        """Return the latest version, which need not be the default one of the core."""
+        if shown.count < 2:
+            return shown.default
+        return self._versions(shown)[-1]
+
+    def _whole(self, shown: Shown, group: Group, left: _Weight) -> dict[str, Any]:
+        versions = self._versions(shown)
+        texts = [shown_version(shown.resource.id, each, group, self._authority) for each in versions]
+        found = shown_definition(texts)
+        left.take(found, f"/{group.id}/{DEFINITIONS}/{shown.resource.id}")
+        return found
+
+    def _whole_group(self, group: Group, left: _Weight) -> dict[str, Any]:
+        target = Target("definitions", group.id)
+        definitions = [
+            self._whole(each, group, left)
+            for each in shown_resources(self._reader, self._place(target))
+            if each.default is not None
+        ]
+        return {**shown_group(group), "definitions": definitions}
+
+
+class _Weight:
+    """Bounds what one answer takes."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self, entry: Any, path: str) -> None:
+        self._left -= len(msgspec.json.encode(entry))
+        if self._left < 0:
+            raise Refusal("too_large", path)
+
+
+def _listed(
+    entries: Iterator[tuple[str, dict[str, Any]]], page: Page, left: _Weight, path: str, *, folded: bool = True
+) -> Found:
+    def fits(each: Mapping[str, Any]) -> bool:
+        return all(str(each.get(name, "")) == value for name, value in page.wanted.items())
+
+    chosen = list(islice(((name, each) for name, each in entries if fits(each)), page.limit + 1))
+    shown = chosen[: page.limit]
+    for _, each in shown:
+        left.take(each, path)
+    last = shown[-1][0] if len(chosen) > page.limit else ""
+    return Found([each for _, each in shown], after=last.lower() if folded else last)

@@ -1,0 +1,135 @@
+"""Attributes of 1.0 as definitions of Message Catalog 0.1 and back: nothing is lost, and nothing said otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catalog.declared import Declarations, Place
+from catalog.dialects.message_catalog import MESSAGE_CATALOG
+from catalog.dialects.messages import read_message
+from catalog.dialects.messagewriting import format_of, written
+from catalog.dialects.names import DocumentReader
+from catalog.dialects.reading import Format
+from catalog.findings import Findings
+from catalog.protocols.properties import VOCABULARIES
+
+NAMES = st.sampled_from(["type", "source", "subject", "dataschema", "time", "ext", "x-y", "value", "name"])
+SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text("ab{}/", max_size=4))
+BODIES = st.one_of(
+    SCALARS,
+    st.dictionaries(st.sampled_from(["value", "required", "description", "type", "name"]), SCALARS, max_size=3),
+)
+SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={
+        "dataschemauri": st.sampled_from(["http://s/1", "#/schemagroups/g/schemas/s", "None", ""]),
+        "dataschemaformat": st.sampled_from(
+            ["JsonSchema/draft-07", "JsonSchema", "Avro", "Avro/1.11", "Protobuf/3", "X"]
+        ),
+        "dataschema": st.sampled_from([{"$schema": "http://json-schema.org/draft-07/schema"}, {}, "syntax", None]),
+    },
+)
+ENVELOPES = st.sampled_from([None, "CloudEvents/1.0", "X-Own"])
+PROTOCOLS = st.sampled_from([None, *VOCABULARIES, "ROS/2"])
+
+
+def options_of(protocol: str | None) -> st.SearchStrategy[dict[str, Any]]:
+    known = VOCABULARIES.get(protocol or "")
+    if known is None:
+        return st.dictionaries(NAMES, BODIES, max_size=3)
+    named = st.lists(st.one_of(BODIES, st.fixed_dictionaries({"name": NAMES, "value": SCALARS})), max_size=3)
+    members: dict[str, st.SearchStrategy[Any]] = {name: st.one_of(BODIES, st.just({})) for name in known.scalars}
+    members |= {name: st.one_of(named, SCALARS) for name in known.lists}
+    for name, table in known.sections.items():
+        inner = NAMES if table is None else st.sampled_from(sorted(table))
+        members[name] = st.one_of(SCALARS, st.dictionaries(inner, BODIES, max_size=3))
+    members["odd"] = BODIES
+    return st.fixed_dictionaries({}, optional=members)
+
+
+@st.composite
+def attributes(draw: st.DrawFn) -> dict[str, Any]:
+    envelope, protocol = draw(ENVELOPES), draw(PROTOCOLS)
+    found: dict[str, Any] = {"envelope": envelope, "protocol": protocol, **draw(SCHEMAS)}
+    if draw(st.booleans()):
+        found["envelopemetadata"] = draw(st.dictionaries(NAMES, BODIES, max_size=4))
+    if protocol is not None and draw(st.booleans()):
+        found["protocoloptions"] = draw(options_of(protocol))
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def read_with(dialect_document: dict[str, Any]) -> tuple[dict[str, Any], Findings]:
+    findings = Findings()
+    reader = DocumentReader(MESSAGE_CATALOG, Declarations(), findings)
+    place = Place("a")
+    *_, message = read_message(
+        "/messagegroups/g/messages/m", "/messagegroups/g", dialect_document, place, Format(), reader
+    )
+    return {name: value for name, value in message.attributes.items() if value not in ({}, None)}, findings
+
+
+@given(attributes())
+@settings(max_examples=600, deadline=None)
+def test_readers_take_what_was_written_for_what_it_was(given_attributes: dict[str, Any]) -> None:
+    plain, _ = read_with({"id": "m", **given_attributes})
+    text = written(given_attributes)
+    document = {
+        "id": "m",
+        **({"format": text.format} if text.format else {}),
+        **text.beside,
+        "definition": text.definition,
+    }
+    assert read_with(document)[0] == plain
+
+
+@pytest.mark.parametrize(
+    ("envelope", "protocol", "name"),
+    [
+        ("CloudEvents/1.0", None, "CloudEvents"),
+        ("CloudEvents/1.0", "AMQP/1.0", "CloudEvents"),
+        (None, "AMQP/1.0", "AMQP"),
+        (None, "MQTT/5.0", "MQTT"),
+        (None, "MQTT/3.1.1", "MQTT"),
+        (None, "NATS", "NATS"),
+        (None, "KAFKA", "KAFKA"),
+        ("X-Own", None, "X-Own"),
+        (None, None, ""),
+    ],
+)
+def test_formats_have_the_names_of_the_specification(envelope: str | None, protocol: str | None, name: str) -> None:
+    assert format_of(envelope, protocol) == name
+
+
+def test_sections_are_those_of_the_specification() -> None:
+    amqp = written(
+        {
+            "protocol": "AMQP/1.0",
+            "protocoloptions": {
+                "properties": {"correlation-id": {"value": "{id}", "required": True}},
+                "application-properties": {"kind": {"value": "order"}},
+            },
+            "dataschemauri": "http://schemas/1",
+            "dataschemaformat": "Avro",
+        }
+    )
+    assert amqp.definition == {
+        "properties": {"correlationid": {"value": "{id}", "required": True}},
+        "applicationproperties": {"kind": {"value": "order"}},
+        "applicationdata": {"dataschema": {"value": "http://schemas/1", "schematype": "Avro"}},
+    }
+    options: dict[str, Any] = {"topic_name": {"value": "a/{b}"}, "message_expiry_interval": {"value": 5}}
+    options["user_properties"] = [{"name": "kind", "value": "order"}]
+    mqtt = written({"protocol": "MQTT/3.1.1", "protocoloptions": options})
+    assert mqtt.definition == {
+        "publish": {"mqttversion": "3.1.1", "topicname": {"value": "a/{b}"}, "expiryinterval": {"value": 5}},
+        "userproperty": {"kind": {"value": "order"}},
+    }
+    event = {"type": {"value": "t"}, "subject": {"value": "/{x}"}}
+    both = written({"envelope": "CloudEvents/1.0", "envelopemetadata": event, "dataschemaformat": "JsonSchema/draft-07",
+                    "dataschema": {"$schema": "http://json-schema.org/draft-07/schema"}})  # fmt: skip
+    assert both.definition["attributes"]["dataschema"]["schematype"] == "JSON"
+    assert not both.beside
