@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import lru_cache
 from typing import Any, Final
 
-from catalog.model import Catalog, Definition, Endpoint, Finding, Property
+from catalog.model import Catalog, Definition, Endpoint, Finding, Property, Relation
 from catalog.protocols.properties import AMQP_SECTIONS
 
 FORMAT: Final = 1
@@ -18,9 +18,10 @@ _LISTS: Final = frozenset({"headers", "query", "user_properties"})
 def listing(definition: Definition, catalog: Catalog) -> dict[str, Any]:
     """Return one line of ``catalog list`` (architecture.md section 4): the effective definition in 1.0 spelling.
 
-    ``endpoints`` are the xids of the endpoints that expect it; their defaults are not applied.
+    ``endpoints`` are the xids of the endpoints that expect it; their defaults are not applied. A definition that is
+    related to none has no ``relation``.
     """
-    return {
+    line = {
         "xid": definition.xid,
         "envelope": definition.envelope,
         "protocol": definition.protocol,
@@ -32,6 +33,8 @@ def listing(definition: Definition, catalog: Catalog) -> dict[str, Any]:
         "base": list(definition.base),
         "endpoints": [xid for xid, endpoint in catalog.endpoints.items() if definition.xid in _candidates(endpoint)],
     }
+    relation = definition.relation
+    return line if relation is None else {**line, "relation": asdict(relation)}
 
 
 def nested_options(properties: Iterable[Property]) -> dict[str, Any]:
@@ -53,7 +56,8 @@ def definition_to_json(definition: Definition) -> dict[str, Any]:
     form = _plain(definition)
     for member in ("envelopemetadata", "protocoloptions"):
         form[member] = [_listed(prop) for prop in getattr(definition, member)]
-    return form
+    relation = form.pop("relation")
+    return form if relation is None else {**form, "relation": asdict(relation)}
 
 
 def definition_from_json(form: Mapping[str, Any]) -> Definition:
@@ -62,6 +66,8 @@ def definition_from_json(form: Mapping[str, Any]) -> Definition:
     for member in ("envelopemetadata", "protocoloptions"):
         read[member] = tuple(Property(*prop) for prop in form[member])
     read["base"] = tuple(form["base"])
+    if "relation" in form:
+        read["relation"] = Relation(**form["relation"])
     return Definition(**read)
 
 

@@ -13,6 +13,7 @@ import msgspec
 from catalog.declared import Declarations, DeclaredEndpoint, Place
 from catalog.definitions.inheritance import Inheritance
 from catalog.definitions.properties import definition_of
+from catalog.definitions.relations import with_relations
 from catalog.dialects import registry
 from catalog.documents.documents import Document, read_documents
 from catalog.documents.fetching import Fetcher, is_url
@@ -80,6 +81,7 @@ def build(
     listed = {each.xid: _listed_groups(each, resolver, findings) for each in declarations.endpoints.values()}
     effective = Inheritance(declarations, resolver, findings).resolve()
     definitions = dict(sorted((each.message.xid, definition_of(each, findings)) for each in effective))
+    definitions = with_relations(definitions, declarations)
     groups = _groups(declarations, definitions)
     endpoints = _endpoints(declarations, definitions, groups, listed, findings)
     addresses = SchemaAddresses(declarations, abroad, base_uri)

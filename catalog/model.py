@@ -50,6 +50,22 @@ class Property:
 
 
 @dataclass(frozen=True, slots=True)
+class Relation:
+    """How messages of a definition are related to those of another (CNCF Message Catalog 0.1).
+
+    ``to`` is the xid of the other, ``kind`` what the relation is: ``reply``, ``followup``, ``end``, ``report`` or any
+    text, empty when that is not said. A message is related to the one whose property ``of`` has the value of its own
+    property ``via``. Both are keys as constraints have them (``e.NAME``, ``p.PATH``), and empty where none is named
+    that could tell.
+    """
+
+    to: str
+    kind: str = ""
+    via: str = ""
+    of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Definition:
     """One effective message definition, after inheritance and group defaults (semantics.md section 2).
 
@@ -80,6 +96,7 @@ class Definition:
     schemakey: str | None = None
     schemaname: str = ""
     schemapointer: str = ""
+    relation: Relation | None = None
 
     @property
     def messageid(self) -> str:

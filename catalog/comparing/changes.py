@@ -16,6 +16,7 @@ Kind = Literal[
     "property-added",
     "property-removed",
     "property-changed",
+    "relation-changed",
     "schema-added",
     "schema-removed",
     "schema-changed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 from catalog.comparing.changes import COMPATIBLE, Change
@@ -30,6 +31,7 @@ def definition_changes(before: Definition, after: Definition, old: Catalog, new:
         *_properties(before, after),
         *_contexts(before, after),
         *_mapped(before, after),
+        *_relations(before, after),
         *parts,
     ]
     relation = relation_of(before, after)
@@ -42,6 +44,13 @@ def definition_changes(before: Definition, after: Definition, old: Catalog, new:
         relation=relation,
     )
     return [whole, *parts]
+
+
+def _relations(before: Definition, after: Definition) -> Iterator[Change]:
+    """Tell how a definition is related to others: consumers see it in the lineage, and exchanges are paired by it."""
+    if before.relation != after.relation:
+        one, other = (None if each.relation is None else asdict(each.relation) for each in (before, after))
+        yield Change("relation-changed", after.xid, compatible=one is None, before=one, after=other)
 
 
 def _selectors(before: Definition, after: Definition) -> Iterator[Change]:

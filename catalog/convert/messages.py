@@ -14,6 +14,7 @@ from catalog.convert.names import common, last
 from catalog.declared import MESSAGE_REFERENCE, Declarations, DeclaredMessage
 from catalog.definitions.inheritance import overlaid
 from catalog.definitions.levels import MEMBERS, Laid, Level, envelope_of, laid, levels_of
+from catalog.definitions.relations import TO, said_of, target_of
 from catalog.model import Property
 from catalog.protocols.properties import AMQP_SECTIONS, canonical_option
 
@@ -67,6 +68,9 @@ def flat_form(
     plain = _merged(levels)
     form.update(_sections([_alone(each) for each in properties], plain, levels[0].spelling, keep=False))
     form.update({name: plain[name] for name in _PLAIN if plain.get(name) is not None})
+    for level in levels[1:]:
+        for name, value in said_of(level.message).items():
+            form.setdefault(name, target_of(level.message, value) if name == TO else value)
     return form
 
 

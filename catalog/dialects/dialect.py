@@ -38,5 +38,3 @@ class Dialect:
     """Whether versions of a message are numbered: the highest counts, and nothing refers to the others."""
     groups_give_formats: bool = False
     """Whether the envelope and protocol of a group are its messages' own where they name none."""
-    relates: bool = False
-    """Whether ``relatedto`` of a message names another of its group."""

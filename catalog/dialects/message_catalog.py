@@ -56,5 +56,4 @@ MESSAGE_CATALOG: Final = Dialect(
     is_listed=True,
     numbers_versions=True,
     groups_give_formats=True,
-    relates=True,
 )

@@ -132,12 +132,6 @@ def _read_messages(xid: str, container: Mapping[str, Any], at: Place, default: F
         own = f"{xid}/messages/{key}"
         if not _add(own, read_message(own, xid, message, place, default, reader), place, reader):
             return
-        related = message.get("relatedto")
-        relates = reader.dialect.relates and related is not None
-        if relates and not (isinstance(related, str) and related in latest):
-            text = f"{key} relates to {related!r}, which is not in its group"
-            hint = "name a definition of the same group"
-            reader.findings.warning(place / "relatedto", "dangling-relation", text, hint)
 
 
 def _add(xid: str, read: Iterator[DeclaredMessage], place: Place, reader: DocumentReader) -> bool:

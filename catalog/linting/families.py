@@ -18,6 +18,7 @@ from catalog.linting.endpoint_options import endpoint_options
 from catalog.linting.events import events
 from catalog.linting.options import options
 from catalog.linting.payloads import payloads
+from catalog.linting.relations import relations
 from catalog.linting.selectors import selectors
 from catalog.linting.unconstrained import unconstrained
 from catalog.linting.values import values
@@ -32,6 +33,7 @@ FAMILIES: Final[tuple[Callable[[Subject], None], ...]] = (
     channels,
     endpoint_options,
     credentials,
+    relations,
     candidates,
     unconstrained,
 )

@@ -82,7 +82,7 @@ def judge_letters(judge: Judge, batch: pa.RecordBatch) -> Decided:
         others = batch.take(pa.array(rest))
         arrivals[rest], sizes[rest] = _arrivals(others), _sizes(others)
         facts.append(_placed(_facts_of_inbox(judge, others), rest))
-    both = facts[0] if len(facts) == 1 else join(facts[0], facts[1], judge.matcher.index.keys)
+    both = facts[0] if len(facts) == 1 else join(facts[0], facts[1], judge.matcher.keys)
     return judge.outputs.decide(judge.matcher.match(both), arrivals, sizes)
 
 

@@ -30,6 +30,7 @@ from router.judging.carried import (
     passed_name,
     passed_of,
 )
+from router.judging.relating import RelationColumns
 from router.judging.tally import tally
 from router.matching.facts import EVENT_MEDIA, NO_SOURCE, Facts, Reading
 from router.matching.index.columns import Int
@@ -76,11 +77,14 @@ class Decided:
 class OutputBuilder:
     """Builds the output of batches for one plan."""
 
-    def __init__(self, matcher: Matcher, routes: Routes, limits: SizeLimits) -> None:
+    def __init__(
+        self, matcher: Matcher, routes: Routes, limits: SizeLimits, relating: RelationColumns | None = None
+    ) -> None:
         self._limits = limits
+        self._relating = relating
         self.destinations = Destinations(matcher, routes, limits)
         self._xids = pa.array([target.xid for target in matcher.targets], pa.string())
-        self.type = output_type(routes)
+        self.type = output_type(routes, relating)
         self.attributes = routes.attributes
         """CloudEvents attributes that routes and topics look at."""
 
@@ -116,6 +120,7 @@ class OutputBuilder:
             "spilled": sparse(dict.fromkeys(spilled, True), width, pa.bool_()),
             **placed.topics,
             **_exact(outcomes),
+            **(self._relating.columns(outcomes) if self._relating is not None else {}),
         }
         order, offsets = in_order(facts, len(sizes))
         arrived = arrivals[facts.sources[order]]
@@ -124,8 +129,8 @@ class OutputBuilder:
         return Decided(outcomes, columns, order, offsets, counts)
 
 
-def output_type(routes: Routes) -> pa.StructType:
-    """Return the struct type of one outcome, with a topic for each Kafka sink."""
+def output_type(routes: Routes, relating: RelationColumns | None = None) -> pa.StructType:
+    """Return the struct type of one outcome, with a topic for each Kafka sink, and how it is related to others."""
     fields: list[tuple[str, pa.DataType]] = [
         ("message", pa.string()),
         ("endpoint", pa.string()),
@@ -145,6 +150,7 @@ def output_type(routes: Routes) -> pa.StructType:
         ("key", pa.binary()),
     ]
     fields += [(name, pa.string()) for name in routes.fields]
+    fields += relating.fields if relating is not None else []
     return pa.struct(fields)
 
 

@@ -24,6 +24,7 @@ from catalog.paused_gc import paused_gc
 from catalog.schemas.validation import PayloadValidation
 from router.errors import BatchPinError
 from router.judging.outputs import OutputBuilder
+from router.judging.relating import RelationColumns
 from router.machine.memory import divided
 from router.matching.channels import ChannelBuilder
 from router.matching.matcher import Matcher
@@ -68,6 +69,11 @@ class Plan:
         return Routes(self.settings)
 
     @cached_property
+    def relates(self) -> bool:
+        """Whether some definition is related to another: of such events the lineage says so."""
+        return any(definition.relation is not None for definition in self.catalog.definitions.values())
+
+    @cached_property
     @paused_gc()
     def judge(self) -> Judge:
         """What judges batches; it is sent to the workers once per plan."""
@@ -85,7 +91,8 @@ class Plan:
             numbers.update({member.endpoint: number for member in members})
         payloads = PayloadValidation(self.catalog)
         matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart, builder.ties())
-        outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings))
+        relating = RelationColumns(matcher, self.catalog, False) if self.relates else None
+        outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings), relating)
         wanted = any(self.settings.sinks[name].typed for name in self.routes.event_sinks)
         typed = _typed(self.catalog) if wanted else Catalog()
         return Judge(matcher, outputs, numbers, divided(self.settings).worker, typed)
@@ -128,7 +135,7 @@ class Judge:
         matcher, outputs = self.matcher, self.outputs
         sniffs = any(matcher.sniffs(number, KAFKA) for number in range(len(matcher.channels)))
         attributes = (f"e.{name}" for name in (*outputs.attributes, "partitionkey"))
-        object.__setattr__(self, "reader", KafkaReader((*matcher.index.keys, *attributes), sniffs=sniffs))
+        object.__setattr__(self, "reader", KafkaReader((*matcher.keys, *attributes), sniffs=sniffs))
         topics = {name.removeprefix(TOPIC): number for name, number in self.channels.items() if name.startswith(TOPIC)}
         bodies = (
             name

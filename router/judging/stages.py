@@ -9,6 +9,7 @@ position and the letter's id that they have, and are judged as their first sourc
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -144,21 +145,30 @@ def event_headers() -> Column:
     return F.coalesce(F.when(F.col("m.attributes").isNotNull(), made).otherwise(headers), empty)
 
 
-def lineage_headers(epoch: str) -> Column:
-    """Return the headers that say where an event comes from (architecture.md section 9)."""
+def lineage_headers(epoch: str, related: Sequence[str] = ()) -> Column:
+    """Return the headers that say where an event comes from (architecture.md section 9).
+
+    *related* are the columns of relations (:mod:`router.judging.relating`) that outcomes of the plan have.
+    """
     from pyspark.sql import functions as F
 
-    told = {
+    lineage = {
         "message": F.col("m.message"),
         "endpoint": F.col("m.endpoint"),
         "epoch": F.lit(epoch),
         "position": F.col("position"),
         "context": F.to_json(F.col("m.context")),
     }
-    always = [header(f"xrouter-{name}", value) for name, value in told.items()]
+    always = [header(f"xrouter-{name}", value) for name, value in lineage.items()]
     every = F.array(*always, header("xrouter-ambiguous", F.col("m.ambiguous")))
     # Only what several definitions match says how that was decided.
-    return F.when(F.col("m.ambiguous").isNull(), F.slice(every, 1, len(always))).otherwise(every)
+    told = F.when(F.col("m.ambiguous").isNull(), F.slice(every, 1, len(always))).otherwise(every)
+    none = F.array().cast(HEADERS_TYPE)
+    more = [
+        F.when(F.col(f"m.{name}").isNotNull(), F.array(header(f"xrouter-{name}", F.col(f"m.{name}")))).otherwise(none)
+        for name in related
+    ]
+    return F.concat(told, *more) if more else told
 
 
 def header(name: str, value: Column) -> Column:

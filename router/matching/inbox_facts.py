@@ -67,14 +67,14 @@ def facts_of_inbox(
     ``channels`` number the endpoints. Odd rows have no source in the columns' part, and are appended from the codec.
     """
     rows = _InboxRows(batch, matcher, channels)
-    plain = rows.plain((*matcher.index.keys, *(f"{ATTRIBUTE}{name}" for name in attributes)))
+    plain = rows.plain((*matcher.keys, *(f"{ATTRIBUTE}{name}" for name in attributes)))
     odd = np.flatnonzero(rows.odd)
     if not len(odd):
         return plain
-    exact = RawFacts(matcher.index.keys)
+    exact = RawFacts(matcher.keys)
     for raw in rows.raw(odd):
         exact.add(raw)
-    return join(plain, exact.build(), matcher.index.keys)
+    return join(plain, exact.build(), matcher.keys)
 
 
 class _InboxRows:

@@ -42,7 +42,7 @@ def facts_of_kafka(
     settled = _settled(rows, read, channels, odd, bodies=bodies, times=times)
     if not len(odd):
         return settled
-    exact = RawFacts(matcher.index.keys)
+    exact = RawFacts(matcher.keys)
     binding = BINDINGS[PROTOCOL]
     at = pa.array(odd)
     time = times_of(rows.column("timestamp").take(at), None if times is None else times.take(at)).to_pylist()
@@ -60,7 +60,7 @@ def facts_of_kafka(
                 moment,
             )
         )
-    return join(settled, exact.build(), matcher.index.keys)
+    return join(settled, exact.build(), matcher.keys)
 
 
 def _settled(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from catalog.definitions.targets import Target
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
 from router.matching.conformance import Checked, PayloadChecks, Validation, mismatches, rejection_detail
+from router.matching.correlation import CORRELATION, Correlations
 from router.matching.facts import NO_SOURCE, Facts
 from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
@@ -88,6 +89,9 @@ class Matcher:
         self.checks = PayloadChecks(self.index, self.channels, payloads, validation)
         self.mapper = Mapper(self.chooser, self.targets, [channel.origin for channel in channels])
         self.nearest = Nearest(self.index, list(BINDINGS), [channel.candidates for channel in channels])
+        self.correlations = Correlations(self.targets)
+        self.keys = tuple(dict.fromkeys((*self.index.keys, *self.correlations.keys)))
+        """The properties that facts have: those that candidates constrain, and those that relate records."""
         self._sniffs: dict[tuple[int, str], bool] = {}
 
     def sniffs(self, channel: int, protocol: str) -> bool:
@@ -122,11 +126,26 @@ class Matcher:
         outcomes = Outcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda: pa.nulls(0))
         self._map(outcomes)
         # The context of rows that mapping turned into dead letters is of no use any more, so it is taken after.
-        outcomes.take = partial(self.chooser.contexts, columns, winners.copy(), facts.events)
+        outcomes.take = partial(self._contexts, outcomes, winners.copy())
         self._reject(outcomes, checked)
         self._explain(outcomes, verdicts, classes)
         self._tell_ties(outcomes, verdicts)
         return outcomes
+
+    def _contexts(self, outcomes: Outcomes, winners: Int) -> pa.MapArray:
+        contexts = self.chooser.contexts(outcomes.facts.columns, winners, outcomes.facts.events)
+        if not self.correlations.keys:
+            return contexts
+        return self.correlations.added(contexts, outcomes, winners, self._names_correlation)
+
+    @cached_property
+    def _names_correlation(self) -> list[bool]:
+        """Of each target, as a native record and as an event in turn, whether a placeholder of it has that name."""
+        return [
+            any(slot.name == CORRELATION for slot in self.chooser.slots(target, event=event))
+            for target in range(len(self.targets))
+            for event in (False, True)
+        ]
 
     def _tell_ties(self, outcomes: Outcomes, verdicts: Verdicts) -> None:
         """Say of each routed row that several definitions match equally well how that was decided."""

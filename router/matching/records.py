@@ -17,7 +17,7 @@ from bindings.kafka.facts import SOURCE_SCHEMA, KafkaReader
 from bindings.parts import Part, first
 from bindings.protocols import BINDINGS, Binding, binding_of
 from catalog.errors import RecordError
-from catalog.model import Catalog
+from catalog.model import Catalog, Relation
 from catalog.paused_gc import paused_gc
 from catalog.record import Record, parse_record
 from catalog.schemas.codings import Framing
@@ -88,7 +88,7 @@ class RecordMatcher:
         payloads, ties = PayloadValidation(catalog), builder.ties()
         self.matcher: Final = Matcher(builder.targets, builder.channels, payloads, validation, ties)
         sniffs = any(self.matcher.sniffs(number, KAFKA) for number in range(len(builder.channels)))
-        self._reader = KafkaReader(self.matcher.index.keys, sniffs=sniffs or self._fixed == -1)
+        self._reader = KafkaReader(self.matcher.keys, sniffs=sniffs or self._fixed == -1)
 
     def outcomes(self, lines: Iterable[bytes | str]) -> Iterator[dict[str, Any]]:
         """Yield one outcome per line, in order; a line that is no record is ``undecodable``, and the next goes on."""
@@ -107,7 +107,7 @@ class RecordMatcher:
         """Match these lines; returns the outcomes of those that are no records by number, and what became of others."""
         failed: dict[int, dict[str, Any]] = {}
         kafka: list[NumberedRecord] = []
-        raw = RawFacts(self.matcher.index.keys)
+        raw = RawFacts(self.matcher.keys)
         others: list[NumberedRecord] = []
         for number, line in enumerate(lines):
             try:
@@ -177,6 +177,7 @@ class RecordMatcher:
             "context": dict(outcomes.contexts[row].as_py()),
             "cloudevent": self._attributes(outcomes, row, entry),
             **({"ambiguous": outcomes.ties[row]} if row in outcomes.ties else {}),
+            **_related(self.matcher.targets[winner].definition.relation),
         }
 
     def _attributes(self, outcomes: Outcomes, row: int, entry: NumberedRecord) -> dict[str, str]:
@@ -192,6 +193,13 @@ def envelope_of_row(facts: Facts, row: int, entry: NumberedRecord) -> Envelope:
     if reading is not None:
         return reading.envelope
     return BINDINGS[KAFKA].envelope(entry.parts, entry.record.body, lambda: False)
+
+
+def _related(relation: Relation | None) -> dict[str, str]:
+    """Return what the lineage says of a relation."""
+    if relation is None:
+        return {}
+    return {**({"relation": relation.kind} if relation.kind else {}), "relatedto": relation.to}
 
 
 def to_line(outcome: Mapping[str, Any]) -> bytes:

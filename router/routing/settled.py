@@ -1,8 +1,8 @@
 """What is known of an event before any record is seen: values that its definition settles for all of its records.
 
 An attribute that a definition gives as a literal has that value in every event of it. A native record becomes an event
-by the definition alone, so of that much more is known. Context attributes come from placeholders: one that the
-definition does not have is never there.
+by the definition alone, so of that much more is known. Context attributes come from placeholders, and ``correlation``
+from a relation: one that the definition does not have is never there.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from catalog.definitions.constraints import TYPED_LITERALS, Constraint
+from router.matching.correlation import CORRELATION
 from router.matching.mapping import Program
 from router.matching.matcher import Matcher
 from router.settings.names import ATTRIBUTE_PREFIX, CONTEXT_PREFIX
@@ -24,7 +25,8 @@ class Settled:
     """
 
     def __init__(self, matcher: Matcher, channel: int, target: int, *, event: bool) -> None:
-        self._names = frozenset(slot.name for slot in matcher.chooser.slots(target, event=event))
+        names = {slot.name for slot in matcher.chooser.slots(target, event=event)}
+        self._names = frozenset((*names, CORRELATION) if matcher.correlations.has(target) else names)
         seen = matcher.targets[target]
         self.unmappable = ""
         if event:

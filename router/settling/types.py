@@ -116,6 +116,8 @@ def _type_of(target: Target) -> str | None:
 def _settled(plan: Plan, limits: SizeLimits, channel: int, number: int, topic: str, text: str) -> SettledType | None:
     matcher = plan.judge.matcher
     target = matcher.targets[number]
+    if target.definition.relation is not None:
+        return None  # Its lineage says more than that of others.
     constraints = target.event or ()
     slots, equal = slots_of(constraints)
     asked = [_asked(key, constraint) for key, constraint in constraints]

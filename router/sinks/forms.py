@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from bindings.events import encode_event
+from router.matching.correlation import RELATED
 from router.rendering.exact import TEXT_MAP, TIME_TEXT
 from router.rendering.instants import INSTANT
 
@@ -42,6 +43,7 @@ DEAD_LETTER: Final = pa.schema(
 
 AMBIGUOUS: Final = "ambiguous"
 """An optional column beside WIDE: how ``match.ambiguous`` decided for an event, null where nothing was to decide."""
+# The columns RELATED may stand beside WIDE as well, where the catalog has relations.
 DECIDED: Final = WIDE.append(pa.field(AMBIGUOUS, pa.string()))
 """What tables get while such is decided for; they have the column from then on."""
 ATTRIBUTES: Final = ("id", "source", "type", "subject", "datacontenttype", "dataschema")
@@ -72,7 +74,7 @@ def wide_to_json_line(row: Mapping[str, Any]) -> bytes:
             "epoch": row.get("epoch"),
             "position": row.get("position"),
             "received": instant_text(row.get("received")),
-            **({AMBIGUOUS: row[AMBIGUOUS]} if row.get(AMBIGUOUS) is not None else {}),
+            **{name: row[name] for name in (AMBIGUOUS, *RELATED) if row.get(name) is not None},
         }
     )
 

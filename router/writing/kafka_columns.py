@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -45,12 +46,15 @@ def sent_key(sink: KafkaSink) -> Column:
     return F.coalesce(partition_key(), key_template(sink.key).cast("binary"))
 
 
-def sent_headers(sink: KafkaSink, epoch: str) -> Column:
-    """Return an event's headers in the sink's mode, with those of lineage where it wants them."""
+def sent_headers(sink: KafkaSink, epoch: str, related: Sequence[str] = ()) -> Column:
+    """Return an event's headers in the sink's mode, with those of lineage where it wants them.
+
+    *related* is as for :func:`router.judging.stages.lineage_headers`.
+    """
     from pyspark.sql import functions as F
 
     made = _structured_headers() if sink.mode == "structured" else event_headers()
-    return F.concat(made, lineage_headers(epoch)) if sink.lineage else made
+    return F.concat(made, lineage_headers(epoch, related)) if sink.lineage else made
 
 
 def _structured_headers() -> Column:

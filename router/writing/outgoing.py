@@ -32,6 +32,7 @@ from router.judging.kinds import Kind
 from router.judging.outputs import Decided
 from router.judging.plan import Judge, Plan
 from router.judging.stages import letter_ids
+from router.matching.correlation import RELATED
 from router.matching.index.columns import Bool, Int
 from router.matching.moments import instants, rfc3339
 from router.rendering.native import native_texts
@@ -144,8 +145,10 @@ class _Records:
         columns = self._columns
         wanted = np.array((*self._attempt.lineage, False), bool)
         lineage = self._events & wanted[np.where(self._events, self._routes, -1)]
-        # Spark knows neither the place in a batch of events nor how a tie was decided.
+        # Spark knows neither the place in a batch of events, nor how a tie was decided, nor any relation.
         rare = valid(columns["ambiguous"]) | valid(columns["place"])
+        if "relatedto" in columns:
+            rare = rare | valid(columns["relatedto"])
         usual = pa.array(lineage & ~rare)
         return np.flatnonzero(lineage & rare), {
             "message": pc.if_else(usual, columns["message"], pa.scalar(None, pa.string())),
@@ -241,16 +244,17 @@ class _Records:
 
     def _lineage(self, rows: Int, context: pa.StringArray) -> pa.ListArray:
         at = pa.array(rows)
-        message, endpoint, ambiguous = (self._columns[name].take(at) for name in ("message", "endpoint", "ambiguous"))
-        named = {
+        message, endpoint = (self._columns[name].take(at) for name in ("message", "endpoint"))
+        rare = {name: self._columns[name].take(at) for name in ("ambiguous", *RELATED) if name in self._columns}
+        named: dict[str, pa.StringArray | str] = {
             "message": message,
             "endpoint": endpoint,
             "epoch": self._attempt.epoch,
             "position": self._positions(rows),
             "context": context.take(at),
-            "ambiguous": ambiguous,
+            **rare,
         }
-        return _ours(named, len(rows), {"ambiguous": valid(ambiguous)})
+        return _ours(named, len(rows), {name: valid(texts) for name, texts in rare.items()})
 
     def _letter_headers(self) -> pa.ListArray:
         """Return the headers of dead letters: those that they came with, and ours behind them."""

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from router.judging.kinds import Kind
 from router.judging.plan import Plan
 from router.judging.stages import MATCHED, letter_ids
+from router.matching.correlation import RELATED
 from router.rendering.events import event_columns
 from router.rendering.native import native_texts
 from router.sinks.forms import AMBIGUOUS, DEAD_LETTER
@@ -38,7 +39,8 @@ class SinkRows:
         place = pc.struct_field(matched, "place")
         events = event_columns(self.kind, outcomes.column("raw"), pc.struct_field(matched, "attributes"), place)
         columns: dict[str, pa.Array] = dict(zip(events.type.names, events.flatten(), strict=True))
-        columns |= {name: pc.struct_field(matched, name) for name in ("message", "endpoint", "context", AMBIGUOUS)}
+        told = ("message", "endpoint", "context", AMBIGUOUS, *(name for name in RELATED if name in schema.names))
+        columns |= {name: pc.struct_field(matched, name) for name in told}
         columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol")}
         columns["data"] = outcomes.column("body")
         return _table(columns, schema, epoch=self.epoch)

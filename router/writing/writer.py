@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from router.errors import SinkError
 from router.judging.plan import Plan
+from router.matching.correlation import RELATED
 from router.routing.limits import LetterLimits
 from router.settings import event_sinks, letter_sinks, revealed
 from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink
@@ -236,8 +237,10 @@ class BatchWriter:
     def _schema(self, name: str) -> pa.Schema:
         """Return what a sink takes of events: all but tables also need the time as it was written."""
         if not self._plan.settings.sinks[name].tabular:
-            return MESSAGE
-        return DECIDED if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
+            schema = MESSAGE
+        else:
+            schema = DECIDED if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
+        return pa.schema([*schema, *((column, pa.string()) for column in RELATED)]) if self._plan.relates else schema
 
     def _take(self, share: Share, outcomes: Outcomes, commit: Commit) -> tuple[Rejected, ...]:
         staged = outcomes.staged(share)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
@@ -22,6 +22,7 @@ from bindings.parts import JSON_KIND, Part
 from bindings.protocols import Binding
 from bindings.sending import Outbound
 from catalog.values import media_type_of
+from router.matching.correlation import RELATED
 from router.rendering.exact import TIME_TEXT
 from router.sinks.forms import AMBIGUOUS, WIDE, instant_text, pairs_of
 from router.sinks.messages.passing import LINEAGE as LINEAGE
@@ -50,7 +51,8 @@ class Event:
     context: Mapping[str, str]
     protocol: str = ""
     native: str = "{}"
-    ambiguous: str = ""
+    told: Mapping[str, str] = field(default_factory=dict)
+    """More of the lineage, where there is any: how a tie was decided, and what the event is related to."""
 
 
 def event_of(row: Mapping[str, Any]) -> Event:
@@ -71,7 +73,7 @@ def event_of(row: Mapping[str, Any]) -> Event:
         pairs_of(row.get("context")),
         row.get("protocol") or "",
         row.get("native") or "{}",
-        row.get(AMBIGUOUS) or "",
+        {name: row[name] for name in (AMBIGUOUS, *RELATED) if row.get(name)},
     )
 
 
@@ -132,7 +134,7 @@ def lineage_parts(event: Event, binding: Binding) -> list[Part]:
         "epoch": event.epoch,
         "position": event.position,
         "context": json.dumps(dict(event.context), ensure_ascii=False, separators=(",", ":")),
-        **({"ambiguous": event.ambiguous} if event.ambiguous else {}),
+        **event.told,
     }
     return [
         Part(

@@ -1,0 +1,101 @@
+"""What outcomes say of a definition's relation, by cases; and that every way of reading records says the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from catalog.load import load
+from catalog.model import Catalog
+from router.judging.relating import EXCHANGE, RelationColumns, read_exchange
+from router.matching.records import RecordMatcher
+from tests.support.cases import read_cases
+
+CASES = read_cases(Path(__file__).parents[3] / "cases" / "matching" / "relations.yaml")
+
+
+def catalog_of(document: Any, folder: Path) -> Catalog:
+    (folder / "catalog.json").write_text(json.dumps(document), "utf-8")
+    return load([folder / "catalog.json"])
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+def test_case(case: dict[str, Any], tmp_path: Path) -> None:
+    matcher = RecordMatcher(catalog_of(case["catalog"], tmp_path))
+    (outcome,) = matcher.outcomes([json.dumps(case["record"])])
+
+    assert {name: outcome.get(name) for name in case["outcome"]} == case["outcome"]
+    assert outcome["context"] == case["context"]
+
+
+def exchanges(document: Any, records: list[dict[str, Any]], folder: Path) -> list[Any]:
+    catalog = catalog_of(document, folder)
+    matcher = RecordMatcher(catalog)
+    _, (decided,) = matcher.judge([json.dumps(record) for record in records])
+    columns = RelationColumns(matcher.matcher, catalog, pairs=True).columns(decided.outcomes)
+    texts: pa.StringArray = columns[EXCHANGE]
+    return [None if text is None else read_exchange(text) for text in texts.to_pylist()]
+
+
+def event(kind: str, id: str, **more: str) -> dict[str, Any]:
+    attributes = {"specversion": "1.0", "id": id, "source": "/s", "type": kind, **more}
+    headers = [{"name": f"ce_{name}", "value": value} for name, value in attributes.items()]
+    return {"protocol": "KAFKA", "native": {"topic": "t", "headers": headers}}
+
+
+def test_an_answer_names_what_the_other_asks_by(tmp_path: Path) -> None:
+    document = CASES["event-in-binary-mode"]["catalog"]
+    placed, accepted, lost = exchanges(
+        document,
+        [event("placed", "p1", subject="orders/1"), event("accepted", "a1", orderid="p1"), event("accepted", "a2")],
+        tmp_path,
+    )
+    assert (placed.id, placed.answers) == ("p1", None)
+    assert placed.asks == (accepted.answers,)
+    assert (accepted.id, accepted.asks, accepted.correlation) == ("a1", (), "p1")
+    assert (lost.answers, lost.correlation) == ("", "")
+
+
+def test_correlation_data_and_a_user_property_are_one_key(tmp_path: Path) -> None:
+    document = CASES["mqtt-correlation-data"]["catalog"]
+    ask, told, heard, other = exchanges(
+        document,
+        [
+            {"protocol": "MQTT/5.0", "native": {"topic_name": "lamps/7/ask", "correlation_data": "eDE="}},
+            {"protocol": "MQTT/5.0", "native": {"topic_name": "lamps/7/told", "correlation_data": "eDE="}},
+            {
+                "protocol": "MQTT/5.0",
+                "native": {"topic_name": "lamps/7/heard", "user_properties": [{"name": "of", "value": "x1"}]},
+            },
+            {
+                "protocol": "MQTT/5.0",
+                "native": {"topic_name": "lamps/7/heard", "user_properties": [{"name": "of", "value": "x2"}]},
+            },
+        ],
+        tmp_path,
+    )
+    assert ask.asks == (told.answers,) == (heard.answers,)
+    assert other.answers not in ask.asks
+
+
+def test_what_was_asked_without_a_name_asks_for_nothing(tmp_path: Path) -> None:
+    document = CASES["amqp-correlation-id"]["catalog"]
+    silent, asking, by_id, by_property = exchanges(
+        document,
+        [
+            {"protocol": "AMQP/1.0", "native": {"properties": {"subject": "start"}}},
+            {"protocol": "AMQP/1.0", "native": {"properties": {"subject": "start", "message-id": "m-1"}}},
+            {"protocol": "AMQP/1.0", "native": {"properties": {"subject": "started", "correlation-id": "m-1"}}},
+            {
+                "protocol": "AMQP/1.0",
+                "native": {"properties": {"subject": "failed"}, "application-properties": {"of": "m-1"}},
+            },
+        ],
+        tmp_path,
+    )
+    assert silent.asks == ()
+    assert asking.asks == (by_id.answers,) == (by_property.answers,)
