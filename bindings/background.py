@@ -19,13 +19,13 @@ STEADY_SECONDS: Final = 60.0
 """Work that lasted this long before a fault begins again after the shortest pause."""
 _logger = logging.getLogger(__name__)
 PARTS: Final = ("gateway", "inbox", "inbox-compactor", "kafka-inbox", "upkeep", "dead-letter-retention")
-"""What there is of this kind; each is counted from 0, so that a first fault shows up in a rate."""
+"""What there is of this kind in every router; each is counted from 0, so that a first fault shows up in a rate."""
 _faults: Counter[str] = Counter(dict.fromkeys(PARTS, 0))
 _lock = threading.Lock()
 
 
 def count_fault(part: str) -> None:
-    """Count a fault of a part of this process that begins again; *part* is one of :data:`PARTS`."""
+    """Count a fault of a part of this process that begins again."""
     with _lock:
         _faults[part] += 1
 
@@ -39,8 +39,8 @@ def faults() -> Mapping[str, int]:
 class Background:
     """A daemon thread that runs *work* until that returns, again after each fault.
 
-    ``part`` names it in counts, ``name`` in the list of threads. *work* must be safe to begin again after any
-    exception, and is to return soon after :meth:`ask_to_end`, which it learns by its own means.
+    ``part`` names it in counts, which begin once it is started, ``name`` in the list of threads. *work* must be safe to
+    begin again after any exception, and is to return soon after :meth:`ask_to_end`, which it learns by its own means.
     """
 
     def __init__(self, part: str, work: Callable[[], None], *, name: str = "") -> None:
@@ -58,6 +58,8 @@ class Background:
 
     def start(self) -> None:
         """Begin."""
+        with _lock:
+            _faults.setdefault(self._part, 0)
         self._thread.start()
 
     def ask_to_end(self) -> None:

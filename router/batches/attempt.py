@@ -10,6 +10,7 @@
 | ``send_events`` | each sink before the one in the way has its events: tables once, message targets at least once |
 | ``spill`` | what no topic takes is in files, before any topic has a letter that refers to one |
 | ``send_letters`` | each sink has its dead letters, which says that all sinks have their events |
+| ``relate`` | what pairs records with others is durable, once, however often the batch comes |
 | ``settle`` | what others ask of the batch (order of keys, ledger of letters) is durable, before its source commits |
 
 Which of them a batch takes: a new one all but ``set_aside``; one that an operator set aside has ``withhold_events`` for
@@ -66,6 +67,9 @@ class Journal:
     def spill(self, letters: Outcomes, tally: Tally, rejections: Rejections | None = None) -> None:
         """Step: keep dead letters in files that no topic takes."""
 
+    def relate(self, outcomes: Outcomes) -> None:
+        """Step: pair the records with others."""
+
     def settle(self, outcomes: Outcomes, tally: Tally, rejections: Rejections) -> None:
         """Step: note what became of the records, when all of it is written."""
 
@@ -100,6 +104,7 @@ def attempt(outcomes: Outcomes, batch: Batch, writer: BatchWriter, journal: Jour
             letters = outcomes.letters(rejections)
             journal.spill(letters, tally, rejections)
             writer.send_letters(letters, batch)
+        journal.relate(outcomes)
         journal.settle(outcomes, tally, rejections)
         return tally
     finally:

@@ -12,9 +12,11 @@ from router.batches.parts import Part
 from router.batches.plans import LoadedPlan
 from router.judging.tally import Tally
 from router.logs import get_logger
+from router.relating.pairing import NAME as PAIRS
+from router.relating.pairing import Pairing
 from router.state.notes import BatchNotes, Park
 from router.state.state import State
-from router.writing.commits import Batch
+from router.writing.commits import Batch, commit_of
 from router.writing.ordering import HeldBack, Ordering
 from router.writing.outcomes import Outcomes
 from router.writing.rejections import Rejections
@@ -39,11 +41,12 @@ class BatchJournal(Journal):
     loaded: LoadedPlan
     part: Part
     park: Park | None
+    pairing: Pairing | None = None
 
     @property
     def at_once(self) -> bool:
         """Whether one write serves all sinks; what is not judged at all takes one for each."""
-        return self.loaded.writer.one_pass and self.park is None and not self.part.condemned
+        return self.loaded.one_pass and self.park is None and not self.part.condemned
 
     @property
     def may_reject(self) -> bool:
@@ -55,12 +58,15 @@ class BatchJournal(Journal):
 
         Raises:
             TooLarge: it is to be cut.
+            SinkError: the sink of pairs is too far behind.
             TooManyLetters: the circuit breaker. A batch that was pinned has passed it, and a letter of our own making
                 says nothing of the catalog.
         """
         if self.park is not None:
             return
         self.bounding.check(tally, self.batch.number, self.part)
+        if self.pairing is not None:
+            self.pairing.require_room()
         pinned = self.state.pinned(self.batch.query, self.batch.number) is not None
         if not pinned and not self.part.condemned:
             check_ratio(tally, self.loaded.plan.settings.dead_letters.max_ratio)
@@ -98,6 +104,12 @@ class BatchJournal(Journal):
         if tally.spilled or (rejections and self.loaded.writer.may_spill):
             for letter, line in letters.spilled():
                 self._keep(letter, line, "dead letter too large for its topic", letter=letter)
+
+    def relate(self, outcomes: Outcomes) -> None:
+        """Hand over what pairs the records with others, where the plan that judged them tells it."""
+        if self.pairing is not None and self.loaded.plan.pairs:
+            commit = commit_of(PAIRS, self.batch)
+            self.pairing.take(outcomes.exchanges(), commit, self.batch.query, self.loaded.plan.epoch)
 
     def settle(self, outcomes: Outcomes, tally: Tally, rejections: Rejections) -> None:
         """Let the letters block their keys, durably."""

@@ -36,6 +36,7 @@ from router.machine.sizing import BatchSizing
 from router.reading.extents import extents, first_of
 from router.reading.generations import Generation
 from router.reading.planned import Spans, turned_back
+from router.relating.pairing import Pairing
 from router.state.notes import BatchNotes
 from router.state.state import State
 from router.watching.batches import Watch
@@ -73,11 +74,13 @@ class Pipeline:
         bounding: Bounding | None = None,
         came_by: str = "",
         restored: Callable[[DataFrame], DataFrame] | None = None,
+        pairing: Pairing | None = None,
     ) -> None:
         """*final* is the last batch that this query is to write, when it is not to read on.
 
         *bounding* keeps batches within their bytes; unset, it knows nothing of this query yet. Where the query reads
-        on what another began to, *came_by* names that, and *restored* gives the rows as they came to it.
+        on what another began to, *came_by* names that, and *restored* gives the rows as they came to it. *pairing*
+        takes the records that are related to others.
         """
         self.name = name
         self.kind = kind
@@ -90,6 +93,7 @@ class Pipeline:
         self._final = final
         self._came_by = came_by
         self._restored = restored
+        self._pairing = pairing
         self._draining = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -214,7 +218,8 @@ class Pipeline:
             now = datetime.now(UTC).isoformat(timespec="microseconds")
             batch = Batch(self.kind, self.name, self.generation.id, number, now, part.path, self._came_by)
             park = self._notes.parked(self.name, number, self.generation.id)
-            journal = BatchJournal(self._state, self._notes, self._ordering, self._bounding, batch, loaded, part, park)
+            noting = (self._state, self._notes, self._ordering, self._bounding)
+            journal = BatchJournal(*noting, batch, loaded, part, park, self._pairing)
             limit = loaded.plan.settings.batch_limit.total_seconds()
             began = time.monotonic()
             try:

@@ -49,6 +49,11 @@ class LoadedPlan:
     Each query has its own, since queries are at work at the same time.
     """
 
+    @property
+    def one_pass(self) -> bool:
+        """Whether one write serves all sinks; records that are paired with others are judged before they are sent."""
+        return self.writer.one_pass and not self.plan.pairs
+
     def outcomes(
         self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool, at_once: bool = False
     ) -> SparkOutcomes:
@@ -72,7 +77,7 @@ class LoadedPlan:
             outcomes = judged(prepared(rows, kind), kind, self.judge, texts)
             return unified(outcomes, kind, batch.first_query, arrived=arrived)
 
-        staging = None if at_once or arrived else self._staging(prepared(rows, kind), batch)
+        staging = None if at_once or arrived or self.plan.pairs else self._staging(prepared(rows, kind), batch)
         judge = self.judge
         return SparkOutcomes(one_form, batch, self.plan, counted, outgoing=outgoing, staging=staging, judge=judge)
 

@@ -73,6 +73,11 @@ class Plan:
         """Whether some definition is related to another: of such events the lineage says so."""
         return any(definition.relation is not None for definition in self.catalog.definitions.values())
 
+    @property
+    def pairs(self) -> bool:
+        """Whether messages are paired by relations."""
+        return self.relates and self.settings.relations is not None
+
     @cached_property
     @paused_gc()
     def judge(self) -> Judge:
@@ -91,7 +96,7 @@ class Plan:
             numbers.update({member.endpoint: number for member in members})
         payloads = PayloadValidation(self.catalog)
         matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart, builder.ties())
-        relating = RelationColumns(matcher, self.catalog, False) if self.relates else None
+        relating = RelationColumns(matcher, self.catalog, self.pairs) if self.relates else None
         outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings), relating)
         wanted = any(self.settings.sinks[name].typed for name in self.routes.event_sinks)
         typed = _typed(self.catalog) if wanted else Catalog()

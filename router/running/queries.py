@@ -23,6 +23,7 @@ from router.logs import get_logger
 from router.machine.sizing import BatchSizing
 from router.reading.succession import Succession, by_query, topics_of
 from router.realtime.query import RealTimeQuery
+from router.relating.pairing import Pairing
 from router.running.starts import PAUSE_FIRST, Running, Starts
 from router.sources.sources import INBOX, REST, Source
 from router.spark.jvm_life import kill_jvm
@@ -53,6 +54,7 @@ class Queries:
         restore: Callable[[bytes], Plan],
         *,
         once: bool,
+        pairing: Pairing | None = None,
     ) -> None:
         self._spark = spark
         self._state = state
@@ -61,7 +63,7 @@ class Queries:
         self._status = status
         self._once = once
         self._succession = Succession(state)
-        self._starts = Starts(spark, state, plans, metrics, status, restore, once=once)
+        self._starts = Starts(spark, state, plans, metrics, status, restore, once=once, pairing=pairing)
         self._running: dict[str, Running] = {}
         self._inbox = InboxBacklog(state.inbox)
 

@@ -11,8 +11,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +30,7 @@ from router.machine.descriptors import raise_descriptor_limit
 from router.machine.memory import divided
 from router.reading.succession import Succession, by_query
 from router.realtime.checks import require_real_time, require_rest_topic
+from router.relating.pairing import Pairing
 from router.running.changes import Changes
 from router.running.integrity import check_state
 from router.running.queries import Queries
@@ -46,6 +48,7 @@ from router.state.state import State
 from router.state.trust import Pins, admit, clients_of
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
+from router.watching.relations import RelationMetrics
 from router.watching.status import Status
 
 if TYPE_CHECKING:
@@ -197,7 +200,9 @@ class Service:
             spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)
-            queries = Queries(spark, self._state, plans, self._metrics, self._status, self._restore, once=once)
+            pairing = stack.enter_context(self._pairs())
+            shared = (spark, self._state, plans, self._metrics, self._status, self._restore)
+            queries = Queries(*shared, once=once, pairing=pairing)
             with disk_of(self._state.root):
                 queries.place(self._first.sources)
             self._announce(self._first)
@@ -254,6 +259,13 @@ class Service:
         intake.stop(min(10.0, grace / 2))
         if jvm_alive():
             self._in_order = queries.drain(max(1.0, deadline - time.monotonic()))
+
+    def _pairs(self) -> AbstractContextManager[Pairing | None]:
+        """Return what pairs messages by relations; None where the settings do not ask for it."""
+        if self._settings.relations is None:
+            return nullcontext()
+        written = partial(self._metrics.sink_write, self._settings.relations.to)
+        return Pairing(self._settings, RelationMetrics(self._metrics.registry, written))
 
     def _local_store(self) -> Store:
         return local_store(self._settings, self._state)

@@ -20,6 +20,7 @@ from router.reading.succession import Succession, by_query, topics_of
 from router.realtime.checks import require_cores
 from router.realtime.query import RealTimeQuery
 from router.realtime.rest import restored
+from router.relating.pairing import Pairing
 from router.running.integrity import check_query
 from router.sources.sources import INBOX, REST, Source
 from router.state.state import State
@@ -68,6 +69,7 @@ class Starts:
         restore: Callable[[bytes], Plan],
         *,
         once: bool,
+        pairing: Pairing | None = None,
     ) -> None:
         self._spark = spark
         self._state = state
@@ -76,6 +78,7 @@ class Starts:
         self._status = status
         self._restore = restore
         self._once = once
+        self._pairing = pairing
         self._succession = Succession(state)
 
     def start(self, running: Running, others: Iterable[Running]) -> None:
@@ -167,6 +170,7 @@ class Starts:
             bounding=Bounding(kind, generation, running.sizing, read, own),
             came_by=next(iter(by_query(self._plans.active.sources)), "") if is_rest else "",
             restored=restored if is_rest else None,
+            pairing=self._pairing,
         )
         once = self._once or running.catching_up
         running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=once)

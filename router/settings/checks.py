@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from router.settings.clusters import option_faults
 from router.settings.logins import login_faults
 from router.settings.model import Settings
+from router.settings.relation_checks import relation_faults
 from router.settings.route_checks import route_faults
 from router.settings.security import security_faults
 from router.settings.takers import event_sinks, letter_sinks
@@ -17,6 +18,7 @@ def faults(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from route_faults(settings)
     yield from _sinks(settings)
     yield from _sources(settings)
+    yield from relation_faults(settings)
     yield from security_faults(settings)
 
 

@@ -23,6 +23,7 @@ from router.settings.logins import KafkaLogin
 from router.settings.logins import TlsSettings as TlsSettings
 from router.settings.memory import MemorySettings
 from router.settings.realtime import RealTimeSettings
+from router.settings.relations import RelationSettings
 from router.settings.routes import RouteSettings
 from router.settings.section import Section
 from router.settings.sinks.kinds import Sink
@@ -129,6 +130,7 @@ class Settings(BaseSettings):
         description="Least time between the starts of batches; or `realtime`, for which `realtime.rest` is required.",
     )
     realtime: RealTimeSettings | None = Field(None, description="Real-time mode.")
+    relations: RelationSettings | None = Field(None, description="Pairs of messages by relations of the catalog.")
     max_records_per_batch: int = Field(100_000, ge=1, description="Most records that one batch takes.")
     max_bytes_per_batch: Size | None = Field(
         None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -66,6 +66,12 @@ class Outcomes(Protocol):
 
     def keyed(self, keys: Collection[str] | None = None) -> list[Decision]:
         """Return the decisions on records that have a key, with it; *keys* are the only ones wanted, None for all."""
+
+    def exchanges(self) -> list[dict[str, Any]]:
+        """Return what pairs records with others: position, time of arrival, message, relation and exchange.
+
+        Only of plans that pair; the columns are those of :mod:`router.judging.relating`.
+        """
 
     def topics(self, sink: str) -> list[str]:
         """Return the topics of a Kafka sink that these events go to, each once."""

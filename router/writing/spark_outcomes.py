@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from router.judging.condemning import raw_records
 from router.judging.plan import Judge, Plan
+from router.judging.relating import EXCHANGE
 from router.judging.stages import ARRIVED, HEADERS_TYPE, came_from, header
 from router.judging.tally import Tally
 from router.matching.correlation import RELATED
@@ -121,6 +122,14 @@ class SparkOutcomes:
         )
         found = keyed._rows if keys is None else keyed._among("key", keys, "left_semi")
         return [_decision(row) for row in found.toArrow().to_pylist()]
+
+    def exchanges(self) -> list[dict[str, Any]]:
+        from pyspark.sql import functions as F
+
+        members = (F.col(f"m.{name}").alias(name) for name in ("message", "relation", EXCHANGE))
+        related = self._rows.where(F.col(f"m.{EXCHANGE}").isNotNull())
+        found: list[dict[str, Any]] = related.select("position", "received", *members).toArrow().to_pylist()
+        return found
 
     def topics(self, sink: str) -> list[str]:
         from pyspark.sql import functions as F

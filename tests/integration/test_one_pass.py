@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bindings.inbox.stream import SPARK_SCHEMA
-from catalog.model import Catalog
+from catalog.model import Catalog, Relation
 from router.judging.judging import Tallies
 from router.judging.kinds import Kind
 from router.judging.plan import Plan
@@ -55,11 +57,24 @@ SEVERAL: dict[str, Any] = {
     "dead_letters": {"sinks": ["dead"]},
 }
 TIES = {**ONE, "match": {"ambiguous": "first"}}
+RELATED = {**ONE}
 UNTRACED = {**ONE, "sinks": {**ONE["sinks"], "bus": {**BROKER, "topic": "out", "lineage": False}}}
 
 
 def plan_of(catalog: Catalog, settings: dict[str, Any], folder: Path) -> Plan:
     return Plan(catalog, settings_from_dict({"sources": [{"endpoint": ENDPOINT}], **settings}, {}, folder))
+
+
+def related(catalog: Catalog) -> Catalog:
+    """Let every second definition answer the one before it, by its event's subject."""
+    xids = sorted(catalog.definitions)
+    relations = {
+        xid: Relation(other, "reply" if place % 4 else "", "e.subject", "e.id")
+        for place, (other, xid) in enumerate(pairwise(xids))
+        if place % 2 == 0
+    }
+    definitions = {xid: replace(each, relation=relations.get(xid)) for xid, each in catalog.definitions.items()}
+    return replace(catalog, definitions=definitions)
 
 
 def as_sent(rows: list[dict[str, Any]]) -> list[str]:
@@ -72,10 +87,10 @@ def as_sent(rows: list[dict[str, Any]]) -> list[str]:
 
 def cells() -> Iterator[Any]:
     """Give each kind of rows with each settings; what differs by settings does not by kind, in every run."""
-    named = {"one": ONE, "several": SEVERAL, "ties": TIES, "untraced": UNTRACED}
+    named = {"one": ONE, "several": SEVERAL, "ties": TIES, "untraced": UNTRACED, "related": RELATED}
     for kind, seed in (("kafka", 7), ("inbox", 4)):
         for name, settings in named.items():
-            marks = [pytest.mark.full] if kind == "inbox" and name in ("ties", "untraced") else []
+            marks = [pytest.mark.full] if kind == "inbox" and name in ("ties", "untraced", "related") else []
             yield pytest.param(kind, seed, settings, id=f"{kind}-{seed}-{name}", marks=marks)
 
 
@@ -86,6 +101,8 @@ def test_one_write_sends_what_several_send(
     protocol = "KAFKA" if kind == "kafka" else "HTTP"
     catalog = catalog_for(seed, protocol, envelopeoptions={"mode": "structured"})
     lines = lines_of(Random(seed), catalog, protocol, KAFKA_MEMBERS if kind == "kafka" else HTTP_MEMBERS)
+    if settings is RELATED:
+        catalog = related(catalog)
     if kind == "kafka":
         frame = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
     else:
@@ -109,6 +126,9 @@ def test_one_write_sends_what_several_send(
     assert "xrouter-message" in names or settings is UNTRACED
     assert "xrouter-spill" in names or settings is SEVERAL
     assert ("xrouter-ambiguous" in names) is (settings is TIES)
+    assert ({"xrouter-relation", "xrouter-relatedto"} <= names) is (settings is RELATED)
+    contexts = [each["value"] for row in records for each in row["headers"] if each["key"] == "xrouter-context"]
+    assert any(b'"correlation":' in text for text in contexts) is (settings is RELATED)
 
 
 def test_each_attempt_has_its_own_letters_and_counts(spark: SparkSession, tmp_path: Path) -> None:

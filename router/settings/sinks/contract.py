@@ -45,6 +45,8 @@ class SinkSettings(Section):
 
     Empty where somebody else removes letters, or nobody.
     """
+    pairs: ClassVar[str] = ""
+    """Makes the sink for pairs of messages, as :func:`router.sinks.pairs.open_table`; empty where it takes none."""
     tabular: ClassVar[bool] = False
     """Whether it has columns of its own: instants without the texts of times, and no dead letters among events."""
     needs_connector: ClassVar[bool] = False
@@ -98,6 +100,11 @@ class SinkSettings(Section):
     def faults(self, key: str, *, events: bool, letters: bool) -> Iterator[Fault]:
         """Yield what contradicts itself in the sink at *key*, which takes *events*, *letters*, both or nothing."""
         yield from ()
+
+    def pair_faults(self) -> Iterator[str]:
+        """Yield why it cannot take pairs of messages, with the remedy."""
+        if not self.pairs:
+            yield "takes no pairs; name a table (format: delta) or a Kafka topic"
 
     def login_faults(self, key: str) -> Iterator[Fault]:
         """Yield what contradicts itself in logins, certificates and the addresses that they are for."""

@@ -31,6 +31,7 @@ class _KafkaRecords(RemoteSink):
 
     reader = "router.letters.kafka_reading:read_topics"
     needs_connector = True
+    pairs = "router.sinks.pairs:open_topic"
     family = "kafka"
     address_field = "bootstrap_servers"
     template_field = "topic"
@@ -88,6 +89,11 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         if self.key:
             yield from _name_faults(f"{key}.key", self.key)
         yield from option_faults(f"{key}.options", self.options)
+
+    def pair_faults(self) -> Iterator[str]:
+        """Yield what only events can fill in."""
+        if self.endpoint or "{" in self.topic:
+            yield "cannot take pairs; name brokers, and a topic without placeholders"
 
     def login_faults(self, key: str) -> Iterator[Fault]:
         """Yield what contradicts itself in login and brokers."""

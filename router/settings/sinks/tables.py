@@ -26,6 +26,7 @@ class TableSink(SinkSettings):
     opener = "router.sinks.tables.opening:open_tables"
     reader = "router.letters.table_reading:read_table"
     retention = "router.letters.delta_retention:old_in_table"
+    pairs = "router.sinks.pairs:open_table"
     tabular = True
 
     type: Literal["table"] = Field(description="`table`.")
@@ -95,6 +96,11 @@ class TableSink(SinkSettings):
                 parse_name(part, TABLE_VARIABLES)
             except NameTemplateError as error:
                 yield f"{key}.table", str(error)
+
+    def pair_faults(self) -> Iterator[str]:
+        """Yield what only tables of events can be."""
+        if self.format != "delta" or self.layout != "wide" or self.partition_by:
+            yield "cannot take pairs; let it be format: delta and layout: wide, without partition_by"
 
     def destination(self, filled: Filled, *, letters: bool) -> str:
         """Return the folder of the table."""

@@ -1,0 +1,135 @@
+"""The sink of pairs: a Delta table that has each once, or a topic that gets each at least once, under one id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from pkgutil import resolve_name
+from typing import Final, Protocol, cast
+
+import msgspec
+import pyarrow as pa
+
+from bindings.gateways import GatewayError
+from bindings.parts import Part
+from bindings.sending import Outbound, Publisher, Unsettled
+from router.errors import SinkError
+from router.logs import get_logger
+from router.rendering.instants import INSTANT
+from router.settings import KafkaSink, Sink, TableSink
+from router.sinks.contract import Commit
+from router.sinks.tables.delta import DeltaSink
+from router.sinks.tables.upkeep import Upkeep, UpkeepRules
+
+PARTS_OF_A_SIDE: Final = ("message", "id", "position", "epoch", "received")
+_INSTANTS: Final = ("question_received", "answer_received", "settled")
+PAIRS: Final = pa.schema(
+    [
+        (name, INSTANT if name in _INSTANTS else pa.string())
+        for name in (
+            *("id", "outcome", "cause", "relation", "correlation"),
+            *(f"question_{part}" for part in PARTS_OF_A_SIDE),
+            *(f"answer_{part}" for part in PARTS_OF_A_SIDE),
+            "settled",
+        )
+    ]
+)
+"""One pair, or a half that is given up, whose other side is null. ``outcome`` is paired, unanswered or unasked;
+``cause`` says of the last two why: time, room, or unnamed. ``settled`` is when that was decided.
+"""
+SOURCE: Final = "/xrouter/relations"
+TYPE: Final = "io.xregistry.router.relation."
+"""Begins the type of an event; the outcome is the rest."""
+_log = get_logger()
+
+
+class PairRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One row of :data:`PAIRS`; instants are RFC 3339."""
+
+    id: str | None = None
+    outcome: str
+    cause: str | None = None
+    relation: str | None = None
+    correlation: str | None = None
+    question_message: str | None = None
+    question_id: str | None = None
+    question_position: str | None = None
+    question_epoch: str | None = None
+    question_received: str | None = None
+    answer_message: str | None = None
+    answer_id: str | None = None
+    answer_position: str | None = None
+    answer_epoch: str | None = None
+    answer_received: str | None = None
+    settled: str
+
+
+class PairSink(Protocol):
+    """Takes pairs."""
+
+    def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
+        """Write rows; the same commit comes again after an error or a crash.
+
+        Raises:
+            SinkError: it cannot take them now.
+        """
+
+
+def open_pairs(name: str, settings: Sink) -> PairSink:
+    """Make the sink called *name* for pairs; touches neither disk nor network."""
+    return cast(PairSink, resolve_name(settings.pairs)(name, settings))
+
+
+def open_table(name: str, settings: TableSink) -> PairSink:
+    """Make the Delta table."""
+    rules = UpkeepRules(settings.compact_after, settings.file_bytes, settings.keep_replaced)
+    table = DeltaSink(name, settings.path, PAIRS, upkeep=Upkeep(name, rules))
+    return _PairTable(table)
+
+
+def open_topic(name: str, settings: KafkaSink) -> PairSink:
+    """Make the sender to a topic."""
+    from bindings.protocols import binding_of
+
+    binding = binding_of("KAFKA")
+    assert binding is not None
+    return _PairTopic(name, settings.topic, settings.publisher(name, binding, None))
+
+
+class _PairTable(PairSink):
+    def __init__(self, table: DeltaSink) -> None:
+        self._table = table
+
+    def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
+        columns = {field.name: [_value(getattr(row, field.name), field.type) for row in rows] for field in PAIRS}
+        self._table.write(pa.table(columns, schema=PAIRS), commit)
+
+
+class _PairTopic(PairSink):
+    def __init__(self, name: str, topic: str, publisher: Publisher) -> None:
+        self._name = name
+        self._topic = topic
+        self._publisher = publisher
+
+    def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
+        try:
+            answers = self._publisher.send([_event(row, self._topic) for row in rows])
+        except (Unsettled, GatewayError) as error:
+            raise SinkError(self._name, str(error), hint="it is tried again with growing pauses") from error
+        for row, refusal in zip(rows, answers, strict=True):
+            if refusal is not None:
+                _log.error("pair is refused for good", sink=self._name, pair=row.id, reason=refusal.reason)
+
+
+def _event(row: PairRow, topic: str) -> Outbound:
+    """Return a row as a CloudEvent whose data are its members."""
+    attributes = {"specversion": "1.0", "id": row.id or "", "source": SOURCE, "type": TYPE + row.outcome}
+    parts = [Part(f"headers.ce_{name}", text.encode()) for name, text in attributes.items()]
+    parts.append(Part("headers.content-type", b"application/json"))
+    if row.correlation is not None:
+        parts.append(Part("key", row.correlation.encode()))
+    return Outbound(topic, tuple(parts), msgspec.json.encode(row), "", row.id or "")
+
+
+def _value(text: str | None, kind: pa.DataType) -> str | datetime | None:
+    return datetime.fromisoformat(text) if text is not None and kind == INSTANT else text

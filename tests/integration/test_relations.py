@@ -1,0 +1,163 @@
+"""Answers are paired with what they answer, from Kafka to a table or topic, once, through a kill and a repeat."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from deltalake import DeltaTable
+
+from tests.conftest import Kafka, TopicFactory
+from tests.support.kafka import Headers, produce, read_all
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+LIMIT = 300.0
+PLACED, ACCEPTED = "/messagegroups/orders/messages/placed", "/messagegroups/orders/messages/accepted"
+
+
+def catalog_of(bootstrap: str, topics: tuple[str, str]) -> dict[str, Any]:
+    """Two topics, for questions and answers, and a group in which one definition answers the other."""
+    endpoints = {
+        name: {
+            "usage": ["consumer"],
+            "protocol": "KAFKA",
+            "protocoloptions": {"endpoints": [{"uri": f"PLAINTEXT://{bootstrap}"}], "options": {"topic": topic}},
+            "messagegroups": ["/messagegroups/orders"],
+        }
+        for name, topic in zip(("asks", "answers"), topics, strict=True)
+    }
+    answer = {"relatedto": "placed", "relatedvia": "orderid", "relation": "reply"}
+    messages = {
+        "placed": {"envelopemetadata": {"type": {"value": "placed"}}},
+        "accepted": {**answer, "envelopemetadata": {"type": {"value": "accepted"}, "orderid": {"required": True}}},
+    }
+    return {
+        "specversion": "1.0-rc4",
+        "endpoints": endpoints,
+        "messagegroups": {"orders": {"envelope": "CloudEvents/1.0", "messages": messages}},
+    }
+
+
+def events(kind: str, numbers: range, **more: str) -> Iterator[tuple[bytes | None, bytes | None, Headers]]:
+    for number in numbers:
+        attributes = {"specversion": "1.0", "id": f"{kind}-{number}", "source": "/s", "type": kind}
+        attributes |= {name: text.format(number) for name, text in more.items()}
+        yield None, b"{}", [(f"ce_{name}", text.encode()) for name, text in attributes.items()]
+
+
+class Exchange:
+    """A router that pairs what the two topics have."""
+
+    def __init__(self, router: RouterProcess, kafka: Kafka, topics: tuple[str, str], pairs: dict[str, Any]) -> None:
+        self.router = router
+        self._kafka = kafka
+        self._topics = topics
+        (router.folder / "catalog.yaml").write_text(yaml.safe_dump(catalog_of(kafka.bootstrap, topics)))
+        router.configure(
+            {
+                "catalog": {"source": str(router.folder / "catalog.yaml")},
+                "sinks": {
+                    "events": {"type": "table", "path": str(router.folder / "events")},
+                    "dead": {"type": "table", "path": str(router.folder / "dead")},
+                    "pairs": pairs,
+                },
+                "routes": [{"to": ["events"]}],
+                "dead_letters": {"sinks": ["dead"]},
+                "relations": {"to": "pairs", "wait": "20s"},
+                "trigger": "200ms",
+            }
+        )
+
+    def ask(self, numbers: range) -> None:
+        produce(self._kafka.bootstrap, self._topics[0], events("placed", numbers))
+
+    def answer(self, numbers: range) -> None:
+        produce(self._kafka.bootstrap, self._topics[1], events("accepted", numbers, orderid="placed-{}"))
+
+    def until(self, outcome: str, count: int) -> None:
+        """Wait until so many exchanges have ended so since the router was started."""
+        wait_until(
+            lambda: self.router.total("xrouter_relations_total", outcome=outcome) >= count,
+            LIMIT,
+            lambda: f"{count} {outcome}\n{self.router.log[-3000:]}",
+        )
+
+    def repeat_last_batch(self) -> None:
+        """Let Spark believe that it never noted its last batch as done."""
+        for folder in (self.router.folder / "state" / "checkpoints").glob("*/*/commits"):
+            numbers = [int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()]
+            for name in (str(max(numbers)), f".{max(numbers)}.crc"):
+                (folder / name).unlink(missing_ok=True)
+
+    def through_a_kill(self) -> None:
+        """Ask 30 times and answer 20 of these; kill the router in between, and repeat a batch in the end."""
+        self.ask(range(20))
+        self.answer(range(5))
+        self.router.start()
+        self.until("paired", 5)
+        self.router.kill()
+        self.ask(range(20, 30))
+        self.answer(range(5, 20))
+        self.router.start()
+        self.until("paired", 15)
+        self.until("unanswered", 10)
+        assert self.router.stop() == 0, self.router.log[-3000:]
+        self.repeat_last_batch()
+        self.router.start()
+        self.answer(range(100, 101))
+        self.until("unasked", 1)
+        assert self.router.total("xrouter_relations_total", outcome="paired") == 0
+        assert self.router.stop() == 0, self.router.log[-3000:]
+
+
+def expected() -> Counter[tuple[str, str | None, str | None]]:
+    paired = [("paired", f"placed-{number}", f"accepted-{number}") for number in range(20)]
+    unanswered = [("unanswered", f"placed-{number}", None) for number in range(20, 30)]
+    return Counter([*paired, *unanswered, ("unasked", None, "accepted-100")])
+
+
+def told(rows: list[dict[str, Any]]) -> Counter[tuple[str, str | None, str | None]]:
+    return Counter((row["outcome"], row.get("question_id"), row.get("answer_id")) for row in rows)
+
+
+def test_a_table_has_each_pair_once(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
+    topics = topic_factory("asks"), topic_factory("answers")
+    exchange = Exchange(router, kafka, topics, {"type": "table", "path": str(router.folder / "pairs")})
+    exchange.through_a_kill()
+
+    pairs = rows_of(router.folder / "pairs")
+    assert told(pairs) == expected()
+    by_answer = {row["answer_id"]: row for row in pairs}
+    one = by_answer["accepted-7"]
+    assert (one["relation"], one["correlation"]) == ("reply", "placed-7")
+    assert (one["question_message"], one["answer_message"]) == (PLACED, ACCEPTED)
+    assert (one["question_position"], one["answer_position"]) == (f"{topics[0]}-0-7", f"{topics[1]}-0-7")
+    lineage = {row["id"]: row for row in rows_of(router.folder / "events")}
+    assert len(lineage) == 51
+    said = lineage["accepted-7"]
+    assert (said["relation"], said["relatedto"], dict(said["context"])) == (
+        "reply",
+        PLACED,
+        {"correlation": "placed-7"},
+    )
+    assert (lineage["placed-7"]["relation"], lineage["placed-7"]["relatedto"]) == (None, None)
+
+
+def test_a_topic_has_each_pair_under_one_id(kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess) -> None:
+    topic = topic_factory("pairs")
+    sink = {"type": "kafka", "bootstrap_servers": kafka.bootstrap, "topic": topic}
+    Exchange(router, kafka, (topic_factory("asks"), topic_factory("answers")), sink).through_a_kill()
+
+    messages = {message.header("ce_id"): message for message in read_all(kafka.bootstrap, topic)}
+    assert told([json.loads(message.value or b"") for message in messages.values()]) == expected()
+    assert {message.key for message in messages.values()} >= {b"placed-7", b"placed-100"}
+
+
+def rows_of(table: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+    return rows

@@ -1,0 +1,202 @@
+"""Open exchanges: paired in any order, once, given up in time or for room, and delivered as they were promised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from router.errors import StateError
+from router.judging.relating import Exchange
+from router.relating.exchanges import Exchanges, Half, Taken
+from router.sinks.contract import Commit
+from router.sinks.pairs import PairRow
+
+ASK, ANSWER = "/messagegroups/g/messages/ask", "/messagegroups/g/messages/answer"
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened(folder: Path, clock: Clock, *, wait: float = 60.0, most: int = 1000) -> Exchanges:
+    return Exchanges(folder / "exchanges.db", wait=wait, most=most, clock=clock)
+
+
+def ask(key: str, place: int = 0) -> Taken:
+    return Taken(Half(ASK, key, f"t-0-{place}", "2026-01-02T03:04:05+00:00", "e"), Exchange(key, (f"k{key}",)))
+
+
+def answer(key: str, place: int = 0) -> Taken:
+    half = Half(ANSWER, f"a{place}", f"u-0-{place}", "", "e", "reply", key)
+    return Taken(half, Exchange(half.id, (), f"k{key}", key))
+
+
+def batch(number: int, part: str = "", within: tuple[str, ...] = ()) -> Commit:
+    return Commit(f"g{part}-relations", number, within)
+
+
+def delivered(exchanges: Exchanges) -> list[PairRow]:
+    rows: list[PairRow] = []
+    while (delivery := exchanges.delivery()) is not None:
+        rows += delivery.rows
+        exchanges.delivered(delivery)
+    return rows
+
+
+def pairs(rows: list[PairRow]) -> set[tuple[str, str | None, str | None]]:
+    return {(row.outcome, row.question_id, row.answer_id) for row in rows}
+
+
+def test_answers_before_beside_and_after_what_they_answer(tmp_path: Path) -> None:
+    exchanges = opened(tmp_path, Clock())
+    assert exchanges.take(batch(0), "q", [answer("1", 1)]) == Counter()
+    told = exchanges.take(batch(1), "q", [ask("1"), ask("2"), answer("2", 2), ask("3")])
+    assert told == {"paired": 2}
+    assert exchanges.take(batch(2), "q", [answer("3", 3), answer("3", 4)]) == {"paired": 2}
+    rows = delivered(exchanges)
+    assert pairs(rows) == {("paired", "1", "a1"), ("paired", "2", "a2"), ("paired", "3", "a3"), ("paired", "3", "a4")}
+    assert {(row.relation, row.correlation) for row in rows} == {("reply", "1"), ("reply", "2"), ("reply", "3")}
+    assert rows[0].question_received == "2026-01-02T03:04:05+00:00" and rows[0].answer_received is None
+    assert len({row.id for row in rows}) == 4
+
+
+def test_a_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
+    clock = Clock()
+    exchanges = opened(tmp_path, clock)
+    exchanges.take(batch(0), "q", [ask("1"), answer("1")])
+    assert exchanges.take(batch(0), "q", [ask("1"), answer("1")]) == Counter()
+    exchanges.close()
+    exchanges = opened(tmp_path, clock)
+    assert exchanges.take(batch(0), "q", [ask("1"), answer("1")]) == Counter()
+    assert exchanges.take(batch(0, ".0", ("g-relations",)), "q", [answer("1")]) == Counter()
+    assert len(delivered(exchanges)) == 1
+
+
+def test_parts_of_a_batch_are_taken_one_by_one(tmp_path: Path) -> None:
+    exchanges = opened(tmp_path, Clock())
+    parts = [batch(0, f".{number}", ("g-relations",)) for number in range(2)]
+    assert exchanges.take(parts[0], "q", [ask("1")]) == Counter()
+    assert exchanges.take(parts[1], "q", [answer("1")]) == {"paired": 1}
+    assert exchanges.take(parts[1], "q", [answer("1")]) == Counter()
+
+
+def test_queries_count_their_batches_for_themselves(tmp_path: Path) -> None:
+    exchanges = opened(tmp_path, Clock())
+    exchanges.take(Commit("one-relations", 7), "one", [ask("1")])
+    assert exchanges.take(Commit("two-relations", 3), "two", [answer("1")]) == {"paired": 1}
+    assert exchanges.take(Commit("one-relations", 7), "one", [ask("1")]) == Counter()
+
+
+def test_what_nothing_comes_for_is_given_up_once(tmp_path: Path) -> None:
+    clock = Clock()
+    exchanges = opened(tmp_path, clock)
+    exchanges.take(batch(0), "q", [ask("1"), ask("2"), answer("2"), answer("9", 9)])
+    clock.now += 59
+    assert exchanges.expire() == Counter()
+    clock.now += 2
+    assert exchanges.expire() == {"unanswered": 1, "unasked": 1}
+    assert (exchanges.open, exchanges.expire()) == (0, Counter())
+    given_up = [row for row in delivered(exchanges) if row.outcome != "paired"]
+    assert [(row.outcome, row.cause, row.question_id, row.correlation) for row in given_up] == [
+        ("unanswered", "time", "1", None),
+        ("unasked", "time", None, "9"),
+    ]
+
+
+def test_time_does_not_pass_while_the_router_stands(tmp_path: Path) -> None:
+    clock = Clock()
+    exchanges = opened(tmp_path, clock)
+    exchanges.take(batch(0), "q", [ask("1")])
+    exchanges.close()
+    clock.now += 3600
+    exchanges = opened(tmp_path, clock)
+    assert exchanges.expire() == Counter()
+    clock.now += 61
+    assert exchanges.expire() == {"unanswered": 1}
+
+
+def test_for_want_of_room_the_oldest_go(tmp_path: Path) -> None:
+    exchanges = opened(tmp_path, Clock(), most=3)
+    told = exchanges.take(batch(0), "q", [ask(str(number)) for number in range(5)])
+    assert told == {"unanswered": 2}
+    assert exchanges.open == 3
+    assert {(row.cause, row.question_id) for row in delivered(exchanges)} == {("room", "0"), ("room", "1")}
+    assert exchanges.take(batch(1), "q", [answer("4")]) == {"paired": 1}
+
+
+def test_what_names_nothing_is_told_at_once(tmp_path: Path) -> None:
+    exchanges = opened(tmp_path, Clock())
+    lost = Taken(Half(ANSWER, "a", "t-0-0", "", "e", "reply"), Exchange("a", (), ""))
+    silent = Taken(Half(ASK, "b", "t-0-1", "", "e"), Exchange("b"))
+    assert exchanges.take(batch(0), "q", [lost, silent]) == {"unasked": 1, "unanswered": 1}
+    assert {row.cause for row in delivered(exchanges)} == {"unnamed"}
+    assert exchanges.open == 0
+
+
+def test_questions_of_one_key_are_answered_together(tmp_path: Path) -> None:
+    clock = Clock()
+    exchanges = opened(tmp_path, clock)
+    told = exchanges.take(batch(0), "q", [ask("1", 0), ask("1", 1), answer("1")])
+    assert told == {"paired": 1}
+    assert [row.question_position for row in delivered(exchanges)] == ["t-0-1"]
+    clock.now += 61
+    assert exchanges.expire() == Counter()
+
+
+def test_a_message_may_answer_one_and_ask_another(tmp_path: Path) -> None:
+    exchanges = opened(tmp_path, Clock())
+    middle = Taken(Half(ANSWER, "m", "t-0-1", "", "e", "reply", "1"), Exchange("m", ("km",), "k1", "1"))
+    assert exchanges.take(batch(0), "q", [ask("1"), middle, answer("m", 5)]) == {"paired": 2}
+    assert pairs(delivered(exchanges)) == {("paired", "1", "m"), ("paired", "m", "a5")}
+
+
+def test_a_delivery_repeats_as_it_was_until_it_is_settled(tmp_path: Path) -> None:
+    clock = Clock()
+    exchanges = opened(tmp_path, clock)
+    exchanges.take(batch(0), "q", [ask("1"), answer("1")])
+    first = exchanges.delivery()
+    exchanges.take(batch(1), "q", [answer("1", 7)])
+    exchanges.close()
+    exchanges = opened(tmp_path, clock)
+    assert first is not None and exchanges.delivery() == first
+    exchanges.delivered(first)
+    second = exchanges.delivery()
+    assert second is not None and second.commit.version == first.commit.version + 1
+    assert [row.answer_id for row in second.rows] == ["a7"]
+    exchanges.delivered(second)
+    assert (exchanges.delivery(), exchanges.undelivered) == (None, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_order_and_any_repeats_give_each_pair_once(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    records = [ask(str(number), number) for number in range(40)] + [answer(str(number), number) for number in range(30)]
+    random.shuffle(records)
+    clock = Clock()
+    exchanges = opened(tmp_path, clock)
+    rows: list[PairRow] = []
+    for number in range(14):
+        for _ in range(random.randint(1, 3)):
+            exchanges.take(batch(number), "q", records[5 * number : 5 * number + 5])
+            if random.random() < 0.3:
+                exchanges.close()
+                exchanges = opened(tmp_path, clock)
+        if random.random() < 0.5:
+            rows += delivered(exchanges)
+    rows += delivered(exchanges)
+    assert sorted((row.question_id, row.answer_id) for row in rows) == sorted((str(n), f"a{n}") for n in range(30))
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "exchanges.db").write_bytes(b"no database, and longer than a header of one would be" * 40)
+    with pytest.raises(StateError, match="damaged"):
+        opened(tmp_path, Clock())
