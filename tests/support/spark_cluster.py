@@ -75,7 +75,8 @@ class _Daemon(BrokerProcess):
     def _ready(self) -> bool:
         try:
             return bool(self.state())
-        except OSError:
+        except (OSError, json.JSONDecodeError):
+            # A page of HTML answers at this path before the one of JSON does.
             return False
 
 
