@@ -54,7 +54,9 @@ def unnamed_files(table: Path) -> set[str]:
         json.loads(line) for log in table.glob("_delta_log/*.json") for line in log.read_text().split("\n") if line
     ]
     named = {unquote(each["add"]["path"]) for each in entries if "add" in each}
-    return {str(file.relative_to(table)) for file in table.rglob("*.parquet")} - named
+    files = (file.relative_to(table) for file in table.rglob("*.parquet"))
+    # The log itself is in such files where it has checkpoints.
+    return {str(file) for file in files if file.parts[0] != "_delta_log"} - named
 
 
 def by_delta(table: Path) -> Content:
