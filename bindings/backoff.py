@@ -7,10 +7,13 @@ import time
 
 
 class Backoff:
-    """Pauses that double from *first* to *most* seconds, each shortened by chance so that clients spread out."""
+    """Pauses that double from *first* to *most* seconds, each shortened by chance so that clients spread out.
 
-    def __init__(self, first: float = 0.25, most: float = 30.0) -> None:
-        self._first, self._most = first, most
+    What chance leaves of a pause is *least* of it or more; 0 is full jitter.
+    """
+
+    def __init__(self, first: float = 0.25, most: float = 30.0, least: float = 0.5) -> None:
+        self._first, self._most, self._least = first, most, least
         self._next = first
 
     def reset(self) -> None:
@@ -20,7 +23,7 @@ class Backoff:
     def pause(self) -> float:
         """Return the seconds to wait now; the next pause is twice as long."""
         pause, self._next = self._next, min(self._next * 2, self._most)
-        return pause * random.uniform(0.5, 1.0)
+        return pause * random.uniform(self._least, 1.0)
 
 
 class Retries:

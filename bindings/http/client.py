@@ -9,6 +9,8 @@ from typing import Literal
 import httpx
 
 from bindings.gateways import Tls
+from bindings.http.judged import JudgedTransport
+from catalog.documents.reach import Reach
 
 Version = Literal["1.1", "2"]
 
@@ -38,20 +40,27 @@ def client(
     timeout: float,
     in_flight: int,
     version: Version | None,
+    reach: Reach | None = None,
 ) -> httpx.Client:
     """Return a client that checks certificates, follows no redirects, and reads no proxy from the environment.
+
+    With *reach* it connects to no address beyond that: what it asks for there fails with :class:`OutOfReach`.
 
     Raises:
         OSError, ssl.SSLError: a certificate file that cannot be read.
     """
-    return _Client(
-        headers=[("user-agent", "xrouter"), *headers],
-        auth=basic,
+    transport = httpx.HTTPTransport(
         verify=_context(tls),
-        timeout=timeout,
         http1=version != "2",
         http2=version != "1.1",
         limits=httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight),
+        trust_env=False,
+    )
+    return _Client(
+        headers=[("user-agent", "xrouter"), *headers],
+        auth=basic,
+        timeout=timeout,
+        transport=transport if reach is None else JudgedTransport(transport, reach),
         follow_redirects=False,
         trust_env=False,
     )

@@ -62,13 +62,9 @@ class Reach:
         trust = self._named.get(origin, Trust.NETWORK)
         if origin.startswith("https:"):  # where servers lead from their http address
             trust = max(trust, self._named.get(origin.replace("https:", "http:", 1), Trust.NETWORK))
-        found = ipaddress.ip_address(address.partition("%")[0])
-        if isinstance(found, ipaddress.IPv6Address):
-            found = _embedded(found) or found
-        if trust is Trust.OPERATOR or self._allows(host, found):
+        if trust is Trust.OPERATOR or self.admits(host, address):
             return
-        if found.is_global and not found.is_multicast:
-            return
+        found = _address(address)
         near = found.is_loopback or found.is_private or (found.version == 4 and found in _SHARED)
         if trust is Trust.FILE and near and not (found.is_link_local or found.is_unspecified):
             return
@@ -76,9 +72,22 @@ class Reach:
         text = f"{url} is not fetched: a document refers to it, and {host} is at {address}, no public address"
         raise DocumentError(text, file=url, hint=hint)
 
-    def _allows(self, host: str, address: IpAddress) -> bool:
+    def admits(self, host: str, address: str) -> bool:
+        """Tell whether anybody may name a host to connect to, at an address that it has: a public or an allowed one."""
+        found = _address(address)
+        return self.allows(host, address) or (found.is_global and not found.is_multicast)
+
+    def allows(self, host: str, address: str) -> bool:
+        """Tell whether a host, or an address that it has, is among those that are allowed."""
+        found = _address(address)
         known = EVERYWHERE in self._hosts or host.lower().rstrip(".") in self._hosts
-        return known or any(address in network for network in self._networks if network.version == address.version)
+        return known or any(found in network for network in self._networks if network.version == found.version)
+
+
+def _address(text: str) -> IpAddress:
+    """Read an address; of an IPv6 one that leads to an IPv4 one, the latter."""
+    found = ipaddress.ip_address(text.partition("%")[0])
+    return (_embedded(found) or found) if isinstance(found, ipaddress.IPv6Address) else found
 
 
 def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:

@@ -50,7 +50,7 @@ class Gatekeeper:
             HttpProblem: 401.
         """
         if self._open:
-            return Writer("", True, lambda group: True)
+            return Writer("", True, lambda group: True, writes=True)
         if self._named:
             if not head.peer:
                 raise HttpProblem(HTTPStatus.FORBIDDEN, "the certificate of this client has no common name")
@@ -61,14 +61,20 @@ class Gatekeeper:
             shown = head.header(b"authorization") is not None
             if shown or not self._roles.anonymous or head.method not in READING:
                 raise
-            return Writer("", False, lambda group: False)
+            return self.nobody
         return self._writer(name or "")
+
+    @property
+    def nobody(self) -> Writer:
+        """Somebody without credentials."""
+        return Writer("", False, lambda group: False)
 
     def _writer(self, name: str) -> Writer:
         if name in self._roles.administrators:
-            return Writer(name, True, lambda group: True)
+            return Writer(name, True, lambda group: True, writes=True)
         patterns = self._roles.writers.get(name, ())
-        return Writer(name, False, lambda group: any(fnmatchcase(group, each) for each in patterns))
+        allowed = bool(patterns)
+        return Writer(name, False, lambda group: any(fnmatchcase(group, each) for each in patterns), writes=allowed)
 
 
 class Pace:

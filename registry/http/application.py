@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -48,7 +48,8 @@ class Limits:
 class RegistryApplication:
     """Serves a registry at *base*, its URL; '' takes what requests name as their host. See the module.
 
-    *faces* are the faces beside the core API, by the path that each is at, such as ``/cloudevents``.
+    *faces* are the faces beside the core API, by the path that each is at, such as ``/cloudevents``. Those at
+    *open_paths* need no credentials.
     """
 
     def __init__(
@@ -61,8 +62,10 @@ class RegistryApplication:
         faces: Mapping[str, FaceType],
         *,
         secure: bool,
+        open_paths: Collection[str] = (),
     ) -> None:
         self._faces = [(path.encode("ascii"), face(service)) for path, face in faces.items()]
+        self._open = {path.encode("ascii") for path in open_paths}
         self._core = CoreFace(service)
         self._keeper = keeper
         self._pace = pace
@@ -79,7 +82,7 @@ class RegistryApplication:
         try:
             if head.method not in _METHODS:
                 raise HttpProblem(HTTPStatus.NOT_IMPLEMENTED, f"{head.method} is no method of a registry")
-            writer = self._keeper.admit(head)
+            writer = self._keeper.nobody if self._face(head)[0] in self._open else self._keeper.admit(head)
             if head.length is not None and head.length > self._limits.max_body:
                 raise too_large(self._limits.max_body)
             if head.method not in READING:

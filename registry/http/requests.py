@@ -31,11 +31,12 @@ _ONE: Final = ("sort", "epoch", "setdefaultversionid", "specversion", "limit", "
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who sends a request: a name for history, and what it may do."""
+    """Who sends a request: a name for history, and what it may do; ``writes`` is whether to any group at all."""
 
     name: str
     administrator: bool
     may_write: Callable[[str], bool]
+    writes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

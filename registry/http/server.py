@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +14,20 @@ from bindings.http.listening import listen, server_tls
 from bindings.http.server import HttpServer
 from registry.core.linting import Linter, Strictness
 from registry.core.service import RegistryService
+from registry.delivery.dispatch import Dispatch
+from registry.delivery.events import sources_of
+from registry.delivery.service import PERMISSIONS, Subscriptions
+from registry.delivery.settings import DeliverySettings
+from registry.delivery.subscriptions import PATH
 from registry.http.access import Gatekeeper, Pace, Roles
 from registry.http.application import Limits, RegistryApplication
 from registry.http.face import FaceType
+from registry.http.metrics import DeliveryCollector, MetricsServer
 from registry.http.openapi.document import openapi_of
+from registry.http.subscriptions import PermissionFace, SubscriptionsFace
 from registry.store.engine import Database, open_database
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,7 @@ class RegistrySettings:
     needs a certificate of those authorities, whose common name is its name where there is no ``access``; without either
     everybody may do everything. Each sender may make
     ``writes_per_second`` writes, and ``write_burst`` at once. ``faces`` are those beside the core API, by their paths.
+    Without ``delivery`` this process delivers no events. ``metrics`` is host and port of the metrics, None for none.
     """
 
     store: str
@@ -47,6 +58,8 @@ class RegistrySettings:
     limits: Limits = field(default_factory=Limits)
     server: ServerLimits = field(default_factory=ServerLimits)
     faces: Mapping[str, FaceType] = field(default_factory=dict)
+    delivery: DeliverySettings | None = field(default_factory=DeliverySettings)
+    metrics: tuple[str, int] | None = None
 
 
 def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]:
@@ -72,7 +85,10 @@ class RegistryServer:
         self._database: Database | None = None
         self._application: RegistryApplication | None = None
         self._server: HttpServer | None = None
+        self._dispatch: Dispatch | None = None
+        self._metrics: MetricsServer | None = None
         self.port = settings.port
+        self.metrics_port = 0
 
     def start(self) -> None:
         """Serve; when this returns, requests are taken.
@@ -86,13 +102,37 @@ class RegistryServer:
         self._database, service = open_service(chosen)
         keeper = Gatekeeper(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
         pace = Pace(chosen.writes_per_second, chosen.write_burst)
-        self._application = RegistryApplication(
-            service, keeper, pace, chosen.limits, chosen.base, chosen.faces, secure=tls is not None
-        )
         listener: socket.socket = listen(chosen.host, chosen.port, "the registry")
         self.port = listener.getsockname()[1]
+        faces = dict(chosen.faces)
+        if chosen.delivery is not None:
+            faces |= self._deliver(self._database, chosen.delivery, secure=tls is not None)
+        self._application = RegistryApplication(
+            service, keeper, pace, chosen.limits, chosen.base, faces, secure=tls is not None, open_paths=(PERMISSIONS,)
+        )
         self._server = HttpServer(listener, self._application, chosen.server, name="registry", tls=tls)
+        if self._metrics is not None:
+            self._metrics.start()
+            self.metrics_port = self._metrics.port
+        if self._dispatch is not None:
+            self._dispatch.start()
         self._server.start()
+
+    def _deliver(self, database: Database, chosen: DeliverySettings, *, secure: bool) -> dict[str, FaceType]:
+        """Make what delivers events, and return the faces of subscriptions."""
+        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        base = self._settings.base.rstrip("/") or f"{'https' if secure else 'http'}://{host}:{self.port}"
+        if not self._settings.base and self._settings.host in ("0.0.0.0", "::"):
+            _logger.warning("the registry's own URL is not set, so its events come from %s", base)
+        sources = sources_of(base, chosen.catalog)
+        subscriptions = Subscriptions(database, sources, chosen, lambda: dispatch.wake())
+        dispatch = Dispatch(database, chosen.subscribers, subscriptions.delivery, sources, chosen.limits)
+        self._dispatch = dispatch
+        if self._settings.metrics is not None:
+            self._metrics = MetricsServer(*self._settings.metrics, [DeliveryCollector(dispatch)])
+        if not chosen.subscriptions:
+            return {}
+        return {PATH: lambda _: SubscriptionsFace(subscriptions), PERMISSIONS: lambda _: PermissionFace(subscriptions)}
 
     @property
     def alive(self) -> bool:
@@ -105,5 +145,9 @@ class RegistryServer:
             self._server.stop(grace)
         if self._application is not None:
             self._application.close()
+        if self._dispatch is not None:
+            self._dispatch.stop(grace)
+        if self._metrics is not None:
+            self._metrics.stop()
         if self._database is not None:
             self._database.close()

@@ -7,7 +7,7 @@ one state of the whole registry for as long as their transaction lasts, and wait
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +17,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
+
+from registry.store.claims import Claim, FileClaim, SessionClaim
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _LOCK: Final = 7_218_904_117_442_315
@@ -36,6 +38,11 @@ class Database:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._sqlite = engine.dialect.name == "sqlite"
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, written: Callable[[], None]) -> None:
+        """Have *written* called after every write of this process, on the thread of the write; it has to be quick."""
+        self._watchers.append(written)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -58,6 +65,29 @@ class Database:
                     yield connection
             finally:
                 connection.info.pop("writing", None)
+        for written in self._watchers:
+            written()
+
+    @contextmanager
+    def noting(self) -> Iterator[Connection]:
+        """A transaction on what is no part of the registry: its writers do not wait for it, but for SQLite's one."""
+        with self._engine.connect() as connection:
+            connection.info["writing"] = True
+            try:
+                with connection.begin():
+                    yield connection
+            finally:
+                connection.info.pop("writing", None)
+
+    def claim(self) -> Claim | None:
+        """Return a claim that one process has at a time, None while another has it.
+
+        Raises:
+            SQLAlchemyError, OSError: the database, or the folder of its file, does not answer.
+        """
+        if self._sqlite:
+            return FileClaim.of(self._engine.url.database)
+        return SessionClaim.of(self._engine.connect())
 
     def close(self) -> None:
         """Close all connections; those in use are closed when they are given back."""

@@ -1,4 +1,4 @@
-"""The tables: entities by their xid, documents beside their versions, history, and events that wait for delivery.
+"""The tables: entities by their xid, documents beside their versions, history, events, and those to whom they go.
 
 An entity's attributes are one JSON text. What queries look at has a column of its own. ``folded`` is the id in lower
 case: ids differ in more than case within a collection, so it orders a collection and is where a page begins.
@@ -100,4 +100,22 @@ OUTBOX: Final = Table(
     Column("subject", _KEY, nullable=False),
     Column("data", Text, nullable=True),
     sqlite_autoincrement=True,
+)
+SUBSCRIBERS: Final = Table(
+    "subscribers",
+    METADATA,
+    Column("id", _KEY, primary_key=True),
+    Column("origin", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("permission", Text, nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("expires", Text, nullable=True),
+)
+HELD: Final = Table(
+    "held",
+    METADATA,
+    Column("subscriber", _KEY, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
 )

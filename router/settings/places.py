@@ -32,15 +32,29 @@ _FILE_PLACES: Final = (
     "sources.*.token_ca",
     "sinks.*.token_ca",
     "inbox.kafka.token_ca",
+    "events.subscribers.*.to.tls.*",
+    "events.subscribers.*.to.credentials",
+    "events.subscribers.*.to.seed",
+    "events.subscribers.*.to.token_ca",
     "spark.shared_folders",
     "spark.shared_folders.*",
 )
-_SECRET_PLACES: Final = ("catalog.logins.*.bearer", "http.auth.bearer.*", "http.auth.basic.*", "http.auth.api_keys.*")
+_SECRET_PLACES: Final = (
+    "catalog.logins.*.bearer",
+    "http.auth.bearer.*",
+    "http.auth.basic.*",
+    "http.auth.api_keys.*",
+    "events.subscribers.*.to.bearer",
+    "events.subscribers.*.to.api_key",
+    "events.subscribers.*.to.token",
+)
 _SECRET_NAMES: Final = ("bearer", "api_key", "token")
 _OPTION_PLACES: Final = (
     "sources.*.kafka.*",
     "sinks.*.options.*",
     "sinks.*.headers.*",
+    "events.subscribers.*.to.options.*",
+    "events.subscribers.*.to.headers.*",
     "spark.conf.*",
     "inbox.kafka.options.*",
 )

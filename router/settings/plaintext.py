@@ -51,11 +51,16 @@ def plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
         yield from _registries(settings.catalog)
     for name, sink in settings.sinks.items():
         if (remote := sink.remote) is not None:
-            yield from _faults(f"sinks.{name}", remote.family, remote.own_addresses, remote)
+            yield from remote_faults(f"sinks.{name}", remote)
     for index, source_settings in enumerate(settings.sources):
         yield from _tokens(f"sources.{index}", source_settings)
     if settings.inbox.kafka is not None:
         yield from _faults("inbox.kafka", "kafka", [settings.inbox.kafka.bootstrap_servers], settings.inbox.kafka)
+
+
+def remote_faults(key: str, remote: RemoteSink) -> Iterator[tuple[str, str]]:
+    """Yield ``(key, fault)`` for secrets that the sink at *key* would send without TLS."""
+    yield from _faults(key, remote.family, remote.own_addresses, remote)
 
 
 def _registries(catalog: CatalogSettings) -> Iterator[tuple[str, str]]:

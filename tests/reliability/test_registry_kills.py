@@ -1,7 +1,11 @@
-"""A registry that is killed while it is written to: every write that was answered is there, and none by half."""
+"""A registry that is killed while it is written to: every write that was answered is there, and none by half.
+
+Its events are delivered at least once, none of them without its write, and those of each entity in order.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -18,8 +22,9 @@ import pytest
 from sqlalchemy import func, select
 
 from registry.store.engine import open_database
-from registry.store.tables import DOCUMENTS, GROUPS, HISTORY, OUTBOX, RESOURCES, VERSIONS
+from registry.store.tables import DOCUMENTS, GROUPS, HISTORY, RESOURCES, VERSIONS
 from tests.support.postgresql import cluster
+from tests.support.webhook import Answer, Webhook
 
 WRITERS = 4
 LIMIT_SECONDS = 60.0
@@ -28,14 +33,16 @@ LIMIT_SECONDS = 60.0
 class Served:
     """A registry in a process of its own, which can be killed and begun again."""
 
-    def __init__(self, folder: Path, store: str) -> None:
+    def __init__(self, folder: Path, store: str, hook: Webhook, name: str = "registry") -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        self.config = folder / "registry.yaml"
+        self.config = folder / f"{name}.yaml"
         pace = "writes_per_second: 100000\nwrite_burst: 100000"
-        self.config.write_text(f"open: true\nstore: {{{store}}}\nhttp: {{port: {self.port}}}\n{pace}\n")
-        self._log = folder / "log"
+        target = f"subscribers: {{audit: {{to: {{type: http, url: '{hook.url}/hook'}}}}}}"
+        events = f"base_url: https://reg.example\nevents: {{{target}}}"
+        self.config.write_text(f"open: true\nstore: {{{store}}}\nhttp: {{port: {self.port}}}\n{pace}\n{events}\n")
+        self._log = folder / f"{name}.log"
         self.process = self._start()
 
     def kill(self) -> None:
@@ -100,9 +107,26 @@ class Writer(threading.Thread):
                     pass  # whether it was written is not known
 
 
-def endure(folder: Path, store: str, url: str, *, writes: int, kills: int) -> None:
-    """Kill the registry while it is written to, then look at what it has."""
-    served = Served(folder, store)
+def endure(folder: Path, store: str, url: str, *, writes: int, kills: int, beside: bool = False) -> None:
+    """Kill the registry while it is written to, then look at what it has, and at what was told of it.
+
+    *beside* has another process serve the same store, which nobody kills and nobody writes to.
+    """
+    with Webhook(lambda _: Answer(204)) as hook:
+        served = Served(folder, store, hook)
+        other = Served(folder, store, hook, "beside") if beside else None
+        answered, tried = _written(served, writes, kills)
+        try:
+            messages = look(url, answered, tried)
+            until(lambda: len(_told(hook)) >= len(messages), "events stand still")
+        finally:
+            for each in (served, other):
+                assert each is None or each.stop() == 0
+        check_events(hook, messages)
+
+
+def _written(served: Served, writes: int, kills: int) -> tuple[set[str], set[str]]:
+    """Write, and kill the registry now and then; return the names of what was answered, and of what was tried."""
     stop = threading.Event()
     writers = [Writer(number, served.port, stop) for number in range(WRITERS)]
     for writer in writers:
@@ -121,12 +145,11 @@ def endure(folder: Path, store: str, url: str, *, writes: int, kills: int) -> No
     stop.set()
     for writer in writers:
         writer.join(LIMIT_SECONDS)
-    assert served.stop() == 0
-    look(url, {name for writer in writers for name in writer.answered}, {n for w in writers for n in w.tried})
+    return {name for writer in writers for name in writer.answered}, {n for w in writers for n in w.tried}
 
 
-def look(url: str, answered: set[str], tried: set[str]) -> None:
-    """Hold the store against what was answered and tried."""
+def look(url: str, answered: set[str], tried: set[str]) -> set[tuple[str, str]]:
+    """Hold the store against what was answered and tried; return interaction and xid of every change."""
     database = open_database(url)
     with database.reading() as connection:
         messages = {row[0] for row in connection.execute(select(RESOURCES.c.id).where(RESOURCES.c.xid.like("/m%")))}
@@ -138,12 +161,26 @@ def look(url: str, answered: set[str], tried: set[str]) -> None:
             for table in (GROUPS, VERSIONS, DOCUMENTS)
         }
         assert numbers == {"groups": count + 1, "versions": 2 * count, "documents": count}
-        rows = connection.execute(select(HISTORY.c.interaction, HISTORY.c.xid)).all()
-        events = connection.execute(select(OUTBOX.c.interaction, OUTBOX.c.subject, OUTBOX.c.type)).all()
+        rows = connection.execute(select(HISTORY.c.interaction, HISTORY.c.xid, HISTORY.c.action)).all()
     database.close()
-    created = {subject.split("/")[-1] for _, subject, kind in events if kind == "io.xregistry.resource.created"}
-    assert created == messages
-    assert {(interaction, subject) for interaction, subject, _ in events} == {(each[0], each[1]) for each in rows}
+    assert {xid.split("/")[-1] for _, xid, action in rows if action == "created" and xid.count("/") == 4} == messages
+    return {(interaction, xid) for interaction, xid, _ in rows}
+
+
+def _told(hook: Webhook) -> set[tuple[str, str]]:
+    """Return interaction and xid of every event that was taken."""
+    with hook.lock:
+        taken = [json.loads(each.body) for each in hook.taken]
+    return {(each["xregcorrelationid"], each["subject"]) for each in taken}
+
+
+def check_events(hook: Webhook, changes: set[tuple[str, str]]) -> None:
+    """Hold what was told against the history: all of it, nothing else, and each entity's in order."""
+    assert _told(hook) == changes
+    first: dict[str, dict[int, None]] = {}
+    for event in (json.loads(each.body) for each in hook.taken):
+        first.setdefault(event["subject"], {})[int(event["id"].rpartition("-")[2])] = None
+    assert all(list(numbers) == sorted(numbers) for numbers in first.values())
 
 
 def test_sqlite(tmp_path: Path) -> None:
@@ -157,7 +194,7 @@ def database() -> Iterator[str]:
 
 
 def test_postgresql(tmp_path: Path, database: str) -> None:
-    endure(tmp_path, f"url: '{database}'", database, writes=60, kills=2)
+    endure(tmp_path, f"url: '{database}'", database, writes=60, kills=2, beside=True)
 
 
 @pytest.mark.full

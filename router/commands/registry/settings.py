@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -11,15 +11,17 @@ from pydantic import Field, SecretStr, ValidationError
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from catalog.documents.reach import Reach
 from registry.faces.known import FACES, faces_at
 from registry.http.access import Roles
 from registry.http.application import Limits
 from registry.http.face import FaceType
 from registry.http.server import RegistrySettings
+from router.commands.registry.events import EventsSettings, delivery_settings, event_faults
 from router.errors import ConfigError
 from router.settings.inward import HttpSettings
 from router.settings.load import read_file
-from router.settings.model import LogSettings
+from router.settings.model import LogSettings, MetricsSettings
 from router.settings.places import absolute
 from router.settings.references import resolve
 from router.settings.section import Section
@@ -27,6 +29,8 @@ from router.settings.security import is_loopback
 from router.settings.serving import access_of, limits_of
 from router.settings.values import Size, Texts
 
+MESSAGE_CATALOG: Final = "messagecatalog"
+"""The face whose paths events of the Message Catalog name."""
 _PORT: Final = 8090
 
 
@@ -73,6 +77,8 @@ class RegistryFile(Section):
     faces: dict[str, str] = Field(
         {}, description="Older APIs over the same store, by name, each with its path, such as `/cloudevents`."
     )
+    events: EventsSettings = Field(EventsSettings(), description="Whom it tells what has changed.")
+    metrics: MetricsSettings | None = Field(None, description="Where /metrics is; unset is nowhere.")
     log: LogSettings = Field(LogSettings(), description="Logging.")
 
 
@@ -90,6 +96,8 @@ def load_registry(path: Path, environ: Mapping[str, str] | None = None) -> tuple
         # From None: pydantic's own text holds rejected values, which may be secrets.
         problems = tuple(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise ConfigError(f"{path}: {problems[0]}", file=str(path), problems=problems) from None
+    for key, fault in _faults(given):
+        raise ConfigError(f"{path}: {key}: {fault}", file=str(path), key=key, problems=(f"{key}: {fault}",))
     return given, _settings(given, base, path)
 
 
@@ -136,7 +144,17 @@ def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
         limits=Limits(max_body=http.max_body, max_answer=given.max_answer),
         server=limits_of(http),
         faces=_faces(given.faces, path),
+        delivery=delivery_settings(given.events, given.faces.get(MESSAGE_CATALOG, "")),
+        metrics=(given.metrics.host, given.metrics.port) if given.metrics is not None else None,
     )
+
+
+def _faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
+    try:
+        Reach(given.events.allow_addresses)
+    except ValueError as error:
+        yield "events.allow_addresses", f"names no network: {error}; write one such as 10.0.0.0/8"
+    yield from event_faults(given.events)
 
 
 def _faces(given: Mapping[str, str], path: Path) -> dict[str, FaceType]:

@@ -50,7 +50,7 @@ def test_readers_read(tmp_path: Path) -> None:
 
 
 def test_writers_write_to_their_groups(tmp_path: Path) -> None:
-    with served(tmp_path, access=ACCESS, roles=ROLES) as client:
+    with served(tmp_path, access=ACCESS, roles=ROLES, delivery=None) as client:
         client.auth = ("writer", "secret")
         assert client.put("/messagegroups/ours.1/messages/m", json={}).status_code == 201
         assert client.put("/messagegroups/theirs/messages/m", json={}).status_code == 403

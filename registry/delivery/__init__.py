@@ -1,0 +1,1 @@
+"""Delivery of the registry's events to those who subscribed to them."""

@@ -1,0 +1,257 @@
+"""One subscriber's events on their way: read from the outbox, sent in waves, tried again until they are taken.
+
+A wave has at most one event of each entity, so an event leaves after the one before it was taken. What fails by itself
+holds the later events of its entity alone; when the target as a whole takes nothing, everything waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from bindings.backoff import Backoff
+from bindings.sending import Outbound
+from registry.delivery.events import Event, Sources
+from registry.delivery.lanes import Lanes
+from registry.delivery.limits import DeliveryLimits
+from registry.delivery.sending import Sender, Verdict
+from registry.delivery.tallies import State, Tally
+from registry.delivery.wants import Delivery
+from registry.model.moments import moment_of
+from registry.store.engine import Database
+from registry.store.outbox import Row, count_between, newest, rows_after, rows_at
+from registry.store.subscribers import Progress, Subscriber, held
+
+_logger = logging.getLogger(__name__)
+PAGE: Final = 200
+"""Rows of the outbox that are read at a time."""
+IN_A_ROW: Final = 5
+"""Events that fail one after the other before the whole target is left alone for a while."""
+_IDLE_SECONDS: Final = 60.0
+_FIRST_PAUSE: Final = 0.25
+_LEAST_PAUSE: Final = 0.001
+
+
+class Courier(threading.Thread):
+    """Delivers to one subscriber until it is stopped. ``gone`` is called when the target wants nothing more."""
+
+    def __init__(
+        self,
+        database: Database,
+        subscriber: Subscriber,
+        delivery: Delivery,
+        sources: Sources,
+        limits: DeliveryLimits,
+        tally: Tally,
+        gone: Callable[[str], None],
+    ) -> None:
+        super().__init__(name=f"courier-{subscriber.id[:40]}", daemon=True)
+        self.id: Final = subscriber.id
+        self.revision: Final = subscriber.revision
+        self._database = database
+        self._delivery = delivery
+        self._sources = sources
+        self._limits = limits
+        self._tally = tally
+        self._gone = gone
+        self._read = subscriber.position
+        self._newest = subscriber.position
+        self._lanes = Lanes(limits.max_pause)
+        self._progress = Progress(subscriber.position)
+        self._away = Backoff(_FIRST_PAUSE, limits.max_pause, least=0.0)
+        self._away_until = 0.0
+        self._failed_in_a_row = 0
+        self._signal = threading.Event()
+        self._ending = threading.Event()
+        self._finishing = False
+        self._sender: Sender | None = None
+
+    @property
+    def progress(self) -> Progress:
+        """How far the subscriber has got; any thread may ask."""
+        return self._progress
+
+    def wake(self, upto: int) -> None:
+        """Tell that there are events up to a number."""
+        if upto > self._newest:
+            self._newest = upto
+            self._signal.set()
+
+    def finish(self) -> None:
+        """Have it end as soon as nothing can be delivered at once."""
+        self._finishing = True
+        self._signal.set()
+
+    def end(self) -> None:
+        """Have it end after what is being sent."""
+        self._ending.set()
+        self._signal.set()
+
+    def run(self) -> None:
+        """Deliver; failures of the store are waited out."""
+        backoff = Backoff(_FIRST_PAUSE, self._limits.max_pause)
+        loaded = False
+        while not self._ending.is_set():
+            try:
+                if not loaded:
+                    self._load()
+                    loaded = True
+                self._work()
+                break
+            except Exception:
+                _logger.exception("delivery to %s failed and goes on", self.id)
+                self._ending.wait(backoff.pause())
+        self._close()
+
+    def _work(self) -> None:
+        while not self._ending.is_set():
+            now = time.monotonic()
+            pause = self._away_until - now
+            if pause <= 0:
+                pause = self._round(now)
+            if pause > 0:
+                if self._finishing:
+                    return
+                self._signal.wait(min(pause, _IDLE_SECONDS))
+                self._signal.clear()
+
+    def _round(self, now: float) -> float:
+        """Send one wave, and return in how many seconds there may be another."""
+        self._fill()
+        sender = self._opened()
+        most, pause = sender.room()
+        wave = self._due(now, most) if most else []
+        if wave:
+            self._settle(wave, sender.send([message for _, message in wave]))
+        self._note()
+        if wave:
+            return 0.0
+        due = self._lanes.due() if most else now + pause
+        return _IDLE_SECONDS if due is None else max(due - now, _LEAST_PAUSE)
+
+    def _load(self) -> None:
+        """Take up what was held when somebody delivered last."""
+        with self._database.reading() as connection:
+            rows = rows_at(connection, held(connection, self.id))
+            self._newest = max(self._newest, newest(connection))
+        self._take(rows)
+        self._note()
+
+    def _fill(self) -> None:
+        """Read on, as far as there is room for what is wanted."""
+        if self._newest - self._read > self._limits.max_waiting:
+            self._skip(self._newest - self._limits.max_waiting)
+        while self._read < self._newest and len(self._lanes) < self._limits.max_held:
+            upto = self._newest
+            with self._database.reading() as connection:
+                rows = rows_after(connection, self._read, PAGE)
+            self._take(rows)
+            self._read = rows[-1].number if len(rows) == PAGE else max(upto, rows[-1].number if rows else 0)
+            if len(self._lanes):
+                return
+
+    def _take(self, rows: list[Row]) -> None:
+        for row in rows:
+            for event in self._delivery.wants.events(row, self._sources):
+                self._lanes.add(event)
+
+    def _skip(self, number: int) -> None:
+        """Leave events out, since more wait than may."""
+        with self._database.reading() as connection:
+            count = count_between(connection, self._read, number)
+        self._read = number
+        self._tally.dropped += count
+        most = self._limits.max_waiting
+        _logger.error("%d events for %s are dropped: more than %d wait", count, self.id, most)
+
+    def _due(self, now: float, most: int) -> list[tuple[Event, Outbound]]:
+        """Return what is due, without events that are too old or that no message can be made of."""
+        found: list[tuple[Event, Outbound]] = []
+        oldest = time.time() - self._limits.keep
+        for event in self._lanes.wave(now, most):
+            if _written(event) < oldest:
+                self._tally.dropped += 1
+                _logger.error("event %s for %s is dropped: it is too old", event.attributes["id"], self.id)
+                self._lanes.done(event)
+                continue
+            try:
+                found.append((event, self._delivery.composer.message(event)))
+            except ValueError as error:
+                self._tally.failed += 1
+                self._lanes.hold(event, now, 0.0)
+                self._say("holding", str(error))
+        return found
+
+    def _settle(self, wave: list[tuple[Event, Outbound]], verdicts: list[Verdict]) -> None:
+        now = time.monotonic()
+        away: Verdict | None = None
+        for (event, _), verdict in zip(wave, verdicts, strict=True):
+            if verdict.kind == "delivered":
+                self._lanes.done(event)
+                self._tally.delivered += 1
+                self._failed_in_a_row = 0
+                continue
+            self._tally.failed += bool(verdict.reason)
+            if verdict.kind == "gone":
+                self._leave(verdict.reason)
+                return
+            if verdict.kind == "held":
+                self._failed_in_a_row += 1
+                self._lanes.hold(event, now, verdict.pause)
+                self._say("holding", verdict.reason)
+            if verdict.kind == "away" or self._failed_in_a_row >= IN_A_ROW:
+                away = verdict if away is None or verdict.pause > away.pause else away
+        if away is not None:
+            self._away_until = now + max(away.pause, self._away.pause() if away.reason else 0.0)
+            if away.reason:
+                self._say("away", away.reason)
+            return
+        self._away.reset()
+        if not self._lanes.held:
+            self._say("delivering", "")
+        elif self._tally.state == "away":
+            self._tally.state = "holding"
+
+    def _leave(self, reason: str) -> None:
+        self._tally.state = "ended"
+        _logger.warning("delivery to %s ends: %s", self.id, reason)
+        self._ending.set()
+        self._gone(self.id)
+
+    def _note(self) -> None:
+        """Let others see how far it has got."""
+        self._progress = self._lanes.progress(self._read, self._progress.position)
+        oldest = self._lanes.oldest
+        self._tally.pending = len(self._lanes) + max(self._newest - self._read, 0)
+        self._tally.oldest = 0.0 if oldest is None else _written(oldest)
+
+    def _say(self, state: State, reason: str) -> None:
+        """Log a change of state, once."""
+        if state == self._tally.state or (state == "holding" and self._tally.state == "away"):
+            return
+        self._tally.state = state
+        if state == "delivering":
+            _logger.info("delivery to %s goes on", self.id)
+        else:
+            what = "is held for an entity" if state == "holding" else "waits"
+            _logger.warning("delivery to %s %s: %s", self.id, what, reason)
+
+    def _opened(self) -> Sender:
+        if self._sender is None:
+            self._sender = self._delivery.sender()
+        return self._sender
+
+    def _close(self) -> None:
+        if self._sender is not None:
+            try:
+                self._sender.close()
+            except Exception:
+                _logger.exception("the connection to %s did not close", self.id)
+
+
+def _written(event: Event) -> float:
+    moment = moment_of(event.at)
+    return 0.0 if moment is None else moment.timestamp()

@@ -1,0 +1,269 @@
+"""Delivery as a whole: one process at a time has it, a thread for each subscriber, and a watch over the outbox.
+
+Processes over one database claim delivery; whoever has it delivers to all, and when it dies the next takes over. How
+far subscribers have got is written down for all of them at once, now and then, and what nobody waits for is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+from sqlalchemy.exc import SQLAlchemyError
+
+from registry.delivery.courier import Courier
+from registry.delivery.events import Sources
+from registry.delivery.limits import DeliveryLimits
+from registry.delivery.tallies import Tallies
+from registry.delivery.wants import Delivery
+from registry.errors import Refusal
+from registry.model.moments import moment_of
+from registry.store import subscribers as rows
+from registry.store.claims import Claim
+from registry.store.engine import Database
+from registry.store.outbox import newest, prune
+from registry.store.subscribers import Progress, Subscriber
+
+_logger = logging.getLogger(__name__)
+_PRUNE_SECONDS: Final = 5.0
+_CLAIM_SECONDS: Final = 0.5
+_END_SECONDS: Final = 2.0
+_GATHER_SECONDS: Final = 0.01
+"""How long writes are gathered before the outbox is looked at: many at a time ask for one look."""
+
+Subscribed = Callable[[Subscriber], Delivery]
+"""Makes the delivery for a subscriber of the API. It raises :class:`~registry.errors.Refusal` when it may not be."""
+
+
+class Dispatch:
+    """Delivers the events of a registry; started once, stopped once.
+
+    ``configured`` are the subscribers of the settings, by id. One that is new begins with what is written from then on;
+    one that is there no more loses its place. They have to be the same in all processes over one database.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        configured: Mapping[str, Delivery],
+        subscribed: Subscribed,
+        sources: Sources,
+        limits: DeliveryLimits,
+    ) -> None:
+        self._database = database
+        self._configured = dict(configured)
+        self._subscribed = subscribed
+        self._sources = sources
+        self._limits = limits
+        self.tallies: Final = Tallies()
+        self._couriers: dict[str, Courier] = {}
+        self._recorded: dict[str, Progress] = {}
+        self._refused: dict[str, int] = {}
+        self._left: deque[str] = deque()
+        self._newest = 0
+        self._pruned: object = None
+        self._claim: Claim | None = None
+        self._signal = threading.Event()
+        self._stopping = threading.Event()
+        self._grace = 0.0
+        self._due = {"record": 0.0, "prune": 0.0}
+        self._troubled = False
+        self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
+
+    @property
+    def delivers(self) -> bool:
+        """Whether this process is the one that delivers."""
+        return self._claim is not None
+
+    def start(self) -> None:
+        """Begin; what is written from now on goes to the subscribers of the settings, by whoever delivers.
+
+        Raises:
+            SQLAlchemyError: the store does not answer.
+        """
+        self._enter()
+        self._database.watch(self._signal.set)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Have it look now for what was written."""
+        self._signal.set()
+
+    def stop(self, grace: float) -> None:
+        """Deliver what can be delivered within *grace* seconds, write down how far that was, and end."""
+        self._grace = grace
+        self._stopping.set()
+        self._signal.set()
+        self._thread.join(grace + 2 * _END_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                pause = self._turn()
+                self._calm()
+            except (SQLAlchemyError, OSError) as error:
+                self._complain(error)
+                pause = 1.0
+            except Exception:
+                _logger.exception("delivery failed and goes on")
+                pause = 1.0
+            self._signal.wait(pause)
+            self._stopping.wait(_GATHER_SECONDS)
+            self._signal.clear()
+        self._finish()
+
+    def _turn(self) -> float:
+        """Do what is due, and return how long nothing will be."""
+        if self._claim is None:
+            self._claim = self._database.claim()
+            if self._claim is None:
+                self._stopping.wait(_CLAIM_SECONDS)  # a write of this process is no reason to ask again
+                return 0.0
+            self._begin()
+        self._look()
+        now = time.monotonic()
+        if now >= self._due["record"]:
+            self._due["record"] = now + self._limits.record
+            if not self._claim.holds:
+                self._lose()
+                return 0.0
+            self._record()
+        if now >= self._due["prune"]:
+            self._due["prune"] = now + _PRUNE_SECONDS
+            self._prune()
+        return self._limits.poll
+
+    def _enter(self) -> None:
+        """Write down the subscribers of the settings, those that are new at the end of the outbox."""
+        with self._database.noting() as connection:
+            for identifier in set(self._configured) - set(rows.revisions(connection)):
+                rows.add(connection, Subscriber(identifier, "settings", "", "", "{}", 1, newest(connection)))
+
+    def _begin(self) -> None:
+        """Take delivery up."""
+        self._enter()
+        with self._database.noting() as connection:
+            for each in rows.subscribers(connection):
+                if each.origin == "settings" and each.id not in self._configured:
+                    rows.remove(connection, each.id)
+                    _logger.warning("%s is in the settings no more: what it has not got, it does not get", each.id)
+        _logger.info("this process delivers the events of the registry")
+
+    def _look(self) -> None:
+        """Wake couriers, and let them be those of the subscribers that there are now."""
+        with self._database.reading() as connection:
+            known, upto = rows.revisions(connection), newest(connection)
+        now = datetime.now(UTC)
+        ended = [each for each, row in known.items() if _expired(row[1], now)]
+        while self._left:
+            ended.append(self._left.popleft())
+        for identifier in ended:
+            self._remove(identifier)
+            known.pop(identifier, None)
+        for identifier, courier in list(self._couriers.items()):
+            if courier.revision != known.get(identifier, (None,))[0]:
+                courier.end()
+            if not courier.is_alive():
+                self._record()
+                del self._couriers[identifier]
+        for identifier, (revision, _) in known.items():
+            if identifier not in self._couriers and self._refused.get(identifier) != revision:
+                self._add(identifier)
+        for courier in list(self._couriers.values()):
+            courier.wake(upto)
+        self.tallies.keep(set(known))
+        self._newest = upto
+
+    def _add(self, identifier: str) -> None:
+        with self._database.reading() as connection:
+            found = rows.subscriber(connection, identifier)
+        if found is None:
+            return
+        try:
+            delivery = self._configured[identifier] if found.origin == "settings" else self._subscribed(found)
+        except (Refusal, KeyError, msgspec.DecodeError) as error:
+            self._refused[identifier] = found.revision
+            _logger.error("nothing is delivered to %s: %s", identifier, error)
+            return
+        tally, gone = self.tallies.of(identifier), self._left.append
+        courier = Courier(self._database, found, delivery, self._sources, self._limits, tally, gone)
+        self._couriers[identifier] = courier
+        courier.start()
+
+    def _remove(self, identifier: str) -> None:
+        """Take a subscriber away that has ended by itself, or that the target wants no more."""
+        with self._database.noting() as connection:
+            rows.remove(connection, identifier)
+        _logger.info("the subscription of %s has ended", identifier)
+
+    def _record(self) -> None:
+        reached = {identifier: courier.progress for identifier, courier in self._couriers.items()}
+        new = {name: each for name, each in reached.items() if self._recorded.get(name) != each}
+        if new:
+            with self._database.noting() as connection:
+                rows.record(connection, new)
+        self._recorded = reached
+
+    def _prune(self) -> None:
+        state = self._newest, dict(self._recorded)
+        more, self._pruned = state != self._pruned, state
+        while more and not self._stopping.is_set():
+            with self._database.noting() as connection:
+                more = prune(connection)
+
+    def _lose(self) -> None:
+        """End all couriers: somebody else may deliver by now."""
+        _logger.warning("the connection that delivery hangs on is lost; it begins again, here or elsewhere")
+        self._end_couriers(_END_SECONDS)
+        self._couriers, self._recorded = {}, {}
+        if self._claim is not None:
+            self._claim.release()
+        self._claim = None
+
+    def _finish(self) -> None:
+        """Deliver what can be delivered at once, and write down how far that was."""
+        try:
+            if self._claim is None:
+                return
+            deadline = time.monotonic() + self._grace
+            self._look()
+            for courier in self._couriers.values():
+                courier.finish()
+            for courier in self._couriers.values():
+                courier.join(max(deadline - time.monotonic(), 0.0))
+            self._end_couriers(_END_SECONDS)
+            self._record()
+        except SQLAlchemyError as error:
+            self._complain(error)
+        finally:
+            if self._claim is not None:
+                self._claim.release()
+            self._claim = None
+
+    def _end_couriers(self, seconds: float) -> None:
+        for courier in self._couriers.values():
+            courier.end()
+        deadline = time.monotonic() + seconds
+        for courier in self._couriers.values():
+            courier.join(max(deadline - time.monotonic(), 0.0))
+
+    def _complain(self, error: Exception) -> None:
+        if not self._troubled:
+            _logger.error("the store does not answer delivery: %s", type(error).__name__)
+        self._troubled = True
+
+    def _calm(self) -> None:
+        if self._troubled:
+            _logger.info("the store answers delivery again")
+        self._troubled = False
+
+
+def _expired(expires: str | None, now: datetime) -> bool:
+    moment = moment_of(expires) if expires is not None else None
+    return moment is not None and moment <= now

@@ -1,0 +1,172 @@
+"""Subscriptions by the API: made, read, replaced and ended by those who own them, and allowed by their targets."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from catalog.documents.reach import Reach
+from registry.delivery.events import Sources
+from registry.delivery.settings import DeliverySettings
+from registry.delivery.subscriptions import PATH, shown, subscription_of
+from registry.delivery.targets import Terms, delivery_of
+from registry.delivery.wants import Delivery
+from registry.errors import Refusal
+from registry.store import subscribers as rows
+from registry.store.engine import Database
+from registry.store.outbox import newest
+from registry.store.subscribers import Subscriber
+
+PERMISSIONS: Final = "/permissions"
+"""Where targets allow us to send, below the URL of the registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """What a target has allowed by callback; ``key`` is what it has to know for it. ``rate`` 0 is any."""
+
+    key: str
+    granted: bool = False
+    rate: int = 0
+
+
+class Subscriptions:
+    """See the module. *changed* is called when delivery has to take note of something; any thread may call it.
+
+    *who* is the name of a client, None for an administrator, who sees and changes those of all.
+    """
+
+    def __init__(
+        self, database: Database, sources: Sources, settings: DeliverySettings, changed: Callable[[], None]
+    ) -> None:
+        self._database = database
+        self._sources = sources
+        self._reach = Reach(settings.allowed)
+        self._origin = settings.origin or urlsplit(sources.registry).hostname or "localhost"
+        self._most = settings.limits.max_subscriptions
+        self._changed = changed
+
+    def create(self, given: Any, owner: str) -> tuple[str, dict[str, Any]]:
+        """Make a subscription, and return its id and what was made.
+
+        Raises:
+            Refusal: it cannot be, or there are as many as there may be.
+        """
+        identifier, permission = uuid.uuid4().hex, Permission(secrets.token_hex(16))
+        asked = subscription_of(given, self._sources)
+        delivery_of(identifier, asked, self._terms(identifier, permission))
+        body, allowed = _text(asked.document), _text(permission)
+        with self._database.noting() as connection:
+            count = sum(each.origin == "api" for each in rows.subscribers(connection))
+            if count >= self._most:
+                raise Refusal(
+                    "forbidden", PATH, error_detail=f"there are {count} subscriptions, as many as there may be"
+                )
+            first = newest(connection)
+            rows.add(connection, Subscriber(identifier, "api", owner, body, allowed, 1, first, asked.expires))
+        self._changed()
+        return identifier, shown(identifier, asked.document)
+
+    def read(self, identifier: str, who: str | None) -> dict[str, Any]:
+        """Return a subscription.
+
+        Raises:
+            Refusal: there is none that they may see.
+        """
+        with self._database.reading() as connection:
+            return _shown(_owned(rows.subscriber(connection, identifier), identifier, who))
+
+    def all(self, who: str | None) -> list[dict[str, Any]]:
+        """Return all that they may see; there are few."""
+        with self._database.reading() as connection:
+            return [_shown(each) for each in rows.subscribers(connection) if _may(each, who)]
+
+    def replace(self, identifier: str, given: Any, who: str | None) -> dict[str, Any]:
+        """Have a subscription be as given from now on; it goes on where it was.
+
+        A target at another address, or one that nobody has allowed yet, is asked again.
+
+        Raises:
+            Refusal: there is none that they may change, or it cannot be.
+        """
+        asked = subscription_of(given, self._sources)
+        if isinstance(given, dict) and given.get("id", identifier) != identifier:
+            raise Refusal("bad_request", f"{PATH}/{identifier}", error_detail="the id is another one")
+        with self._database.noting() as connection:
+            found = _owned(rows.subscriber(connection, identifier), identifier, who)
+            permission = _permission(found)
+            if msgspec.json.decode(found.body).get("sink") != asked.sink:
+                permission = Permission(secrets.token_hex(16))
+            delivery_of(identifier, asked, self._terms(identifier, permission))
+            body, allowed = _text(asked.document), _text(permission)
+            rows.change(connection, replace(found, body=body, permission=allowed, expires=asked.expires))
+        self._changed()
+        return shown(identifier, asked.document)
+
+    def delete(self, identifier: str, who: str | None) -> dict[str, Any]:
+        """End a subscription, and return it as it was.
+
+        Raises:
+            Refusal: there is none that they may end.
+        """
+        with self._database.noting() as connection:
+            found = _owned(rows.subscriber(connection, identifier), identifier, who)
+            rows.remove(connection, identifier)
+        self._changed()
+        return _shown(found)
+
+    def permit(self, identifier: str, key: str, rate: int) -> bool:
+        """Note that a target allows us to send, with 0 or a number of requests a minute; False for a wrong key."""
+        with self._database.noting() as connection:
+            found = rows.subscriber(connection, identifier)
+            permission = _permission(found) if found is not None and found.origin == "api" else Permission("")
+            known = hmac.compare_digest(permission.key.encode(), key.encode("utf-8", "replace"))
+            if found is None or not permission.key or not known:
+                return False
+            granted = Permission(permission.key, granted=True, rate=rate)
+            if granted != permission:
+                rows.change(connection, replace(found, permission=_text(granted)))
+        self._changed()
+        return True
+
+    def delivery(self, subscriber: Subscriber) -> Delivery:
+        """Return how to deliver to a subscriber.
+
+        Raises:
+            Refusal: settings that have changed since do not allow it any more.
+        """
+        asked = subscription_of({**msgspec.json.decode(subscriber.body), "expiration": None}, self._sources)
+        return delivery_of(subscriber.id, asked, self._terms(subscriber.id, _permission(subscriber)))
+
+    def _terms(self, identifier: str, permission: Permission) -> Terms:
+        callback = f"{self._sources.registry}{PERMISSIONS}/{identifier}?key={permission.key}"
+        return Terms(self._reach, self._origin, callback, permission.granted, permission.rate or None)
+
+
+def _owned(found: Subscriber | None, identifier: str, who: str | None) -> Subscriber:
+    if found is None or not _may(found, who):
+        raise Refusal("not_found", f"{PATH}/{identifier}")
+    return found
+
+
+def _may(found: Subscriber, who: str | None) -> bool:
+    return found.origin == "api" and who in (None, found.owner)
+
+
+def _shown(found: Subscriber) -> dict[str, Any]:
+    return shown(found.id, msgspec.json.decode(found.body))
+
+
+def _permission(found: Subscriber) -> Permission:
+    return msgspec.json.decode(found.permission, type=Permission)
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode("utf-8")

@@ -1,0 +1,79 @@
+"""The outbox: events in the order of their writes, which is that of their numbers, until nobody waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, delete, func, select
+
+from registry.store.tables import HELD, OUTBOX, SUBSCRIBERS
+
+_PRUNED: Final = 5000
+"""Rows that one transaction takes away, so that no write waits long for it."""
+_ASKED: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One event as it was written with its cause; ``at`` is RFC 3339 in UTC, ``data`` JSON or None."""
+
+    number: int
+    interaction: str
+    at: str
+    type: str
+    subject: str
+    data: str | None
+
+
+_ROWS: Final = select(*(OUTBOX.c[name] for name in Row.__slots__))
+
+
+def newest(connection: Connection) -> int:
+    """Return the number of the newest event there ever was, 0 before the first."""
+    return connection.execute(select(func.max(OUTBOX.c.number))).scalar() or 0
+
+
+def rows_after(connection: Connection, number: int, limit: int) -> list[Row]:
+    """Return the first events behind a number."""
+    query = _ROWS.where(OUTBOX.c.number > number).order_by(OUTBOX.c.number).limit(limit)
+    return [Row(*row) for row in connection.execute(query)]
+
+
+def rows_at(connection: Connection, numbers: Collection[int]) -> list[Row]:
+    """Return those of the events that are there, in order."""
+    wanted, found = sorted(numbers), list[Row]()
+    for start in range(0, len(wanted), _ASKED):
+        query = _ROWS.where(OUTBOX.c.number.in_(wanted[start : start + _ASKED])).order_by(OUTBOX.c.number)
+        found += [Row(*row) for row in connection.execute(query)]
+    return found
+
+
+def count_between(connection: Connection, after: int, upto: int) -> int:
+    """Return how many events there are behind one number and up to another."""
+    query = select(func.count()).select_from(OUTBOX).where(OUTBOX.c.number > after, OUTBOX.c.number <= upto)
+    return connection.execute(query).scalar_one()
+
+
+def prune(connection: Connection) -> bool:
+    """Take away the first events that nobody waits for; tell whether there may be more of them.
+
+    The newest stays, since it says where a new subscriber begins.
+    """
+    first, last = connection.execute(select(func.min(OUTBOX.c.number), func.max(OUTBOX.c.number))).one()
+    if first is None:
+        return False
+    reached = connection.execute(select(func.min(SUBSCRIBERS.c.position))).scalar()
+    upto = min(last - 1 if reached is None else min(reached, last - 1), _end(connection, first))
+    held = select(HELD.c.number)
+    done = connection.execute(delete(OUTBOX).where(OUTBOX.c.number <= upto, OUTBOX.c.number.not_in(held)))
+    return done.rowcount == _PRUNED
+
+
+def _end(connection: Connection, first: int) -> int:
+    """Return the last number that one transaction goes up to: held events of old do not count as work."""
+    held = select(HELD.c.number)
+    query = select(OUTBOX.c.number).where(OUTBOX.c.number >= first, OUTBOX.c.number.not_in(held))
+    found: Sequence[int] = connection.execute(query.order_by(OUTBOX.c.number).limit(_PRUNED)).scalars().all()
+    return found[-1] if found else first

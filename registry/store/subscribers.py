@@ -1,0 +1,105 @@
+"""Those to whom events go: of the settings or of the API, how far each has got, and which events are held for it.
+
+A subscriber has got every event up to its ``position``, but for those that are held. What it has got beyond that counts
+only when it is recorded: after a crash it comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from registry.store.tables import HELD, SUBSCRIBERS
+
+Origin = Literal["settings", "api"]
+_COLUMNS: Final = ("id", "origin", "owner", "body", "permission", "revision", "position", "expires")
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """One row. ``body`` is JSON, empty for one of the settings; it may hold secrets.
+
+    ``permission`` is JSON: what a webhook has allowed by callback. ``revision`` grows with every change that delivery
+    has to take note of. ``expires`` is RFC 3339 in UTC, None for never.
+    """
+
+    id: str
+    origin: Origin
+    owner: str
+    body: str
+    permission: str
+    revision: int
+    position: int
+    expires: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one has got: everything up to ``position`` but what is ``held``."""
+
+    position: int
+    held: frozenset[int] = frozenset()
+
+
+def subscribers(connection: Connection) -> list[Subscriber]:
+    """Return all, in the order of their ids."""
+    query = select(*(SUBSCRIBERS.c[name] for name in _COLUMNS)).order_by(SUBSCRIBERS.c.id)
+    return [Subscriber(*row) for row in connection.execute(query)]
+
+
+def revisions(connection: Connection) -> dict[str, tuple[int, str | None]]:
+    """Return revision and expiry of all, by id."""
+    rows = connection.execute(select(SUBSCRIBERS.c.id, SUBSCRIBERS.c.revision, SUBSCRIBERS.c.expires))
+    return {identifier: (revision, expires) for identifier, revision, expires in rows}
+
+
+def subscriber(connection: Connection, identifier: str) -> Subscriber | None:
+    """Return one, None when there is none."""
+    query = select(*(SUBSCRIBERS.c[name] for name in _COLUMNS)).where(SUBSCRIBERS.c.id == identifier)
+    row = connection.execute(query).first()
+    return None if row is None else Subscriber(*row)
+
+
+def add(connection: Connection, given: Subscriber) -> None:
+    """Write one down."""
+    connection.execute(insert(SUBSCRIBERS).values({name: getattr(given, name) for name in _COLUMNS}))
+
+
+def change(connection: Connection, given: Subscriber) -> None:
+    """Replace what one says of itself, and raise its revision; how far it has got stays."""
+    values = {"body": given.body, "permission": given.permission, "expires": given.expires}
+    where = SUBSCRIBERS.c.id == given.id
+    connection.execute(update(SUBSCRIBERS).where(where).values(revision=SUBSCRIBERS.c.revision + 1, **values))
+
+
+def remove(connection: Connection, identifier: str) -> None:
+    """Take one away, with what is held for it."""
+    connection.execute(delete(SUBSCRIBERS).where(SUBSCRIBERS.c.id == identifier))
+    connection.execute(delete(HELD).where(HELD.c.subscriber == identifier))
+
+
+def held(connection: Connection, identifier: str) -> frozenset[int]:
+    """Return the events that are held for one."""
+    return frozenset(connection.execute(select(HELD.c.number).where(HELD.c.subscriber == identifier)).scalars())
+
+
+def record(connection: Connection, reached: Mapping[str, Progress]) -> None:
+    """Write down how far some have got; those that are gone are left out."""
+    for identifier in set(reached) & set(revisions(connection)):
+        progress, before = reached[identifier], held(connection, identifier)
+        where = SUBSCRIBERS.c.id == identifier
+        connection.execute(update(SUBSCRIBERS).where(where).values(position=progress.position))
+        _release(connection, identifier, sorted(before - progress.held))
+        more: Collection[int] = sorted(progress.held - before)
+        if more:
+            rows = [{"subscriber": identifier, "number": number} for number in more]
+            connection.execute(insert(HELD), rows)
+
+
+def _release(connection: Connection, identifier: str, numbers: Sequence[int]) -> None:
+    for start in range(0, len(numbers), 500):
+        few = HELD.c.number.in_(numbers[start : start + 500])
+        connection.execute(delete(HELD).where(HELD.c.subscriber == identifier, few))

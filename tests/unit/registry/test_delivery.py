@@ -1,0 +1,188 @@
+"""Delivery as a whole: what survives an end, who delivers, what is dropped, and what is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from bindings.protocols import BINDINGS
+from registry.delivery.events import Event
+from registry.delivery.lanes import Lanes
+from registry.delivery.limits import DeliveryLimits
+from registry.delivery.messages import Composer
+from registry.delivery.settings import DeliverySettings
+from registry.delivery.wants import Delivery, Wants
+from registry.delivery.webhooks import Webhook as Target
+from registry.delivery.webhooks import WebhookSender
+from registry.http.server import RegistryServer, RegistrySettings
+from registry.store.engine import open_database
+from registry.store.tables import OUTBOX
+from tests.support.subscribed import LIMIT, agreeable, change, registry, subscribe, until_taken
+from tests.support.waiting import wait_until
+from tests.support.webhook import Answer, Webhook
+
+NO_PAUSE = DeliveryLimits(max_pause=0.2)
+GROUPS = Wants(types=frozenset(("io.xregistry.group.created", "io.xregistry.group.deleted")))
+
+
+def configured(hook: Webhook, wants: Wants = GROUPS) -> dict[str, Delivery]:
+    composer = Composer(BINDINGS["HTTP"], lambda _: f"{hook.url}/hook", "structured")
+    return {"audit": Delivery(wants, composer, lambda: WebhookSender(Target()))}
+
+
+def numbers(folder: Path) -> list[int]:
+    """Return the numbers of the events that are in the outbox."""
+    database = open_database(f"sqlite:///{folder}/registry.db")
+    with database.reading() as connection:
+        found = list(connection.execute(select(OUTBOX.c.number)).scalars())
+    database.close()
+    return found
+
+
+def test_subscribers_of_the_settings_need_no_handshake_and_lose_nothing_while_nobody_serves(tmp_path: Path) -> None:
+    hook = Webhook(agreeable)
+    with hook:
+        with registry(tmp_path, delivery={"subscribers": configured(hook)}) as client:
+            assert client.put("/messagegroups/a", json={}).is_success
+            until_taken(hook, 1)
+            assert {each.method for each in hook.seen} == {"POST"}
+            hook.close()
+            assert client.put("/messagegroups/b", json={}).is_success
+        hook.open()
+        with registry(tmp_path, delivery={"subscribers": configured(hook)}) as client:
+            assert client.put("/messagegroups/c", json={}).is_success
+            wait_until(lambda: "/messagegroups/c" in str(hook.taken[-1].body), LIMIT, "the last event")
+
+
+def test_what_is_held_survives_and_keeps_its_order(tmp_path: Path) -> None:
+    stuck = b'"/messagegroups/held"'
+    with Webhook(lambda request: Answer(500 if stuck and stuck in request.body else 204)) as hook:
+        with registry(tmp_path, delivery={"subscribers": configured(hook)}) as client:
+            client.put("/messagegroups/held", json={})
+            client.delete("/messagegroups/held")
+            for number in range(10):
+                client.put(f"/messagegroups/g{number}", json={})
+            until_taken(hook, 10)
+        stuck = b""
+        with registry(tmp_path, delivery={"subscribers": configured(hook)}):
+            found = until_taken(hook, 12)
+    kinds = [each["type"].rpartition(".")[2] for each in found[10:] if each["subject"] == "/messagegroups/held"]
+    assert kinds == ["created", "deleted"]
+    assert len(hook.taken) == 12
+
+
+def test_an_orderly_end_leaves_nothing_that_could_be_delivered(tmp_path: Path) -> None:
+    with Webhook(agreeable) as hook:
+        with registry(tmp_path) as client:
+            subscribe(client, hook)
+            for number in range(20):
+                change(client, "m", str(number))
+        assert len(hook.taken) == 2 + 2 * 20
+
+
+def test_one_of_two_registries_delivers_and_the_other_takes_over(tmp_path: Path) -> None:
+    with Webhook(agreeable) as hook:
+        delivery = DeliverySettings(configured(hook), limits=NO_PAUSE)
+        servers = [
+            RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery)) for _ in "ab"
+        ]
+        for server in servers:
+            server.start()
+        clients = [httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) for server in servers]
+        for number in range(10):
+            assert clients[number % 2].put(f"/messagegroups/g{number}", json={}).is_success
+        until_taken(hook, 10)
+        servers[0].stop()
+        assert clients[1].put("/messagegroups/last", json={}).is_success
+        found = until_taken(hook, 11)
+        servers[1].stop()
+        for client in clients:
+            client.close()
+    assert len(found) == len({each["id"] for each in found}) == 11
+
+
+def test_delivered_events_are_removed_but_for_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("registry.delivery.dispatch._PRUNE_SECONDS", 0.05)
+    with Webhook(agreeable) as hook, registry(tmp_path) as client:
+        subscribe(client, hook)
+        for number in range(5):
+            change(client, "m", str(number))
+        until_taken(hook, 12)
+        wait_until(lambda: len(numbers(tmp_path)) == 1, LIMIT, "an outbox of one event")
+        change(client, "m", "last")
+        assert len(until_taken(hook, 14)) == 14
+
+
+def test_events_that_are_too_many_are_dropped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    limits = DeliveryLimits(max_pause=0.2, max_waiting=10, max_held=2)
+    hook = Webhook(agreeable)
+    with hook, registry(tmp_path, limits, metrics=("127.0.0.1", 0)) as client:
+        subscribe(client, hook)
+        hook.close()
+        for number in range(20):
+            change(client, "m", str(number))
+        hook.open()
+        wait_until(lambda: len(hook.taken) > 8, LIMIT, "what was not dropped")
+    assert len(hook.taken) < 42
+    assert "are dropped: more than 10 wait" in caplog.text
+
+
+def test_events_that_are_too_old_are_dropped_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    limits = DeliveryLimits(max_pause=0.05, keep=0.5)
+    with Webhook(lambda request: agreeable(request) if request.method == "OPTIONS" else Answer(500)) as hook:
+        with registry(tmp_path, limits) as client:
+            subscribe(client, hook)
+            change(client, "m", "n")
+            wait_until(lambda: caplog.text.count("is dropped: it is too old") == 4, LIMIT, "four dropped events")
+
+
+def test_metrics_tell_what_each_subscriber_waits_for(tmp_path: Path) -> None:
+    hook = Webhook(agreeable)
+    with hook:
+        delivery = DeliverySettings(configured(hook), limits=NO_PAUSE)
+        settings = RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery, metrics=("127.0.0.1", 0))
+        server = RegistryServer(settings)
+        server.start()
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+
+                def told(line: str) -> bool:
+                    text = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
+                    return f"xrouter_registry_{line}\n" in text
+
+                wait_until(lambda: told("delivers 1.0"), LIMIT, "delivery")
+                client.put("/messagegroups/a", json={})
+                wait_until(lambda: told('events_delivered_total{subscriber="audit"} 1.0'), LIMIT, "one delivered")
+                wait_until(lambda: told('events_pending{subscriber="audit"} 0.0'), LIMIT, "none pending")
+                hook.close()
+                client.put("/messagegroups/b", json={})
+                wait_until(lambda: told('events_held{subscriber="audit"} 1.0'), LIMIT, "one held")
+                assert not told('events_oldest_seconds{subscriber="audit"} 0.0')
+                assert not told('events_failed_total{subscriber="audit"} 0.0')
+        finally:
+            server.stop()
+
+
+def event(number: int, entity: str) -> Event:
+    return Event(number, entity, "", {}, None)
+
+
+def test_a_position_never_goes_back_nor_passes_what_waits_for_its_first_try() -> None:
+    lanes = Lanes(1.0)
+    for number, entity in enumerate("abab", 1):
+        lanes.add(event(number, entity))
+    assert lanes.progress(9, 0).position == 0
+    first, second = lanes.wave(0.0, 10)
+    lanes.hold(first, 0.0, 5.0)
+    lanes.done(second)
+    assert lanes.progress(9, 0).position == 3 and lanes.progress(9, 0).held == {1, 3}
+    (fourth,) = lanes.wave(0.0, 10)
+    lanes.done(fourth)
+    assert lanes.progress(9, 3).position == 9
+    (first,) = lanes.wave(6.0, 10)
+    lanes.done(first)
+    assert lanes.progress(9, 9).position == 9 and lanes.progress(9, 9).held == {3}
+    assert [each.number for each in lanes.wave(0.0, 10)] == [3]

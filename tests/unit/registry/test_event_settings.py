@@ -1,0 +1,110 @@
+"""Subscribers in the settings of a registry: what they get, where it goes, and what contradicts itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from registry.delivery.events import sources_of
+from registry.delivery.wants import Delivery
+from registry.http.server import RegistryServer
+from registry.store.outbox import Row
+from router.commands.registry.settings import load_registry
+from router.errors import ConfigError
+from tests.support.subscribed import agreeable, until_taken
+from tests.support.webhook import Webhook
+
+SOURCES = sources_of("https://reg.example", "")
+KAFKA = {"type": "kafka", "bootstrap_servers": "broker:9092", "topic": "changes.{type}"}
+ROW = Row(7, "i", "2026-01-01T00:00:00Z", "io.xregistry.resource.created", "/messagegroups/g/messages/m", None)
+
+
+def settings(folder: Path, **subscriber: Any) -> Path:
+    path = folder / "registry.yaml"
+    path.write_text(yaml.safe_dump({"open": True, "events": {"subscribers": {"audit": subscriber}}}))
+    return path
+
+
+def delivery(folder: Path, **subscriber: Any) -> Delivery:
+    _, found = load_registry(settings(folder, **subscriber), {"SECRET": "hush"})
+    assert found.delivery is not None
+    return found.delivery.subscribers["audit"]
+
+
+def test_a_message_for_kafka_has_its_topic_and_the_entity_as_key(tmp_path: Path) -> None:
+    made = delivery(tmp_path, to=KAFKA)
+    (event,) = made.wants.events(ROW, SOURCES)
+    message = made.composer.message(event)
+    assert message.address == "changes.io.xregistry.resource.created"
+    assert {"key": ROW.subject.encode(), "headers.ce_type": ROW.type.encode()}.items() <= {
+        part.key: part.value for part in message.parts
+    }.items()
+    assert (message.lane, message.id) == (ROW.subject, "i-7")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "count"),
+    [
+        ({}, 1),
+        ({"types": [ROW.type]}, 1),
+        ({"types": "io.xregistry.group.created"}, 0),
+        ({"entities": ["resource"]}, 1),
+        ({"entities": ["group", "version"]}, 0),
+        ({"below": "/messagegroups/g"}, 1),
+        ({"below": "/messagegroups/g/"}, 1),
+        ({"below": ROW.subject}, 1),
+        ({"below": "/messagegroups/g/messages/m/versions"}, 0),
+        ({"below": "/messagegroups/"}, 1),
+        ({"below": "/message"}, 0),
+        ({"events": ["messagecatalog"]}, 1),
+        ({"events": ["xregistry", "messagecatalog"]}, 2),
+    ],
+)
+def test_what_a_subscriber_wants(tmp_path: Path, wanted: dict[str, Any], count: int) -> None:
+    assert len(delivery(tmp_path, to=KAFKA, **wanted).wants.events(ROW, SOURCES)) == count
+
+
+@pytest.mark.parametrize(
+    ("subscriber", "told"),
+    [
+        ({"to": {**KAFKA, "endpoint": "/endpoints/e"}}, "is for sinks of the router"),
+        ({"to": {**KAFKA, "topic": "{nothing}"}}, "nothing"),
+        ({"to": {"type": "kafka", "topic": "t"}}, "bootstrap_servers"),
+        ({"to": {"type": "mqtt", "uri": "mqtt://b", "topic": "t", "qos": 0}}, "no broker confirms"),
+        ({"to": {"type": "http", "url": "https://h", "bearer": "written"}}, "must not be written out"),
+        ({"to": {"type": "http", "url": "http://h/", "bearer": "${SECRET}"}}, "in plain text"),
+        ({"to": {"type": "file", "path": "x"}}, "to"),
+        ({"to": KAFKA, "below": "/x", "kinds": ["resource"]}, "kinds"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(tmp_path: Path, subscriber: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_registry(settings(tmp_path, **subscriber), {"SECRET": "hush"})
+
+
+def test_networks_that_are_none_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "registry.yaml"
+    path.write_text("open: true\nevents: {allow_addresses: [10.0.0.0/99]}\n")
+    with pytest.raises(ConfigError, match="names no network"):
+        load_registry(path)
+
+
+def test_a_webhook_of_the_settings_is_told(tmp_path: Path) -> None:
+    with Webhook(agreeable) as hook:
+        to = {"type": "http", "url": f"{hook.url}/hook", "webhook_origin": "reg.example", "headers": {"X-Own": "yes"}}
+        path = settings(tmp_path, to=to, types="io.xregistry.group.created")
+        path.write_text(f"{path.read_text()}http: {{port: 0}}\n")
+        _, given = load_registry(path)
+        server = RegistryServer(given)
+        server.start()
+        try:
+            assert httpx.put(f"http://127.0.0.1:{server.port}/messagegroups/g", json={}, timeout=60).is_success
+            until_taken(hook, 1)
+        finally:
+            server.stop()
+    assert hook.seen[0].method == "OPTIONS"
+    assert hook.taken[0].header("X-Own") == "yes"

@@ -1,0 +1,250 @@
+"""The Subscriptions API: who may do what, what is refused, and where sinks may not be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bindings.http.access import Access
+from registry.delivery.filters import FilterError, filter_of
+from registry.delivery.limits import DeliveryLimits
+from registry.delivery.settings import DeliverySettings
+from registry.http.access import Roles
+from tests.support.registry_server import served
+from tests.support.subscribed import LIMIT, agreeable, change, registry, subscribe, until_taken
+from tests.support.waiting import wait_until
+from tests.support.webhook import Webhook
+
+HOOK = {"protocol": "HTTP", "sink": "https://example.com/hook"}
+ACCESS = Access(bearer={"admin": "a", "one": "1", "two": "2", "reader": "r"})
+ROLES = Roles(frozenset(("admin",)), {"one": ("/messagegroups/*",), "two": ("/endpoints/*",)})
+
+
+def of(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    delivery = DeliverySettings(
+        allowed=("broker.internal", "10.1.0.0/16"),
+        limits=DeliveryLimits(max_subscriptions=5),
+        catalog="/messagecatalog",
+    )
+    folder = tmp_path_factory.mktemp("registry")
+    given: dict[str, Any] = {"access": ACCESS, "roles": ROLES, "base": "https://reg.example", "delivery": delivery}
+    with served(folder, **given) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def clean(client: httpx.Client) -> Iterator[None]:
+    yield
+    for each in client.get("/subscriptions", headers=of("a")).json():
+        client.delete(f"/subscriptions/{each['id']}", headers=of("a"))
+
+
+def test_a_subscription_is_made_read_renewed_and_ended(client: httpx.Client) -> None:
+    soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    media = {"content-type": "application/cloudevents-subscription+json", **of("1")}
+    made = client.post("/subscriptions", json={**HOOK, "id": "mine"}, headers=media)
+    assert made.status_code == 201
+    identifier = made.json()["id"]
+    assert identifier != "mine" and made.headers["location"] == f"https://reg.example/subscriptions/{identifier}"
+    path = f"/subscriptions/{identifier}"
+    assert client.get(path, headers=of("1")).json() == made.json() == {"id": identifier, **HOOK}
+    renewed = client.put(path, json={**HOOK, "expiration": soon}, headers=of("1"))
+    assert renewed.status_code == 200 and renewed.json()["expiration"].endswith("Z")
+    assert client.get("/subscriptions", headers=of("1")).json() == [renewed.json()]
+    assert client.put(path, json={**HOOK, "id": "other"}, headers=of("1")).status_code == 400
+    ended = client.delete(path, headers=of("1"))
+    assert (ended.status_code, ended.json()) == (200, renewed.json())
+    for method in ("GET", "PUT", "DELETE"):
+        assert client.request(method, path, json=HOOK, headers=of("1")).status_code == 404
+
+
+def test_writers_have_their_own_and_administrators_all(client: httpx.Client) -> None:
+    identifier = client.post("/subscriptions", json=HOOK, headers=of("1")).json()["id"]
+    path = f"/subscriptions/{identifier}"
+    for token, code in (("2", 404), ("a", 200), ("r", 403), ("x", 401)):
+        assert client.get(path, headers=of(token)).status_code == code
+    assert client.get("/subscriptions", headers=of("2")).json() == []
+    assert [each["id"] for each in client.get("/subscriptions", headers=of("a")).json()] == [identifier]
+    assert client.post("/subscriptions", json=HOOK, headers=of("r")).status_code == 403
+    assert client.delete(path, headers=of("2")).status_code == 404
+    assert client.delete(path, headers=of("a")).status_code == 200
+
+
+def test_secrets_are_written_and_never_read(client: httpx.Client) -> None:
+    credential = {"credentialType": "PLAIN", "identifier": "u", "secret": "hush"}
+    made = client.post("/subscriptions", json={**HOOK, "sinkCredential": credential}, headers=of("1"))
+    assert made.json()["sinkCredential"] == {"credentialType": "PLAIN", "identifier": "u"}
+    assert "hush" not in client.get("/subscriptions", headers=of("a")).text
+
+
+def test_there_are_as_many_as_there_may_be(client: httpx.Client) -> None:
+    codes = [client.post("/subscriptions", json=HOOK, headers=of("1")).status_code for _ in range(6)]
+    assert codes == [201] * 5 + [403]
+
+
+def test_methods_and_forms(client: httpx.Client) -> None:
+    assert client.options("/subscriptions", headers=of("r")).headers["allow"] == "GET, HEAD, POST, OPTIONS"
+    assert client.patch("/subscriptions", headers=of("1")).status_code == 405
+    assert client.get("/subscriptions/a/b", headers=of("1")).status_code == 404
+    assert client.post("/subscriptions", content=b"{", headers=of("1")).status_code == 400
+    text = {"content-type": "text/plain", **of("1")}
+    assert client.post("/subscriptions", content=b"{}", headers=text).status_code == 415
+    large = {**HOOK, "types": ["x" * 70_000]}
+    assert client.post("/subscriptions", json=large, headers=of("1")).status_code == 413
+
+
+REFUSED: dict[str, Any] = {
+    "no object": [],
+    "no sink": {"protocol": "HTTP"},
+    "no protocol": {"sink": "https://example.com"},
+    "another protocol": {**HOOK, "protocol": "SMTP"},
+    "a member of no such name": {**HOOK, "sinks": "x"},
+    "a setting of no such name": {**HOOK, "protocolsettings": {"retries": 5}},
+    "a sink of no such scheme": {**HOOK, "sink": "ftp://example.com"},
+    "a sink with a user": {**HOOK, "sink": "https://u:p@example.com"},
+    "HTTPS without TLS": {"protocol": "HTTPS", "sink": "http://broker.internal"},
+    "no TLS": {**HOOK, "sink": "http://example.com/hook"},
+    "loopback": {**HOOK, "sink": "https://127.0.0.1/hook"},
+    "loopback by name": {**HOOK, "sink": "https://localhost/hook"},
+    "loopback as IPv6": {**HOOK, "sink": "https://[::1]/hook"},
+    "loopback within IPv6": {**HOOK, "sink": "https://[::ffff:127.0.0.1]/hook"},
+    "the cloud's own": {**HOOK, "sink": "https://169.254.169.254/latest"},
+    "a private address": {**HOOK, "sink": "https://10.2.0.1/hook"},
+    "a broker of strangers": {"protocol": "KAFKA", "sink": "kafka://example.com/t"},
+    "a broker without a topic": {"protocol": "KAFKA", "sink": "kafka://broker.internal"},
+    "two brokers": {"protocol": "KAFKA", "sink": "kafka://broker.internal,other/t"},
+    "a topic that is none": {"protocol": "MQTT5", "sink": "mqtt://broker.internal/#"},
+    "nothing confirmed": {"protocol": "MQTT5", "sink": "mqtt://broker.internal/t", "protocolsettings": {"qos": 0}},
+    "a secret in the clear": {
+        **HOOK,
+        "sink": "http://broker.internal",
+        "sinkCredential": {"credentialType": "ACCESSTOKEN", "accessToken": "x"},
+    },
+    "a secret in headers": {**HOOK, "protocolsettings": {"headers": {"Authorization": "x"}}},
+    "a header that breaks out": {**HOOK, "protocolsettings": {"headers": {"X": "a\r\nb"}}},
+    "another method": {**HOOK, "protocolsettings": {"method": "DELETE"}},
+    "another source": {**HOOK, "source": "https://other.example"},
+    "types that are none": {**HOOK, "types": [5]},
+    "too many types": {**HOOK, "types": ["t"] * 65},
+    "both names of filters": {**HOOK, "filter": {}, "filters": []},
+    "a dialect of no such name": {**HOOK, "filters": [{"sql": "TRUE"}]},
+    "the past": {**HOOK, "expiration": "2020-01-01T00:00:00Z"},
+    "no time": {**HOOK, "expiration": "soon"},
+    "something to configure": {**HOOK, "config": {"interval": 5}},
+}
+
+
+@pytest.mark.parametrize("given", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_refused(client: httpx.Client, given: Any) -> None:
+    answer = client.post("/subscriptions", json=given, headers=of("a"))
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["title"]
+
+
+TAKEN: dict[str, Any] = {
+    "a public host": HOOK,
+    "an allowed host without TLS": {**HOOK, "sink": "http://broker.internal:8080/hook?a=b"},
+    "an allowed network": {**HOOK, "sink": "http://10.1.2.3/hook"},
+    "Kafka": {"protocol": "KAFKA", "sink": "kafka://broker.internal:9092/topic"},
+    "MQTT": {"protocol": "MQTT3", "sink": "mqtts://broker.internal", "protocolsettings": {"topicname": "a/b"}},
+    "AMQP": {"protocol": "AMQP", "sink": "amqp://broker.internal/queue"},
+    "NATS": {"protocol": "NATS", "sink": "nats://10.1.0.1", "protocolsettings": {"subject": "a.b"}},
+    "the seed's own": {
+        "source": "https://reg.example",
+        "protocol": "HTTPS",
+        "sink": "https://target.example.com/notifications",
+        "filter": {"prefix": {"subject": "/messagecatalog/5"}},
+    },
+}
+
+
+@pytest.mark.parametrize("given", TAKEN.values(), ids=TAKEN)
+def test_what_can_be_is_taken(client: httpx.Client, given: Any) -> None:
+    answer = client.post("/subscriptions", json=given, headers=of("a"))
+    assert answer.status_code == 201, answer.text
+
+
+def test_a_name_that_leads_to_this_machine_is_not_connected_to(tmp_path: Path) -> None:
+    with Webhook(agreeable) as hook, registry(tmp_path, delivery={"allowed": ()}) as client:
+        numeric = f"https://2130706433:{hook.port}/hook"  # 127.0.0.1 for whoever looks it up
+        assert client.post("/subscriptions", json={"protocol": "HTTP", "sink": numeric}).status_code == 201
+        change(client, "m", "n")
+        with Webhook(agreeable) as other:
+            assert client.post("/subscriptions", json={"protocol": "HTTP", "sink": other.url}).status_code == 400
+        assert not hook.seen
+
+
+def test_a_replaced_subscription_goes_on_where_it_was(tmp_path: Path) -> None:
+    with Webhook(agreeable) as hook, registry(tmp_path) as client:
+        identifier = subscribe(client, hook, types=["io.xregistry.group.created"])
+        change(client, "m", "n")
+        until_taken(hook, 1)
+        given = {"protocol": "HTTP", "sink": f"{hook.url}/other", "types": ["io.xregistry.group.deleted"]}
+        assert client.put(f"/subscriptions/{identifier}", json=given).status_code == 200
+        client.delete("/messagegroups/g")
+        found = until_taken(hook, 2)
+    assert [each["type"].rpartition(".")[2] for each in found] == ["created", "deleted"]
+    assert hook.taken[1].target == "/other"
+
+
+def test_an_expired_subscription_ends(tmp_path: Path) -> None:
+    with Webhook(agreeable) as hook, registry(tmp_path) as client:
+        soon = (datetime.now(UTC) + timedelta(seconds=0.5)).isoformat()
+        path = f"/subscriptions/{subscribe(client, hook, expiration=soon)}"
+        wait_until(lambda: client.get(path).status_code == 404, LIMIT, "the end of the subscription")
+
+
+NESTED: dict[str, Any] = {"exact": {"type": "x"}}
+for _ in range(8):
+    NESTED = {"not": NESTED}
+EVENT = {"type": "a.b", "subject": "/x/y", "source": "s"}
+
+
+@pytest.mark.parametrize(
+    ("given", "holds"),
+    [
+        ([], True),
+        ({"exact": {"type": "a.b"}}, True),
+        ([{"exact": {"type": "a.b", "subject": "/x"}}], False),
+        ([{"prefix": {"subject": "/x"}}, {"suffix": {"subject": "/y"}}], True),
+        ([{"prefix": {"nothing": "x"}}], False),
+        ([{"not": {"prefix": {"nothing": "x"}}}], True),
+        ([{"any": [{"exact": {"type": "c"}}, {"suffix": {"type": ".b"}}]}], True),
+        ([{"all": [{"exact": {"type": "a.b"}}, {"not": {"exact": {"source": "s"}}}]}], False),
+    ],
+)
+def test_filters_hold_as_their_dialects_say(given: Any, holds: bool) -> None:
+    assert filter_of(given)(EVENT) is holds
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "x",
+        [{}],
+        [5],
+        [{"exact": {}}],
+        [{"exact": {"type": ""}}],
+        [{"exact": {"": "x"}}],
+        [{"exact": {"type": 5}}],
+        [{"all": []}],
+        [{"any": {"exact": {"type": "x"}}}],
+        [{"not": []}],
+        [{"prefix": {"type": "x" * 1025}}],
+        [{"exact": {f"a{number}": "x" for number in range(65)}}] * 2,
+        [NESTED],
+    ],
+)
+def test_filters_that_cannot_be_are_refused(given: Any) -> None:
+    with pytest.raises(FilterError):
+        filter_of(given)
