@@ -19,7 +19,7 @@ FORMATS: Final = tuple(f"{family.name}*" for family in FAMILIES)
 VALIDATED: Final = ("formatvalidated", "formatvalidatedreason")
 
 
-class _NoLibrary:
+class NoLibrary:
     """Knows no other document."""
 
     def document(self, reference: str, base: str) -> tuple[str, Any] | None:
@@ -79,7 +79,7 @@ def _validate(version: Version, written: str, source: SchemaSource) -> str:
     try:
         if any(True for _ in references_of(source)):
             return "The document refers to others, which are not looked at."
-        compile_schema(source, _NoLibrary())
+        compile_schema(source, NoLibrary())
     except SchemaError as error:
         raise Refusal("format_violation", version.xid, detail=str(error), format=written) from error
     return ""

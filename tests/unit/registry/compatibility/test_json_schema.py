@@ -1,0 +1,117 @@
+"""Compatibility of JSON schemas: cases as data, and no proof that a value refutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+import yaml
+from hypothesis import strategies as st
+
+from catalog.schemas.contract import SchemaSource
+from registry.compatibility.json_schema.checking import unreadable
+from registry.compatibility.json_schema.reading import Root
+from registry.compatibility.json_schema.subsets import Proof
+from registry.compatibility.json_schema.witnesses import witness
+from registry.compatibility.undecided import Undecided
+from tests.support.examples import examples
+
+FILE = Path(__file__).parents[3] / "cases" / "compatibility" / "json_schema.yaml"
+CASES = yaml.safe_load(FILE.read_text("utf-8"))
+WORDS = {True: "yes", False: "no", "unknown": "unknown"}
+
+
+def source(document: Any, draft: str = "draft/2020-12") -> SchemaSource:
+    return SchemaSource("JsonSchema", draft, document)
+
+
+def verdict(reader: SchemaSource, writer: SchemaSource) -> str:
+    try:
+        return "no" if unreadable(reader, writer) else "yes"
+    except Undecided:
+        return "unknown"
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_case(case: dict[str, Any]) -> None:
+    draft = case.get("draft", "draft/2020-12")
+    older, newer = source(case["older"], draft), source(case["newer"], draft)
+    assert verdict(newer, older) == WORDS[case["backward"]]
+    assert verdict(older, newer) == WORDS[case["forward"]]
+
+
+NAMES = st.sampled_from(["a", "b", "x_c"])
+TYPES = st.sampled_from(["null", "boolean", "integer", "number", "string", "array", "object"])
+NUMBERS = st.integers(-2, 3)
+LEAVES = st.one_of(
+    st.booleans(),
+    st.fixed_dictionaries({"type": st.one_of(TYPES, st.lists(TYPES, min_size=1, max_size=3, unique=True))}),
+    st.fixed_dictionaries(
+        {"enum": st.lists(st.sampled_from([None, True, 0, 1, 1.5, "", "a"]), min_size=1, max_size=3)}
+    ),
+    st.fixed_dictionaries({"type": st.just("integer")}, optional={"minimum": NUMBERS, "exclusiveMaximum": NUMBERS}),
+    st.fixed_dictionaries({"type": st.just("number"), "multipleOf": st.sampled_from([0.5, 1, 2])}),
+    st.fixed_dictionaries({"type": st.just("string")}, optional={"minLength": st.integers(0, 2)}),
+    st.just({"$ref": "#/$defs/d"}),
+)
+
+
+def _composed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    objects = st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.just("object"),
+            "properties": st.dictionaries(NAMES, inner, max_size=3),
+            "patternProperties": st.dictionaries(st.just("^x_"), inner, max_size=1),
+            "additionalProperties": inner,
+            "required": st.lists(NAMES, max_size=2, unique=True),
+            "minProperties": st.integers(0, 2),
+        },
+    )
+    arrays = st.fixed_dictionaries(
+        {},
+        optional={
+            "type": st.just("array"),
+            "prefixItems": st.lists(inner, min_size=1, max_size=2),
+            "items": inner,
+            "minItems": st.integers(0, 2),
+            "maxItems": st.integers(0, 3),
+        },
+    )
+    branches = st.lists(inner, min_size=1, max_size=3)
+    choices = st.sampled_from(["anyOf", "oneOf", "allOf"]).flatmap(lambda name: st.fixed_dictionaries({name: branches}))
+    mixed = st.builds(lambda one, other: {**one, **other}, objects, choices)
+    return st.one_of(objects, arrays, choices, mixed, st.fixed_dictionaries({"not": inner}))
+
+
+SCHEMAS = st.recursive(LEAVES, _composed, max_leaves=6)
+
+
+def _whole(schema: Any, defined: Any) -> Any:
+    return {"allOf": [schema], "$defs": {"d": defined if "$ref" not in repr(defined) else {"type": "string"}}}
+
+
+@pytest.mark.slow
+@hypothesis.settings(max_examples=examples(2000))
+@hypothesis.given(SCHEMAS, SCHEMAS, SCHEMAS)
+def test_no_value_refutes_a_proof(one: Any, other: Any, defined: Any) -> None:
+    smaller, larger = _whole(one, defined), _whole(other, defined)
+    try:
+        gap = Proof(Root(smaller, ""), Root(larger, "")).gap([smaller], larger, "")
+    except Undecided:
+        return
+    if not gap:
+        assert not witness(source(smaller), source(larger))
+
+
+@pytest.mark.slow
+@hypothesis.settings(max_examples=examples(500))
+@hypothesis.given(SCHEMAS, SCHEMAS)
+def test_a_schema_is_within_itself_and_with_more_choices(schema: Any, other: Any) -> None:
+    document = _whole(schema, True)
+    hypothesis.assume("'not'" not in repr(schema) and "'oneOf'" not in repr(schema))
+    assert not Proof(Root(document, ""), Root(document, "")).gap([document], document, "")
+    wider = {"anyOf": [other, schema], "$defs": document["$defs"]}
+    assert not Proof(Root(document, ""), Root(wider, "")).gap([document], wider, "")
