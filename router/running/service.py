@@ -22,6 +22,7 @@ from catalog.model import Catalog
 from router.batches.plans import PlanHolder
 from router.errors import ConfigError
 from router.intake.intake import Intake, Store, local_store
+from router.intake.subscriptions import Subscriptions
 from router.judging.loading import read_catalog
 from router.judging.plan import Plan, plan_of
 from router.letters.housekeeping import Housekeeping
@@ -36,6 +37,7 @@ from router.running.integrity import check_state
 from router.running.queries import Queries
 from router.running.reload import BackgroundReloads, Reloader, unless_stopped
 from router.settings import Settings, load_settings
+from router.settings.catalogs import logins_of
 from router.sinks import check_endpoints, close_targets
 from router.sources.clusters import check_reachable
 from router.sources.sources import REST, missing_sources
@@ -50,6 +52,7 @@ from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
 from router.watching.relations import RelationMetrics
 from router.watching.status import Status
+from router.watching.subscriptions import SubscriptionMetrics
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -177,6 +180,8 @@ class Service:
         self._in_order = True
         self._port = monitoring.port
         self._metrics, self._status = monitoring.metrics, monitoring.status
+        made = partial(SubscriptionMetrics, self._metrics.registry)
+        self._subscriptions = Subscriptions(state.root, logins_of(plan.settings.catalog), self._status, made)
         self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
 
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
@@ -241,6 +246,8 @@ class Service:
             if changed is not None:
                 changes.offer(changed)
             changes.check()
+            if not once:
+                self._subscriptions.follow(plans.active.sources)
             queries.measure(intake.size())
 
     def _announce(self, plan: Plan) -> None:
@@ -256,6 +263,7 @@ class Service:
         self._status.draining()
         grace = self._settings.drain_grace.total_seconds()
         deadline = time.monotonic() + grace
+        self._subscriptions.stop(min(5.0, grace / 4), in_order=self._stop.is_set())
         intake.stop(min(10.0, grace / 2))
         if jvm_alive():
             self._in_order = queries.drain(max(1.0, deadline - time.monotonic()))

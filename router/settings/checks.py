@@ -10,6 +10,7 @@ from router.settings.model import Settings
 from router.settings.relation_checks import relation_faults
 from router.settings.route_checks import route_faults
 from router.settings.security import security_faults
+from router.settings.subscriptions import subscription_faults
 from router.settings.takers import event_sinks, letter_sinks
 
 
@@ -35,6 +36,7 @@ def _sinks(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def _sources(settings: Settings) -> Iterator[tuple[str, str]]:
     seen: set[str] = set()
+    subscribed: set[str] = set()
     for index, source in enumerate(settings.sources):
         key = f"sources.{index}"
         if source.endpoint in seen:
@@ -42,6 +44,12 @@ def _sources(settings: Settings) -> Iterator[tuple[str, str]]:
         seen.add(source.endpoint)
         yield from login_faults(key, source.username, source.password is not None)
         yield from option_faults(f"{key}.kafka", source.kafka)
+        if source.subscription is not None:
+            plain = source.allow_plaintext_password
+            yield from subscription_faults(f"{key}.subscription", source.subscription, plain=plain)
+            if source.subscription.sink in subscribed:
+                yield f"{key}.subscription.sink", "is that of another source, too; give each a path of its own"
+            subscribed.add(source.subscription.sink)
     if settings.catalog.events is not None:
         if seen and settings.catalog.events not in seen:
             yield "catalog.events", f"{settings.catalog.events} is no source; add it to sources"

@@ -28,6 +28,7 @@ from router.settings.routes import RouteSettings
 from router.settings.section import Section
 from router.settings.sinks.kinds import Sink
 from router.settings.spark import SparkSettings as SparkSettings
+from router.settings.subscriptions import SubscriptionSettings
 from router.settings.values import REAL_TIME, Duration, Options, Size, Text, Texts, Trigger
 
 BETWEEN_BATCHES: Final = timedelta(milliseconds=500)
@@ -66,6 +67,9 @@ class SourceSettings(KafkaLogin, _SourceEndpoint):
     kafka: Options = Field({}, description="More options of the Kafka client, by their own names.")
     path: str | None = Field(
         None, description="HTTP: the path to listen at, instead of the endpoint's own.", pattern="^/"
+    )
+    subscription: SubscriptionSettings | None = Field(
+        None, description="HTTP: subscribe at the endpoint, whose address is that of a subscription manager."
     )
     users: Texts = Field((), description="HTTP: names of `http.auth` that may send here; none is all of them.")
 

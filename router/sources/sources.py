@@ -34,8 +34,9 @@ class Source:
 
     ``topic``, ``servers`` and the ``security`` protocol that their addresses ask for are given for Kafka, ``path`` and
     ``methods`` for HTTP; for other brokers ``uris``, ``addresses`` (topic filters, nodes, subjects) and the endpoint's
-    ``options``. ``kind`` is the family of the protocol: ``mqtt`` for both versions. ``query`` names the streaming query
-    that reads it: one per Kafka cluster and lane, and one for the inbox.
+    ``options``. ``manager`` is where a subscription is asked for, empty where none is. ``kind`` is the family of the
+    protocol: ``mqtt`` for both versions. ``query`` names the streaming query that reads it: one per Kafka cluster and
+    lane, and one for the inbox.
     """
 
     endpoint: str
@@ -53,6 +54,7 @@ class Source:
     uris: tuple[str, ...] = ()
     addresses: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
+    manager: str = ""
 
     @property
     def pushed(self) -> bool:
@@ -107,6 +109,12 @@ def _source(endpoint: Endpoint, settings: SourceSettings, catalog: Catalog, star
             hint=f"sources are {', '.join(BINDINGS)}; remove the source",
         )
     kind = binding.sending.family
+    if settings.subscription is not None and kind != "http":
+        raise ConfigError(
+            f"source {endpoint.xid}: a subscription delivers by HTTP, and its protocol is {binding.protocol}",
+            key="sources",
+            hint="leave out subscription: brokers are subscribed to by their own protocols",
+        )
     if binding.receiving is not None:
         return _broker(endpoint, kind, binding.receiving, settings, catalog)
     return _WITHOUT_GATEWAY[kind](endpoint, settings, start)
@@ -182,10 +190,27 @@ def _brokers(endpoint: Endpoint, settings: SourceSettings) -> Brokers:
 
 
 def _http(endpoint: Endpoint, settings: SourceSettings, _start: Start | None) -> Source:
-    path = settings.path or endpoint.options.get("path") or path_of(endpoint.uris) or f"/{endpoint.xid.split('/')[-1]}"
+    chosen = settings.subscription
+    manager = "" if chosen is None else chosen.manager or next(iter(endpoint.uris), "")
+    if chosen is not None and not manager:
+        raise ConfigError(
+            f"source {endpoint.xid}: no subscription manager is known",
+            key="sources",
+            hint="set subscription.manager of the source, or protocoloptions.endpoints in the catalog",
+        )
+    own = path_of(endpoint.uris if chosen is None else (chosen.sink,))
+    path = settings.path or endpoint.options.get("path") or own or f"/{endpoint.xid.split('/')[-1]}"
     method = str(endpoint.options.get("method") or "POST").upper()
     return Source(
-        endpoint.xid, "http", f"http:{path}", INBOX, settings, path=path, methods=(method,), context=settings.context
+        endpoint.xid,
+        "http",
+        f"http:{path}",
+        INBOX,
+        settings,
+        path=path,
+        methods=(method,),
+        context=settings.context,
+        manager=manager,
     )
 
 

@@ -117,7 +117,7 @@ def _handler(hook: Webhook) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(answer.body)
 
-        do_PUT = do_OPTIONS = do_POST
+        do_GET = do_PUT = do_DELETE = do_OPTIONS = do_POST
 
         def log_message(self, format: str, *args: object) -> None:
             """Say nothing."""
