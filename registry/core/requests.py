@@ -42,7 +42,7 @@ class Request:
     metadata is meant where there is a document too. ``body`` is the JSON tree of a body, ABSENT without one. Where a
     document is the body, ``document`` has it, and ``body`` the attributes beside it. ``who`` is the writer's name for
     history; ``may_write`` tells of a group's xid ('' for the registry) whether the writer may.
-    ``matches`` are ETags of which one must be that of the entity.
+    ``matches`` are ETags of which one must be that of the entity, ``known`` those of answers that the reader has.
     """
 
     verb: Verb
@@ -61,6 +61,7 @@ class Request:
     may_write: Callable[[str], bool] = _everybody
     matches: tuple[str, ...] | None = None
     max_answer: int = 64 * 2**20
+    known: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,10 @@ class Paging:
 class Answer:
     """What comes of a request.
 
-    ``body`` is None for an answer without one. ``document`` is set where the document is the answer, and ``body`` then
-    has the attributes that go beside it; ``elsewhere`` is the URL of a document that is not kept here. ``location`` is
-    the URL of an entity that was created, ``version`` that of the version that was met or made. ``findings`` are what
-    lint says of a write.
+    ``body`` is None for an answer without one, or that the reader knows. ``document`` is set where the document is the
+    answer, and ``body`` then has the attributes that go beside it; ``elsewhere`` is the URL of a document that is not
+    kept here. ``location`` is the URL of an entity that was created, ``version`` that of the version that was met or
+    made. ``findings`` are what lint says of a write.
     """
 
     body: Mapping[str, Any] | None

@@ -21,6 +21,7 @@ from registry.core.operations import Made, Operation
 from registry.core.places import Place, check_id, place_of
 from registry.core.remodelling import change_model
 from registry.core.requests import ABSENT, Answer, Request
+from registry.core.tagging import shows_more, tag_of
 from registry.core.writing import Writer
 from registry.errors import Refusal
 from registry.model.domains import model_source
@@ -129,10 +130,15 @@ class RegistryService:
         registry = made(reader)
         model = self.model_of(registry)
         place = self._place(model, request)
-        if place == OPENAPI:
-            return Answer(self._describe(model, request.base))
+        tag = tag_of(reader, request) if shows_more(place, request.flags) else ""
+        if tag and tag in request.known:
+            return Answer(None, etag=tag)
         answerer = Answerer(reader, model, registry, request)
-        return answerer.configured(place) if isinstance(place, str) else answerer.read(place)
+        if place == OPENAPI:
+            answer = Answer(self._describe(model, request.base))
+        else:
+            answer = answerer.configured(place) if isinstance(place, str) else answerer.read(place)
+        return replace(answer, etag=tag) if tag else answer
 
     def group_types(self) -> set[str]:
         """Return the plural names of all types of groups."""

@@ -125,6 +125,7 @@ def request_of(
         writer.may_write,
         tags(head.header(b"if-match")) if verb != "read" else None,
         max_answer,
+        tags(head.header(b"if-none-match")) or (),
     )
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, Select, func, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from registry.store.entities import Group, Registry, Resource, Version
-from registry.store.tables import DOCUMENTS, GROUPS, REGISTRY, RESOURCES, VERSIONS
+from registry.store.tables import DOCUMENTS, GROUPS, HISTORY, REGISTRY, RESOURCES, VERSIONS
 
 PAGE: Final = 500
 """Rows that are fetched, and keys that are asked for, at a time."""
@@ -42,6 +42,10 @@ class Reader:
             _tree(values["attributes"]),
             _tree(values["modelsource"]),
         )
+
+    def last_change(self) -> int:
+        """Return the number of the last entry of history, 0 without one; each write that changes anything has some."""
+        return self.connection.execute(select(func.max(HISTORY.c.number))).scalar() or 0
 
     def group(self, xid: str) -> Group | None:
         """Return a group."""

@@ -122,5 +122,5 @@ def _filled(value: Any, saved: dict[str, str]) -> Any:
     """Put what was saved into a step; a number stands alone as a number."""
     if not saved:
         return value
-    text = _SAVED.sub(lambda hit: saved.get(hit[1], hit[0]), json.dumps(value))
+    text = _SAVED.sub(lambda hit: json.dumps(saved.get(hit[1], hit[0]))[1:-1], json.dumps(value))
     return json.loads(re.sub(r'"#(\d+)"', r"\1", text))

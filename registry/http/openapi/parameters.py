@@ -14,7 +14,7 @@ from registry.model.attributes import Attribute
 from registry.model.types import Model, ResourceType
 
 Parameter = dict[str, Any]
-_TAGS: Final = {"type": "string", "pattern": '^(\\*|"[0-9-]+")$'}
+_TAGS: Final = {"type": "string", "pattern": '^(\\*|"[^"]*")$'}
 _PRESENT: Final = {"type": "string", "maxLength": 0}
 _SHOWING: Final = ("replace", "patch", "add", "read")
 

@@ -1,0 +1,53 @@
+"""A look at a registry that has not changed costs a conditional request and no answer is built for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from catalog.documents.fetching import Cache, Fetcher
+from catalog.load import load
+from tests.support.registry_server import served
+
+MESSAGE = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "t"}}}
+
+
+def looked(url: str, cache: Cache) -> tuple[set[str], bool]:
+    """Load the catalog of a registry; return its definitions, and whether any answer came with a body."""
+    fetcher = Fetcher(network=True, cache=cache)
+    catalog = load([url], fetcher=fetcher)
+    asked = [fetcher.answer(address) for address in fetcher.seen]
+    assert asked
+    return set(catalog.definitions), any(each.fresh for each in asked)
+
+
+def test_the_router_hears_that_nothing_changed(tmp_path: Path) -> None:
+    cache = Cache()
+    with served(tmp_path) as client:
+        url = str(client.base_url)
+        assert client.put("/messagegroups/g/messages/a", json=MESSAGE).is_success
+        assert looked(url, cache) == ({"/messagegroups/g/messages/a"}, True)
+        assert looked(url, cache) == ({"/messagegroups/g/messages/a"}, False)
+        assert client.put("/messagegroups/g/messages/b", json=MESSAGE).is_success
+        assert looked(url, cache) == ({"/messagegroups/g/messages/a", "/messagegroups/g/messages/b"}, True)
+        assert not looked(url, cache)[1]
+
+
+def test_a_write_that_was_refused_changes_no_tag(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        before = client.get("/?inline").headers["etag"]
+        assert (
+            client.put("/messagegroups/g", json={"nothing": {"at": "all"}, "epoch": "x", "name": 5}).status_code == 400
+        )
+        assert client.get("/?inline").headers["etag"] == before
+        assert client.put("/messagegroups/g", json={}).is_success
+        assert client.get("/?inline").headers["etag"] != before
+
+
+def test_documents_of_schemas_count(tmp_path: Path) -> None:
+    path = "/schemagroups/g/schemas/s"
+    with served(tmp_path) as client:
+        assert client.put(path, content=b"a", headers={"content-type": "text/plain"}).is_success
+        before = client.get("/?inline").headers["etag"]
+        assert client.put(path, content=b"b", headers={"content-type": "text/plain"}).is_success
+        after = client.get("/?inline", headers={"if-none-match": before})
+        assert after.status_code == 200 and '"b"' in after.text
