@@ -17,7 +17,7 @@ import typer
 
 from catalog.errors import CatalogError, DocumentError
 from router.errors import BrokerUnreachable, CatalogUnavailable, RouterError
-from router.lazy import HELP, lazy_group
+from router.lazy import HELP, UsageError, lazy_group
 from router.terminal import say
 
 DEBUG: Final = "XROUTER_DEBUG"
@@ -25,10 +25,6 @@ USAGE: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 1
 """As typer ends a command whose reader went away: quietly, and not with success."""
-# Wrong usage in all its forms; typer exports only this leaf of it.
-_UsageError: Final[type[Exception]] = next(
-    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
-)
 
 COMMANDS: Final = {
     "run": "router.commands.run:run",
@@ -48,7 +44,6 @@ app = typer.Typer(
     name="xrouter",
     cls=lazy_group(COMMANDS),
     help="Demultiplex message channels by an xRegistry catalog.",
-    add_completion=False,
     context_settings=HELP,
 )
 
@@ -73,6 +68,7 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process; *arguments* default to the process's own."""
+    _open_closed_streams()
     sys.exit(status_of(arguments))
 
 
@@ -111,7 +107,7 @@ def _told(error: Exception) -> tuple[str, str, int]:
 
     if isinstance(error, KafkaUnreachable):
         return str(error), "check the address, and that the broker runs", BrokerUnreachable("").exit_code
-    if isinstance(error, _UsageError):
+    if isinstance(error, UsageError):
         return str(getattr(error, "format_message", error.__str__)()), _usage_hint(error), USAGE
     hint = f"this is a fault of xrouter; {DEBUG}=1 shows where, for a report"
     return f"unexpected {type(error).__name__}: {error}", hint, 1
@@ -124,6 +120,17 @@ def _usage_hint(error: Exception) -> str:
 
 def _flat(text: str) -> str:
     return " ".join(text.split())
+
+
+def _open_closed_streams() -> None:
+    """Let a standard stream that the caller closed (``>&-``) lead to nowhere; no file opened later takes its number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
 
 
 def _close_output() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Final
 
 import typer
@@ -14,18 +15,43 @@ from typer.main import get_command
 _Context = Any
 _Command = Any
 HELP: Final = {"help_option_names": ["-h", "--help"]}
+# Wrong usage in all its forms; typer exports only this leaf of it.
+UsageError: Final[type[Exception]] = next(
+    kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"
+)
 
 
 def lazy_group(commands: Mapping[str, str]) -> type[TyperGroup]:
     """Return a group of *commands*: by name the function or Typer app that each is, as ``module:attribute``."""
 
     class LazyGroup(TyperGroup):
+        _only_names = False
+
         def list_commands(self, ctx: _Context) -> list[str]:
             return list(commands)
 
         def get_command(self, ctx: _Context, cmd_name: str) -> _Command:
             place = commands.get(cmd_name)
+            if place is not None and self._only_names:
+                return _STAND_IN
             return None if place is None else _command(cmd_name, place)
+
+        def resolve_command(self, ctx: _Context, args: list[str]) -> Any:
+            try:
+                return super().resolve_command(ctx, args)
+            except UsageError as error:
+                near = get_close_matches(args[0], commands, 1)
+                if near and args[0] not in commands:
+                    error.message = f"there is no command {args[0]}; did you mean {near[0]}?"  # type: ignore[attr-defined]
+                raise
+
+        def shell_complete(self, ctx: _Context, incomplete: str) -> Any:
+            # Whoever presses the tab key waits: the names are known without importing every command for its help.
+            self._only_names = True
+            try:
+                return super().shell_complete(ctx, incomplete)
+            finally:
+                self._only_names = False
 
     return LazyGroup
 
@@ -40,3 +66,13 @@ def _command(name: str, place: str) -> _Command:
     command = get_command(app)
     command.name = name
     return command
+
+
+def _stand_in() -> _Command:
+    app = typer.Typer(add_completion=False)
+    app.command()(lambda: None)
+    return get_command(app)
+
+
+_STAND_IN: Final = _stand_in()
+"""What completion is given in place of a command that it only wants to name."""

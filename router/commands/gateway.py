@@ -11,7 +11,10 @@ import typer
 def gateway(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file, with `inbox.kafka`.")],
 ) -> None:
-    """Take messages into the inbox topic until SIGTERM or Ctrl-C; any number of these run side by side."""
+    """Take messages into the inbox topic until SIGTERM or Ctrl-C; any number of these run side by side.
+
+    Example: xrouter gateway router.yaml
+    """
     from router.running.gateways_only import serve
 
     serve(config)

@@ -16,7 +16,10 @@ def run(
         bool, typer.Option("--once", help="Take what is there at the start, then end; HTTP is not listened to.")
     ] = False,
 ) -> None:
-    """Route records until SIGTERM or Ctrl-C, then finish the batch in hand and end with 0."""
+    """Route records until SIGTERM or Ctrl-C, then finish the batch in hand and end with 0.
+
+    Example: xrouter run router.yaml --once
+    """
     from router.running.service import run as serve  # brings Spark along, which no other command needs
 
     if not serve(config, once=once):

@@ -6,12 +6,14 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import Annotated
 
 import typer
 
 from router.errors import RouterError
 from router.letters.letter import Letter
+from router.settings.routes import REASONS
 from router.settings.values import parse_duration
 from router.state.instants import parse_instant
 from router.state.ledger import Standing
@@ -83,8 +85,13 @@ def filter_of(
     """Build the filter of a command line.
 
     Raises:
-        RouterError: a time cannot be read; names the option.
+        RouterError: a time cannot be read, or there is no such reason; names the option.
     """
+    for reason in reasons or ():
+        if reason not in REASONS:
+            near = get_close_matches(reason, REASONS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REASONS)}"
+            raise RouterError(f"--reason {reason!r} is no reason of dead letters", hint=hint)
     return Filter(
         frozenset(ids or ()),
         frozenset(reasons or ()),

@@ -7,7 +7,7 @@ needs, resolve references and paths, validate, and check what must hold between 
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -26,24 +26,12 @@ from router.settings.real_time_checks import real_time_faults
 from router.settings.references import resolve
 from router.settings.schema import ROOT, Spot
 from router.settings.sinks.kinds import KINDS
+from router.settings.strict_yaml import StrictLoader
 
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
 _LETTERS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/dead_letters"}
 _EVENTS_NAME: Final = "events"
 _LETTERS_NAME: Final = "dead_letters"
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """YAML without tags of Python, and with repeated keys as errors rather than the last one winning."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            text = str(getattr(key, "value", ""))
-            if text in seen and text != "<<":
-                raise yaml.constructor.ConstructorError(None, None, f"key {text!r} occurs twice", key.start_mark)
-            seen.add(text)
-        return super().construct_mapping(node, deep)
 
 
 def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) -> Settings:
@@ -96,7 +84,7 @@ def read_file(file: Path) -> dict[str, Any]:
         ConfigError: unreadable, no UTF-8, no YAML, or no map.
     """
     try:
-        content = yaml.load(file.read_text(encoding="utf-8"), Loader=_StrictLoader)
+        content = yaml.load(file.read_text(encoding="utf-8"), Loader=StrictLoader)
     except OSError as error:
         hint = "name an existing settings file, or start with `xrouter demo`"
         raise ConfigError(f"cannot read settings {file}: {error.strerror}", file=str(file), hint=hint) from error

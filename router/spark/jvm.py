@@ -54,7 +54,8 @@ def launch_jvm(conf: Mapping[str, str], state: Path) -> None:
         arguments = f"--properties-file {shlex.quote(str(properties))} --load-spark-defaults {given}"
         started = {_LAUNCHER: os.environ.get(_LAUNCHER, _BRIEF), "SPARK_HOME": _find_spark_home()}
         with _environment({_SUBMIT: arguments, _SAFE_PATH: "1", "PYTHONPATH": _python_path(), **started}):
-            gateway = launch_gateway(popen_kwargs={"umask": _UMASK})  # type: ignore[no-untyped-call]
+            # A process group of its own: a terminal that hangs up tells ours, and the JVM must outlive the drain.
+            gateway = launch_gateway(popen_kwargs={"umask": _UMASK, "process_group": 0})  # type: ignore[no-untyped-call]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     SparkContext._ensure_initialized(gateway=gateway)

@@ -1,4 +1,4 @@
-"""What SIGTERM and SIGINT do to a process that has a JVM under it: a drain, and at the second one the end."""
+"""What SIGTERM, SIGINT and SIGHUP do to a process that has a JVM under it: a drain, and at the second one the end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,14 @@ _log = get_logger()
 
 @contextmanager
 def signals(stop: threading.Event) -> Iterator[None]:
-    """Let SIGTERM and SIGINT ask for a drain; a second one ends the process at once."""
+    """Let SIGTERM, SIGINT and SIGHUP ask for a drain; a second one ends the process at once, unless it is SIGHUP.
+
+    A process that was started to ignore SIGHUP, as ``nohup`` does, goes on ignoring it.
+    """
 
     def on_signal(number: int, _: object) -> None:
+        if stop.is_set() and number == signal.SIGHUP:
+            return  # Some supervisors and terminals send it right after another signal, in the middle of the drain.
         if stop.is_set():
             _log.warning("ended at once by a second signal; a batch in hand is repeated", signal=_name(number))
             kill_jvm()
@@ -29,7 +34,10 @@ def signals(stop: threading.Event) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    asking = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        asking.append(signal.SIGHUP)
+    before = {number: signal.signal(number, on_signal) for number in asking}
     try:
         yield
     finally:

@@ -108,6 +108,12 @@ class RouterProcess:
         os.killpg(self._process.pid, signal.SIGINT)
         return self.wait()
 
+    def hang_up(self) -> int:
+        """SIGHUP to the router and all of its process group, as a terminal that closes; return the exit code."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGHUP)
+        return self.wait()
+
     def wait(self, limit: float = STOP_SECONDS) -> int:
         """Wait for the end by itself, return the exit code."""
         assert self._process is not None

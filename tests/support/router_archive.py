@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import tempfile
 import urllib.request
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from tests.support.class_archive import start_options
 from tests.support.ports import LOOPBACK, free_ports
+from tests.support.process_tree import below, command_of
 from tests.support.waiting import wait_until
 
 SECONDS: Final = 180.0
@@ -62,19 +62,12 @@ def _run_one(options: Sequence[str]) -> None:
                 request = urllib.request.Request(f"http://{LOOPBACK}:{port}/in", body, headers, method="POST")
                 urllib.request.urlopen(request, timeout=SECONDS).close()
             wait_until(lambda: router.total("xrouter_records_total") >= 2, SECONDS, lambda: router.log[-2000:])
+            below_it = below(router.pid)[1:]
             assert router.stop() == 0, router.log[-2000:]
             # Its JVM writes the archive when the router has ended.
-            wait_until(lambda: not _group_lives(router.pid), SECONDS, "the end of the JVM")
+            wait_until(lambda: not any(map(command_of, below_it)), SECONDS, "the end of the JVM")
         finally:
             router.end()
-
-
-def _group_lives(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 _CATALOG: Final[dict[str, Any]] = {

@@ -7,15 +7,17 @@ repetitions within repetitions, which take exponential time where the inner one 
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from re import _constants as sre  # type: ignore[attr-defined]  # the standard library has no public parser
-from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, Final
 
 import pytest
 
+# The standard library has no public parser of patterns.
+sre: Any = importlib.import_module("re._constants")
+parser: Any = importlib.import_module("re._parser")
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
     path for room in ("catalog", "bindings", "registry", "router") for path in sorted((ROOT / room).rglob("*.py"))

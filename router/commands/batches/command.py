@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from router.settings import Settings
     from router.state.state import State
 
-batches_app = typer.Typer(name="batches", help="Batches that are begun and not finished.", no_args_is_help=True)
+batches_app = typer.Typer(
+    name="batches", help="Batches that are begun and not finished.", no_args_is_help=True, add_completion=False
+)
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")]
 
 
@@ -29,7 +31,10 @@ Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")
 def show(
     config: Config, format: Annotated[OutputFormat, typer.Option(help="How it is written out.")] = OutputFormat.text
 ) -> None:
-    """Show the open batch of each query: what it holds, why it is held, and which sinks have it."""
+    """Show the open batch of each query: what it holds, why it is held, and which sinks have it.
+
+    Example: xrouter batches show router.yaml
+    """
     from router.commands.batches.begun import open_batches, router_queries
     from router.settings import load_settings
     from router.state.state import State
@@ -57,6 +62,8 @@ def park(
     """Set the open batch of a query aside: what its sinks do not have becomes dead letters, to be replayed later.
 
     A running router does so at its next try, else the next one when it starts.
+
+    Example: xrouter batches park router.yaml main
     """
     from router.commands.batches.begun import open_batches, router_queries
     from router.commands.batches.begun import park as order

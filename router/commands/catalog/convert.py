@@ -35,6 +35,8 @@ def convert_catalog(
 
     Relative references stay as they are written: put the document beside the first source, or they lead elsewhere.
     What has an error is left out and named on standard error; `xrouter check` tells why.
+
+    Example: xrouter catalog convert catalog.cereg --output catalog.xreg.json
     """
     check_free(output, force=force)
     declarations = Declarations()

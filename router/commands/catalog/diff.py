@@ -33,6 +33,8 @@ def diff(
     that match the same records or more (`same`, `wider`), and what is merely added. Incompatible are definitions
     removed, renamed, or matching fewer records or others (`narrower`, `different`), placeholders lost, attributes of
     mapped events changed, what has become ambiguous, and schemas that are not plainly compatible (`unknown`).
+
+    Example: xrouter catalog diff old.xreg.json new.xreg.json
     """
     try:
         before, after = _loaded(old, logins), _loaded(new, logins)

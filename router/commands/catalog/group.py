@@ -16,7 +16,7 @@ COMMANDS: Final = {
     "push": "router.commands.catalog.push:push",
     "diff": "router.commands.catalog.diff:diff",
 }
-catalog_app = typer.Typer(cls=lazy_group(COMMANDS), help="Look into catalogs.")
+catalog_app = typer.Typer(add_completion=False, cls=lazy_group(COMMANDS), help="Look into catalogs.")
 
 
 @catalog_app.callback()

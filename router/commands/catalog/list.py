@@ -21,7 +21,10 @@ def list_definitions(
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
-    """List the effective message definitions, after inheritance."""
+    """List the effective message definitions, after inheritance.
+
+    Example: xrouter catalog list catalog.xreg.json --format json
+    """
     catalog = load(sources, fetcher=fetcher(logins))
     if format is OutputFormat.json:
         say_json_lines(listing(definition, catalog) for definition in catalog.definitions.values())

@@ -36,6 +36,8 @@ def pull(
     Pages, definitions and schemas that the registry shows elsewhere are in it, too. When something of it cannot be
     read, nothing is written. A warning names definitions that mean something else in the file than in the registry,
     since they refer to something by a relative address.
+
+    Example: xrouter catalog pull https://registry.example/ catalog.xreg.json
     """
     if not is_url(url):
         hint = f"`xrouter catalog convert {url}` writes files anew"

@@ -47,6 +47,8 @@ def push(
     The catalog may have no errors of lint. What changes for consumers is shown first, as by `catalog diff`. Groups,
     messages and schemas of the catalog become what it says; what only the registry has stays. Afterwards the registry
     is read again, and a warning names definitions that mean something else there.
+
+    Example: xrouter catalog push catalog.xreg.json https://registry.example/ --dry-run
     """
     if not is_url(url):
         hint = f"`xrouter catalog convert {path}` writes files"

@@ -31,7 +31,10 @@ def show(
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
     logins: LoginsOption = None,
 ) -> None:
-    """Show one thing of a catalog in effect; of a message, where each value comes from and what it overrides."""
+    """Show one thing of a catalog in effect; of a message, where each value comes from and what it overrides.
+
+    Example: xrouter catalog show /messagegroups/Garden/messages/Garden.Moisture catalog.xreg.json
+    """
     declarations = Declarations()
     catalog = load(sources, fetcher=fetcher(logins), declarations=declarations)
     form = entity_to_json(xid, catalog, declarations)

@@ -84,7 +84,10 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Check catalogs. Ends with 0 when there are no errors, 1 when there are, 2 when a source cannot be read."""
+    """Check catalogs. Ends with 0 when there are no errors, 1 when there are, 2 when a source cannot be read.
+
+    Example: xrouter check catalog.xreg.json --config router.yaml
+    """
     findings, status = examined(sources, config, allow or (), logins)
     if format is CheckFormat.json:
         say_json([*map(finding_to_json, findings)])

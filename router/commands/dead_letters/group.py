@@ -17,7 +17,7 @@ COMMANDS: Final = {
     "purge": "router.commands.dead_letters.purge:purge_letters",
 }
 _HELP: Final = "List, show, replay and remove dead letters, or draft definitions for them."
-dead_letters_app = typer.Typer(cls=lazy_group(COMMANDS), help=_HELP)
+dead_letters_app = typer.Typer(add_completion=False, cls=lazy_group(COMMANDS), help=_HELP)
 
 
 @dead_letters_app.callback()

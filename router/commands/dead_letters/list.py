@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Final, cast, get_args
 
 import typer
+from rich.padding import Padding
 from rich.table import Table
 
 from router.commands.arguments import OutputFormat
@@ -19,8 +20,9 @@ from router.letters.reading import read_letters
 from router.letters.showing import printable, time_text
 from router.logs import configure_logs
 from router.settings import load_settings
+from router.settings.routes import REASONS
 from router.state.ledger import LetterLedger, Standing
-from router.terminal import say_json_lines, say_row, terminal
+from router.terminal import Terminal, counted, say_json_lines, say_row, styled, terminal
 
 _COLUMNS: Final = ("letter", "written", "reason", "endpoint", "attempts", "standing", "detail")
 _DETAIL: Final = 100
@@ -28,6 +30,10 @@ _ID: Final = 12
 """Characters of a detail and of an id in a table, enough to tell them apart; lines for other programs have all."""
 _TIME: Final = 20
 """Characters of a time."""
+_ROOM: Final = 120
+"""Columns of a terminal from which on there is room for one line a letter."""
+_INDENT: Final = 2
+_REASON: Final = max(map(len, REASONS))
 _CASES: Final = 20
 """Lines of one table of counts; the rest is summed."""
 
@@ -67,7 +73,10 @@ def list_letters(
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object a line.")] = OutputFormat.text,
 ) -> None:
-    """List dead letters: counts by reason, endpoint and nearest definition, then the newest."""
+    """List dead letters: counts by reason, endpoint and nearest definition, then the newest.
+
+    Example: xrouter dead-letters list router.yaml --reason no-match --since 2h
+    """
     settings = load_settings(config)
     configure_logs(settings.log)
     standings: Sequence[Standing] = () if standing is StandingOption.all else (cast(Standing, standing.value),)
@@ -129,9 +138,23 @@ def _print(page: Listing) -> None:
         if len(counts) > len(shown):
             table.add_row("and others", str(page.total - sum(number for _, number in shown)))
         console.print(f"{page.total} dead letters by {by}", table)
+    console.print(f"the newest {len(page.newest)} of {page.total}; `xrouter dead-letters show` takes their ids")
+    if console.width < _ROOM:
+        _print_narrow(console, page)
+        return
     table = Table()
     for name, width in zip(_COLUMNS, (_ID, _TIME, None, None, None, None, None), strict=True):
         table.add_column(name, no_wrap=True, overflow="ellipsis", min_width=width)
     for listed in page.newest:
         table.add_row(*_row(listed, _DETAIL))
-    console.print(f"the newest {len(page.newest)} of {page.total}; `xrouter dead-letters show` takes their ids", table)
+    console.print(table)
+
+
+def _print_narrow(console: Terminal, page: Listing) -> None:
+    """Write a letter on a line and its detail below, where columns for all would have no width."""
+    for listed in page.newest:
+        letter, written, reason, endpoint, attempts, standing, detail = _row(listed, _DETAIL)
+        first = styled((f"{letter:<{_ID}}", "bold"), f"  {written:<{_TIME}}  {reason:<{_REASON}}  {endpoint}")
+        console.print(first, no_wrap=True, overflow="ellipsis")
+        told = f"{standing}, {counted(int(attempts), 'attempt')}: {detail}"
+        console.print(Padding(styled(told), (0, 0, 0, _INDENT)))

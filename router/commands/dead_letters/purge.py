@@ -25,7 +25,10 @@ def purge_letters(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be removed.")] = False,
 ) -> None:
-    """Remove dead letters from tables and folders, by `dead_letters.retention` or by age; beside a running router."""
+    """Remove dead letters from tables and folders, by `dead_letters.retention` or by age; beside a running router.
+
+    Example: xrouter dead-letters purge router.yaml --older 30d
+    """
     settings = load_settings(config)
     configure_logs(settings.log)
     open_to(settings.readable_by)

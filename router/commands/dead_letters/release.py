@@ -17,7 +17,10 @@ def release(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="Settings file.")],
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of letters, or how they begin.")],
 ) -> None:
-    """Let letters hold up later records of their keys no more. They stay dead letters; what waited can be replayed."""
+    """Let letters hold up later records of their keys no more. They stay dead letters; what waited can be replayed.
+
+    Example: xrouter dead-letters release router.yaml 8f03d1d0e38d
+    """
     settings = load_settings(config)
     with LetterLedger.open(Path(settings.state)) as ledger, ledger.exclusive():
         if ledger.pending() is not None:

@@ -48,6 +48,8 @@ def replay(
     """Route dead letters under the catalog and settings of now; those that no definition takes stay dead letters.
 
     It may run beside the router. What was replayed is not replayed again; what is interrupted is finished by the next.
+
+    Example: xrouter dead-letters replay router.yaml --reason no-match --dry-run
     """
     from router.replay.replay import ReplayOptions  # brings Spark along, which no other command needs
 

@@ -53,7 +53,10 @@ def show(
     reveal: Annotated[bool, typer.Option("--reveal", help="Show what is marked as sensitive.")] = False,
     format: Annotated[OutputFormat, typer.Option("--format", help="`json` is one object.")] = OutputFormat.text,
 ) -> None:
-    """Show one dead letter whole, why it is one, and what the catalog would make of it now."""
+    """Show one dead letter whole, why it is one, and what the catalog would make of it now.
+
+    Example: xrouter dead-letters show router.yaml 8f03d1d0e38d
+    """
     settings = load_settings(config)
     configure_logs(settings.log)
     dead_letter = find_letter(read_letters(settings), letter)

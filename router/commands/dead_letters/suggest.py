@@ -68,6 +68,8 @@ def suggest(
 
     Each draft is tried by the router's own matcher on the letters it is for. Review them before use: what is literal
     and what is a placeholder is inferred. Nothing is changed but the file that is written.
+
+    Example: xrouter dead-letters suggest router.yaml --output draft.xreg.json
     """
     check_free(output, force=force)
     settings = load_settings(config)

@@ -22,6 +22,8 @@ def demo(
     """Run the router on embedded defaults, send it messages over HTTP, and show what came out.
 
     Needs no broker. Ends by itself, with 0 when every record sent was routed or dead-lettered, else with 1.
+
+    Example: xrouter demo --keep demo
     """
     from router.commands.demo.run import demonstrate
 

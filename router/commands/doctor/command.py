@@ -19,7 +19,10 @@ def doctor(
         Path | None, typer.Argument(metavar="CONFIG", help="Settings, to look at catalog, state and brokers as well.")
     ] = None,
 ) -> None:
-    """Look at Java, Spark, connectors, and with settings at catalog, disk and brokers; ends with 1 when one fails."""
+    """Look at Java, Spark, connectors, and with settings at catalog, disk and brokers; ends with 1 when one fails.
+
+    Example: xrouter doctor router.yaml
+    """
     diagnoses = list(examine(config))
     console = terminal()
     if console.is_terminal:

@@ -50,6 +50,8 @@ def emit(
 
     Literals are set, templates expanded, and what is required without a value is made up, valid for its type. Data is
     made up as the schema asks and checked against it; a warning says when it is not known to fit.
+
+    Example: xrouter emit --catalog catalog.xreg.json --message /messagegroups/Garden/messages/Moisture --context bed=7
     """
     values = [*(context or []), *(text for text in more or [] if "=" in text)]
     sources = [*catalog, *(text for text in more or [] if "=" not in text)]

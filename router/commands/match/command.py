@@ -77,6 +77,8 @@ def match(
     """Say for each native record which definition takes it, or why none does.
 
     With neither --endpoint nor --group the record's own endpoint decides, else every definition is a candidate.
+
+    Example: xrouter match --catalog catalog.xreg.json --endpoint /endpoints/garden --explain <records.jsonl
     """
     if endpoint is not None and group:
         raise typer.BadParameter("--endpoint and --group exclude each other; give one of them")

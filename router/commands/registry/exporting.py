@@ -20,7 +20,10 @@ def export_document(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
-    """Write the whole registry as one xRegistry document, such as `import` and the router take."""
+    """Write the whole registry as one xRegistry document, such as `import` and the router take.
+
+    Example: xrouter registry export registry.yaml catalog.xreg.json
+    """
     check_free(file, force=force)
     with opened(config, lint=False) as service:
         flags = Flags(doc=True, inline=("*",))

@@ -14,7 +14,9 @@ COMMANDS: Final = {
     "import": "router.commands.registry.importing:import_document",
     "export": "router.commands.registry.exporting:export_document",
 }
-registry_app = typer.Typer(cls=lazy_group(COMMANDS), help="Serve a registry of endpoints, messages and schemas.")
+registry_app = typer.Typer(
+    add_completion=False, cls=lazy_group(COMMANDS), help="Serve a registry of endpoints, messages and schemas."
+)
 
 
 @registry_app.callback()

@@ -20,7 +20,10 @@ def import_document(
     config: ConfigArgument,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="xRegistry 1.0 document, JSON or YAML.")],
 ) -> None:
-    """Write all groups of a document into the registry, in one transaction; epochs in it do not count."""
+    """Write all groups of a document into the registry, in one transaction; epochs in it do not count.
+
+    Example: xrouter registry import registry.yaml catalog.xreg.json
+    """
     tree = _read(file)
     with opened(config) as service:
         known = service.group_types()

@@ -19,14 +19,17 @@ _GRACE = 10.0
 
 
 def serve(config: ConfigArgument) -> None:
-    """Serve the registry until SIGTERM or Ctrl-C; what is in flight is finished."""
+    """Serve the registry until SIGTERM or Ctrl-C; what is in flight is finished.
+
+    Example: xrouter registry serve registry.yaml
+    """
     given, settings = load_registry(config)
     admit(given, config)
     configure_logs(given.log)
     log = get_logger()
     server = RegistryServer(settings)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
     try:
         server.start()

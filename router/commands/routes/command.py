@@ -30,6 +30,8 @@ def routes(
 
     Where values of a record decide, the routes that may take it stand in order, each with what it asks; in destinations
     such values stay in braces. `-` is an event from any source, or a dead letter of none.
+
+    Example: xrouter routes router.yaml
     """
     settings = load_settings(config)
     read = settings.catalog

@@ -117,6 +117,28 @@ def test_on_a_terminal_there_are_tables(xrouter: Run, config: Path, monkeypatch:
     assert "native record" in out and "headers.ce-type" in out
 
 
+def test_eighty_columns_are_enough(xrouter: Run, config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "dumb")
+    _, out, _ = xrouter("dead-letters", "list", config, "--by", "none")
+    at = next(place for place, line in enumerate(out.splitlines()) if line.startswith(letter_id(0x1000)[:12]))
+    first, second = out.splitlines()[at : at + 2]
+    assert "no-match" in first and first.endswith("/endpoints/till")
+    assert second.strip() == "open, 1 attempt: type: expected 'sale', found 'sold'"
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+@pytest.mark.parametrize(("reason", "told"), [("no-mach", "did you mean no-match?"), ("zzz", "schema-violation")])
+@pytest.mark.parametrize("command", [["list"], ["replay", "--dry-run"], ["suggest"]])
+def test_a_reason_that_is_none_is_an_error(
+    xrouter: Run, config: Path, command: list[str], reason: str, told: str
+) -> None:
+    status, out, err = xrouter("dead-letters", *command, config, "--reason", reason)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"xrouter: error: --reason {reason!r} is no reason of dead letters") and told in err
+
+
 def test_show_tells_everything(xrouter: Run, config: Path) -> None:
     status, out, err = xrouter("dead-letters", "show", config, "0002")
     assert (status, err) == (0, "")

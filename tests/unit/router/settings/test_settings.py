@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from router.errors import ConfigError
-from router.settings import KafkaSink, Settings, TableSink, load_settings, revealed, settings_from_dict
+from router.settings import JsonLinesSink, KafkaSink, Settings, TableSink, load_settings, revealed, settings_from_dict
 from router.settings import settings_reference as reference
 
 FULL = """
@@ -198,3 +198,38 @@ def test_reference_documents_every_option() -> None:
     assert len({key for key, *_ in rows}) == len(rows)
     assert ("match.validate", "never | ambiguous | always", "ambiguous") in [row[:3] for row in rows]
     assert ("inbox.segment_bytes", "size", "64MiB") in [row[:3] for row in rows]
+
+
+def test_aliases_and_merges_of_settings_work(tmp_path: Path) -> None:
+    text = """
+sinks:
+  a: &sink {type: jsonl, path: ./a}
+  b: {<<: *sink, path: ./b}
+routes: [{when: {endpoint: /endpoints/e}, to: &all [a, b]}, {to: *all}]
+"""
+    settings = load(tmp_path, text)
+    assert [Path(each.path).name for each in settings.sinks.values() if isinstance(each, JsonLinesSink)] == ["a", "b"]
+    assert [route.to for route in settings.routes] == [("a", "b"), ("a", "b")]
+
+
+def bomb(line: str) -> str:
+    return "x0: &x0 {k: lol}\n" + "".join(
+        f"x{level}: &x{level} {line.format(', '.join([f'*x{level - 1}'] * 9))}\n" for level in range(1, 12)
+    )
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (bomb("[{}]"), "aliases written out"),
+        (bomb("{{<<: [{}]}}"), "aliases written out"),
+        ("a: &a [*a]\n", "stands for what it is a part of"),
+        ("a: " + "[" * 5000 + "]" * 5000, "more than 64 levels"),
+        ("a: &a " + "x" * 300_000 + "\nb: [" + "*a, " * 1000 + "]\n", "aliases written out"),
+    ],
+    ids=["sequences", "merges", "itself", "depth", "text"],
+)
+def test_yaml_that_multiplies_is_refused(tmp_path: Path, text: str, told: str) -> None:
+    error = fault(tmp_path, text)
+    assert told in str(error) and ", line " in str(error)

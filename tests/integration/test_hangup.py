@@ -1,0 +1,45 @@
+"""A terminal that closes under a router: it drains, and its JVM stays until it has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+
+from tests.support.ports import LOOPBACK, free_ports
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+CATALOG = {
+    "specversion": "1.0-rc4",
+    "endpoints": {
+        "door": {
+            "usage": ["consumer"],
+            "protocol": "HTTP",
+            "protocoloptions": {"options": {"path": "/events"}},
+            "messagegroups": ["/messagegroups/g"],
+        }
+    },
+    "messagegroups": {
+        "g": {"messages": {"m": {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "made"}}}}}
+    },
+}
+EVENT = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "made"}
+
+
+def test_a_closed_terminal_drains(tmp_path: Path) -> None:
+    (tmp_path / "catalog.xreg.json").write_text(json.dumps(CATALOG))
+    [port] = free_ports(1)
+    settings = {"http": {"port": port}, "sinks": {"out": {"type": "jsonl", "path": str(tmp_path / "out")}}}
+    router = RouterProcess(tmp_path, {**settings, "routes": [{"to": ["out"]}]})
+    router.start()
+    try:
+        httpx.post(f"http://{LOOPBACK}:{port}/events", headers=EVENT, content=b"{}").raise_for_status()
+        wait_until(lambda: router.total("xrouter_records_total") >= 1, 120, lambda: router.log[-2000:])
+        assert router.hang_up() == 0, router.log[-3000:]
+        assert "SIGHUP" in router.log and "JVM" not in router.log.partition("SIGHUP")[2]
+    finally:
+        router.end()
+    [line] = [line for file in (tmp_path / "out").glob("*.jsonl") for line in file.read_text().splitlines()]
+    assert json.loads(line)["cloudevent"]["id"] == "1"

@@ -1,0 +1,44 @@
+"""What signals ask of a process with a JVM under it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from router.spark.signals import signals
+
+
+@pytest.fixture
+def hangup() -> Iterator[None]:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_each_asks_for_a_drain(hangup: None, number: signal.Signals) -> None:
+    stop = threading.Event()
+    with signals(stop):
+        os.kill(os.getpid(), number)
+        assert stop.wait(5)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_a_hangup_in_the_middle_of_a_drain_changes_nothing(hangup: None) -> None:
+    stop = threading.Event()
+    with signals(stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.wait(5)
+
+
+def test_who_was_started_to_ignore_hangups_does(hangup: None) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    stop = threading.Event()
+    with signals(stop):
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert not stop.is_set()

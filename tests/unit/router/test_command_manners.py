@@ -1,0 +1,157 @@
+"""What every command line is expected to do: complete, guess what was meant, show an example, and end quietly."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import typer
+from typer.main import get_command
+
+from router.cli import app, status_of
+from router.lazy import UsageError
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+MARKET: Final = str(ROOT / "catalog" / "samples" / "market.xreg.json")
+XROUTER: Final = Path(sys.executable).with_name("xrouter")
+SECONDS: Final = 60.0
+ASK: Final = """
+source "$HOME/.bashrc"
+COMP_WORDS=(xrouter "$@")
+COMP_CWORD=$#
+_xrouter_completion xrouter
+echo "${COMPREPLY[*]}"
+"""
+
+
+def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield each command that does something, with the words that call it."""
+    if not hasattr(command, "list_commands"):
+        yield path, command
+        return
+    context = command.context_class(command, info_name="xrouter")
+    for name in command.list_commands(context):
+        yield from leaves(command.get_command(context, name), (*path, name))
+
+
+LEAVES: Final = dict(leaves(get_command(app)))
+
+
+def words_of_example(command: Any) -> list[str]:
+    [line] = re.findall(r"(?m)^Example: (.*)$", command.help)
+    return [word for word in shlex.split(line) if not word.startswith("<")]
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_the_help_of_each_command_has_an_example_that_it_takes(path: tuple[str, ...]) -> None:
+    command = LEAVES[path]
+    words = words_of_example(command)
+    assert words[: 1 + len(path)] == ["xrouter", *path]
+    try:
+        command.make_context(path[-1], words[1 + len(path) :])
+    except UsageError as error:
+        pytest.fail(f"{' '.join(words)}: {error}")
+    except typer.Exit:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["rnu"], "run"),
+        (["dead-leters", "list"], "dead-letters"),
+        (["catalog", "lst"], "list"),
+        (["registry", "sevre"], "serve"),
+        (["batches", "shw"], "show"),
+    ],
+)
+def test_a_mistyped_command_is_guessed(words: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(words) == 2
+    assert re.search(rf"[Dd]id you mean '?{meant}'?\?", capsys.readouterr().err)
+
+
+def test_what_is_like_no_command_is_not_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["zzzz"]) == 2
+    assert "mean" not in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def bash(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The surroundings of a bash in which ``xrouter --install-completion`` was run."""
+    home = tmp_path_factory.mktemp("home")
+    environ = {**os.environ, "HOME": str(home), "PATH": f"{XROUTER.parent}:{os.environ['PATH']}"}
+    command = ["bash", "-c", "xrouter --install-completion; exit $?"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 0, done.stderr
+    return environ
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["de"], ["dead-letters", "demo"]),
+        (["dead-letters", ""], ["list", "show", "replay", "release", "suggest", "purge"]),
+        (["catalog", "co"], ["convert"]),
+        (["batches", "s"], ["show"]),
+        (["check", "--form"], ["--format"]),
+        (["check", "--format", ""], ["text", "json", "sarif"]),
+    ],
+)
+def test_bash_completes_what_was_installed(bash: dict[str, str], words: list[str], offered: list[str]) -> None:
+    done = subprocess.run(
+        ["bash", "-c", ASK, "bash", *words], env=bash, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert (done.stdout.split(), done.stderr) == (offered, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_are_answered(shell: str) -> None:
+    asked = {
+        "_XROUTER_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": "xrouter catalog di",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    done = subprocess.run([XROUTER], env={**os.environ, **asked}, capture_output=True, text=True, timeout=SECONDS)
+    assert "diff" in done.stdout and "list" not in done.stdout and done.stderr == ""
+
+
+def test_only_the_root_claims_to_install_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["dead-letters"], ["catalog"], ["registry"], ["batches"], ["check"]):
+        status_of([*words, "--help"])
+        assert "completion" not in capsys.readouterr().out
+    status_of(["--help"])
+    assert "--install-completion" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--help | head -1",
+        f"catalog list {MARKET} | head -1",
+        "check --explain all | true",
+        "--help >&-",
+        f"check {MARKET} >&-",
+        f"match --catalog {MARKET} <&-",
+        "--version 2>&-",
+    ],
+)
+def test_a_closed_stream_ends_it_quietly(line: str) -> None:
+    done = subprocess.run(["bash", "-c", f"{XROUTER} {line}"], capture_output=True, text=True, timeout=SECONDS)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) <= 1
+
+
+@pytest.mark.slow
+def test_wrong_usage_keeps_its_exit_code_without_standard_error() -> None:
+    command = ["bash", "-c", f"{XROUTER} rnu 2>&-"]
+    assert subprocess.run(command, capture_output=True, timeout=SECONDS).returncode == 2
