@@ -95,8 +95,14 @@ def _collect(log: Log, changes: Changes[Any], kind: str) -> None:
             continue
         prefix = "meta." if kind == "resource" else ""
         entry.changed.update({f"{prefix}{name}": None for name in _differences(before, now)})
-        old, new = before.attributes.get("deprecated") or {}, now.attributes.get("deprecated") or {}
+        old, new = _deprecated(before), _deprecated(now)
         entry.deprecated.update({name: None for name in {**old, **new} if old.get(name) != new.get(name)})
+
+
+def _deprecated(entity: Entity) -> Mapping[str, Any]:
+    """Return what an entity says of its end; where the model does not know the attribute, it may be anything."""
+    found = entity.attributes.get("deprecated")
+    return found if isinstance(found, Mapping) else {}
 
 
 def _relate(log: Log, work: Work) -> None:

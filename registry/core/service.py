@@ -65,7 +65,7 @@ class Session:
     @property
     def registry(self) -> Registry:
         """The registry itself, as it is now."""
-        return made(self.reader)
+        return registry_of(self.reader)
 
     @property
     def model(self) -> Model:
@@ -127,7 +127,7 @@ class RegistryService:
         if request.verb != "read":
             return self._write(Work(connection), request)
         reader = Reader(connection)
-        registry = made(reader)
+        registry = registry_of(reader)
         model = self.model_of(registry)
         place = self._place(model, request)
         tag = tag_of(reader, request) if shows_more(place, request.flags) else ""
@@ -143,7 +143,7 @@ class RegistryService:
     def group_types(self) -> set[str]:
         """Return the plural names of all types of groups."""
         with self._database.reading() as connection:
-            registry = made(Reader(connection))
+            registry = registry_of(Reader(connection))
         return set(self.model_of(registry).groups)
 
     def find(self, segments: tuple[str, ...], path: str) -> Place | str:
@@ -155,7 +155,7 @@ class RegistryService:
         if len(segments) == 1 and segments[0] in CONFIGURED:
             return segments[0]
         with self._database.reading() as connection:
-            registry = made(Reader(connection))
+            registry = registry_of(Reader(connection))
         return place_of(self.model_of(registry), segments, path)
 
     def model_of(self, registry: Registry) -> Model:
@@ -266,7 +266,7 @@ class RegistryService:
         return Answer({plural: answerer.entities(where, found) for plural, (where, found) in names.items()})
 
 
-def made(reader: Reader) -> Registry:
+def registry_of(reader: Reader) -> Registry:
     """Return the registry.
 
     Raises:

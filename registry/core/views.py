@@ -25,7 +25,8 @@ from registry.store.reading import Reader
 
 SPECVERSION: Final = "1.0-rc4"
 MAX_ANSWER: Final = 64 * 2**20
-_CHECKS: Final = ("formatvalidated", "formatvalidatedreason", "compatibilityvalidated", "compatibilityvalidatedreason")
+CHECKS: Final = ("formatvalidated", "formatvalidatedreason", "compatibilityvalidated", "compatibilityvalidatedreason")
+"""What the registry itself says of the document of a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +292,7 @@ class Viewer:
         shown |= version.attributes
         shown |= {"createdat": version.createdat, "modifiedat": version.modifiedat, "ancestorid": version.ancestorid}
         if self._view.doc:
-            for name in _CHECKS:
+            for name in CHECKS:
                 shown.pop(name, None)
         return shown
 

@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from registry.faces.cloudevents.face import CloudEventsFace
 from registry.faces.messagecatalog.face import DefinitionLookup, MessageCatalogFace
 from registry.http.face import FaceType
 
 FACES: Final[Mapping[str, FaceType]] = {
+    "cloudevents": CloudEventsFace,
     "messagecatalog": MessageCatalogFace,
     "messagedefinition": DefinitionLookup,
 }
@@ -23,14 +25,14 @@ def faces_at(paths: Mapping[str, str]) -> dict[str, FaceType]:
     Raises:
         ValueError: a face is unknown, or a path is none, or within another's.
     """
-    found: dict[str, FaceType] = {}
+    faces: dict[str, FaceType] = {}
     for name, path in paths.items():
         if name not in FACES:
             raise ValueError(f"{name!r} is no face; there are {', '.join(sorted(FACES)) or 'none'}")
         if not _PATH.fullmatch(path):
             raise ValueError(f"the path of {name} needs to begin with a slash and not to end with one: {path!r}")
-        for other in found:
+        for other in faces:
             if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
                 raise ValueError(f"the path of {name}, {path}, is within another's, or another's within it")
-        found[path] = FACES[name]
-    return found
+        faces[path] = FACES[name]
+    return faces

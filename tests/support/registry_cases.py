@@ -77,7 +77,7 @@ def _step(where: str, step: dict[str, Any], client: httpx.Client, saved: dict[st
     if "status" in step:
         assert answer.status_code == step["status"], told
     elif "error" not in step:
-        assert answer.is_success or answer.status_code == 303, told
+        assert answer.is_success or answer.status_code in (303, 307), told
     _check_body(step, answer, told)
     for name, expected in step.get("shows", {}).items():
         assert _fits(expected, answer.headers.get(name), f"{where} {name}", told)

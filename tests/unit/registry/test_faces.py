@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from bindings.http.access import Access
@@ -21,7 +18,7 @@ from registry.faces.known import faces_at
 from registry.http.access import Roles
 from registry.http.application import Limits
 from registry.http.face import Call
-from registry.http.server import RegistryServer, RegistrySettings
+from tests.support.registry_server import served
 
 
 @dataclass
@@ -48,20 +45,11 @@ class Told:
         return Reply(refusal.status, (), f"{url} says {refusal.name}".encode())
 
 
-@contextmanager
-def served(folder: Path, **given: Any) -> Iterator[httpx.Client]:
-    settings = RegistrySettings(f"sqlite:///{folder}/registry.db", port=0, faces={"/old/one": Told}, **given)
-    server = RegistryServer(settings)
-    server.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
-            yield client
-    finally:
-        server.stop()
+FACES = {"/old/one": Told}
 
 
 def test_a_face_is_asked_below_its_path_alone(tmp_path: Path) -> None:
-    with served(tmp_path) as client:
+    with served(tmp_path, faces=FACES) as client:
         base = str(client.base_url).rstrip("/")
         assert client.get("/old/one").text == f" {base}/old/one {base}"
         assert client.get("/old/one/a%2Fb?x").text == f"/a%2Fb {base}/old/one {base}"
@@ -70,7 +58,7 @@ def test_a_face_is_asked_below_its_path_alone(tmp_path: Path) -> None:
 
 
 def test_writes_of_a_face_are_one_transaction(tmp_path: Path) -> None:
-    with served(tmp_path) as client:
+    with served(tmp_path, faces=FACES) as client:
         refused = client.put("/old/one/%20")
         assert refused.status_code == 400 and refused.text.endswith("/old/one says malformed_id")
         assert client.get("/endpoints").json() == {}
@@ -79,14 +67,15 @@ def test_writes_of_a_face_are_one_transaction(tmp_path: Path) -> None:
 
 
 def test_faults_are_told_by_the_face(tmp_path: Path) -> None:
-    with served(tmp_path) as client:
+    with served(tmp_path, faces=FACES) as client:
         assert client.delete("/old/one").text.endswith("says server_error")
 
 
 def test_access_sizes_and_paces_are_those_of_the_core(tmp_path: Path) -> None:
     access, roles = Access(bearer={"admin": "a-token"}), Roles(frozenset(("admin",)))
-    given: dict[str, Any] = {"access": access, "roles": roles, "limits": Limits(max_body=10)}
-    with served(tmp_path, **given, writes_per_second=0.001, write_burst=1) as client:
+    limits = Limits(max_body=10)
+    paced: dict[str, Any] = {"access": access, "roles": roles, "writes_per_second": 0.001, "write_burst": 1}
+    with served(tmp_path, faces=FACES, limits=limits, **paced) as client:
         assert client.get("/old/one").status_code == 401
         known = {"authorization": "Bearer a-token"}
         assert client.get("/old/one", headers=known).status_code == 200
@@ -96,7 +85,9 @@ def test_access_sizes_and_paces_are_those_of_the_core(tmp_path: Path) -> None:
         assert late.status_code == 429 and late.text.endswith("says rate_limited")
 
 
-@pytest.mark.parametrize("paths", [{"unheard": "/of"}])
+@pytest.mark.parametrize(
+    "paths", [{"unheard": "/of"}, {"cloudevents": "of"}, {"cloudevents": "/"}, {"cloudevents": "/a/"}]
+)
 def test_paths_that_are_none(paths: dict[str, str]) -> None:
     with pytest.raises(ValueError):
         faces_at(paths)

@@ -1,0 +1,149 @@
+"""Catalogs through CloudEvents Registry 0.4/0.5 and through the core API mean the same, whoever wrote them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from bindings.http.access import Access
+from catalog.comparing.catalogs import compare
+from catalog.load import load
+from catalog.model import Catalog, Definition
+from registry.http.access import Roles
+from registry.http.application import Limits
+from registry.http.requests import Pages
+from tests.support.older_documents import newer_document, older_document
+from tests.support.registry_server import served
+
+FACE = "/cloudevents"
+COLLECTIONS = {"definitionGroups": "definitions", "endpoints": "definitions", "schemaGroups": "schemas"}
+SERVER_SAID = ("epoch", "modifiedat", "createdat")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A registry that takes what lint would not: that is for lint's own tests."""
+    with served(tmp_path_factory.mktemp("registry"), lint="off") as found:
+        yield found
+
+
+def clean(client: httpx.Client) -> None:
+    for name in ("endpoints", "messagegroups", "schemagroups"):
+        assert client.delete(f"/{name}").status_code == 204
+
+
+def read(client: httpx.Client, path: str) -> Catalog:
+    return load([f"{str(client.base_url).rstrip('/')}{path}"], network=True, allow=["127.0.0.1"])
+
+
+def placeless(definition: Definition) -> Definition:
+    """A definition without the addresses of its schema, which differ with the address of the document."""
+    return replace(definition, dataschemauri=None, dataschemaxid=None, schemauri=None, schemakey=None)
+
+
+def assert_same(one: Catalog, other: Catalog) -> None:
+    assert one.definitions.keys() == other.definitions.keys()
+    for xid, definition in one.definitions.items():
+        assert placeless(definition) == placeless(other.definitions[xid]), xid
+        assert (definition.schemakey is None) == (other.definitions[xid].schemakey is None), xid
+    parts = [each for each in compare(one, other).changes if each.kind != "definition-changed"]
+    changes = [each for each in parts if (each.kind, each.name) != ("mapped-attribute-changed", "dataschema")]
+    assert not changes, changes[:3]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_the_core_wrote_this_face_shows(seed: int, client: httpx.Client) -> None:
+    clean(client)
+    document = newer_document(Random(seed))
+    written = client.post("/", json=document)
+    assert written.status_code == 200, written.text
+    core, face = read(client, "/"), read(client, FACE)
+    assert core.definitions
+    assert_same(core, face)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_this_face_wrote_the_core_shows(seed: int, client: httpx.Client, tmp_path: Path) -> None:
+    clean(client)
+    document = older_document(Random(seed))
+    for name in COLLECTIONS:
+        for body in document[name].values():
+            written = client.post(f"{FACE}/{name}", json=body)
+            assert written.status_code == 201, written.text
+    file = tmp_path / "document.cereg"
+    file.write_text(json.dumps(document))
+    core = read(client, "/")
+    assert core.definitions
+    assert_same(load([file]), core)
+    assert_same(core, read(client, FACE))
+
+
+@pytest.mark.parametrize("seed", range(20, 30))
+def test_what_is_sent_back_as_it_was_shown_changes_nothing(seed: int, client: httpx.Client) -> None:
+    clean(client)
+    assert client.post("/", json=newer_document(Random(seed))).status_code == 200
+    before = stored(client)
+    for name, held in COLLECTIONS.items():
+        for group in client.get(f"{FACE}/{name}").json():
+            put_back(client, f"{FACE}/{name}/{group}")
+            for each in client.get(f"{FACE}/{name}/{group}/{held}").json():
+                put_back(client, f"{FACE}/{name}/{group}/{held}/{each}")
+                put_back(client, f"{FACE}/{name}/{group}/{held}/{each}?meta")
+    assert stored(client) == before
+
+
+def put_back(client: httpx.Client, path: str) -> None:
+    shown = client.get(path)
+    assert shown.status_code == 200, shown.text
+    media = {"content-type": shown.headers["content-type"]}
+    told = {name: value for name, value in shown.headers.items() if name.startswith("registry-")}
+    written = client.put(path, content=shown.content, headers={**media, **told})
+    assert written.status_code == 200, f"{path}: {written.text}"
+    listed = client.get(path.removesuffix("?meta"))
+    assert listed.status_code == 200
+
+
+def stored(client: httpx.Client) -> Any:
+    """Return all that the registry has, but for epochs and times."""
+
+    def bare(tree: Any) -> Any:
+        if isinstance(tree, dict):
+            return {name: bare(value) for name, value in tree.items() if name not in SERVER_SAID}
+        return tree
+
+    return bare(client.get("/export").json())
+
+
+def test_a_catalog_larger_than_an_answer_is_read_page_by_page_and_one_by_one(tmp_path: Path) -> None:
+    limits = Limits(max_answer=6000, pages=Pages(5, 5))
+    with served(tmp_path, lint="off", limits=limits) as client:
+        for number in range(30):
+            body = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"value": f"t{number}"}}}}
+            client.put(f"{FACE}/definitionGroups/g", json={})
+            written = client.put(f"{FACE}/definitionGroups/g/definitions/d{number:02}", json=body)
+            assert written.status_code == 201
+        assert client.get(f"{FACE}/?inline").status_code == 406
+        found = read(client, FACE)
+        assert len(found.definitions) == 30
+        assert all(each.envelopemetadata for each in found.definitions.values())
+
+
+def test_writers_write_to_their_groups_alone(tmp_path: Path) -> None:
+    access = Access(basic={"writer": "secret"}, bearer={"reader": "r-token"})
+    roles = Roles(writers={"writer": ("/messagegroups/ours*",)})
+    with served(tmp_path, access=access, roles=roles) as client:
+        writer, reader = ("writer", "secret"), {"authorization": "Bearer r-token"}
+        assert client.get(FACE).status_code == 401
+        assert client.put(f"{FACE}/definitionGroups/ours", json={}, auth=writer).status_code == 201
+        refused = client.put(f"{FACE}/definitionGroups/theirs", json={}, auth=writer)
+        assert refused.status_code == 403 and refused.json()["subject"] == "/definitionGroups/theirs"
+        assert client.put(f"{FACE}/definitionGroups/ours", json={}, headers=reader).status_code == 403
+        assert client.delete(f"{FACE}/definitionGroups", auth=writer).status_code == 204
+        assert client.get(FACE, headers=reader).status_code == 200
