@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from bindings.backoff import Backoff
+from bindings.gateways import GatewayError
 from bindings.sending import Outbound
 from registry.delivery.events import Event, Sources
 from registry.delivery.lanes import Lanes
@@ -91,7 +94,7 @@ class Courier(threading.Thread):
         self._signal.set()
 
     def run(self) -> None:
-        """Deliver; failures of the store are waited out."""
+        """Deliver; a store that does not answer is waited out, and so is a client that cannot be made."""
         backoff = Backoff(_FIRST_PAUSE, self._limits.max_pause)
         loaded = False
         while not self._ending.is_set():
@@ -101,9 +104,13 @@ class Courier(threading.Thread):
                     loaded = True
                 self._work()
                 break
+            except SQLAlchemyError as error:
+                self._say("away", f"the store does not answer: {type(error).__name__}")
+            except (GatewayError, OSError) as error:
+                self._say("away", str(error))
             except Exception:
                 _logger.exception("delivery to %s failed and goes on", self.id)
-                self._ending.wait(backoff.pause())
+            self._ending.wait(backoff.pause())
         self._close()
 
     def _work(self) -> None:
@@ -170,13 +177,8 @@ class Courier(threading.Thread):
     def _due(self, now: float, most: int) -> list[tuple[Event, Outbound]]:
         """Return what is due, without events that are too old or that no message can be made of."""
         found: list[tuple[Event, Outbound]] = []
-        oldest = time.time() - self._limits.keep
+        self._drop_old(now)
         for event in self._lanes.wave(now, most):
-            if _written(event) < oldest:
-                self._tally.dropped += 1
-                _logger.error("event %s for %s is dropped: it is too old", event.attributes["id"], self.id)
-                self._lanes.done(event)
-                continue
             try:
                 found.append((event, self._delivery.composer.message(event)))
             except ValueError as error:
@@ -184,6 +186,18 @@ class Courier(threading.Thread):
                 self._lanes.hold(event, now, 0.0)
                 self._say("holding", str(error))
         return found
+
+    def _drop_old(self, now: float) -> None:
+        """Give up what was tried for too long."""
+        oldest, count = time.time() - self._limits.keep, 0
+        if all(_written(event) >= oldest for event in self._lanes.wave(now, 1)):
+            return
+        while old := [event for event in self._lanes.wave(now, self._limits.max_held) if _written(event) < oldest]:
+            count += len(old)
+            for event in old:
+                self._lanes.done(event)
+        self._tally.dropped += count
+        _logger.error("%d events for %s are dropped: they are too old", count, self.id)
 
     def _settle(self, wave: list[tuple[Event, Outbound]], verdicts: list[Verdict]) -> None:
         now = time.monotonic()

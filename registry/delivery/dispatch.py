@@ -100,7 +100,8 @@ class Dispatch:
         self._grace = grace
         self._stopping.set()
         self._signal.set()
-        self._thread.join(grace + 2 * _END_SECONDS)
+        if self._thread.is_alive():
+            self._thread.join(grace + 2 * _END_SECONDS)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -30,6 +30,8 @@ from registry.http.requests import VERBS, Pages, Writer
 
 _logger = logging.getLogger(__name__)
 _METHODS: Final = frozenset((*VERBS, "OPTIONS"))
+_OPEN_BODY: Final = 4096
+"""Bytes of a body that somebody without credentials may send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +84,18 @@ class RegistryApplication:
         try:
             if head.method not in _METHODS:
                 raise HttpProblem(HTTPStatus.NOT_IMPLEMENTED, f"{head.method} is no method of a registry")
-            writer = self._keeper.nobody if self._face(head)[0] in self._open else self._keeper.admit(head)
-            if head.length is not None and head.length > self._limits.max_body:
-                raise too_large(self._limits.max_body)
+            open_to_all = self._face(head)[0] in self._open
+            writer = self._keeper.nobody if open_to_all else self._keeper.admit(head)
+            most = _OPEN_BODY if open_to_all else self._limits.max_body
+            if head.length is not None and head.length > most:
+                raise too_large(most)
             if head.method not in READING:
                 self._pace.take(writer.name)
         except HttpProblem as problem:
             return problem.reply()
         except Refusal as refusal:
             return self._refused(head, refusal)
-        return _Accepted(self, head, writer, self._limits.max_body)
+        return _Accepted(self, head, writer, most)
 
     def perform(self, head: Head, body: bytes, writer: Writer, answer: Answer) -> None:
         """Carry a request out on a thread, and give the answer to the server's own."""

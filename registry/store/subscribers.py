@@ -75,6 +75,12 @@ def change(connection: Connection, given: Subscriber) -> None:
     connection.execute(update(SUBSCRIBERS).where(where).values(revision=SUBSCRIBERS.c.revision + 1, **values))
 
 
+def permit(connection: Connection, given: Subscriber, permission: str) -> None:
+    """Replace what a target has allowed, and raise the revision, unless it has changed since *given* was read."""
+    where = (SUBSCRIBERS.c.id == given.id) & (SUBSCRIBERS.c.permission == given.permission)
+    connection.execute(update(SUBSCRIBERS).where(where).values(revision=given.revision + 1, permission=permission))
+
+
 def remove(connection: Connection, identifier: str) -> None:
     """Take one away, with what is held for it."""
     connection.execute(delete(SUBSCRIBERS).where(SUBSCRIBERS.c.id == identifier))

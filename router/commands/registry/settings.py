@@ -12,6 +12,8 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from catalog.documents.reach import Reach
+from registry.delivery.service import PERMISSIONS
+from registry.delivery.subscriptions import PATH
 from registry.faces.known import FACES, faces_at
 from registry.http.access import Roles
 from registry.http.application import Limits
@@ -154,6 +156,9 @@ def _faults(given: RegistryFile) -> Iterator[tuple[str, str]]:
         Reach(given.events.allow_addresses)
     except ValueError as error:
         yield "events.allow_addresses", f"names no network: {error}; write one such as 10.0.0.0/8"
+    for name, face in given.faces.items():
+        if f"{face}/".startswith((f"{PATH}/", f"{PERMISSIONS}/")):
+            yield f"faces.{name}", f"is where subscriptions are; choose a path other than {PATH} and {PERMISSIONS}"
     yield from event_faults(given.events)
 
 

@@ -136,7 +136,7 @@ def test_events_that_are_too_old_are_dropped_and_said(tmp_path: Path, caplog: py
         with registry(tmp_path, limits) as client:
             subscribe(client, hook)
             change(client, "m", "n")
-            wait_until(lambda: caplog.text.count("is dropped: it is too old") == 4, LIMIT, "four dropped events")
+            wait_until(lambda: "are dropped: they are too old" in caplog.text, LIMIT, "dropped events")
 
 
 def test_metrics_tell_what_each_subscriber_waits_for(tmp_path: Path) -> None:
