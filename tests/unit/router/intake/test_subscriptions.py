@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from router.watching.metrics import Metrics
 from router.watching.status import Status
 from router.watching.subscriptions import SubscriptionMetrics
 from tests.support.ports import free_ports
+from tests.support.subscribed import change, registry
 from tests.support.subscription_manager import PATH, Manager, managing
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Taken, Webhook
@@ -226,11 +228,12 @@ def test_a_source_that_goes_takes_its_subscription_along(tmp_path: Path, manager
     assert GATEWAY not in router.status.ready()[1]["gateways"]
 
 
-def test_what_is_delivered_comes_by_the_gateway(tmp_path: Path, manager: Manager, server: Webhook) -> None:
-    manager.asks_sinks = True
+@contextmanager
+def taking(tmp_path: Path, url: str, **subscription: Any) -> Iterator[Callable[[], float]]:
+    """Take what a manager delivers with a gateway; gives what tells how many messages are on the disk."""
     (port,) = free_ports(1)
     sink = f"http://127.0.0.1:{port}/news/of/today"
-    settings = settings_of(tmp_path, server.url, sink=sink).model_copy(
+    settings = settings_of(tmp_path, url, sink=sink, **subscription).model_copy(
         update={"http": Settings.model_fields["http"].default.model_copy(update={"port": port})}
     )
     plan = Plan(load([tmp_path / "catalog.json"]), settings)
@@ -243,13 +246,35 @@ def test_what_is_delivered_comes_by_the_gateway(tmp_path: Path, manager: Manager
             intake.take(plan)
             subscriptions.follow(plan.sources)
             wait_until(lambda: status.ready()[0], LIMIT, lambda: str(status.ready()))
-            assert manager.deliver("told", "1") == [202]
-            counted = metrics.registry.get_sample_value("xrouter_gateway_acknowledged_total", {"endpoint": ENDPOINT})
-            assert counted == 1
+            labels = {"endpoint": ENDPOINT}
+            name = "xrouter_gateway_acknowledged_total"
+            yield lambda: metrics.registry.get_sample_value(name, labels) or 0.0
         finally:
             subscriptions.stop(10.0, in_order=True)
             intake.close()
+
+
+def test_what_is_delivered_comes_by_the_gateway(tmp_path: Path, manager: Manager, server: Webhook) -> None:
+    manager.asks_sinks = True
+    with taking(tmp_path, server.url) as counted:
+        assert manager.deliver("told", "1") == [202]
+        assert counted() == 1
     assert manager.held == {}
+
+
+def test_our_own_registry_is_such_a_manager(tmp_path: Path) -> None:
+    (tmp_path / "registry").mkdir()
+    with registry(tmp_path / "registry") as client:
+        with taking(tmp_path, str(client.base_url).rstrip("/"), lasts="3s") as counted:
+            (held,) = client.get(PATH).json()
+            ends = held["expiration"]
+            wait_until(
+                lambda: client.get(PATH).json()[0]["expiration"] != ends, LIMIT, "the subscription to be renewed"
+            )
+            change(client, "m", "new")
+            wait_until(lambda: counted() >= 1, LIMIT, "an event of the registry")
+            assert len(client.get(PATH).json()) == 1
+        assert client.get(PATH).json() == []
 
 
 @pytest.mark.parametrize(

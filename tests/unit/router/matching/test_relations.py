@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from bindings.inbox.view import READ_SCHEMA
+from bindings.protocols import BINDINGS
 from catalog.load import load
-from catalog.model import Catalog
+from catalog.model import Catalog, Endpoint
+from catalog.record import parse_record
+from router.judging.judging import judge_inbox
 from router.judging.relating import EXCHANGE, RelationColumns, read_exchange
 from router.matching.records import RecordMatcher
 from tests.support.cases import read_cases
+from tests.support.inbox_rows import ENDPOINT, judge_of, row
 
 CASES = read_cases(Path(__file__).parents[3] / "cases" / "matching" / "relations.yaml")
 
@@ -30,6 +36,24 @@ def test_case(case: dict[str, Any], tmp_path: Path) -> None:
 
     assert {name: outcome.get(name) for name in case["outcome"]} == case["outcome"]
     assert outcome["context"] == case["context"]
+
+
+PUSHED = {name: case for name, case in CASES.items() if case["record"]["protocol"] != "KAFKA"}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in PUSHED.items()])
+def test_columns_of_the_inbox_say_the_same(case: dict[str, Any], tmp_path: Path) -> None:
+    catalog = catalog_of(case["catalog"], tmp_path)
+    endpoint = Endpoint(ENDPOINT, candidates=tuple(catalog.definitions))
+    judge = judge_of(replace(catalog, endpoints={ENDPOINT: endpoint}), tmp_path)
+    record = parse_record(json.dumps(case["record"]))
+    parts = BINDINGS[record.protocol].parts(record.native)
+    rows = [row([(part.key, part.value, part.kind) for part in parts], record.protocol, record.body)]
+    decided = judge_inbox(judge, pa.RecordBatch.from_pylist(rows, READ_SCHEMA))
+
+    assert [dict(context) for context in decided.outcomes.contexts.to_pylist()][-1] == case["context"]
+    winner = judge.matcher.targets[int(decided.outcomes.winners[-1])]
+    assert winner.xid == case["outcome"].get("message", winner.xid)
 
 
 def exchanges(document: Any, records: list[dict[str, Any]], folder: Path) -> list[Any]:
