@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -147,3 +149,29 @@ def test_writers_write_to_their_groups_alone(tmp_path: Path) -> None:
         assert client.put(f"{FACE}/definitionGroups/ours", json={}, headers=reader).status_code == 403
         assert client.delete(f"{FACE}/definitionGroups", auth=writer).status_code == 204
         assert client.get(FACE, headers=reader).status_code == 200
+
+
+def test_a_write_has_its_history_and_its_events(tmp_path: Path) -> None:
+    access, roles = Access(bearer={"admin": "a-token"}), Roles(frozenset(("admin",)))
+    with served(tmp_path, access=access, roles=roles) as client:
+        client.headers["authorization"] = "Bearer a-token"
+        body = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"value": "t"}}}}
+        assert client.post(f"{FACE}/definitionGroups", json={"id": "g", "definitions": {"d": body}}).status_code == 201
+        assert client.put(f"{FACE}/definitionGroups/g/definitions/d", json={**body, "epoch": 9}).status_code == 400
+        assert client.put(f"{FACE}/definitionGroups/g/definitions/d", json=body).status_code == 200
+        assert client.delete(f"{FACE}/definitionGroups/g/definitions/d").status_code == 200
+    with closing(sqlite3.connect(tmp_path / "registry.db")) as store:
+        history = store.execute("SELECT who, action FROM history WHERE xid = '/messagegroups/g/messages/d/versions/1'")
+        assert history.fetchall() == [("admin", "created"), ("admin", "updated"), ("admin", "deleted")]
+        interactions = store.execute("SELECT COUNT(DISTINCT interaction) FROM history WHERE who = 'admin'").fetchone()
+        assert interactions == (3,)
+
+
+def test_the_two_older_faces_show_one_another_s_definitions(client: httpx.Client) -> None:
+    clean(client)
+    body = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"value": "t"}}}}
+    assert client.put(f"{FACE}/definitionGroups/g", json={"format": "CloudEvents/1.0"}).status_code == 201
+    assert client.put(f"{FACE}/definitionGroups/g/definitions/d", json=body).status_code == 201
+    listed = client.get("/messagecatalog/g")
+    assert listed.status_code == 200 and "d" in listed.text, listed.text
+    assert_same(read(client, "/"), read(client, FACE))
