@@ -24,7 +24,7 @@ from sqlalchemy import func, select
 from registry.store.engine import open_database
 from registry.store.tables import DOCUMENTS, GROUPS, HISTORY, RESOURCES, VERSIONS
 from tests.support.postgresql import cluster
-from tests.support.webhook import Answer, Webhook
+from tests.support.webhook import Answer, Taken, Webhook
 
 WRITERS = 4
 LIMIT_SECONDS = 60.0
@@ -112,7 +112,7 @@ def endure(folder: Path, store: str, url: str, *, writes: int, kills: int, besid
 
     *beside* has another process serve the same store, which nobody kills and nobody writes to.
     """
-    with Webhook(lambda _: Answer(204)) as hook:
+    with Webhook(_whole) as hook:
         served = Served(folder, store, hook)
         other = Served(folder, store, hook, "beside") if beside else None
         answered, tried = _written(served, writes, kills)
@@ -123,6 +123,11 @@ def endure(folder: Path, store: str, url: str, *, writes: int, kills: int, besid
             for each in (served, other):
                 assert each is None or each.stop() == 0
         check_events(hook, messages)
+
+
+def _whole(request: Taken) -> Answer:
+    """Take what has come whole: who is killed may be in the middle of a request."""
+    return Answer(204 if len(request.body) == int(request.header("Content-Length") or 0) else 400)
 
 
 def _written(served: Served, writes: int, kills: int) -> tuple[set[str], set[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from bindings.http.access import Access
+from bindings.http.subscribing import SubscriptionManager
 from registry.delivery.filters import FilterError, filter_of
 from registry.delivery.limits import DeliveryLimits
 from registry.delivery.settings import DeliverySettings
@@ -207,6 +209,28 @@ def test_an_expired_subscription_ends(tmp_path: Path) -> None:
 NESTED: dict[str, Any] = {"exact": {"type": "x"}}
 for _ in range(8):
     NESTED = {"not": NESTED}
+
+
+def test_the_client_of_routers_and_this_api_understand_each_other(tmp_path: Path) -> None:
+    with Webhook(agreeable) as hook, registry(tmp_path) as client:
+        url = f"{client.base_url}/subscriptions".replace("//subscriptions", "/subscriptions")
+        manager = SubscriptionManager(url, lambda: "", ssl.create_default_context, seconds=30.0)
+        soon = (datetime.now(UTC) + timedelta(hours=1)).isoformat(timespec="seconds").replace("+00:00", "Z")
+        wanted = {"exact": {"subject": "/messagegroups/g"}, "suffix": {"type": ".created"}}
+        sink = f"{hook.url}/hook"
+        asked = {"protocol": "HTTP", "sink": sink, "filter": wanted, "expiration": soon}
+        made = manager.create(asked)
+        assert made.document["expiration"] == soon
+        assert manager.renew(made.url, asked).document == made.document
+        assert manager.delivering(sink) == [made]
+        change(client, "m", "n")
+        (event,) = until_taken(hook, 1)
+        assert event["type"] == "io.xregistry.group.created"
+        manager.delete(made.url)
+        manager.delete(made.url)
+        assert manager.delivering(sink) == []
+
+
 EVENT = {"type": "a.b", "subject": "/x/y", "source": "s"}
 
 
