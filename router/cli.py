@@ -27,6 +27,7 @@ BROKEN_PIPE: Final = 1
 """As typer ends a command whose reader went away: quietly, and not with success."""
 
 COMMANDS: Final = {
+    "init": "router.commands.init.command:init",
     "run": "router.commands.run:run",
     "gateway": "router.commands.gateway:gateway",
     "check": "router.commands.check.command:check",

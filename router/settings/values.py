@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, SecretStr
+from pydantic import BeforeValidator, SecretStr, WithJsonSchema
 
 REAL_TIME: Final = "realtime"
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)")
@@ -90,12 +90,22 @@ def revealed(options: Mapping[str, SecretStr]) -> dict[str, str]:
     return {name: value.get_secret_value() for name, value in options.items()}
 
 
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
-Trigger = Annotated[timedelta | Literal["realtime"], BeforeValidator(parse_trigger)]
-Size = Annotated[int, BeforeValidator(parse_size)]
-Texts = Annotated[tuple[str, ...], BeforeValidator(one_or_many)]
-Text = Annotated[str, BeforeValidator(as_text)]
-SecretText = Annotated[SecretStr, BeforeValidator(as_text)]
+# What editors are told of these types: how they are written in a file, before any validator has read them.
+_DURATION_FORM: Final = {"anyOf": [{"type": "string", "pattern": rf"^\s*{_DURATION.pattern}\s*$"}, {"const": 0}]}
+_SIZE_FORM: Final = {"anyOf": [{"type": "string", "pattern": rf"^\s*{_SIZE.pattern}\s*$"}, {"type": "number"}]}
+_TEXT_FORM: Final = {"type": ["string", "number", "boolean"]}
+_TEXTS_FORM: Final = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+
+Duration = Annotated[timedelta, BeforeValidator(parse_duration), WithJsonSchema(_DURATION_FORM)]
+Trigger = Annotated[
+    timedelta | Literal["realtime"],
+    BeforeValidator(parse_trigger),
+    WithJsonSchema({"anyOf": [*_DURATION_FORM["anyOf"], {"const": REAL_TIME}]}),
+]
+Size = Annotated[int, BeforeValidator(parse_size), WithJsonSchema(_SIZE_FORM)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(one_or_many), WithJsonSchema(_TEXTS_FORM)]
+Text = Annotated[str, BeforeValidator(as_text), WithJsonSchema(_TEXT_FORM)]
+SecretText = Annotated[SecretStr, BeforeValidator(as_text), WithJsonSchema(_TEXT_FORM)]
 Options = dict[str, SecretText]
 """Options for a client, passed on as they are; masked when printed, since they may hold credentials."""
 TYPE_NAMES: Final[Mapping[Any, str]] = {

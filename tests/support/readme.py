@@ -1,4 +1,6 @@
-"""The parts of pages that are made from the code: ``python -m tests.support.readme`` writes them anew."""
+"""The parts of pages, and the schema of settings, that are made from the code: ``python -m tests.support.readme``
+writes them anew.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Final
 
 from router.errors import EXIT_CODES
 from router.settings import settings_reference
+from router.settings.json_schema import SCHEMA_NAME, schema_document
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"
@@ -71,3 +74,4 @@ def _between(text: str, name: str, content: str) -> str:
 if __name__ == "__main__":
     for page in (README, SETTINGS):
         page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")
+    (ROOT / "router" / "settings" / SCHEMA_NAME).write_bytes(schema_document())

@@ -19,6 +19,7 @@ from bindings.nats.connection import RawClient
 from catalog.schemas.jsonstructure.structures import Structure
 from router.errors import BatchPinError
 from router.judging.plan import VERSION, plan_of
+from router.spark.connectors import KAFKA
 
 ROOT: Final = Path(__file__).parents[2]
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -106,6 +107,12 @@ def test_what_is_overridden_of_a_package_is_as_it_was(package: str) -> None:
 def test_a_package_whose_private_parts_are_overridden_has_a_cap(package: str) -> None:
     (requirement,) = [each for each in NEEDED if each.name == package]
     assert any(each.operator == "<" for each in requirement.specifier)
+
+
+def test_spark_is_the_version_that_its_connector_is_of() -> None:
+    """Without a lock file, as where the wheel is installed, a later Spark would be taken, which nobody tested."""
+    (requirement,) = [each for each in NEEDED if each.name == "pyspark"]
+    assert str(requirement.specifier) == f"=={KAFKA.wanted[0].revision}"
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:

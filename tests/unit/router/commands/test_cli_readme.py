@@ -10,6 +10,7 @@ from catalog.record import Record
 from router.commands.emit.producer import record_line
 from router.matching.records import RecordMatcher
 from router.settings import load_settings
+from router.settings.routes import REASONS
 from tests.support.readme import README, SETTINGS, block, made
 
 MESSAGE = "/messagegroups/Garden/messages/Garden.Moisture"
@@ -19,6 +20,13 @@ def test_the_tables_are_those_of_the_code() -> None:
     for page in (README, SETTINGS):
         text = page.read_text(encoding="utf-8")
         assert text == made(text), f"{page.name} has drifted: run `python -m tests.support.readme`"
+
+
+def test_every_reason_and_the_way_to_the_command_are_told() -> None:
+    text = README.read_text(encoding="utf-8")
+    listed = text.partition("Reasons of dead letters:")[2].partition(".\n")[0]
+    assert sorted(listed.replace("`", "").split()) == sorted(REASONS)
+    assert ".venv/bin/xrouter" in text
 
 
 def test_the_example_gives_what_it_shows(tmp_path: Path) -> None:

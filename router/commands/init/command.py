@@ -1,0 +1,100 @@
+"""``xrouter init``: settings, a catalog and brokers to start from, in a folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from catalog.convert import json_text
+from router.commands.documents import write_text
+from router.commands.init.protocols import PROTOCOLS, First, catalog_of
+from router.commands.init.texts import (
+    CATALOG_NAME,
+    COMPOSE_NAME,
+    SCHEMA_COPY,
+    SETTINGS_NAME,
+    compose_text,
+    settings_text,
+)
+from router.errors import RouterError
+from router.terminal import say, write_document
+
+
+def _schema(wanted: bool) -> None:
+    """Write the schema of settings, and end."""
+    if wanted:
+        from router.settings.json_schema import packaged_schema
+
+        write_document(packaged_schema())
+        raise typer.Exit
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files go; it is made.")] = Path(),
+    http: Annotated[
+        bool, typer.Option("--http", help="Take messages over HTTP; also when no protocol is named.")
+    ] = False,
+    kafka: Annotated[bool, typer.Option("--kafka", help="Read a Kafka topic.")] = False,
+    mqtt: Annotated[bool, typer.Option("--mqtt", help="Subscribe to MQTT topics.")] = False,
+    amqp: Annotated[bool, typer.Option("--amqp", help="Receive from an AMQP 1.0 node.")] = False,
+    nats: Annotated[bool, typer.Option("--nats", help="Subscribe to NATS subjects.")] = False,
+    _schema_only: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            callback=_schema,
+            is_eager=True,
+            help="Write the JSON Schema of settings files instead, and end.",
+        ),
+    ] = False,
+) -> None:
+    """Write commented settings, a first catalog and a compose file of the brokers, and say what to do next.
+
+    Nothing is written over. What is written passes `xrouter check`, and runs.
+
+    Example: xrouter init garden --mqtt --http
+    """
+    asked = {"http": http, "kafka": kafka, "mqtt": mqtt, "amqp": amqp, "nats": nats}
+    chosen = [each for each in PROTOCOLS if asked[each.name]] or [each for each in PROTOCOLS if each.name == "http"]
+    written = _files(chosen)
+    taken = [name for name in written if (folder / name).exists()]
+    if taken:
+        hint = "name another folder, or move them away: nothing is written over"
+        raise RouterError(f"{folder / taken[0]} is there already", hint=hint)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RouterError(f"{folder} cannot be made: {error.strerror}", hint="name another folder") from error
+    for name, text in written.items():
+        write_text(text, folder / name)
+    say(_next(folder, chosen, written))
+
+
+def _files(chosen: list[First]) -> dict[str, str]:
+    from router.settings.json_schema import packaged_schema
+
+    texts = {
+        SETTINGS_NAME: settings_text(chosen),
+        CATALOG_NAME: json_text(catalog_of(chosen)),
+        COMPOSE_NAME: compose_text(chosen),
+        SCHEMA_COPY: packaged_schema().decode("utf-8"),
+    }
+    return {name: text for name, text in texts.items() if text}
+
+
+def _next(folder: Path, chosen: list[First], written: dict[str, str]) -> str:
+    program = Path(sys.argv[0]).name if Path(sys.argv[0]).name == "xrouter" else "python -m router"
+    steps = [f"wrote {', '.join(written)}", "", "next:"]
+    if folder != Path():
+        steps.append(f"  cd {folder}")
+    if COMPOSE_NAME in written:
+        steps.append("  docker compose up -d                    # or have brokers of your own in the catalog")
+    steps.append(f"  {program} check {CATALOG_NAME} --config {SETTINGS_NAME}")
+    steps.append(f"  {program} run {SETTINGS_NAME}                 # until Ctrl-C, which drains")
+    if any(each.name == "http" for each in chosen):
+        steps.append("  curl -d '{\"percent\": 41}' -H 'Content-Type: application/json' localhost:8080/beds/7/moisture")
+    steps.append(f"  {program} dead-letters list {SETTINGS_NAME}   # what no definition took, and why")
+    return "\n".join(steps)

@@ -1,0 +1,154 @@
+"""``xrouter init``: what it writes is in order and takes messages, and its schema says what settings may be."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from catalog.load import load
+from router.cli import status_of
+from router.commands.emit.producer import Producer, record_line
+from router.matching.records import RecordMatcher
+from router.settings import load_settings, settings_reference
+from router.settings.json_schema import packaged_schema, schema_document
+from tests.support.readme import README, block
+
+ROOT: Final = Path(__file__).resolve().parents[4]
+NAMES: Final = ("http", "kafka", "mqtt", "amqp", "nats")
+CHOICES: Final = [(), *((name,) for name in NAMES), ("http", "mqtt"), NAMES]
+FILES: Final = {"router.yaml", "catalog.xreg.json", "router.schema.json"}
+
+
+def begin(folder: Path, chosen: tuple[str, ...]) -> int:
+    return status_of(["init", str(folder), *(f"--{name}" for name in chosen)])
+
+
+def schema() -> Any:
+    return jsonschema_rs.validator_for(json.loads(packaged_schema()))
+
+
+@pytest.mark.parametrize("chosen", CHOICES, ids="+".join)
+def test_what_is_written_is_in_order(
+    tmp_path: Path, chosen: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "new"
+    assert begin(folder, chosen) == 0
+    told = capsys.readouterr().out
+    broker = chosen not in ((), ("http",))
+    assert {path.name for path in folder.iterdir()} == FILES | ({"compose.yaml"} if broker else set())
+    assert "xrouter" in told or "python -m router" in told
+    assert ("docker compose" in told) == broker
+    assert ("curl" in told) == (not chosen or "http" in chosen)
+    config = str(folder / "router.yaml")
+    assert status_of(["check", str(folder / "catalog.xreg.json"), "--config", config]) == 0
+    assert capsys.readouterr().out == "0 errors, 0 warnings, 0 infos\n"
+    sources = load_settings(config, {}).sources
+    assert [each.endpoint for each in sources] == [f"/endpoints/garden-{name}" for name in chosen or ("http",)]
+
+
+def test_each_endpoint_takes_its_definitions(tmp_path: Path) -> None:
+    begin(tmp_path / "new", NAMES)
+    catalog = load([tmp_path / "new" / "catalog.xreg.json"])
+    for xid, endpoint in catalog.endpoints.items():
+        groups = tuple(f"{group}/" for group in endpoint.messagegroups)
+        offered = [message for message in catalog.definitions if message.startswith(groups)]
+        assert len(offered) == (1 if endpoint.protocol in ("KAFKA", "AMQP/1.0") else 2)
+        for message in offered:
+            native = catalog.definitions[message].protocol is not None
+            mode = "native" if native else "binary"
+            producer = Producer(
+                catalog, message, endpoint=xid, mode=mode, context={"bed": "7", "what": "moisture"}, seed=1
+            )
+            record = next(iter(producer.records(1)))
+            [outcome] = RecordMatcher(catalog, endpoint=xid).outcomes([record_line(record)])
+            # Of an event that has the form of a plain message as well, that definition is the more specific one.
+            assert outcome["outcome"] == "routed" and outcome["message"] in ([message] if native else offered)
+            assert outcome["cloudevent"]["source"] == "/beds/7"
+
+
+def test_brokers_are_where_the_catalog_says_and_for_this_machine_alone(tmp_path: Path) -> None:
+    begin(tmp_path / "new", NAMES)
+    services = yaml.safe_load((tmp_path / "new" / "compose.yaml").read_text())["services"]
+    ports = list(itertools.chain.from_iterable(service.get("ports", ()) for service in services.values()))
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert all(re.search(r":\d", service["image"]) for service in services.values())
+    text = (tmp_path / "new" / "catalog.xreg.json").read_text()
+    assert {port.rpartition(":")[2] for port in ports} == set(re.findall(r"//localhost:(\d+)", text))
+
+
+@pytest.mark.parametrize("name", sorted(FILES | {"compose.yaml"}))
+def test_nothing_is_written_over(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / name).write_text("mine")
+    assert begin(tmp_path, ("mqtt",)) == 1
+    assert f"{name} is there already" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert begin(tmp_path / "file" / "new", ()) == 1
+    assert "cannot be made" in capsys.readouterr().err
+
+
+def test_the_first_line_names_the_schema_beside_it(tmp_path: Path) -> None:
+    begin(tmp_path, ())
+    line = (tmp_path / "router.yaml").read_text().splitlines()[0]
+    named = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", line)
+    assert named and (tmp_path / named[1]).read_bytes() == packaged_schema()
+
+
+def test_the_schema_is_written_by_a_command(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert status_of(["init", "--schema"]) == 0
+    assert json.loads(capsysbinary.readouterr().out) == json.loads(packaged_schema())
+
+
+def test_the_packaged_schema_is_that_of_the_settings() -> None:
+    assert packaged_schema() == schema_document(), "it has drifted: run `python -m tests.support.readme`"
+
+
+def test_the_schema_has_every_key() -> None:
+    text = packaged_schema().decode()
+    for key, _, _, doc in settings_reference():
+        name = re.sub(r"\[.*?\]", "", key).rpartition(".")[2]
+        assert f'"{name}": {{' in text, key
+        assert json.dumps(doc, ensure_ascii=False) in text, key
+
+
+def test_the_schema_takes_settings_that_are_good(tmp_path: Path) -> None:
+    begin(tmp_path, NAMES)
+    texts = [
+        *(path.read_text() for path in (ROOT / "deploy" / "compose" / "router.yaml", tmp_path / "router.yaml")),
+        (ROOT / "router" / "commands" / "demo" / "router.yaml").read_text(),
+        block(README.read_text(), "settings"),
+        'http: {port: "${PORT}", max_body: 64KiB}\ntrigger: realtime\nstate: ./s\ndrain_grace: 0\n',
+        "sinks: {bus: {type: kafka, bootstrap_servers: b, topic: t, options: {linger.ms: 5}}}\n",
+    ]
+    for text in texts:
+        assert [error.message for error in schema().iter_errors(yaml.safe_load(text))] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "triger: 1s",
+        "trigger: 5 seconds",
+        "http: {port: high}",
+        "http: {max_body: 3 stones}",
+        "sinks: {a: {type: tabel, path: x}}",
+        "sinks: {a: {type: kafka, topic: t, patition: 1}}",
+        "sources: [{endpoint: garden}]",
+        "start: sometimes",
+    ],
+)
+def test_the_schema_refuses_what_run_refuses(tmp_path: Path, text: str) -> None:
+    assert not schema().is_valid(yaml.safe_load(text))
+    config = tmp_path / "router.yaml"
+    config.write_text(text)
+    assert status_of(["run", str(config)]) == 3
