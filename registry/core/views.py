@@ -231,7 +231,12 @@ class Viewer:
     ) -> Iterator[tuple[str, dict[str, Any] | None]]:
         if owner.source is None:
             return
-        for version in self._reader.versions(owner.source.versions, after):
+        if owner.count == 1 and owner.default is not None and not after:
+            # Most resources have one version, which is at hand; to ask for each is most of what a whole answer costs.
+            versions = iter((owner.default,))
+        else:
+            versions = self._reader.versions(owner.source.versions, after)
+        for version in versions:
             if only is None or version.id == only:
                 where = place.child(version.id)
                 is_default = version.id == owner.source.defaultversionid
