@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from router.batches.parts import Part
 from router.errors import BatchPinError
 from router.judging.condemning import condemned
 from router.judging.judging import Tallies
+from router.judging.kinds import Kind
 from router.judging.plan import Plan
 from router.judging.stages import converts, judged, prepared, unified
 from router.judging.tally import Tally, collect
@@ -34,6 +35,17 @@ if TYPE_CHECKING:
     from router.watching.metrics import Metrics
 
 
+class _Taker(NamedTuple):
+    """A query as it takes columns: with the kind of its rows, the query that its positions name, and whether timestamps
+    are converted.
+    """
+
+    query: str
+    kind: Kind
+    first_query: str
+    converts: bool
+
+
 @dataclass(slots=True, weakref_slot=True)
 class LoadedPlan:
     """A plan on its way through the session: broadcast to the workers, with its writer."""
@@ -43,8 +55,8 @@ class LoadedPlan:
     writer: BatchWriter
     tallies: dict[str, Accumulator[dict[str, str]]] = field(default_factory=dict)
     """What workers count, by query. Spark keeps each to its end, so that attempts, and plans, have them in common."""
-    once: dict[tuple[str, bool], OutgoingColumns] = field(default_factory=dict)
-    """What one write to all sinks takes, kept from batch to batch; by query, and by whether timestamps are converted.
+    once: dict[_Taker, OutgoingColumns] = field(default_factory=dict)
+    """What one write to all sinks takes, kept from batch to batch.
 
     Each query has its own, since queries are at work at the same time.
     """
@@ -53,6 +65,11 @@ class LoadedPlan:
     def one_pass(self) -> bool:
         """Whether one write serves all sinks; records that are paired with others are judged before they are sent."""
         return self.writer.one_pass and not self.plan.pairs
+
+    def prepare(self, before: LoadedPlan) -> None:
+        """Make what queries took of the plan *before* this one, so that their next batches need not."""
+        for taker in tuple(before.once):
+            self._columns(taker, before.tallies[taker.query])
 
     def outcomes(
         self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool, at_once: bool = False
@@ -71,7 +88,8 @@ class LoadedPlan:
             return SparkOutcomes(rows_of, batch, self.plan, partial(deepcopy, tally), bare=bare, judge=self.judge)
         texts = self._nothing_counted(rows, batch.query)
         counted = partial(_counts, texts)
-        outgoing = self._columns(rows, batch, texts).of_rows(rows, batch.failed) if at_once else None
+        taker = _Taker(batch.query, kind, batch.first_query, converts(rows, kind))
+        outgoing = self._columns(taker, texts).of_rows(rows, batch.failed) if at_once else None
 
         def one_form() -> DataFrame:
             outcomes = judged(prepared(rows, kind), kind, self.judge, texts)
@@ -100,13 +118,12 @@ class LoadedPlan:
         tallies.value = {}
         return tallies
 
-    def _columns(self, rows: DataFrame, batch: Batch, tallies: Accumulator[dict[str, str]]) -> OutgoingColumns:
-        converted = converts(rows, batch.kind)
-        columns = self.once.get((batch.query, converted))
+    def _columns(self, taker: _Taker, tallies: Accumulator[dict[str, str]]) -> OutgoingColumns:
+        columns = self.once.get(taker)
         if columns is None:
-            one_pass = OnePass.of(self.plan, batch.kind, batch.first_query)
-            columns = OutgoingColumns.of(one_pass, self.plan.judge, self.judge, tallies, converts=converted)
-            self.once[batch.query, converted] = columns
+            one_pass = OnePass.of(self.plan, taker.kind, taker.first_query)
+            columns = OutgoingColumns.of(one_pass, self.plan.judge, self.judge, tallies, converts=taker.converts)
+            self.once[taker] = columns
         return columns
 
 
@@ -139,6 +156,7 @@ class PlanHolder:
         self._state = state
         self._metrics = metrics
         self._lock = threading.Lock()
+        self._loading = threading.Lock()
         self._loaded: weakref.WeakValueDictionary[str, LoadedPlan] = weakref.WeakValueDictionary()
         self._tallies: dict[str, Accumulator[dict[str, str]]] = {}
         self._active = plan
@@ -150,11 +168,13 @@ class PlanHolder:
         return self._active
 
     def activate(self, plan: Plan) -> None:
-        """Make a plan the one for the next batches; it is compiled and sent to the workers first.
+        """Make a plan the one for the next batches. First it is compiled, sent to workers, and prepared for queries.
 
-        Nothing is written: a plan is kept once a batch is pinned to it (:meth:`State.pin`).
+        No batch waits for that. Nothing is written: a plan is kept once a batch is pinned to it (:meth:`State.pin`).
         """
         loaded = self._load(plan)
+        if self._current is not None:
+            loaded.prepare(self._current)
         with self._lock:
             self._active, self._current = loaded.plan, loaded
 
@@ -193,8 +213,12 @@ class PlanHolder:
         return self._load(plan)
 
     def _load(self, plan: Plan) -> LoadedPlan:
-        with self._lock:
-            known = self._loaded.get(plan.id)
+        # Batches that know their plan ask while this one is loaded.
+        with self._loading:
+            with self._lock:
+                known = self._loaded.get(plan.id)
             if known is None:
-                known = self._loaded[plan.id] = load(self._spark, plan, self._metrics.sink_write, self._tallies)
+                known = load(self._spark, plan, self._metrics.sink_write, self._tallies)
+                with self._lock:
+                    self._loaded[plan.id] = known
             return known

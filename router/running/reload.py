@@ -36,11 +36,19 @@ LOOK_SECONDS: Final = 0.1
 _log = get_logger()
 
 
+def _nobody() -> None:
+    """Nudge nobody."""
+
+
 class Reloader:
     """Polls the catalog and compiles plans for what it finds."""
 
-    def __init__(self, settings: Settings, active: Plan, metrics: Metrics, status: Status) -> None:
+    def __init__(
+        self, settings: Settings, active: Plan, metrics: Metrics, status: Status, nudge: Callable[[], None] = _nobody
+    ) -> None:
+        """*nudge* is called, in any thread, when an event makes a poll due."""
         self._settings = settings
+        self._nudge = nudge
         self._active = active
         self._metrics = metrics
         self._status = status
@@ -57,12 +65,17 @@ class Reloader:
             current=active.catalog,
         )
         if settings.catalog.events is not None:
-            metrics.listen(settings.catalog.events, self._watcher.wake)
+            metrics.listen(settings.catalog.events, self._wake)
 
     @property
     def due(self) -> bool:
         """Whether a poll would look; before that it returns None."""
         return self._interval > 0 and self._watcher.due
+
+    def _wake(self) -> None:
+        self._watcher.wake()
+        if self.due:
+            self._nudge()
 
     def poll(self) -> Plan | None:
         """Return the plan for a new, accepted catalog; None when there is nothing new to act on."""
@@ -137,8 +150,10 @@ class Reloader:
 class BackgroundReloads:
     """Polls in a thread of its own, one look at a time; whoever asks gets an answer at once."""
 
-    def __init__(self, reloader: Reloader) -> None:
+    def __init__(self, reloader: Reloader, nudge: Callable[[], None] = _nobody) -> None:
+        """*nudge* is called, in another thread, when a look has come to its end."""
         self._reloader = reloader
+        self._nudge = nudge
         self._look: Future[Plan | None] | None = None
 
     def poll(self) -> Plan | None:
@@ -148,6 +163,7 @@ class BackgroundReloads:
         """
         if self._look is None and self._reloader.due:
             self._look = in_background(self._reloader.poll)
+            self._look.add_done_callback(lambda _: self._nudge())
         if self._look is None or not self._look.done():
             return None
         look, self._look = self._look, None

@@ -232,8 +232,10 @@ class Service:
         self, spark: SparkSession, plans: PlanHolder, queries: Queries, intake: Intake, *, once: bool
     ) -> None:
         changes = Changes(plans, queries, intake, self._announce, self._hold)
-        reloads = BackgroundReloads(Reloader(self._settings, self._first, self._metrics, self._status))
-        while not self._stop.wait(TICK):
+        nudged = threading.Event()
+        reloader = Reloader(self._settings, self._first, self._metrics, self._status, nudged.set)
+        reloads = BackgroundReloads(reloader, nudged.set)
+        while self._goes_on(nudged):
             self._status.beat()
             require_jvm()
             require_context(spark)
@@ -249,6 +251,12 @@ class Service:
             if not once:
                 self._subscriptions.follow(plans.active.sources)
             queries.measure(intake.size())
+
+    def _goes_on(self, nudged: threading.Event) -> bool:
+        """Wait for a tick, which a nudge ends early; False when the router is to stop."""
+        nudged.wait(TICK)
+        nudged.clear()
+        return not self._stop.is_set()
 
     def _announce(self, plan: Plan) -> None:
         self._metrics.catalog(plan.epoch, len(plan.catalog.definitions))

@@ -61,6 +61,7 @@ class Metrics:
         self._epoch: str | None = None
         self._lock = threading.Lock()
         self._listening: tuple[str, Callable[[], None]] | None = None
+        self._told_early = False
         self._definition_labels = _Capped(definitions)
         self._endpoint_labels = _Capped(endpoint_cap)
         self._make_flow()
@@ -174,19 +175,25 @@ class Metrics:
         """Add what became of records that were written, in batches or one by one."""
         for (endpoint, outcome, reason), count in tally.records.items():
             self._records.labels(self._endpoint_labels.of(endpoint), outcome, reason).inc(count)
-            self._tell(endpoint)
+            if not self._told_early:
+                self._tell(endpoint)
         for endpoint, count in tally.ties.items():
             self._ties.labels(self._endpoint_labels.of(endpoint)).inc(count)
         for message, count in tally.definitions.items():
             self._definitions.labels(self._definition_labels.of(message)).inc(count)
 
     def listen(self, endpoint: str, heard: Callable[[], None]) -> None:
-        """Call *heard*, in any thread, when a message of *endpoint* is on the disk or a batch had records of it."""
+        """Call *heard*, in any thread, when a message of *endpoint* is on the disk.
+
+        Where no gateway of this process takes its messages, *heard* is called when a batch had records of it.
+        """
         self._listening = (endpoint, heard)
 
-    def _tell(self, endpoint: str) -> None:
-        if self._listening is not None and self._listening[0] == endpoint:
-            self._listening[1]()
+    def _tell(self, endpoint: str) -> bool:
+        if self._listening is None or self._listening[0] != endpoint:
+            return False
+        self._listening[1]()
+        return True
 
     def sink_write(self, sink: str, result: str) -> None:
         """Count a write to a sink, ``ok`` or ``error``; and ``rejected`` besides, if the sink refused records of it.
@@ -273,7 +280,8 @@ class Metrics:
     def acknowledged(self, endpoint: str) -> None:
         """Count a message that is on disk and whose sender is being told so."""
         self._acknowledged.labels(self._endpoint_labels.of(endpoint)).inc()
-        self._tell(endpoint)
+        if self._tell(endpoint):
+            self._told_early = True
 
 
 class FaultCounter(Collector):

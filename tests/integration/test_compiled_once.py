@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -10,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from py4j.clientserver import ClientServerConnection
 
+from router.batches.parts import Part
+from router.batches.plans import PlanHolder
 from router.judging.judging import Tallies
 from router.reading import generations
 from router.sources.sources import INBOX
 from router.state.state import State
+from router.watching.metrics import Metrics
+from router.writing.commits import Batch
 from router.writing.kafka_columns import OutgoingColumns
 from router.writing.outgoing import OnePass
 from tests.integration.test_match_equals_run import KAFKA_MEMBERS, KAFKA_SCHEMA, catalog_for, kafka_row, lines_of
@@ -99,3 +105,34 @@ def test_an_attempt_of_one_write_asks_the_jvm_three_times(
     columns.of_rows(rows, "2026-01-02T03:04:05+00:00")
     # "m" lets the JVM forget an object.
     assert len([command for command in asked if not command.startswith("m\n")]) == 3, asked
+
+
+@pytest.mark.spark
+def test_a_changed_catalog_is_prepared_beside_the_batches(
+    spark: SparkSession, tmp_path: Path, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = catalog_for(7, "KAFKA")
+    kept = list(catalog.definitions)[:-1]
+    changed = replace(catalog, definitions={xid: catalog.definitions[xid] for xid in kept}, epoch="changed")
+    first, second = (kafka_plan_of(each, ONE, tmp_path) for each in (catalog, changed))
+    lines = lines_of(Random(7), catalog, "KAFKA", KAFKA_MEMBERS)
+    rows = spark.createDataFrame([kafka_row(line) for line in lines], KAFKA_SCHEMA)
+    plans, attempts = PlanHolder(spark, state, first, Metrics()), count()
+
+    def attempt() -> int:
+        before, number = compiled(spark), next(attempts)
+        batch = Batch("kafka", "q", "g", number, f"2026-01-02T03:04:0{number}+00:00")
+        outcomes = plans.current().outcomes(rows, batch, Part(), arrived=False, at_once=True)
+        monkeypatch.setattr(outcomes, "_save", lambda records, *_: records.toArrow())
+        outcomes.publish_all(["a"])
+        return compiled(spark) - before
+
+    plans.activate(first)
+    assert not plans.current().once
+    for _ in range(2):
+        attempt()
+    columns = plans.current().once
+    plans.activate(second)
+    assert plans.current().plan is second
+    assert plans.current().once.keys() == columns.keys()
+    assert attempt() == 0

@@ -89,22 +89,30 @@ def test_a_message_that_says_so_makes_the_router_look(tmp_path: Path) -> None:
     (tmp_path / "router.yaml").write_text(CONFIG.replace("poll: 10ms", "poll: 1h, events: /endpoints/e"))
     write(catalog, None, "a/b")
     settings = load_settings(tmp_path / "router.yaml", {})
-    metrics = Metrics()
-    reloader = Reloader(settings, Plan(load([catalog]), settings), metrics, Status())
+    metrics, nudges = Metrics(), Counter[str]()
+    active = Plan(load([catalog]), settings)
+    reloader = Reloader(settings, active, metrics, Status(), lambda: nudges.update(["nudge"]))
     assert (reloader.poll(), reloader.due) == (None, False)
+    batch = Tally(Counter({("/endpoints/e", "dead-letter", "no-match"): 1}))
     write(catalog, None, "c/d")
     metrics.acknowledged("/endpoints/other")
     metrics.batch_done("q", Tally(Counter({("/endpoints/other", "routed", ""): 3})), 0.1, 0)
     assert not reloader.due
-    metrics.acknowledged("/endpoints/e")
+    metrics.batch_done("q", batch, 0.1, 0)
     wait_until(lambda: reloader.due, LIMIT, "a look that is due")
     plan = reloader.poll()
     assert plan is not None
     assert plan.catalog.definitions["/endpoints/e/messages/m"].datacontenttype == "c/d"
     write(catalog, None, "e/f")
-    metrics.batch_done("q", Tally(Counter({("/endpoints/e", "dead-letter", "no-match"): 1})), 0.1, 0)
-    wait_until(lambda: reloader.due, LIMIT, "a look that is due")
+
+    def acknowledged() -> int:
+        metrics.acknowledged("/endpoints/e")
+        return nudges.total()
+
+    wait_until(acknowledged, LIMIT, "a nudge, since a look is due")
     assert reloader.poll() is not None
+    metrics.batch_done("q", batch, 0.1, 0)
+    assert reloader.poll() is None, "what a gateway told of is news no more when a batch has it"
 
 
 @pytest.mark.parametrize(
