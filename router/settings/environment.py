@@ -25,26 +25,28 @@ _NEAR: Final = 0.8
 _LOOSE: Final = re.compile(r"[.-]")
 
 
-def overlay(written: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+def overlay(
+    written: Mapping[str, Any], environ: Mapping[str, str], root: Spot = ROOT, prefix: str = PREFIX
+) -> dict[str, Any]:
     """Return a copy of the settings as written with the environment laid over it, references unresolved.
 
-    A secret is not copied: its place gets a reference to the variable.
+    A secret is not copied: its place gets a reference to the variable. *root* are the settings meant, the router's or
+    others, and *prefix* is what their variables begin with.
 
     Raises:
         ConfigError: a variable that is meant as a setting and is none.
     """
     merged: dict[str, Any] = copy.deepcopy(dict(written))
     for name in sorted(environ):
-        if name.startswith(PREFIX):
-            keys = name.removeprefix(PREFIX).split("__")
-            if _meant(name, keys):
-                _lay(merged, name, keys, environ[name])
+        if name.startswith(prefix):
+            keys = name.removeprefix(prefix).split("__")
+            if _meant(name, keys, root.keys()):
+                _lay(merged, name, keys, environ[name], root)
     return merged
 
 
-def _meant(name: str, keys: list[str]) -> bool:
+def _meant(name: str, keys: list[str], known: tuple[str, ...]) -> bool:
     key = keys[0].lower()
-    known = ROOT.keys()
     if key in known:
         return True
     near = get_close_matches(key, known, 1, _NEAR)
@@ -59,9 +61,8 @@ def _unknown(name: str, key: str, known: tuple[str, ...]) -> ConfigError:
     return ConfigError(f"environment variable {name} is no setting: no key {key!r}", key=key, hint=hint)
 
 
-def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str) -> None:
+def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: Spot) -> None:
     node: Any = merged
-    spot: Spot = ROOT
     place: Place = ()
     for depth, part in enumerate(keys):
         key = _key(node, spot, name, part)

@@ -7,13 +7,13 @@ needs, resolve references and paths, validate, and check what must hold between 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from router.errors import ConfigError
@@ -24,10 +24,11 @@ from router.settings.model import Settings
 from router.settings.plaintext import plaintext_faults
 from router.settings.real_time_checks import real_time_faults
 from router.settings.references import resolve
-from router.settings.schema import ROOT, Spot
+from router.settings.schema import Spot
 from router.settings.sinks.kinds import KINDS
 from router.settings.strict_yaml import StrictLoader
 
+M = TypeVar("M", bound=BaseModel)
 _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/events"}
 _LETTERS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/dead_letters"}
 _EVENTS_NAME: Final = "events"
@@ -49,7 +50,7 @@ def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) ->
     # Here and not with the other faults: a plan of an unfinished batch is finished as it was begun.
     unwise = [*plaintext_faults(settings), *executor_faults(settings), *real_time_faults(settings)]
     if unwise:
-        raise _failure(str(file), unwise)
+        raise failure(str(file), unwise)
     return settings
 
 
@@ -65,16 +66,26 @@ def settings_from_dict(
         ConfigError: as :func:`load_settings`.
     """
     values = resolve(with_defaults(unresolved), environ, base.resolve(), file)
-    try:
-        settings = Settings.model_validate(values)
-    except ValidationError as error:
-        # From None: pydantic's own text holds rejected values, which may be secrets.
-        raise _failure(file, [_problem(detail, values) for detail in error.errors()]) from None
+    settings = validated(Settings, values, file)
     found = list(faults(settings))
     if found:
-        raise _failure(file, found)
+        raise failure(file, found)
     settings._unresolved = dict(unresolved)
     return settings
+
+
+def validated(model: type[M], values: Mapping[str, Any], file: str) -> M:
+    """Return settings of resolved values; *file* is their name for errors.
+
+    Raises:
+        ConfigError: a key is unknown, or a value is invalid; ``problems`` has all that is wrong.
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        # From None: pydantic's own text holds rejected values, which may be secrets.
+        problems = [_problem(detail, values, Spot(model)) for detail in error.errors()]
+        raise failure(file, problems) from None
 
 
 def read_file(file: Path) -> dict[str, Any]:
@@ -128,8 +139,8 @@ def with_defaults(unresolved: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, "sinks": sinks, "dead_letters": letters}
 
 
-def _problem(detail: ErrorDetails, values: Any) -> tuple[str, str]:
-    place, spot = _walk(detail["loc"], values)
+def _problem(detail: ErrorDetails, values: Any, root: Spot) -> tuple[str, str]:
+    place, spot = _walk(detail["loc"], values, root)
     key = ".".join(place)
     kind = detail["type"]
     if kind == "extra_forbidden":
@@ -151,10 +162,10 @@ def _sink_types() -> str:
     return ", ".join(get_args(kind.model_fields["type"].annotation)[0] for kind in KINDS)
 
 
-def _walk(loc: tuple[int | str, ...], values: Any) -> tuple[list[str], Spot]:
+def _walk(loc: tuple[int | str, ...], values: Any, root: Spot) -> tuple[list[str], Spot]:
     """Follow an error's location; return the key path, without pydantic's union tags, and the spot of the parent."""
     place: list[str] = []
-    spot = parent = ROOT
+    spot = parent = root
     node = values
     for part in loc:
         if isinstance(node, dict) and part not in node and node.get("type") == part:
@@ -170,7 +181,8 @@ def _item(node: Any, part: int | str) -> Any:
     return node[part] if isinstance(node, list | tuple) and isinstance(part, int) and part < len(node) else None
 
 
-def _failure(file: str, problems: list[tuple[str, str]]) -> ConfigError:
+def failure(file: str, problems: Sequence[tuple[str, str]]) -> ConfigError:
+    """Return the error of a settings file for all that is wrong with it, each a key and what is the matter there."""
     lines = tuple(f"{key}: {fault}" for key, fault in problems)
     more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
     prefix = f"{file}: " if file else "settings: "

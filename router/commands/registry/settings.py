@@ -1,4 +1,4 @@
-"""The settings of a registry: one YAML file, with secrets by reference only, as those of the router."""
+"""The settings of a registry: one YAML file and the environment, with secrets by reference only, as the router's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -21,11 +21,14 @@ from registry.http.face import FaceType
 from registry.http.server import RegistrySettings
 from router.commands.registry.events import EventsSettings, delivery_settings, event_faults
 from router.errors import ConfigError
+from router.settings.environment import overlay
 from router.settings.inward import HttpSettings
-from router.settings.load import read_file
+from router.settings.load import failure, read_file, validated
+from router.settings.logins import path_of
 from router.settings.model import LogSettings, MetricsSettings
 from router.settings.places import absolute
 from router.settings.references import resolve
+from router.settings.schema import Spot
 from router.settings.section import Section
 from router.settings.security import is_loopback
 from router.settings.serving import access_of, limits_of
@@ -33,6 +36,8 @@ from router.settings.values import Size, Texts
 
 MESSAGE_CATALOG: Final = "messagecatalog"
 """The face whose paths events of the Message Catalog name."""
+PREFIX: Final = "XREGISTRY_"
+"""Begins the variables that override settings."""
 _PORT: Final = 8090
 
 
@@ -85,21 +90,20 @@ class RegistryFile(Section):
 
 
 def load_registry(path: Path, environ: Mapping[str, str] | None = None) -> tuple[RegistryFile, RegistrySettings]:
-    """Read a settings file; relative paths start from its folder.
+    """Read a settings file, overridden by ``XREGISTRY_...`` variables of *environ* (the process's own if None).
+
+    They are spelled as those of the router. Relative paths start from the folder of the file.
 
     Raises:
         ConfigError: it cannot be read, a key is unknown, or a value is invalid.
     """
     base = path.resolve().parent
-    values = resolve(read_file(path), os.environ if environ is None else environ, base, str(path))
-    try:
-        given = RegistryFile.model_validate(values)
-    except ValidationError as error:
-        # From None: pydantic's own text holds rejected values, which may be secrets.
-        problems = tuple(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise ConfigError(f"{path}: {problems[0]}", file=str(path), problems=problems) from None
-    for key, fault in _faults(given):
-        raise ConfigError(f"{path}: {key}: {fault}", file=str(path), key=key, problems=(f"{key}: {fault}",))
+    variables = os.environ if environ is None else environ
+    written = overlay(read_file(path), variables, Spot(RegistryFile), PREFIX)
+    given = validated(RegistryFile, resolve(written, variables, base, str(path)), str(path))
+    faults = list(_faults(given))
+    if faults:
+        raise failure(str(path), faults)
     return given, _settings(given, base, path)
 
 
@@ -135,9 +139,9 @@ def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
         base=given.base_url,
         host=http.host,
         port=http.port,
-        tls_certificate=Path(tls.cert) if tls is not None else None,
-        tls_key=Path(tls.key) if tls is not None else None,
-        tls_clients=Path(tls.ca) if tls is not None and tls.ca else None,
+        tls_certificate=path_of(tls.cert) if tls is not None else None,
+        tls_key=path_of(tls.key) if tls is not None else None,
+        tls_clients=path_of(tls.ca) if tls is not None else None,
         access=access_of(http.auth),
         roles=Roles(frozenset(given.roles.administrators), writers, given.roles.anonymous),
         lint=given.lint,

@@ -11,6 +11,8 @@ import pytest
 
 from catalog.load import load
 from router.cli import status_of
+from router.commands.registry.settings import load_registry
+from router.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared" / "corpora"
@@ -87,6 +89,27 @@ def test_settings_that_cannot_be(settings: str, told: str, tmp_path: Path, capsy
     config.write_text(settings)
     assert status_of(["registry", "serve", str(config)]) == 3
     assert told in capsys.readouterr().err
+
+
+def test_the_environment_overrides_settings(tmp_path: Path) -> None:
+    config = tmp_path / "registry.yaml"
+    config.write_text("open: true\nhttp: {port: 1}\n")
+    environ = {
+        "XREGISTRY_HTTP__PORT": "2",
+        "XREGISTRY_STORE__URL": "postgresql://u@h/d",
+        "XREGISTRY_STORE__PASSWORD": "secret",
+        "XREGISTRY_ROLES__ADMINISTRATORS": '["a"]',
+        "XREGISTRY_PATH": "that of another program",
+        "XROUTER_HTTP__PORT": "3",
+    }
+    given, settings = load_registry(config, environ)
+    assert (settings.port, settings.store) == (2, "postgresql+psycopg://u:secret@h/d")
+    assert given.roles.administrators == ("a",)
+    with pytest.raises(ConfigError, match="XREGISTRY_HTTP__PROT is no setting"):
+        load_registry(config, {"XREGISTRY_HTTP__PROT": "2"})
+    with pytest.raises(ConfigError, match="did you mean port"):
+        config.write_text("http: {prot: 1}\n")
+        load_registry(config, {})
 
 
 def test_what_cannot_be_imported_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
