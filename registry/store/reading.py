@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, func, select
+from sqlalchemy import Connection, Row, Select, Table, func, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from registry.store.entities import Group, Registry, Resource, Version
@@ -81,17 +81,11 @@ class Reader:
 
     def versions_of(self, xids: Sequence[str]) -> dict[str, Version]:
         """Return those of the versions that are there, by xid."""
-        found = (each for part in _parts(xids) for each in self._all(select(VERSIONS).where(VERSIONS.c.xid.in_(part))))
-        versions = (_version(row) for row in found)
-        return {each.xid: each for each in versions}
+        return {each.xid: each for each in map(_version, self._named(VERSIONS, xids))}
 
     def resources_of(self, xids: Sequence[str]) -> dict[str, Resource]:
         """Return those of the resources that are there, by xid."""
-        found = (
-            each for part in _parts(xids) for each in self._all(select(RESOURCES).where(RESOURCES.c.xid.in_(part)))
-        )
-        resources = (_resource(row) for row in found)
-        return {each.xid: each for each in resources}
+        return {each.xid: each for each in map(_resource, self._named(RESOURCES, xids))}
 
     def count(self, parent: str) -> int:
         """Return how many entities a collection has."""
@@ -121,6 +115,10 @@ class Reader:
         first, last = below(group)
         query = select(RESOURCES.c.parent).where(RESOURCES.c.xid >= first, RESOURCES.c.xid < last).distinct()
         return {row[0].rpartition("/")[2] for row in self._all(query)}
+
+    def _named(self, table: Table, xids: Sequence[str]) -> Iterator[Row[Any]]:
+        for part in _parts(xids):
+            yield from self._all(select(table).where(table.c.xid.in_(part)))
 
     def _all(self, query: Select[Any]) -> Sequence[Row[Any]]:
         return self.connection.execute(query).all()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, MetaData, String, Table, Text
+from sqlalchemy.schema import SchemaItem
 
 METADATA: Final = MetaData(naming_convention={"ix": "ix_%(table_name)s_%(column_0_N_name)s", "pk": "pk_%(table_name)s"})
 # Bytes decide what comes first, on both databases: the range behind a prefix is then what lies below an xid.
@@ -25,51 +26,36 @@ REGISTRY: Final = Table(
     Column("attributes", Text, nullable=False),
     Column("modelsource", Text, nullable=False),
 )
-GROUPS: Final = Table(
-    "groups",
-    METADATA,
-    Column("xid", _KEY, primary_key=True),
-    Column("parent", _KEY, nullable=False),
-    Column("id", _KEY, nullable=False),
-    Column("folded", _KEY, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("createdat", Text, nullable=False),
-    Column("modifiedat", Text, nullable=False),
-    Column("attributes", Text, nullable=False),
-    Index(None, "parent", "folded", unique=True),
-)
-RESOURCES: Final = Table(
+
+
+def _entities(name: str, *more: SchemaItem) -> Table:
+    """Return the table of one kind of entity, with *more* columns and indexes than all kinds have."""
+    return Table(
+        name,
+        METADATA,
+        Column("xid", _KEY, primary_key=True),
+        Column("parent", _KEY, nullable=False),
+        Column("id", _KEY, nullable=False),
+        Column("folded", _KEY, nullable=False),
+        Column("epoch", BigInteger, nullable=False),
+        Column("createdat", Text, nullable=False),
+        Column("modifiedat", Text, nullable=False),
+        Column("attributes", Text, nullable=False),
+        *more,
+        Index(None, "parent", "folded", unique=True),
+    )
+
+
+GROUPS: Final = _entities("groups")
+RESOURCES: Final = _entities(
     "resources",
-    METADATA,
-    Column("xid", _KEY, primary_key=True),
-    Column("parent", _KEY, nullable=False),
-    Column("id", _KEY, nullable=False),
-    Column("folded", _KEY, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("createdat", Text, nullable=False),
-    Column("modifiedat", Text, nullable=False),
-    Column("attributes", Text, nullable=False),
     Column("xref", _KEY, nullable=True),
     Column("defaultversionid", _KEY, nullable=True),
     Column("sticky", Boolean, nullable=False),
     Column("counter", BigInteger, nullable=False),
-    Index(None, "parent", "folded", unique=True),
     Index(None, "xref"),
 )
-VERSIONS: Final = Table(
-    "versions",
-    METADATA,
-    Column("xid", _KEY, primary_key=True),
-    Column("parent", _KEY, nullable=False),
-    Column("id", _KEY, nullable=False),
-    Column("folded", _KEY, nullable=False),
-    Column("epoch", BigInteger, nullable=False),
-    Column("createdat", Text, nullable=False),
-    Column("modifiedat", Text, nullable=False),
-    Column("attributes", Text, nullable=False),
-    Column("ancestorid", _KEY, nullable=False),
-    Index(None, "parent", "folded", unique=True),
-)
+VERSIONS: Final = _entities("versions", Column("ancestorid", _KEY, nullable=False))
 DOCUMENTS: Final = Table(
     "documents",
     METADATA,

@@ -121,14 +121,14 @@ class Work:
     def flush(self) -> None:
         """Write all that changed, but history and events."""
         if self.registry_touched:
-            values = {"modelsource": _text(self.registry.modelsource), **_registry_row(self.registry)}
-            self._connection.execute(update(REGISTRY).values(values))
+            self._connection.execute(update(REGISTRY).values(_registry_row(self.registry)))
         self._flush(GROUPS, self.groups)
         self._flush(RESOURCES, self.resources)
         self._flush(VERSIONS, self.versions)
         gone = [xid for xid, body in self._documents.items() if body is None]
-        self._delete(DOCUMENTS, [*gone, *(xid for xid in self._written_documents())])
-        self._insert(DOCUMENTS, [{"xid": xid, "body": self._documents[xid]} for xid in self._written_documents()])
+        written = self._written_documents()
+        self._delete(DOCUMENTS, [*gone, *written])
+        self._insert(DOCUMENTS, [{"xid": xid, "body": self._documents[xid]} for xid in written])
 
     def record(self, history: Sequence[dict[str, Any]], events: Sequence[dict[str, Any]]) -> None:
         """Write down who did what, and the events that tell of it."""
@@ -195,13 +195,13 @@ class Work:
 
 def found_registry(connection: Connection, registry: Registry) -> None:
     """Write down the registry itself, in a database that has none."""
-    values = {"modelsource": _text(registry.modelsource), **_registry_row(registry)}
-    connection.execute(insert(REGISTRY).values(values))
+    connection.execute(insert(REGISTRY).values(_registry_row(registry)))
 
 
 def _registry_row(registry: Registry) -> dict[str, Any]:
     times = {"epoch": registry.epoch, "createdat": registry.createdat, "modifiedat": registry.modifiedat}
-    return {"id": registry.id, **times, "attributes": _text(registry.attributes)}
+    texts = {"attributes": _text(registry.attributes), "modelsource": _text(registry.modelsource)}
+    return {"id": registry.id, **times, **texts}
 
 
 def _row(entity: Entity) -> dict[str, Any]:

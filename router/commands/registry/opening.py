@@ -31,13 +31,18 @@ def opened(config: Path, *, lint: bool = True) -> Iterator[RegistryService]:
     try:
         database, service = open_service(settings if lint else replace(settings, lint="off"))
     except StoreError as error:
-        raise StateError(str(error), hint="check store in the settings, and who may read and write there") from error
+        raise unopened(error) from error
     try:
         yield service
     except Refusal as refusal:
         raise refused(refusal) from refusal
     finally:
         database.close()
+
+
+def unopened(error: StoreError) -> RouterError:
+    """Return as the error that ends a command that a store cannot be opened."""
+    return StateError(str(error), hint="check store in the settings, and who may read and write there")
 
 
 def refused(refusal: Refusal) -> RouterError:

@@ -9,9 +9,9 @@ from bindings.gateways import GatewayError
 from registry.errors import Refusal
 from registry.http.server import RegistryServer
 from registry.store.engine import StoreError
-from router.commands.registry.opening import ConfigArgument, refused
+from router.commands.registry.opening import ConfigArgument, refused, unopened
 from router.commands.registry.settings import admit, load_registry
-from router.errors import RouterError, StateError
+from router.errors import RouterError
 from router.logs import configure_logs, get_logger
 
 _TICK = 0.5
@@ -34,7 +34,7 @@ def serve(config: ConfigArgument) -> None:
     try:
         server.start()
     except StoreError as error:
-        raise StateError(str(error), hint="check store in the settings, and who may read and write there") from error
+        raise unopened(error) from error
     except (GatewayError, OSError) as error:
         raise RouterError(str(error)) from error
     except Refusal as refusal:
