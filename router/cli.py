@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "gateway": "router.commands.gateway:gateway",
     "check": "router.commands.check.command:check",
     "routes": "router.commands.routes.command:routes",
+    "test": "router.commands.test.command:test",
     "match": "router.commands.match.command:match",
     "emit": "router.commands.emit.command:emit",
     "catalog": "router.commands.catalog.group:catalog_app",

@@ -38,6 +38,8 @@ FULL_SECONDS: Final = 3_600.0
 """How long an answer is only asked whether it changed; then it is asked for whole, lest its entity tag lies."""
 MAX_DISTRUSTED: Final = 10_000
 """Addresses that are remembered for entity tags that lied."""
+CASES: Final = ".cases"
+"""Ends the names of files of test cases, before their suffix: they lie beside a catalog and are no part of it."""
 _MASK: Final = "***"
 
 
@@ -155,12 +157,16 @@ class Fetcher:
         return found
 
     def files(self, folder: str | Path) -> list[Path]:
-        """Return the visible files below *folder* that may be documents, sorted; which are there is seen too."""
+        """Return the visible files below *folder* that may be documents, sorted; which are there is seen too.
+
+        Files of test cases, which lie beside a catalog, are none.
+        """
         top = Path(folder)
         found = [
             path
             for path in sorted(top.rglob("*"))
             if path.suffix.lower() in suffixes()
+            and not path.stem.lower().endswith(CASES)
             and not any(part.startswith(".") for part in path.relative_to(top).parts)
             and path.is_file()
         ]

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from catalog.declared import Declarations
 from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.model import Catalog
@@ -49,14 +50,16 @@ BaseUri = Annotated[
 ]
 
 
-def usable_catalog(sources: list[str], fetcher: Fetcher, *, base_uri: str = "") -> Catalog:
-    """Load a catalog to work with; *fetcher* and *base_uri* are as for :func:`catalog.load.load`.
+def usable_catalog(
+    sources: list[str], fetcher: Fetcher, *, base_uri: str = "", declarations: Declarations | None = None
+) -> Catalog:
+    """Load a catalog to work with; the arguments are those of :func:`catalog.load.load`.
 
     Raises:
         CatalogUnavailable: it has no definition at all.
         DocumentError: a source cannot be read.
     """
-    catalog = load(sources, fetcher=fetcher, base_uri=base_uri)
+    catalog = load(sources, fetcher=fetcher, base_uri=base_uri, declarations=declarations)
     if not catalog.definitions:
         cause = next((f": {each.message}" for each in catalog.findings if each.severity == "error"), "")
         hint = f"`xrouter check {sources[0]}` shows what is wrong"

@@ -111,11 +111,9 @@ class RecordMatcher:
         others: list[NumberedRecord] = []
         for number, line in enumerate(lines):
             try:
-                record = parse_record(line)
-                binding = _binding(record)
-                entry = NumberedRecord(number, record, binding.parts(record.native))
+                entry, binding = entry_of(number, line)
             except RecordError as error:
-                failed[number] = _dead("undecodable", str(error))
+                failed[number] = dead_letter("undecodable", str(error))
                 continue
             if binding.protocol == KAFKA:
                 kafka.append(entry)
@@ -170,7 +168,7 @@ class RecordMatcher:
     def _outcome(self, outcomes: Outcomes, row: int, entry: NumberedRecord) -> dict[str, Any]:
         winner = int(outcomes.winners[row])
         if winner < 0:
-            return _dead(outcomes.reasons[row], outcomes.details[row], outcomes.nearest.get(row, []))
+            return dead_letter(outcomes.reasons[row], outcomes.details[row], outcomes.nearest.get(row, []))
         return {
             "outcome": "routed",
             "message": self.matcher.targets[winner].xid,
@@ -207,7 +205,19 @@ def to_line(outcome: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(outcome) + b"\n"
 
 
-def _dead(reason: str, detail: str, nearest: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+def entry_of(number: int, line: bytes | str) -> tuple[NumberedRecord, Binding]:
+    """Read one line as a record of a protocol that we speak.
+
+    Raises:
+        RecordError: it is none.
+    """
+    record = parse_record(line)
+    binding = _binding(record)
+    return NumberedRecord(number, record, binding.parts(record.native)), binding
+
+
+def dead_letter(reason: str, detail: str, nearest: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Return the outcome of a record that becomes a dead letter."""
     return {"outcome": "dead-letter", "reason": reason, "detail": detail, "nearest": nearest or []}
 
 

@@ -1,0 +1,281 @@
+"""Files of cases: records with what should become of them, read strictly, each with its place.
+
+A file is one document, ``{"catalog": PATHS, "config": CONFIG, "cases": [CASE...]}``, in YAML or JSON, or a case on each
+line (``.jsonl``), the first of which may be the same head without cases. A case is ``{"name", "record", "expect"}``:
+the record in the form of ``match``, and the members of its outcome that matter. Paths start from the file's folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from catalog.documents.fetching import CASES
+from catalog.errors import DocumentError
+from catalog.parsing.lines import lines_of
+from catalog.parsing.pointers import as_pointer
+from catalog.parsing.texts import parse_text
+from router.errors import RouterError
+
+LINES: Final = (".jsonl", ".ndjson")
+SUFFIXES: Final = (".yaml", ".yml", ".json", *LINES)
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Bytes of one file."""
+MAX_CASES: Final = 100_000
+"""Cases of one call."""
+MAX_PROBLEMS: Final = 50
+"""Faults of files that are told; more have one cause."""
+ROUTED: Final = ("endpoint", "route", "sinks", "topics")
+"""What only the settings of a router decide."""
+_HEAD: Final = ("catalog", "config")
+_CASE: Final = ("name", "record", "expect")
+_RECORD: Final = ("endpoint", "protocol", "native", "body", "body_base64", "time")
+_TEXTS: Final = ("outcome", "reason", "message")
+_MAPS: Final = ("context", "cloudevent")
+_EXPECT: Final = (*_TEXTS, *_MAPS, "events", *ROUTED)
+
+
+class CasesUnreadable(RouterError):
+    """Files of cases that cannot be used; ``problems`` has every fault as a line, the first also in the message."""
+
+    def __init__(self, problems: list[str]) -> None:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        super().__init__(problems[0] + more)
+        self.problems = tuple(problems)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """One case. ``record`` is a line of JSON as ``match`` takes it; ``line`` is known for files of lines only."""
+
+    name: str
+    pointer: str
+    record: bytes
+    expect: Mapping[str, Any]
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CaseFile:
+    """One file. ``catalog`` and ``config`` are what it names itself, as paths that can be opened from here."""
+
+    path: Path
+    data: bytes = field(repr=False)
+    catalog: tuple[str, ...]
+    config: Path | None
+    cases: tuple[Case, ...]
+
+    def lines(self, places: Iterable[tuple[Case, str]]) -> dict[tuple[Case, str], int]:
+        """Return the lines, from 1, of pointers into this file: of the value, or of what is nearest around it."""
+        wanted = list(places)
+        if self.path.suffix.lower() in LINES:
+            return {(case, pointer): case.line for case, pointer in wanted if case.line is not None}
+        known = lines_of(str(self.path), self.data, {pointer for _, pointer in wanted})
+        return {(case, pointer): known[pointer] for case, pointer in wanted if pointer in known}
+
+
+def read_cases(paths: Iterable[Path]) -> list[CaseFile]:
+    """Read files, and of folders the files of cases (``*.cases.yaml``, ``.json``, ``.jsonl``) below them.
+
+    Raises:
+        CasesUnreadable: one cannot be read, is no such file, or there are no cases at all.
+    """
+    reader = _Reader()
+    files = [reader.read(path) for given in paths for path in _files_of(given)]
+    if reader.problems:
+        raise CasesUnreadable(reader.problems[:MAX_PROBLEMS])
+    if not any(file.cases for file in files):
+        raise CasesUnreadable([f"there are no cases; name files, or folders with files such as NAME{CASES}.yaml"])
+    return files
+
+
+def _files_of(given: Path) -> list[Path]:
+    if not given.is_dir():
+        return [given]
+    return [
+        path
+        for path in sorted(given.rglob(f"*{CASES}.*"))
+        if path.suffix.lower() in SUFFIXES
+        and not any(part.startswith(".") for part in path.relative_to(given).parts)
+        and path.is_file()
+    ]
+
+
+class _Reader:
+    """Reads files, and notes what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self._left = MAX_CASES
+
+    def read(self, path: Path) -> CaseFile:
+        """Read one file; what is no case in it is left out and noted."""
+        head: Mapping[str, Any] = {}
+        cases: list[Case] = []
+        data = b""
+        try:
+            data = _bytes_of(path)
+            if path.suffix.lower() in LINES:
+                head, cases = self._lines(path, data)
+            else:
+                head, cases = self._document(path, data)
+        except DocumentError as error:
+            self.problems.append(str(error))
+        base = path.parent
+        catalog = tuple(_beside(base, each) for each in _texts(head.get("catalog")))
+        config = base / str(head["config"]) if head.get("config") else None
+        return CaseFile(path, data, catalog, config, tuple(cases))
+
+    def _document(self, path: Path, data: bytes) -> tuple[Mapping[str, Any], list[Case]]:
+        parsed = parse_text(str(path), data)
+        notes = [(place.pointer, "occurs twice") for place in parsed.duplicates]
+        tree = parsed.tree
+        if not isinstance(tree, dict):
+            raise DocumentError(f"{path} is no map with the member cases")
+        notes += _head_faults(tree, (*_HEAD, "cases"))
+        given = tree.get("cases", [])
+        if not isinstance(given, list):
+            notes.append(("/cases", "is no list"))
+            given = []
+        self._count(path, len(given))
+        cases: list[Case] = []
+        for number, form in enumerate(given):
+            pointer = f"/cases/{number}"
+            faults = [(pointer + at, fault) for at, fault in _case_faults(form)]
+            notes += faults
+            if not faults:
+                cases.append(_case(form, pointer, number, None))
+        if notes:
+            lines = lines_of(str(path), data, {pointer for pointer, _ in notes})
+            self.problems += (f"{_place(path, lines.get(at))}: {at or '/'} {fault}" for at, fault in notes)
+        return tree, cases
+
+    def _lines(self, path: Path, data: bytes) -> tuple[Mapping[str, Any], list[Case]]:
+        head: Mapping[str, Any] = {}
+        cases: list[Case] = []
+        for number, line in enumerate(data.split(b"\n"), 1):
+            if not line.strip():
+                continue
+            if len(self.problems) >= MAX_PROBLEMS:
+                break
+            try:
+                form = parse_text(f"{path}.json", line.strip()).tree
+            except DocumentError:
+                self.problems.append(f"{_place(path, number)}: is no JSON object")
+                continue
+            begins = not cases and not head and isinstance(form, dict) and "record" not in form and form.keys() & _HEAD
+            faults = list(_head_faults(form, _HEAD) if begins else _case_faults(form))
+            self.problems += (f"{_place(path, number)}: {at or '/'} {fault}" for at, fault in faults)
+            if begins:
+                head = form
+            elif not faults:
+                self._count(path, 1)
+                cases.append(_case(form, "", len(cases), number))
+        return head, cases
+
+    def _count(self, path: Path, number: int) -> None:
+        self._left -= number
+        if self._left < 0:
+            raise DocumentError(f"{path}: there are more than {MAX_CASES} cases in all; test fewer files at a time")
+
+
+def _bytes_of(path: Path) -> bytes:
+    if path.suffix.lower() not in SUFFIXES:
+        raise DocumentError(f"{path} is no file of cases: its name ends in none of {', '.join(SUFFIXES)}")
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DocumentError(f"{path} cannot be read: {error.strerror or type(error).__name__}") from error
+    if len(data) > MAX_BYTES:
+        raise DocumentError(f"{path} has more than {MAX_BYTES} bytes; split it")
+    return data
+
+
+def _case(form: Mapping[str, Any], pointer: str, number: int, line: int | None) -> Case:
+    record = json.dumps(form["record"]).encode("ascii")
+    return Case(str(form.get("name") or f"case {number + 1}"), pointer, record, form["expect"], line)
+
+
+def _head_faults(form: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    yield from _unknown(form, known, "")
+    catalog = form.get("catalog")
+    if catalog is not None and not _texts(catalog):
+        yield "/catalog", "is neither a path nor a list of paths"
+    if form.get("config") is not None and not isinstance(form["config"], str):
+        yield "/config", "is no path"
+
+
+def _case_faults(form: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(form, dict):
+        yield "", "is no map with record and expect"
+        return
+    yield from _unknown(form, _CASE, "")
+    if form.get("name") is not None and not isinstance(form["name"], str):
+        yield "/name", "is no text"
+    record, expect = form.get("record"), form.get("expect")
+    if isinstance(record, dict):
+        yield from _unknown(record, _RECORD, "/record")
+    else:
+        yield "/record", "is no map in the form of a native record"
+    if isinstance(expect, dict) and expect:
+        yield from _expect_faults(expect, "/expect", _EXPECT)
+    else:
+        yield "/expect", "is no map of what should become of the record"
+
+
+def _expect_faults(form: Mapping[str, Any], at: str, known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    yield from _unknown(form, known, at)
+    for name, value in form.items():
+        if value is None or name not in known:
+            continue
+        place = f"{at}/{name}"
+        if name in (*_TEXTS, "endpoint") and not isinstance(value, str):
+            yield place, "is no text"
+        elif name in (*_MAPS, "topics"):
+            yield from _map_faults(value, place)
+        elif name == "route" and (not isinstance(value, int) or isinstance(value, bool)):
+            yield place, "is no place of a route in the settings, which is a number from 0"
+        elif name == "sinks" and not _texts(value):
+            yield place, "is no list of names"
+        elif name == "events" and not (isinstance(value, list) and all(isinstance(each, dict) for each in value)):
+            yield place, "is no list of outcomes"
+        elif name == "events":
+            inner = tuple(each for each in _EXPECT if each != "events")
+            for number, each in enumerate(value):
+                yield from _expect_faults(each, f"{place}/{number}", inner)
+
+
+def _map_faults(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    if not isinstance(value, dict):
+        yield place, "is no map"
+        return
+    for name, text in value.items():
+        if isinstance(text, (dict, list)):
+            yield place + as_pointer([name]), "is no text"
+
+
+def _unknown(form: Mapping[str, Any], known: tuple[str, ...], at: str) -> Iterator[tuple[str, str]]:
+    for name in form:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+            yield at + as_pointer([name]), f"is unknown; {hint}"
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    """Return a text or a list of texts as texts; nothing of anything else."""
+    listed = value if isinstance(value, list) else [value]
+    return tuple(listed) if all(isinstance(each, str) and each for each in listed) else ()
+
+
+def _beside(base: Path, source: str) -> str:
+    return source if "://" in source else str(base / source)
+
+
+def _place(path: Path, line: int | None) -> str:
+    return str(path) if line is None else f"{path}:{line}"

@@ -1,0 +1,276 @@
+"""``xrouter test``: cases held against a catalog or a router, what they exercise, and cases made of records."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from catalog.load import load
+from router.cli import USAGE
+from router.commands.emit.producer import Producer, record_line
+from router.commands.test.cases import read_cases
+from router.commands.test.judging import CatalogJudging, RouterJudging
+from router.commands.test.running import run_cases
+from router.settings import load_settings
+from tests.support.case_files import GREENHOUSE, VALVE, XRouter, reported, runner, valve, written
+
+SAMPLES = Path(__file__).resolve().parents[4] / "catalog" / "samples"
+MARKET = SAMPLES / "market.xreg.json"
+PLACED = "/messagegroups/Market.Orders/messages/Market.Orders.Placed"
+SALE = "/messagegroups/Market.Tills/messages/Market.Tills.Sale"
+READING = "/messagegroups/Market.ColdChain/messages/Market.ColdChain.Reading"
+ROUTER: dict[str, Any] = {
+    "catalog": {"source": str(MARKET)},
+    "sinks": {
+        "orders": {"type": "jsonl", "path": "./orders"},
+        "bus": {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "tills.{context.store}"},
+        "dead": {"type": "jsonl", "path": "./dead"},
+        "lost": {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "lost.{reason}"},
+    },
+    "routes": [
+        {"when": {"messagegroup": "Market.Orders"}, "to": ["orders"]},
+        {"when": {"context": {"store": "7"}}, "to": ["bus", "orders"]},
+        {"when": {"outcome": "dead-letter", "reason": "no-match"}, "to": ["lost"]},
+        {"to": ["orders"]},
+    ],
+    "dead_letters": {"sinks": ["dead"]},
+}
+
+
+@pytest.fixture
+def xrouter(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> XRouter:
+    """``xrouter(*arguments)`` runs ``test`` and gives exit code, standard output and standard error."""
+    return runner(capsys, monkeypatch)
+
+
+def produced(message: str, endpoint: str, count: int = 1, **context: str) -> list[bytes]:
+    producer = Producer(load([MARKET]), message, endpoint=f"/endpoints/{endpoint}", context=context, seed=3)
+    return [record_line(record) for record in producer.records(count)]
+
+
+def test_the_cases_of_the_samples_pass(xrouter: XRouter) -> None:
+    status, out, _ = xrouter(SAMPLES)
+    assert status == 0, out
+    assert out.startswith("3 of 3 cases passed")
+
+
+def test_cases_beside_a_catalog_are_no_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / GREENHOUSE.name).write_bytes(GREENHOUSE.read_bytes())
+    alone = load([tmp_path])
+    for name in ("a.cases.yaml", "b.cases.json", "c.cases.jsonl"):
+        (tmp_path / name).write_text("{no catalog")
+    assert load([tmp_path]).findings == alone.findings
+
+
+def test_a_thousand_cases_take_less_than_a_second(tmp_path: Path) -> None:
+    subjects = [f"valves.{number}.roof" if number % 4 else f"valve.{number}" for number in range(1000)]
+    cases = [
+        {"record": valve(subject), "expect": {"message": VALVE} if "valves" in subject else {"reason": "no-match"}}
+        for subject in subjects
+    ]
+    files = read_cases([written(tmp_path / "many.cases.jsonl", cases)])
+    judging = CatalogJudging(load([GREENHOUSE]))
+    started = time.process_time()
+    run = run_cases(files, judging)
+    taken = time.process_time() - started
+    assert len(run.results) == 1000
+    assert all(result.passed for result in run.results)
+    assert taken < 1
+
+
+@pytest.mark.parametrize(("suffix", "line"), [("yaml", 14), ("json", 21), ("jsonl", 2)])
+def test_a_failure_names_file_line_pointer_and_the_first_mismatch(
+    xrouter: XRouter, tmp_path: Path, suffix: str, line: int
+) -> None:
+    case = {"name": "roof", "record": valve("valve.3.roof"), "expect": {"message": VALVE, "context": {"house": "3"}}}
+    path = tmp_path / f"a.cases.{suffix}"
+    if suffix == "json":
+        path.write_text(json.dumps({"catalog": str(GREENHOUSE), "cases": [case]}, indent=1))
+    else:
+        written(path, [case])
+    status, out, _ = xrouter(path)
+    assert status == 1
+    pointer = "/expect" if suffix == "jsonl" else "/cases/0/expect"
+    prefix = "" if suffix == "jsonl" else f"line {line}: "
+    assert f"FAILED {path}:" in out
+    assert f"  {prefix}{pointer}/context/house: expected '3', found nothing" in out
+    assert (
+        f"why: {VALVE} asks for protocoloptions.subject 'valves.{{house}}.{{valve}}', and the record has 'valve.3.roof'"
+        in out
+    )
+    failure = reported(xrouter, path)["failures"][0]
+    assert failure["name"] == "roof"
+    assert {"pointer": f"{pointer}/context/house", "line": line, "expected": "3", "found": None} in failure[
+        "differences"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        (
+            {"record": valve("x"), "expect": {"message": "/messagegroups/G/messages/Gone"}},
+            "is no candidate of the catalog",
+        ),
+        (
+            {"record": {**valve(), "endpoint": "/endpoints/gone"}, "expect": {"message": VALVE}},
+            "no endpoint or source is known",
+        ),
+        ({"record": {"protocol": "PIGEON"}, "expect": {"message": VALVE}}, "undecodable: protocol 'PIGEON' is none of"),
+        ({"record": valve("x"), "expect": {"outcome": "routed"}}, "asks for"),
+        (
+            {"record": valve(turn="much"), "expect": {"message": VALVE}},
+            "protocoloptions.headers.turn 'any number', and the record has 'much'",
+        ),
+    ],
+)
+def test_why_a_record_went_elsewhere(xrouter: XRouter, tmp_path: Path, case: dict[str, Any], why: str) -> None:
+    status, out, _ = xrouter(written(tmp_path / "a.cases.yaml", [case]))
+    assert status == 1
+    assert why in out
+
+
+def test_events_of_a_batch_are_cases_one_by_one(xrouter: XRouter, tmp_path: Path) -> None:
+    event = {"specversion": "1.0", "id": "1", "source": "/stores/7/webshop", "type": "com.example.market.order.placed"}
+    placed = {**event, "subject": "orders/9", "datacontenttype": "application/json", "data": {"items": 2, "total": 9}}
+    headers = [{"name": "content-type", "value": "application/cloudevents-batch+json"}]
+    native = {"method": "POST", "path": "/events", "headers": headers}
+    record = {"endpoint": "/endpoints/webshop", "protocol": "HTTP", "native": native, "body": [placed, event]}
+    expected = [{"message": PLACED, "context": {"order": "9"}}, {"outcome": "dead-letter"}]
+    right = {"record": record, "expect": {"outcome": "batch", "events": expected}}
+    wrong = {"record": record, "expect": {"message": PLACED}}
+    path = written(tmp_path / "a.cases.yaml", [right, wrong], catalog=str(MARKET))
+    failures = reported(xrouter, path)["failures"]
+    assert [each["pointer"] for each in failures] == ["/cases/1"]
+    assert "expect them under events" in failures[0]["why"]
+
+
+def test_coverage_names_what_no_case_exercises(xrouter: XRouter, tmp_path: Path) -> None:
+    path = written(tmp_path / "a.cases.yaml", [{"record": valve(), "expect": {"message": VALVE}}])
+    coverage = reported(xrouter, path)["coverage"]
+    assert coverage["definitions"]["exercised"] == 1
+    assert VALVE not in coverage["definitions"]["missing"]
+    assert "/messagegroups/Greenhouse/messages/Greenhouse.WindowStuck" in coverage["definitions"]["missing"]
+    subject = {"message": VALVE, "property": "protocoloptions.subject", "expected": "valves.{house}.{valve}"}
+    assert subject not in coverage["templates"]["missing"]
+    assert subject in coverage["rejections"]["missing"]
+    of_content = {"message": VALVE, "property": "datacontenttype", "expected": "application/json"}
+    assert of_content in coverage["constraints"]["missing"]
+    text = xrouter(path, "--coverage")[1]
+    assert "definitions exercised: 1 of 7 (14.3 %)" in text
+    assert "no case: /messagegroups/Greenhouse/messages/Greenhouse.WindowStuck\n" in text
+    assert f"no case: {VALVE} datacontenttype: application/json\n" in text
+    content = valve()
+    content["native"]["headers"].append({"name": "content-type", "value": "application/json"})
+    more = [
+        {"record": content, "expect": {"message": VALVE}},
+        {"record": valve("valve.1"), "expect": {"reason": "no-match"}},
+    ]
+    coverage = reported(xrouter, written(path, more))["coverage"]
+    assert of_content not in coverage["constraints"]["missing"]
+    assert subject not in coverage["rejections"]["missing"]
+
+
+@pytest.mark.parametrize(
+    ("least", "status", "told"),
+    [
+        (["14"], 1, "too low: templates: 8.3 % are exercised, and 14 % should be"),
+        (["3"], 0, ""),
+        (["definitions=14", "templates=8.3"], 0, ""),
+        (["rejections=1"], 1, "too low: rejections: 0.0 %"),
+        (["101"], USAGE, "'101' is no number from 0 to 100"),
+        (["nan"], USAGE, "'nan' is no number from 0 to 100"),
+        (["template=3"], USAGE, "did you mean templates?"),
+    ],
+)
+def test_a_minimum_of_coverage(xrouter: XRouter, tmp_path: Path, least: list[str], status: int, told: str) -> None:
+    path = written(tmp_path / "a.cases.yaml", [{"record": valve(), "expect": {"message": VALVE}}])
+    got, out, err = xrouter(path, *(text for each in least for text in ("--min-coverage", each)))
+    assert got == status
+    assert told in out + err
+
+
+def test_reports_for_machines_that_build(xrouter: XRouter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = {"name": "100%, of\x07 <a>", "record": valve("\x1bx"), "expect": {"message": VALVE}}
+    path = written(tmp_path / "a.cases.yaml", [{"record": valve(), "expect": {"message": VALVE}}, wrong])
+    report = tmp_path / "report.xml"
+    status, out, _ = xrouter(path, "--junit", report, "--github")
+    assert status == 1
+    top = ElementTree.parse(report).getroot()
+    assert top.attrib == {"tests": "2", "failures": "1", "errors": "0", "skipped": "0"}
+    cases = top.findall("testsuite/testcase")
+    assert [each.find("failure") is None for each in cases] == [True, False]
+    assert "asks for protocoloptions.subject" in str(cases[1].findtext("failure"))
+    commands = [line for line in out.split("\n") if line.startswith("::")]
+    assert len(commands) == 1
+    line = path.read_text().split("\n").index(f"    message: {VALVE}", 15) + 1
+    assert commands[0].startswith(f"::error file={path},line={line},title=100%25%2C of\\x07 <a>::")
+    assert "\x1b" not in out
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    assert "::error " in xrouter(path)[1]
+    assert "::error " not in xrouter(path, "--no-github")[1]
+    _, out, err = xrouter(path, "--format", "json")
+    assert json.loads(out)["failed"] == 1
+    assert err.startswith("::error ")
+
+
+def router(folder: Path) -> Path:
+    path = folder / "router.yaml"
+    path.write_text(yaml.safe_dump(ROUTER))
+    return path
+
+
+def test_with_settings_endpoints_routes_and_sinks_are_those_of_the_router(xrouter: XRouter, tmp_path: Path) -> None:
+    placed, sale = (
+        json.loads(produced(PLACED, "webshop", store="7", order="4")[0]),
+        json.loads(produced(SALE, "tills", store="7", till="1", receipt="2")[0]),
+    )
+    lost = {**sale, "native": {**sale["native"], "path": "/nowhere"}}
+    strange = {**sale, "endpoint": "/endpoints/strange"}
+    cases = [
+        {
+            "record": placed,
+            "expect": {"message": PLACED, "endpoint": "/endpoints/webshop", "route": 0, "sinks": ["orders"]},
+        },
+        {
+            "record": sale,
+            "expect": {"message": SALE, "route": 1, "sinks": ["bus", "orders"], "topics": {"bus": "tills.7"}},
+        },
+        {
+            "record": lost,
+            "expect": {"reason": "no-match", "route": 2, "sinks": ["lost"], "topics": {"lost": "lost.no-match"}},
+        },
+        {"record": strange, "expect": {"reason": "no-candidates", "route": None, "sinks": ["dead"]}},
+        {"record": {"protocol": "PIGEON"}, "expect": {"reason": "undecodable", "route": None, "sinks": ["dead"]}},
+    ]
+    config = router(tmp_path)
+    status, out, _ = xrouter(written(tmp_path / "a.cases.yaml", cases, config="router.yaml"))
+    assert status == 0, out
+    assert xrouter(written(tmp_path / "b.cases.jsonl", cases, catalog="gone.json"), "--config", config)[0] == 0
+    cases[0]["expect"]["sinks"] = ["bus"]
+    status, out, _ = xrouter(written(tmp_path / "a.cases.yaml", cases, config="router.yaml"))
+    assert status == 1
+    assert "/cases/0/expect/sinks/0: expected 'bus', found 'orders'" in out
+
+
+def test_a_catalog_alone_and_a_router_say_the_same_of_records(tmp_path: Path) -> None:
+    lines = [
+        *produced(PLACED, "webshop", 3, store="7", order="{n}"),
+        *produced(SALE, "tills", 3, store="7", till="1", receipt="{n}"),
+        *produced(READING, "cold-chain", 3, store="1", fridge="{n}"),
+    ]
+    lines += [line.replace(b"/stores/", b"/shops/") for line in lines]
+    catalog = load([MARKET])
+    alone = CatalogJudging(catalog).judge(lines).outcomes
+    routed = RouterJudging(catalog, load_settings(router(tmp_path))).judge(lines).outcomes
+    assert {each["outcome"] for each in alone} == {"routed", "dead-letter"}
+    for one, other in zip(alone, routed, strict=True):
+        if "cloudevent" in one:
+            one["cloudevent"].pop("id"), other["cloudevent"].pop("id")
+        assert {name: other.get(name) for name in one} == one
