@@ -3,7 +3,7 @@
 | table | a row is |
 |---|---|
 | ``halves`` | a question (``asked``) that may yet be answered, or an answer whose question has not come |
-| ``keys`` | a key by which a half is sought |
+| ``keys`` | a key by which a half is sought; ``asked``: 0 of an answer, 1 of a question, 2 of one that has an answer |
 | ``outbox`` | a pair, or a half that is given up, on its way to the sink |
 | ``commits`` | the last batch, or part of one, whose records are in here |
 | ``facts`` | the file's id, the time of its last change, and the delivery that is under way |

@@ -28,6 +28,10 @@ from router.sinks.contract import Commit
 from router.sinks.pairs import PARTS_OF_A_SIDE, PairRow
 
 Cause = Literal["", "time", "room", "unnamed"]
+ANSWER: Final = 0
+OPEN: Final = 1
+ANSWERED: Final = 2
+"""What a key is of: an answer, a question without an answer, a question that has one."""
 NOTED_SECONDS: Final = 10.0
 """Time between two notes of the time while nothing happens."""
 AT_ONCE: Final = 10_000
@@ -185,32 +189,32 @@ class Exchanges:
             self._settle("unanswered", "unnamed", told, None)
 
     def _answer(self, key: str, told: Half) -> None:
-        """Pair an answer with the last question of its key; all of them count as answered."""
-        question = self._database.execute(
-            "SELECT told FROM keys JOIN halves USING (number) WHERE key = ? AND keys.asked = 1 "
-            "ORDER BY number DESC LIMIT 1",
-            (key,),
-        ).fetchone()
-        if question is None:
+        """Pair an answer with the last question of its key; all of them count as answered from then on."""
+        last = "SELECT max(number) FROM keys WHERE key = ? AND asked = ?"
+        found = (self._database.execute(last, (key, asked)).fetchone()[0] for asked in (OPEN, ANSWERED))
+        number = max((each for each in found if each is not None), default=None)
+        if number is None:
             self._keep((key,), told, asked=False)
             return
-        numbers = "SELECT number FROM keys WHERE key = ? AND asked = 1"
-        self._database.execute(f"UPDATE halves SET paired = 1 WHERE paired = 0 AND number IN ({numbers})", (key,))
-        self._settle("paired", "", _HALF.decode(question[0]), told)
+        # Each question is marked but once, however many answers have the key.
+        marked = "SELECT number FROM keys WHERE key = ? AND asked = ?"
+        self._database.execute(f"UPDATE halves SET paired = 1 WHERE number IN ({marked})", (key, OPEN))
+        self._database.execute("UPDATE keys SET asked = ? WHERE key = ? AND asked = ?", (ANSWERED, key, OPEN))
+        (text,) = self._database.execute("SELECT told FROM halves WHERE number = ?", (number,)).fetchone()
+        self._settle("paired", "", _HALF.decode(text), told)
 
     def _ask(self, keys: Sequence[str], told: Half) -> None:
         """Keep a question, and pair the answers that came before it."""
         number = self._keep(keys, told, asked=True)
+        waiting = (
+            "SELECT number, told FROM keys JOIN halves USING (number) WHERE key = ? AND keys.asked = ? "
+            "ORDER BY number LIMIT ?"
+        )
         for key in keys:
-            waiting = self._database.execute(
-                "SELECT number, told FROM keys JOIN halves USING (number) WHERE key = ? AND keys.asked = 0 "
-                "ORDER BY number",
-                (key,),
-            ).fetchall()
-            for each, answer in waiting:
-                self._settle("paired", "", told, _HALF.decode(answer))
-                self._drop(each)
-            if waiting:
+            while answers := self._database.execute(waiting, (key, ANSWER, AT_ONCE)).fetchall():
+                for each, text in answers:
+                    self._settle("paired", "", told, _HALF.decode(text))
+                    self._drop(each)
                 self._database.execute("UPDATE halves SET paired = 1 WHERE number = ?", (number,))
 
     def _keep(self, keys: Sequence[str], told: Half, *, asked: bool) -> int:
@@ -219,7 +223,8 @@ class Exchanges:
             (asked, self._clock() + self._wait, msgspec.json.encode(told).decode()),
         ).lastrowid
         assert number is not None
-        self._database.executemany("INSERT INTO keys VALUES (?, ?, ?)", [(key, asked, number) for key in keys])
+        side = OPEN if asked else ANSWER
+        self._database.executemany("INSERT INTO keys VALUES (?, ?, ?)", [(key, side, number) for key in keys])
         self.open += 1
         return number
 

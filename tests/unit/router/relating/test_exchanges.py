@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -150,6 +151,19 @@ def test_questions_of_one_key_are_answered_together(tmp_path: Path) -> None:
     assert [row.question_position for row in delivered(exchanges)] == ["t-0-1"]
     clock.now += 61
     assert exchanges.expire() == Counter()
+
+
+@pytest.mark.parametrize("answers_first", [False, True])
+def test_many_of_one_key_take_no_longer_each(tmp_path: Path, answers_first: bool) -> None:
+    count = 5_000
+    exchanges = opened(tmp_path, Clock(), most=2 * count)
+    asks, answers = [ask("1", n) for n in range(count)], [answer("1", n) for n in range(count)]
+    began = time.process_time()
+    told = Counter[str]()
+    for number, records in enumerate([answers, asks] if answers_first else [asks, answers]):
+        told += exchanges.take(batch(number), "q", records)
+    assert told == {"paired": count}
+    assert time.process_time() - began < 20  # A look at all of them for each would take minutes.
 
 
 def test_a_message_may_answer_one_and_ask_another(tmp_path: Path) -> None:
