@@ -96,7 +96,7 @@ class Plan:
             numbers.update({member.endpoint: number for member in members})
         payloads = PayloadValidation(self.catalog)
         matcher = Matcher(builder.targets, builder.channels, payloads, self.routes.telling_apart, builder.ties())
-        relating = RelationColumns(matcher, self.catalog, self.pairs) if self.relates else None
+        relating = RelationColumns.of(matcher, self.catalog, pairs=self.pairs) if self.relates else None
         outputs = OutputBuilder(matcher, self.routes, SizeLimits(self.settings), relating)
         wanted = any(self.settings.sinks[name].typed for name in self.routes.event_sinks)
         typed = _typed(self.catalog) if wanted else Catalog()

@@ -50,16 +50,23 @@ def read_exchange(text: str) -> Exchange:
 
 @dataclass(frozen=True, slots=True)
 class RelationColumns:
-    """Makes these columns for a plan whose catalog has relations; with *pairs* that of exchanges, too."""
+    """Makes these columns for a plan whose catalog has relations.
+
+    ``asked`` tells by which properties records of a definition are answered; without it there are no exchanges.
+    """
 
     matcher: Matcher
-    catalog: Catalog
-    pairs: bool
+    asked: Mapping[str, tuple[str, ...]] | None
+
+    @classmethod
+    def of(cls, matcher: Matcher, catalog: Catalog, *, pairs: bool) -> RelationColumns:
+        """Return those of a catalog; with *pairs* that of exchanges, too."""
+        return cls(matcher, _asked(catalog) if pairs else None)
 
     @property
     def fields(self) -> list[tuple[str, pa.DataType]]:
         """Names and types of the columns."""
-        names = (*RELATED, EXCHANGE) if self.pairs else RELATED
+        names = RELATED if self.asked is None else (*RELATED, EXCHANGE)
         return [(name, pa.string()) for name in names]
 
     def columns(self, outcomes: Outcomes) -> dict[str, pa.Array]:
@@ -69,10 +76,9 @@ class RelationColumns:
         kinds = pa.array([each.kind or None if each is not None else None for each in relations], pa.string())
         others = pa.array([each.to if each is not None else None for each in relations], pa.string())
         columns = dict(zip(RELATED, (kinds.take(winners), others.take(winners)), strict=True))
-        return {**columns, EXCHANGE: self._exchanges(outcomes)} if self.pairs else columns
+        return columns if self.asked is None else {**columns, EXCHANGE: self._exchanges(outcomes, self.asked)}
 
-    def _exchanges(self, outcomes: Outcomes) -> pa.StringArray:
-        asked = _asked(self.catalog)
+    def _exchanges(self, outcomes: Outcomes, asked: Mapping[str, tuple[str, ...]]) -> pa.StringArray:
         parts = [bool(self._answered(target) or asked.get(target.xid)) for target in self.matcher.targets]
         winners = np.where(outcomes.winners >= 0, outcomes.winners, -1)
         rows = np.flatnonzero(np.array([*parts, False], bool)[winners])

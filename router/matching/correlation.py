@@ -37,7 +37,8 @@ class Correlations:
         relations = [target.definition.relation for target in targets]
         self._vias = [relation.via if relation is not None else "" for relation in relations]
         of = (relation.of for relation in relations if relation is not None)
-        self.keys = tuple(dict.fromkeys(key for key in (*self._vias, *of) if key))
+        named = tuple(key for key in (*self._vias, *of) if key)
+        self.keys = tuple(dict.fromkeys(("e.id", *named))) if named else ()
         numbers = {via: number for number, via in enumerate(dict.fromkeys(via for via in self._vias if via))}
         self._numbers = np.array([*(numbers.get(via, -1) for via in self._vias), -1], np.int64)
         self._distinct = tuple(numbers)

@@ -60,7 +60,7 @@ def exchanges(document: Any, records: list[dict[str, Any]], folder: Path) -> lis
     catalog = catalog_of(document, folder)
     matcher = RecordMatcher(catalog)
     _, (decided,) = matcher.judge([json.dumps(record) for record in records])
-    columns = RelationColumns(matcher.matcher, catalog, pairs=True).columns(decided.outcomes)
+    columns = RelationColumns.of(matcher.matcher, catalog, pairs=True).columns(decided.outcomes)
     texts: pa.StringArray = columns[EXCHANGE]
     return [None if text is None else read_exchange(text) for text in texts.to_pylist()]
 
