@@ -13,6 +13,19 @@ from registry.model.types import ResourceType
 from registry.store.entities import Version
 
 _SEMVER: Final = re.compile(r"v?(\d{1,18})(?:\.(\d{1,18}))?(?:\.(\d{1,18}))?(?:-([0-9A-Za-z.-]{1,100}))?(?:\+.*)?")
+_MAX_DIGITS: Final = 18
+
+
+def number_of(version: str) -> int | None:
+    """Return the number that the id of a version is; None for any other id, which only the core API can give."""
+    plain = version.isascii() and version.isdecimal() and len(version) <= _MAX_DIGITS
+    return int(version) if plain and str(int(version)) == version else None
+
+
+def rank(version: str) -> tuple[bool, int, str]:
+    """Return what orders the ids of versions: numbers are higher than all other ids, which count by their letters."""
+    number = number_of(version)
+    return number is not None, number or 0, version
 
 
 def newest(mode: str, versions: Collection[Version]) -> Version:

@@ -43,6 +43,7 @@ class Request:
     document is the body, ``document`` has it, and ``body`` the attributes beside it. ``who`` is the writer's name for
     history; ``may_write`` tells of a group's xid ('' for the registry) whether the writer may.
     ``matches`` are ETags of which one must be that of the entity, ``known`` those of answers that the reader has.
+    ``replicated`` tells that another catalog has the write already: it is not linted, and has its mark from there.
     """
 
     verb: Verb
@@ -62,6 +63,7 @@ class Request:
     matches: tuple[str, ...] | None = None
     max_answer: int = 64 * 2**20
     known: tuple[str, ...] = ()
+    replicated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

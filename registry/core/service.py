@@ -16,6 +16,7 @@ from registry.core.answering import CONFIGURED, OPENAPI, Answerer
 from registry.core.capabilities import check_capabilities
 from registry.core.changes import log_of
 from registry.core.linting import Linter
+from registry.core.marking import mark
 from registry.core.merging import IGNORABLE, Options
 from registry.core.operations import Made, Operation
 from registry.core.places import Place, check_id, place_of
@@ -84,10 +85,18 @@ class Session:
 class RegistryService:
     """A registry over a database. Any thread may call it; writes wait for one another.
 
-    *describe* returns what :data:`OPENAPI` shows, for a model and the registry's URL.
+    *describe* returns what :data:`OPENAPI` shows, for a model and the registry's URL. ``authority`` is the URI of who
+    controls the messages that are written here and name nobody; '' is the URL of the message catalog.
     """
 
-    def __init__(self, database: Database, linter: Linter, describe: Callable[[Model, str], Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        linter: Linter,
+        describe: Callable[[Model, str], Mapping[str, Any]],
+        authority: str = "",
+    ) -> None:
+        self.authority: Final = authority
         self._database = database
         self._linter = linter
         self._describe = describe
@@ -193,7 +202,10 @@ class RegistryService:
             writer.finish()
         self._authorize(work, request)
         work.flush()
-        findings = self._linter.look(work, model, request.path)
+        findings: tuple[Mapping[str, str], ...] = ()
+        if not request.replicated:
+            mark(work)
+            findings = self._linter.look(work, model, request.path)
         interaction = uuid.uuid4().hex
         log = log_of(work)
         history, events = log.history(interaction, options.now, request.who), log.events(interaction, options.now)

@@ -25,6 +25,8 @@ from registry.http.face import FaceType
 from registry.http.metrics import DeliveryCollector, MetricsServer
 from registry.http.openapi.document import openapi_of
 from registry.http.subscriptions import PermissionFace, SubscriptionsFace
+from registry.replication.peers import Peer
+from registry.replication.running import Replication
 from registry.store.engine import Database, open_database
 
 _logger = logging.getLogger(__name__)
@@ -40,6 +42,7 @@ class RegistrySettings:
     everybody may do everything. Each sender may make
     ``writes_per_second`` writes, and ``write_burst`` at once. ``faces`` are those beside the core API, by their paths.
     Without ``delivery`` this process delivers no events. ``metrics`` is host and port of the metrics, None for none.
+    ``authority`` is that of :class:`registry.core.service.RegistryService`, which ``peers`` of replication need.
     """
 
     store: str
@@ -60,6 +63,8 @@ class RegistrySettings:
     faces: Mapping[str, FaceType] = field(default_factory=dict)
     delivery: DeliverySettings | None = field(default_factory=DeliverySettings)
     metrics: tuple[str, int] | None = None
+    authority: str = ""
+    peers: tuple[Peer, ...] = ()
 
 
 def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]:
@@ -71,7 +76,10 @@ def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]
     """
     database = open_database(settings.store)
     service = RegistryService(
-        database, Linter(settings.lint), lambda model, base: openapi_of(model, base, settings.access)
+        database,
+        Linter(settings.lint),
+        lambda model, base: openapi_of(model, base, settings.access),
+        settings.authority,
     )
     service.prepare(settings.registryid)
     return database, service
@@ -87,6 +95,7 @@ class RegistryServer:
         self._server: HttpServer | None = None
         self._dispatch: Dispatch | None = None
         self._metrics: MetricsServer | None = None
+        self._replication: Replication | None = None
         self.port = settings.port
         self.metrics_port = 0
 
@@ -117,6 +126,8 @@ class RegistryServer:
         if self._dispatch is not None:
             self._dispatch.start()
         self._server.start()
+        self._replication = Replication(service, chosen.peers)
+        self._replication.start()
 
     def _deliver(self, database: Database, chosen: DeliverySettings, *, secure: bool) -> dict[str, FaceType]:
         """Make what delivers events, and return the faces of subscriptions."""
@@ -149,5 +160,7 @@ class RegistryServer:
             self._dispatch.stop(grace)
         if self._metrics is not None:
             self._metrics.stop()
+        if self._replication is not None:
+            self._replication.stop(grace)
         if self._database is not None:
             self._database.close()

@@ -105,3 +105,31 @@ HELD: Final = Table(
     Column("subscriber", _KEY, primary_key=True),
     Column("number", BigInteger, primary_key=True, autoincrement=False),
 )
+MARKS: Final = Table(
+    "marks",
+    METADATA,
+    Column("key", _KEY, primary_key=True),
+    Column("owner", _KEY, nullable=False),
+    Column("uid", _KEY, nullable=False),
+    Column("name", _KEY, nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("stamp", BigInteger, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("seen", Text, nullable=False),
+    Column("digest", Text, nullable=False),
+    Column("authority", Text, nullable=False),
+    Column("deleted", Boolean, nullable=False),
+    Index("ix_marks_owner", "owner"),
+    Index("ix_marks_uid", "uid"),
+    Index("ix_marks_position", "position", unique=True),
+)
+REPLICA: Final = Table(
+    "replica", METADATA, Column("id", Text, primary_key=True), Column("clock", BigInteger, nullable=False)
+)
+PEERS: Final = Table(
+    "peers",
+    METADATA,
+    Column("name", _KEY, primary_key=True),
+    Column("catalog", Text, nullable=False),
+    Column("position", BigInteger, nullable=False),
+)

@@ -78,7 +78,7 @@ def fetcher_of(settings: CatalogSettings) -> Fetcher:
 
 def logins_of(settings: CatalogSettings) -> Logins:
     """Return the logins, without a token as yet."""
-    return Logins(map(_login, settings.logins))
+    return Logins(map(login_of, settings.logins))
 
 
 def catalog_login_faults(settings: CatalogSettings) -> Iterator[tuple[str, str]]:
@@ -94,17 +94,18 @@ def catalog_login_faults(settings: CatalogSettings) -> Iterator[tuple[str, str]]
         if origin in seen:
             yield f"{key}.url", f"{origin} has a login already; keep one"
         seen.add(origin)
-        yield from _faults(key, login)
+        yield from one_login_faults(key, login)
     for source in settings.source:
         if "@" in source.partition("://")[2].partition("/")[0] and _origin(source) in seen:
             yield "catalog.source", "has a user in its URL, and catalog.logins has a login for it; keep one"
 
 
-def _faults(key: str, login: CatalogLogin) -> Iterator[tuple[str, str]]:
+def one_login_faults(key: str, login: CatalogLogin, *, needed: bool = True) -> Iterator[tuple[str, str]]:
+    """Yield ``(key, fault)`` for each contradiction in one login, which may show nothing unless it is *needed*."""
     ways = [name for name in ("bearer", "bearer_file", "username") if getattr(login, name) is not None]
     if len(ways) > 1:
         yield f"{key}.{ways[1]}", f"and {ways[0]} are two ways to log in; keep one"
-    if not ways and login.tls is None:
+    if needed and not ways and login.tls is None:
         yield key, "shows nothing; give it bearer, bearer_file, username or tls"
     yield from login_faults(key, login.username, login.password is not None)
     if login.token_endpoint is None:
@@ -126,7 +127,8 @@ def _origin(source: str) -> str:
         return ""
 
 
-def _login(login: CatalogLogin) -> Login:
+def login_of(login: CatalogLogin) -> Login:
+    """Return who we are to one registry."""
     secret = login.password.get_secret_value() if login.password is not None else ""
     user = None if login.username is None else (login.username, secret)
     tokens = None

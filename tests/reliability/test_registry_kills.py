@@ -6,15 +6,10 @@ Its events are delivered at least once, none of them without its write, and thos
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -24,59 +19,16 @@ from sqlalchemy import func, select
 from registry.store.engine import open_database
 from registry.store.tables import DOCUMENTS, GROUPS, HISTORY, RESOURCES, VERSIONS
 from tests.support.postgresql import cluster
+from tests.support.registry_process import LIMIT_SECONDS, Served, until
 from tests.support.webhook import Answer, Taken, Webhook
 
 WRITERS = 4
-LIMIT_SECONDS = 60.0
 
 
-class Served:
-    """A registry in a process of its own, which can be killed and begun again."""
-
-    def __init__(self, folder: Path, store: str, hook: Webhook, name: str = "registry") -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.config = folder / f"{name}.yaml"
-        pace = "writes_per_second: 100000\nwrite_burst: 100000"
-        target = f"subscribers: {{audit: {{to: {{type: http, url: '{hook.url}/hook'}}}}}}"
-        events = f"base_url: https://reg.example\nevents: {{{target}}}"
-        self.config.write_text(f"open: true\nstore: {{{store}}}\nhttp: {{port: {self.port}}}\n{pace}\n{events}\n")
-        self._log = folder / f"{name}.log"
-        self.process = self._start()
-
-    def kill(self) -> None:
-        """End it at once, and begin it again."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(LIMIT_SECONDS)
-        self.process = self._start()
-
-    def stop(self) -> int:
-        """End it as an operator does; return its exit code."""
-        self.process.terminate()
-        return self.process.wait(LIMIT_SECONDS)
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "router", "registry", "serve", str(self.config)]
-        with self._log.open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
-        until(lambda: _answers(self.port), f"{self._log.read_text()}")
-        return process
-
-
-def until(holds: Callable[[], bool], told: str) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, told
-        time.sleep(0.02)
-
-
-def _answers(port: int) -> bool:
-    try:
-        return httpx.get(f"http://127.0.0.1:{port}/capabilities", timeout=5).status_code == 200
-    except httpx.HTTPError:
-        return False
+def serve(folder: Path, store: str, hook: Webhook, name: str = "registry") -> Served:
+    """Serve a registry that tells *hook* of its events."""
+    target = f"subscribers: {{audit: {{to: {{type: http, url: '{hook.url}/hook'}}}}}}"
+    return Served(folder, store, f"base_url: https://reg.example\nevents: {{{target}}}", name=name)
 
 
 class Writer(threading.Thread):
@@ -113,8 +65,8 @@ def endure(folder: Path, store: str, url: str, *, writes: int, kills: int, besid
     *beside* has another process serve the same store, which nobody kills and nobody writes to.
     """
     with Webhook(_whole) as hook:
-        served = Served(folder, store, hook)
-        other = Served(folder, store, hook, "beside") if beside else None
+        served = serve(folder, store, hook)
+        other = serve(folder, store, hook, "beside") if beside else None
         answered, tried = _written(served, writes, kills)
         try:
             messages = look(url, answered, tried)

@@ -18,9 +18,12 @@ from registry.faces.messagecatalog.writing import CatalogWriter, Done
 from registry.http.face import Call
 from registry.http.replies import JSON, MAX_FINDINGS, PROBLEM, finding_header
 from registry.http.requests import limit_of, query_of, seen_before, tree_of
+from registry.replication.applying import Applier, Author
+from registry.replication.changes import decoded, encoded
+from registry.replication.feed import PAGE, changes_after
 
 METHODS: Final[Mapping[str, tuple[str, ...]]] = {
-    "catalog": ("GET", "HEAD", "PUT", "OPTIONS"),
+    "catalog": ("GET", "HEAD", "PUT", "POST", "OPTIONS"),
     "group": ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"),
     "definitions": ("GET", "HEAD", "POST", "DELETE", "OPTIONS"),
     "definition": ("GET", "HEAD", "PUT", "DELETE", "OPTIONS"),
@@ -46,12 +49,40 @@ class MessageCatalogFace:
         if method == "OPTIONS":
             return self._options(call, target)
         if method in ("GET", "HEAD"):
-            return self._read(call, target)
-        return self._write(call, target)
+            changes = target.kind == "catalog" and "changes" in query_of(call.head.query)
+            return self._give(call) if changes else self._read(call, target)
+        return self._take(call) if target.kind == "catalog" and method == "POST" else self._write(call, target)
 
     def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
         """Tell of a refusal as a problem (RFC 9457); what a policy or an authority stands against is a conflict."""
         return refusal_reply(refusal)
+
+    def _authority(self, call: Call) -> str:
+        return self._service.authority or call.url
+
+    def _give(self, call: Call) -> Reply:
+        """Answer with the changes behind a position, for other catalogs (:mod:`registry.replication`)."""
+        query = query_of(call.head.query)
+        position = query["changes"][0]
+        if not (position.isascii() and position.isdecimal() and len(position) < 19):
+            raise Refusal("bad_request", "/", error_detail="changes needs to be a position")
+        limit = limit_of(query["limit"][0] if "limit" in query else None, "/") or PAGE
+        with self._service.session(writing=False) as session:
+            page = changes_after(session.reader, int(position), self._authority(call), limit)
+        return Reply(200, ((b"Content-Type", JSON),), encoded(page))
+
+    def _take(self, call: Call) -> Reply:
+        """Take in the changes of another catalog."""
+        page = decoded(call.body)
+        if page is None:
+            raise Refusal("parsing_data", "/", error_detail="the body needs to be changes of a catalog")
+        with self._service.session(writing=True) as session:
+            author = Author(call.writer.name, call.writer.administrator, call.writer.may_write)
+            applier = Applier(session, author, self._authority(call))
+            taken = applier.apply(page)
+            catalog = applier.marks.catalog
+        told = {"catalog": catalog, "applied": taken.applied, "refused": taken.refused}
+        return Reply(200, ((b"Content-Type", JSON),), msgspec.json.encode(told))
 
     def _options(self, call: Call, target: Target) -> Reply:
         headers = ((b"Allow", _allow(target)), (b"Content-Type", JSON))
@@ -62,14 +93,14 @@ class MessageCatalogFace:
             update = writer.administrator or writer.may_write(f"/{GROUPS}/*")
             groups = session.reader.groups(f"/{GROUPS}")
             update = update or any(writer.may_write(each.xid) for _, each in zip(range(1000), groups, strict=False))
-        features = {"filterattributes": list(FILTERS), "pagination": True, "update": update}
+        features = {"filterattributes": list(FILTERS), "pagination": True, "update": update, "changes": True}
         return Reply(200, headers, msgspec.json.encode(features))
 
     def _read(self, call: Call, target: Target) -> Reply:
         query = query_of(call.head.query)
         page = _page(call, query, target)
         with self._service.session(writing=False) as session:
-            reader = CatalogReader(session, call.url)
+            reader = CatalogReader(session, self._authority(call))
             found = _shown(reader, target, page, query)
         if found.etag and seen_before(call.head, found.etag):
             return Reply(304, ((b"ETag", found.etag.encode("ascii")),))
@@ -86,14 +117,14 @@ class MessageCatalogFace:
     def _write(self, call: Call, target: Target) -> Reply:
         body = tree_of(call.body, target.path or "/")
         with self._service.session(writing=True) as session:
-            writer = CatalogWriter(session, call, call.url)
+            writer = CatalogWriter(session, call, self._authority(call))
             done = _written(writer, call, target, body)
             headers: _Headers = [(b"xRegistry-xregcorrelationid", done.answer.interaction.encode("ascii"))]
             headers = [] if not done.answer.interaction else headers
             headers += [finding_header(each) for each in done.answer.findings[:MAX_FINDINGS]]
             if call.head.method == "DELETE" or done.target.kind == "catalog":
                 return Reply(204, tuple(headers))
-            reader = CatalogReader(session, call.url)
+            reader = CatalogReader(session, self._authority(call))
             whole = done.target.kind == "definition"
             found = _show(reader, done.target, call.max_answer, whole=whole)
         if found.etag:
@@ -122,7 +153,9 @@ class DefinitionLookup:
         if len(values) != 1:
             raise Refusal("bad_request", "/", error_detail="uri is needed, once")
         with self._service.session(writing=False) as session:
-            found = _looked_up(CatalogReader(session, f"{call.registry}/messagecatalog"), values[0])
+            found = _looked_up(
+                CatalogReader(session, self._service.authority or f"{call.registry}/messagecatalog"), values[0]
+            )
         etag = (b"ETag", found.etag.encode("ascii"))
         if seen_before(call.head, found.etag):
             return Reply(304, (etag,))

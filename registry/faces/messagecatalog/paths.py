@@ -16,7 +16,6 @@ MESSAGES: Final = "messages"
 DEFINITIONS: Final = "messagedefinitions"
 VERSIONS: Final = "versions"
 _SEGMENT: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=@-]|%[0-9A-Fa-f]{2}){1,128}", re.ASCII)
-_MAX_DIGITS: Final = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +97,6 @@ def check_new_id(name: object, subject: str) -> str:
         why = "it needs to be a segment without colon of RFC 3986, of at most 128 characters"
         raise Refusal("malformed_id", subject, id=str(name), error_detail=why)
     return name
-
-
-def number_of(version: str) -> int | None:
-    """Return the number that the id of a version is; None for any other id, which only the core API can give."""
-    plain = version.isascii() and version.isdecimal() and len(version) <= _MAX_DIGITS
-    return int(version) if plain and str(int(version)) == version else None
-
-
-def rank(version: str) -> tuple[bool, int, str]:
-    """Return what orders the ids of versions: numbers are higher than all other ids, which count by their letters."""
-    number = number_of(version)
-    return number is not None, number or 0, version
 
 
 def split_uri(uri: str) -> tuple[str, Target] | None:

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import msgspec
 
+from registry.core.lineage import rank
 from registry.core.places import Place, place_of
 from registry.core.resolving import Shown, shown_resources
 from registry.core.service import Session
 from registry.errors import Refusal
-from registry.faces.messagecatalog.paths import DEFINITIONS, GROUPS, Target, rank
+from registry.faces.messagecatalog.paths import DEFINITIONS, GROUPS, Target
 from registry.faces.messagecatalog.showing import shown_definition, shown_group, shown_version
 from registry.store.entities import Group, Version
 

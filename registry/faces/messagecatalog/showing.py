@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from catalog.dialects.messagewriting import CONTENT, SELECTORS, format_of, written
-from registry.faces.messagecatalog.paths import number_of
+from registry.core.lineage import number_of
 from registry.store.entities import Group, Version
 
 SPECVERSION: Final = "0.1"

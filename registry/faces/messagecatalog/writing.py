@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from catalog.dialects.messagewriting import format_of
+from registry.core.lineage import number_of
 from registry.core.requests import ABSENT, Answer, Request, Verb
 from registry.core.service import Session
 from registry.errors import Refusal, invalid
-from registry.faces.messagecatalog.paths import GROUPS, MESSAGES, Target, check_new_id, number_of
+from registry.faces.messagecatalog.paths import GROUPS, MESSAGES, Target, check_new_id
 from registry.faces.messagecatalog.reading import CatalogReader
 from registry.faces.messagecatalog.showing import OWN
 from registry.faces.messagecatalog.taking import (

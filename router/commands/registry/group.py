@@ -13,6 +13,8 @@ COMMANDS: Final = {
     "init": "router.commands.registry.init:init",
     "import": "router.commands.registry.importing:import_document",
     "export": "router.commands.registry.exporting:export_document",
+    "pull": "router.commands.registry.replicating:pull",
+    "push": "router.commands.registry.replicating:push",
 }
 registry_app = typer.Typer(
     add_completion=False, cls=lazy_group(COMMANDS), help="Serve a registry of endpoints, messages and schemas."

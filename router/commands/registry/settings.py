@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -11,6 +12,7 @@ from pydantic import Field, SecretStr
 from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
+from catalog.documents.logins import Logins
 from catalog.documents.reach import Reach
 from registry.delivery.service import PERMISSIONS
 from registry.delivery.subscriptions import PATH
@@ -19,20 +21,23 @@ from registry.http.access import Roles
 from registry.http.application import Limits
 from registry.http.face import FaceType
 from registry.http.server import RegistrySettings
+from registry.replication.peers import Direction, Peer
 from router.commands.registry.events import EventsSettings, delivery_settings, event_faults
 from router.errors import ConfigError
+from router.settings.catalogs import CatalogLogin, login_of, one_login_faults
 from router.settings.environment import overlay
 from router.settings.inward import HttpSettings
 from router.settings.load import failure, read_file, validated
 from router.settings.logins import path_of
 from router.settings.model import LogSettings, MetricsSettings
 from router.settings.places import absolute
+from router.settings.plaintext import REMEDY
 from router.settings.references import resolve
 from router.settings.schema import Spot
 from router.settings.section import Section
 from router.settings.security import is_loopback
 from router.settings.serving import access_of, limits_of
-from router.settings.values import Size, Texts
+from router.settings.values import Duration, Size, Texts
 
 MESSAGE_CATALOG: Final = "messagecatalog"
 """The face whose paths events of the Message Catalog name."""
@@ -66,6 +71,18 @@ class RoleSettings(Section):
     anonymous: bool = Field(False, description="Whether everybody may read without credentials.")
 
 
+class PeerSettings(CatalogLogin):
+    """Another catalog to replicate with, and who we are to it; see `catalog.logins` of the router for the login."""
+
+    url: str = Field(
+        description="URL of its message catalog, such as https://other.example/messagecatalog.",
+        pattern=r"^https?://[^\s/?#@\\]+(?:/[^\s?#]*[^\s?#/])?$",
+    )
+    direction: Direction = Field("both", description="Whether changes are taken from it, given to it, or both.")
+    interval: Duration = Field(timedelta(seconds=10), gt=timedelta(0), description="How often changes are looked for.")
+    allow_plaintext_password: bool = Field(False, description="Whether a secret may go over a connection without TLS.")
+
+
 class RegistryFile(Section):
     """A settings file."""
 
@@ -86,6 +103,12 @@ class RegistryFile(Section):
     )
     events: EventsSettings = Field(EventsSettings(), description="Whom it tells what has changed.")
     metrics: MetricsSettings | None = Field(None, description="Where /metrics is; unset is nowhere.")
+    authority: str = Field(
+        "",
+        description="URI of who controls messages that name no authority; unset is the message catalog of `base_url`.",
+        pattern=r"^(?:[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9\-._~:/?@!$&'()*+,;=%]+)?$",
+    )
+    replication: tuple[PeerSettings, ...] = Field((), description="Catalogs that have the same messages.")
     log: LogSettings = Field(LogSettings(), description="Logging.")
 
 
@@ -152,6 +175,8 @@ def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
         faces=_faces(given.faces, path),
         delivery=delivery_settings(given.events, given.faces.get(MESSAGE_CATALOG, "")),
         metrics=(given.metrics.host, given.metrics.port) if given.metrics is not None else None,
+        authority=_authority(given),
+        peers=tuple(_peers(given, path)),
     )
 
 
@@ -172,6 +197,26 @@ def _faces(given: Mapping[str, str], path: Path) -> dict[str, FaceType]:
     except ValueError as error:
         hint = f"write faces as NAME: /PATH; the names are {', '.join(FACES) or 'none'}"
         raise ConfigError(f"{path}: {error}", file=str(path), key="faces", hint=hint) from None
+
+
+def _authority(given: RegistryFile) -> str:
+    catalog = given.faces.get("messagecatalog", "/messagecatalog")
+    return given.authority or (f"{given.base_url.rstrip('/')}{catalog}" if given.base_url else "")
+
+
+def _peers(given: RegistryFile, path: Path) -> Iterator[Peer]:
+    if given.replication and not _authority(given):
+        hint = "give authority, or base_url, by which other catalogs know whose messages are written here"
+        raise ConfigError(f"{path}: replication needs an authority", file=str(path), key="authority", hint=hint)
+    for index, each in enumerate(given.replication):
+        key = f"replication.{index}"
+        faults = list(one_login_faults(key, each, needed=False))
+        shows = each.bearer is not None or each.bearer_file is not None or each.password is not None
+        if shows and each.url.startswith("http:") and not each.allow_plaintext_password:
+            faults.append((f"{key}.url", f"would carry a secret in plain text; {REMEDY}"))
+        for where, fault in faults:
+            raise ConfigError(f"{path}: {where}: {fault}", file=str(path), key=where, problems=(f"{where}: {fault}",))
+        yield Peer(each.url, each.direction, each.interval.total_seconds(), Logins([login_of(each)]))
 
 
 def _store(given: StoreSettings, base: Path, path: Path) -> str:

@@ -81,6 +81,11 @@ def test_the_commands_start_without_spark() -> None:
         ("open: true\nnothing: 1", "nothing"),
         ("http: {auth: {bearer: {me: secret}}}", "a secret must not be written out"),
         ("store: {url: 'postgresql://u:p@h/d'}", "store.url holds a password"),
+        ("open: true\nreplication: [{url: 'http://127.0.0.1:1/messagecatalog'}]", "replication needs an authority"),
+        ("open: true\nauthority: urn:x\nreplication: [{url: 'http://h/c', bearer: 'a'}]", "must not be written out"),
+        ("open: true\nauthority: urn:x\nreplication: [{url: 'http://h/c', bearer: '${HOME}'}]", "in plain text"),
+        ("open: true\nauthority: urn:x\nreplication: [{url: 'http://h/c', password: '${HOME}'}]", "username"),
+        ("open: true\nauthority: urn:x\nreplication: [{url: 'ftp://h'}]", "replication.0.url"),
         ("open: true\nroles: {administrators: [me]}", "http.auth has nobody named 'me'"),
     ],
 )

@@ -1,0 +1,182 @@
+"""Taking the changes of another catalog in: each is a savepoint of one transaction, and leaves its marks there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from registry.core.marking import put_own
+from registry.core.requests import Request, Verb
+from registry.core.service import Session
+from registry.errors import Refusal
+from registry.replication.changes import Change, Changes, judged
+from registry.replication.definitions import DefinitionMerger
+from registry.replication.places import owners_for
+from registry.store.marks import SCOPE, Mark, Marks, digest_of
+
+_logger = logging.getLogger(__name__)
+MAX_TOLD: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """In whose name changes are written: what history calls it, and what it may write to."""
+
+    name: str
+    administrator: bool = False
+    may_write: Callable[[str], bool] = lambda group: True
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What came of a page: how many changes changed something here, and the first that were refused, with the reason.
+
+    What was refused does not come again before it changes.
+    """
+
+    applied: int
+    refused: tuple[tuple[str, str], ...] = ()
+
+
+class Applier:
+    """Applies changes within one writing session, as *author*; *authority* is ours."""
+
+    def __init__(self, session: Session, author: Author, authority: str) -> None:
+        self._session = session
+        self._reader = session.reader
+        self._author = author
+        self._authority = authority
+        self.marks: Final = Marks(session.reader.connection)
+
+    def apply(self, page: Changes) -> Taken:
+        """Apply all changes of a page that can be."""
+        applied = 0
+        refused: list[tuple[str, str]] = []
+        for each in page.changes:
+            subject = "/".join(part for part in (each.group, each.definition, each.name) if part)
+            fault = each.fault(self.marks.latest)
+            if not fault:
+                savepoint = self._reader.connection.begin_nested()
+                try:
+                    applied += self._version(each) if each.definition else self._group(each)
+                    self.marks.flush()
+                    savepoint.commit()
+                except (Refusal, RecursionError) as error:
+                    savepoint.rollback()
+                    self.marks.forget()
+                    fault = error.title if isinstance(error, Refusal) else "it is nested too deeply"
+            if fault and len(refused) < MAX_TOLD:
+                refused.append((subject, fault))
+                _logger.warning("a change of %s is not taken: %s", subject, fault)
+        return Taken(applied, tuple(refused))
+
+    def _version(self, change: Change) -> bool:
+        here = self.marks.owner_of(change.uid)
+        if not here:
+            path, aside = owners_for(change.group, change.definition, change.authority)
+            known = self.marks.versions([path, aside])
+            free = all(each.deleted or self._controls(each) == change.authority for each in known[path].values())
+            here = path if free and all(each.deleted for each in known[aside].values()) else aside
+        attributes = change.attributes
+        if attributes is not None:
+            attributes = {name: value for name, value in attributes.items() if name != "authority"}
+            if change.authority != self._authority:
+                attributes["authority"] = change.authority
+        merger = DefinitionMerger(here, self._reader, self.marks)
+        if not merger.merge(change, attributes):
+            return False
+        plan = merger.plan()
+        group = here.partition("/messages/")[0]
+        self._admit(group)
+        versions = (*here.split("/")[1:], "versions")
+        if plan.written:
+            self._perform("add", versions, plan.written)
+            self._revive(group)
+        if plan.gone:
+            self._perform("delete", versions, {name: {} for name in plan.gone})
+        chain = merger.chain() if plan.live else {}
+        if chain:
+            self._perform("patch", versions, chain)
+        merger.leave_marks()
+        return True
+
+    def _controls(self, mark: Mark) -> str:
+        return mark.authority or self._authority
+
+    def _admit(self, group: str) -> None:
+        """Make sure that a change may be written: marks alone are none of the core's, which checks all else."""
+        if not self._author.may_write(group):
+            raise Refusal("forbidden", group, error_detail=f"these credentials may not write to {group}")
+
+    def _revive(self, xid: str) -> None:
+        """Mark a group that had to be made for what is in it.
+
+        It builds on no state of that group, not even on its deletion: whoever has its attributes keeps them.
+        """
+        known = self.marks.group(xid)
+        if known is not None and not known.deleted:
+            return
+        group = self._reader.group(xid)
+        digest = digest_of(group.attributes if group is not None else {})
+        stamp, origin = self.marks.tick(), f"{self.marks.catalog}~"
+        self.marks.put(Mark("", "", "", stamp, origin, {origin: stamp}, digest, group=xid))
+
+    def _group(self, change: Change) -> bool:
+        xid = f"{SCOPE}{change.group}"
+        self._admit(xid)
+        mine = self.marks.group(xid)
+        theirs = change.attributes
+        digest = "" if theirs is None else digest_of(theirs)
+        if mine is None:
+            mine = Mark("", "", "", 0, "", group=xid, deleted=True)
+        verdict = judged(mine, change, digest)
+        if verdict.winner == "mine" and verdict.seen == mine.seen:
+            return False
+        mine.seen = verdict.seen
+        if verdict.winner == "theirs" and theirs is None:
+            self._lose(mine, change)
+            return True
+        if verdict.winner == "theirs" or verdict.winner == "both-theirs":
+            mine.stamp, mine.origin = change.stamp, change.origin
+        if verdict.winner != "mine":
+            assert theirs is not None
+            group = self._reader.group(xid)
+            known: dict[str, Any] = {} if group is None else group.attributes
+            given = {"theirs": theirs, "both-theirs": {**known, **theirs}, "both-mine": {**theirs, **known}}
+            self._perform("replace", (SCOPE.strip("/"), change.group), given[verdict.winner])
+            after = self._reader.group(xid)
+            mine.deleted, mine.digest = False, digest_of(after.attributes if after is not None else {})
+        self.marks.put(mine)
+        return True
+
+    def _lose(self, mine: Mark, change: Change) -> None:
+        """Take a group away, unless there is something in it that its deletion had not seen."""
+        xid = mine.group
+        group = self._reader.group(xid)
+        if group is not None and (self.marks.has_versions(xid) or self._reader.resource_types(xid)):
+            mine.deleted, mine.digest = False, digest_of(group.attributes)
+            put_own(self.marks, mine)
+            return
+        if group is not None:
+            self._perform("delete", (SCOPE.strip("/"), change.group), None)
+        mine.deleted, mine.digest = True, ""
+        mine.stamp, mine.origin = change.stamp, change.origin
+        self.marks.put(mine)
+
+    def _perform(self, verb: Verb, segments: tuple[str, ...], body: Any) -> None:
+        author = self._author
+        given = {} if body is None else {"body": body}
+        request = Request(
+            verb,
+            segments,
+            "/" + "/".join(segments),
+            "",
+            who=author.name,
+            administrator=author.administrator,
+            may_write=author.may_write,
+            replicated=True,
+            **given,
+        )
+        self._session.perform(request)

@@ -1,0 +1,135 @@
+"""One round with one peer: changes are taken from it or given to it, a page at a time, from where we have got."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import msgspec
+
+from catalog.documents.fetching import Fetcher
+from catalog.documents.logins import Logins
+from catalog.documents.sending import post
+from catalog.errors import DocumentError
+from registry.core.service import RegistryService
+from registry.replication.applying import Applier, Author
+from registry.replication.changes import Changes, decoded, encoded
+from registry.replication.feed import PAGE, changes_after
+from registry.store.marks import Marks
+
+Direction = Literal["pull", "push", "both"]
+_OK: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Another catalog, by the URL of its message catalog; ``interval`` are seconds between two rounds."""
+
+    url: str
+    direction: Direction = "both"
+    interval: float = 10.0
+    logins: Logins = field(default_factory=Logins)
+
+    @property
+    def directions(self) -> tuple[Literal["pull", "push"], ...]:
+        """What a round with it does, in this order."""
+        return ("pull", "push") if self.direction == "both" else (self.direction,)
+
+
+@dataclass(slots=True)
+class Round:
+    """What a round did: changes that went over, those that changed something, and those that were refused."""
+
+    sent: int = 0
+    applied: int = 0
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+class _Told(msgspec.Struct):
+    catalog: str
+    applied: int
+    refused: list[tuple[str, str]]
+
+
+class Exchange:
+    """Rounds with peers. Where we have got with each is durable, with what was taken from it in one transaction."""
+
+    def __init__(self, service: RegistryService) -> None:
+        self._service = service
+
+    def run(self, peer: Peer, direction: Literal["pull", "push"]) -> Round:
+        """Go on from where the last round ended until there is nothing more.
+
+        Raises:
+            DocumentError: the peer cannot be reached, refuses us, or is none; what went before stays.
+        """
+        done = Round()
+        while (self._pull if direction == "pull" else self._push)(peer, done):
+            pass
+        return done
+
+    def _pull(self, peer: Peer, done: Round) -> bool:
+        name = f"pull {peer.url}"
+        with self._service.session(writing=False) as session:
+            catalog, position = Marks(session.reader.connection).reached(name)
+        page = self._fetched(peer, position)
+        if page.catalog != catalog:
+            if position:
+                page = self._fetched(peer, 0)  # another catalog than it was: a new one counts anew
+            position = 0
+        if page.position == position and not page.more:
+            return False
+        with self._service.session(writing=True) as session:
+            applier = Applier(session, Author(f"replication of {peer.url}", True), self._authority)
+            if applier.marks.catalog == page.catalog:
+                raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
+            taken = applier.apply(page)
+            applier.marks.reach(name, page.catalog, page.position)
+        done.sent += len(page.changes)
+        done.applied += taken.applied
+        done.refused += taken.refused
+        return page.more
+
+    def _push(self, peer: Peer, done: Round) -> bool:
+        name = f"push {peer.url}"
+        with self._service.session(writing=False) as session:
+            marks = Marks(session.reader.connection)
+            catalog, position = marks.reached(name)
+            page = changes_after(session.reader, position, self._authority, PAGE)
+        if page.position == position:
+            return False
+        told = self._sent(peer, page)
+        if told.catalog == page.catalog:
+            raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
+        changed = bool(catalog) and told.catalog != catalog
+        with self._service.session(writing=True) as session:
+            Marks(session.reader.connection).reach(name, told.catalog, 0 if changed else page.position)
+        done.sent += len(page.changes)
+        done.applied += told.applied
+        done.refused += told.refused
+        return page.more or changed
+
+    @property
+    def _authority(self) -> str:
+        return self._service.authority
+
+    def _fetched(self, peer: Peer, position: int) -> Changes:
+        by = Fetcher(network=True, logins=peer.logins)
+        url = f"{peer.url}?changes={position}"
+        page = decoded(by.fetch(url))
+        if page is None:
+            hint = "give the URL of the message catalog of an xrouter registry"
+            raise DocumentError(f"{by.address(url)} gives no changes of a catalog", file=peer.url, hint=hint)
+        return page
+
+    def _sent(self, peer: Peer, page: Changes) -> _Told:
+        by = Fetcher(network=True, logins=peer.logins)
+        receipt = post(peer.url, encoded(page), by, note="xRouter-Finding")
+        if receipt.status != _OK:
+            text = f"{by.address(peer.url)} takes no changes: it answers {receipt.status}"
+            raise DocumentError(text, file=peer.url, hint="check the URL, and whether we may write there")
+        try:
+            return msgspec.json.decode(receipt.data, type=_Told)
+        except msgspec.MsgspecError as error:
+            hint = "give the URL of the message catalog of an xrouter registry"
+            raise DocumentError(f"{by.address(peer.url)} is no catalog", file=peer.url, hint=hint) from error

@@ -1,0 +1,131 @@
+"""Two catalogs that replicate to and fro, one of them killed now and then, while both are written to at random."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.catalog_states import state_of
+from tests.support.registry_process import LIMIT_SECONDS, Served, free_port, until
+
+GROUPS = ("g0", "g1", "g2")
+NAMES = ("m0", "m1", "m2", "m3")
+KEPT = "kept"
+"""A group in which nothing is ever deleted: all that was answered needs to be there in the end."""
+
+
+class Scribe(threading.Thread):
+    """Writes to one catalog by all verbs of both faces, to the same definitions as others do."""
+
+    def __init__(self, number: int, port: int, stop: threading.Event) -> None:
+        super().__init__(daemon=True)
+        self.answered = 0
+        self.kept: list[str] = []
+        self._number = number
+        self._chance = random.Random(number)
+        self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=20)
+        self._stopping = stop
+
+    def run(self) -> None:
+        step = 0
+        while not self._stopping.is_set():
+            step += 1
+            word = f"{self._number}-{step}"
+            try:
+                if self._chance.random() < 0.2:
+                    self._keep(word)
+                elif self._client.send(self._write(word)).is_success:
+                    self.answered += 1
+            except httpx.HTTPError:
+                time.sleep(0.05)  # it was killed; whether it had written is not known
+        self._client.close()
+
+    def _keep(self, word: str) -> None:
+        path = f"/messagegroups/{KEPT}/messages/{self._chance.choice(NAMES)}"
+        if self._client.post(path, json={"name": word, "protocol": "NATS"}).status_code == 201:
+            self.kept.append(word)
+            self.answered += 1
+
+    def _write(self, word: str) -> httpx.Request:
+        group, name = self._chance.choice(GROUPS), self._chance.choice(NAMES)
+        old, core = f"/messagecatalog/{group}", f"/messagegroups/{group}"
+        definition, message = f"{old}/messagedefinitions/{name}", f"{core}/messages/{name}"
+        version = self._chance.randrange(1, 6)
+        content = {"id": name, "tags": word, "definition": {"pub": {"subject": {"value": word}}}}
+        kind = self._chance.choices(range(12), (3, 8, 2, 1, 2, 1, 4, 4, 4, 2, 2, 1))[0]
+        writes: list[tuple[str, str, Any]] = [
+            ("PUT", old, {"format": "NATS", "description": word}),
+            ("POST", f"{old}/messagedefinitions", content),
+            ("PUT", definition, {**content, "version": version}),
+            ("DELETE", definition, None),
+            ("DELETE", f"{definition}/versions/{version}", None),
+            ("DELETE", old, None),
+            ("PUT", message, {"name": word, "protocol": "NATS"}),
+            ("PATCH", message, {"description": word}),
+            ("POST", message, {"name": word}),
+            ("PUT", f"{message}/versions/v{version}", {"name": word}),
+            ("PATCH", core, {"labels": {"word": word}}),
+            ("DELETE", f"{old}/messagedefinitions", None),
+        ]
+        method, path, body = writes[kind]
+        return self._client.build_request(method, path, json=body)
+
+
+def endure(folder: Path, *, writes: int, kills: int) -> None:
+    """Write, kill, wait until both are alike, and look for what was answered."""
+    ports = free_port(), free_port()
+    sides = []
+    for number, port in enumerate(ports):
+        (folder / str(number)).mkdir()
+        peer = f"http://127.0.0.1:{ports[1 - number]}/messagecatalog"
+        direction = ("both", "pull")[number]
+        more = "authority: urn:corp\nlint: report\nfaces: {messagecatalog: /messagecatalog}\n"
+        more += f"replication: [{{url: '{peer}', direction: {direction}, interval: 200ms}}]"
+        sides.append(Served(folder / str(number), "path: ./r.db", more, port))
+    stop = threading.Event()
+    scribes = [Scribe(number, ports[number % 2], stop) for number in range(4)]
+    for each in scribes:
+        each.start()
+    chance = random.Random(7)
+
+    def answered() -> int:
+        return sum(each.answered for each in scribes)
+
+    for number in range(1, kills + 1):
+        goal = writes * number // (kills + 1)
+        until(lambda goal=goal: answered() >= goal, "writes stand still")  # type: ignore[misc]
+        time.sleep(chance.random() * 0.2)
+        sides[0].kill()
+    until(lambda: answered() >= writes, "writes stand still")
+    stop.set()
+    for each in scribes:
+        each.join(LIMIT_SECONDS)
+    _compare(ports, {word for each in scribes for word in each.kept})
+    assert [each.stop() for each in sides] == [0, 0]
+
+
+def _compare(ports: tuple[int, int], kept: set[str]) -> None:
+    with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=30) as one:
+        with httpx.Client(base_url=f"http://127.0.0.1:{ports[1]}", timeout=30) as other:
+            until(lambda: state_of(one) == state_of(other), "they stay different", 10 * LIMIT_SECONDS)
+            state = state_of(one)
+            assert state == state_of(other)
+    written = [each.get("name") for each in state[KEPT]["versions"].values()]
+    assert kept <= set(written) and len(written) == len(set(written))
+    assert len(state) > 1
+
+
+def test_one_is_killed_twice(tmp_path: Path) -> None:
+    endure(tmp_path, writes=60, kills=2)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1800)
+def test_one_is_killed_five_times_in_a_thousand_writes(tmp_path: Path) -> None:
+    endure(tmp_path, writes=1000, kills=5)

@@ -1,0 +1,70 @@
+"""A registry in a process of its own, which tests can kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+LIMIT_SECONDS = 60.0
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Served:
+    """A registry in a process of its own, which can be killed and begun again."""
+
+    def __init__(self, folder: Path, store: str, more: str = "", port: int = 0, name: str = "registry") -> None:
+        """Serve what *store* says, with *more* settings."""
+        self.port = port or free_port()
+        self.config = folder / f"{name}.yaml"
+        pace = "writes_per_second: 100000\nwrite_burst: 100000"
+        self.config.write_text(f"open: true\nstore: {{{store}}}\nhttp: {{port: {self.port}}}\n{pace}\n{more}\n")
+        self._log = folder / f"{name}.log"
+        self.process = self._start()
+
+    def kill(self) -> None:
+        """End it at once, and begin it again."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(LIMIT_SECONDS)
+        self.process = self._start()
+
+    def stop(self) -> int:
+        """End it as an operator does; return its exit code."""
+        self.process.terminate()
+        return self.process.wait(LIMIT_SECONDS)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "router", "registry", "serve", str(self.config)]
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+        until(lambda: _answers(self.port), f"{self._log.read_text()}")
+        return process
+
+
+def until(holds: Callable[[], bool], told: str, seconds: float = LIMIT_SECONDS) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, told
+        time.sleep(0.02)
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/capabilities", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
