@@ -36,10 +36,14 @@ _FILE_PLACES: Final = (
     "events.subscribers.*.to.credentials",
     "events.subscribers.*.to.seed",
     "events.subscribers.*.to.token_ca",
+    "replication.*.bearer_file",
+    "replication.*.tls.*",
+    "replication.*.token_ca",
     "spark.shared_folders",
     "spark.shared_folders.*",
 )
 _SECRET_PLACES: Final = (
+    "sources.*.subscription.token",
     "catalog.logins.*.bearer",
     "http.auth.bearer.*",
     "http.auth.basic.*",
