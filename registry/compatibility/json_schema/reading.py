@@ -1,12 +1,11 @@
-"""JSON schemas taken apart: references followed, conjunctions laid out, types and values that are possible at all.
+"""JSON schemas taken apart: references followed, conjunctions laid out, types and bounds.
 
 A value that a schema allows is allowed by each of its *conjuncts*: plain schemas without ``$ref`` and ``allOf``.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote
@@ -90,39 +89,10 @@ class Root:
             raise Undecided(f"the reference {reference} leads nowhere") from None
 
 
-def types_of(conjuncts: Sequence[Schema]) -> frozenset[str]:
-    """Return the types that values may have; numbers are ``integer`` or ``fraction``."""
-    found = ALL_TYPES
-    for each in conjuncts:
-        if each is NEVER:
-            return frozenset()
-        if "type" in each:
-            found &= expanded(each["type"])
-    listed = values_of(conjuncts)
-    return found if listed is None else found & frozenset(kind for each in listed for kind in _kinds(each))
-
-
 def expanded(kind: Any) -> frozenset[str]:
     """Return what ``type`` allows."""
     names = kind if isinstance(kind, list) else [kind]
     return frozenset(part for name in names for part in (NUMBERS if name == "number" else (str(name),)))
-
-
-def values_of(conjuncts: Sequence[Schema]) -> list[Any] | None:
-    """Return all values that are possible where they are listed, None where they are not."""
-    lists = [
-        [each["const"]] if "const" in each else each["enum"]
-        for each in conjuncts
-        if "const" in each or isinstance(each.get("enum"), list)
-    ]
-    if not lists:
-        return None
-    return [value for value in lists[0] if all(contains(other, value) for other in lists[1:])]
-
-
-def contains(values: Iterable[Any], wanted: Any) -> bool:
-    """Tell whether a value is among others, as JSON compares: ``true`` is no number, and 1.0 is 1."""
-    return any(_same(each, wanted) for each in values)
 
 
 def bound(conjuncts: Sequence[Schema], name: str, *, lowest: bool = False) -> float | None:
@@ -144,24 +114,3 @@ def mapping(schema: Schema, name: str) -> Mapping[str, Any]:
     """Return a map of subschemas, empty without one."""
     found = schema.get(name)
     return found if isinstance(found, Mapping) else {}
-
-
-def _kinds(value: Any) -> Iterator[str]:
-    if value is None or isinstance(value, bool):
-        yield "null" if value is None else "boolean"
-    elif isinstance(value, int | float):
-        yield "integer" if isinstance(value, int) or (math.isfinite(value) and value.is_integer()) else "fraction"
-        if isinstance(value, float):
-            yield "fraction"  # which 1.0 is for draft-04
-    else:
-        yield "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
-    return bool(one == other)

@@ -6,14 +6,13 @@ not count, as for the catalog's own validator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from fractions import Fraction
-from functools import lru_cache
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import jsonschema_rs
 
 from catalog.schemas.jsonschema.validating import REGEX_OPTIONS
+from registry.compatibility.json_schema.bounds import LEAST, MOST, NUMERIC, least, sizes
 from registry.compatibility.json_schema.reading import (
     ALL_TYPES,
     NEVER,
@@ -21,17 +20,13 @@ from registry.compatibility.json_schema.reading import (
     Root,
     Schema,
     bound,
-    contains,
     expanded,
     items_of,
     mapping,
-    types_of,
-    values_of,
 )
+from registry.compatibility.json_schema.values import Listed, Values
 from registry.compatibility.undecided import Undecided
 
-_LEAST: Final = {"minLength": "string", "minItems": "array", "minProperties": "object"}
-_MOST: Final = {"maxLength": "string", "maxItems": "array", "maxProperties": "object"}
 _OBJECTS: Final = frozenset(("properties", "patternProperties", "additionalProperties"))
 _ARRAYS: Final = frozenset(("items", "prefixItems", "additionalItems"))
 _EQUAL: Final[Mapping[str, str]] = {
@@ -45,6 +40,8 @@ _EQUAL: Final[Mapping[str, str]] = {
 _MOST_BRANCHES: Final = 64
 _MOST_LEVELS: Final = 64
 _MOST_APART: Final = 8
+_MATCHING: Final = 50
+"""Steps that matching one name costs."""
 
 
 class Proof:
@@ -53,6 +50,9 @@ class Proof:
     def __init__(self, smaller: Root, larger: Root) -> None:
         self._smaller = smaller
         self._larger = larger
+        self._values = Values()
+        self._patterns: dict[str, Any] = {}
+        self._same_document: bool | None = None
         self._assumed: dict[tuple[frozenset[int], int], None] = {}
         self._kept: list[Any] = []
         self._levels = 0
@@ -76,17 +76,17 @@ class Proof:
         why = self._gap([one for each in smaller for one in self._smaller.conjuncts(each)], larger, at)
         self._levels -= 1
         if why:
-            for late in list(self._assumed)[before:]:
-                del self._assumed[late]
+            while len(self._assumed) > before:
+                self._assumed.popitem()
         return why
 
     def _gap(self, smaller: list[Schema], larger: Any, at: str) -> str:
-        if NEVER in smaller or not types_of(smaller):
+        if NEVER in smaller or not self._values.types(smaller):
             return ""
         first = next((why for each in self._larger.conjuncts(larger) if (why := self._rules(smaller, each, at))), "")
         if not first:
             return ""
-        for branches in _cases(smaller):
+        for branches in _cases(smaller, self._values.types(smaller)):
             if all(not self.gap(each, larger, at) for each in branches):
                 return ""
         return first
@@ -95,9 +95,10 @@ class Proof:
         """Hold the values of *smaller* against one plain schema, keyword by keyword."""
         if larger is NEVER:
             return f"{at or '/'}: nothing is allowed"
-        types, values = types_of(smaller), values_of(smaller)
+        types, values = self._values.types(smaller), self._values.possible(smaller)
         if values is None and types <= {"null", "boolean"}:
-            values = [value for kind, value in (("null", None), ("boolean", True), ("boolean", False)) if kind in types]
+            plain = (("null", None), ("boolean", True), ("boolean", False))
+            values = {value: value for kind, value in plain if kind in types}
         for name, argument in larger.items():
             if name in _OBJECTS | _ARRAYS:
                 continue
@@ -117,26 +118,26 @@ class Proof:
         smaller: list[Schema],
         larger: Schema,
         types: frozenset[str],
-        values: list[Any] | None,
+        values: Listed | None,
         at: str,
     ) -> str:
         if name == "type":
             wrong = sorted(types - expanded(argument))
             return f"values may be of type {', '.join(wrong)}" if wrong else ""
         if name in ("enum", "const"):
-            allowed = argument if name == "enum" and isinstance(argument, list) else [argument]
-            listed = values is not None and all(contains(allowed, each) for each in values)
+            allowed = self._values.possible([{name: argument}])
+            listed = values is not None and allowed is not None and values.keys() <= allowed.keys()
             return "" if listed else "other values are possible"
         if name == "required":
-            return _required(argument, smaller) if "object" in types else ""
-        if name in _LEAST or name in _MOST:
-            return _sizes(name, argument, smaller) if {**_LEAST, **_MOST}[name] in types else ""
+            return self._required(argument, smaller) if "object" in types else ""
+        if name in LEAST or name in MOST:
+            return sizes(name, argument, smaller) if {**LEAST, **MOST}[name] in types else ""
         if argument is True and name in ("exclusiveMinimum", "exclusiveMaximum"):  # of draft-04
             plain = larger.get("minimum" if name == "exclusiveMinimum" else "maximum")
             bounded = types & NUMBERS and plain is not None
-            return _least(plain, smaller, strict=True, sign=1 if name == "exclusiveMinimum" else -1) if bounded else ""
-        if name in _NUMERIC and not isinstance(argument, bool):
-            return _NUMERIC[name](argument, smaller, types, values) if types & NUMBERS else ""
+            return least(plain, smaller, strict=True, sign=1 if name == "exclusiveMinimum" else -1) if bounded else ""
+        if name in NUMERIC and not isinstance(argument, bool):
+            return NUMERIC[name](argument, smaller, types, values) if types & NUMBERS else ""
         if name in ("anyOf", "oneOf") and isinstance(argument, list):
             return self._choice(argument, smaller, at, name)
         if name in _EQUAL:
@@ -148,19 +149,22 @@ class Proof:
         for index, branch in enumerate(branches):
             if self.gap(smaller, branch, f"{at}/{name}/{index}"):
                 continue
-            if name == "anyOf" or all(self._apart(smaller, other) for other in branches if other is not branch):
+            if name == "anyOf" or all(
+                self._apart(smaller, other) for place, other in enumerate(branches) if place != index
+            ):
                 return ""
         return "no single branch takes all values"
 
     def _apart(self, smaller: list[Schema], branch: Any, level: int = 0) -> bool:
         """Tell whether it is plain that a branch takes no value of *smaller*."""
         other = self._larger.conjuncts(branch)
-        if not types_of(smaller) & types_of(other):
+        types = self._values.types(smaller)
+        if not types & self._values.types(other):
             return True
-        one, two = values_of(smaller), values_of(other)
-        if one is not None and two is not None and not any(contains(two, each) for each in one):
+        one, two = self._values.possible(smaller), self._values.possible(other)
+        if one is not None and two is not None and one.keys().isdisjoint(two):
             return True
-        if types_of(smaller) != {"object"} or level > _MOST_APART:
+        if types != {"object"} or level > _MOST_APART:
             return False
         names = {
             str(name) for each in other for name in each.get("required") or () if name in mapping(each, "properties")
@@ -168,7 +172,11 @@ class Proof:
         for name in names:
             theirs = [mapping(each, "properties")[name] for each in other if name in mapping(each, "properties")]
             ours = [one for each in self._named(smaller, name) for one in self._smaller.conjuncts(each)]
-            if not _required([name], smaller) and ours and any(self._apart(ours, each, level + 1) for each in theirs):
+            if (
+                not self._required([name], smaller)
+                and ours
+                and any(self._apart(ours, each, level + 1) for each in theirs)
+            ):
                 return True
         return False
 
@@ -183,18 +191,49 @@ class Proof:
         names = ("if", "then", "else") if name in ("if", "then", "else") else (name,)
         if name.startswith("unevaluated"):
             return "what is not evaluated is not looked into"
-        if name in ("minContains", "maxContains"):
+        if name in ("contains", "minContains", "maxContains"):
             names = ("contains", "minContains", "maxContains")
-        same = any(all(each.get(one) == larger.get(one) for one in names) for each in smaller)
-        refers = "'$ref'" in repr(argument) and self._smaller.document != self._larger.document
-        return "" if same and not refers else "it is not the same before"
+        wanted = self._values.key([[larger[one]] if one in larger else [] for one in names])
+        same = any(
+            self._values.key([[each[one]] if one in each else [] for one in names]) == wanted for each in smaller
+        )
+        return "" if same and not self._refers_elsewhere(argument) else "it is not the same before"
+
+    def _refers_elsewhere(self, schema: Any) -> bool:
+        """Tell whether a schema has references that may lead to something else in the smaller document."""
+        if not self._values.refers(schema):
+            return False
+        if self._same_document is None:
+            self._same_document = self._values.same(self._smaller.document, self._larger.document)
+        return not self._same_document
+
+    def _matches(self, pattern: str, name: str) -> bool:
+        """Tell whether a pattern matches, as the validator has it, whose engine is bounded."""
+        self._values.spend(_MATCHING)
+        if pattern not in self._patterns:
+            try:
+                made = jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=REGEX_OPTIONS)
+            except ValueError as error:
+                raise Undecided(f"the pattern {pattern[:50]} is none") from error
+            self._patterns[pattern] = made
+        return bool(self._patterns[pattern].is_valid(name))
+
+    def _required(self, names: Any, smaller: list[Schema]) -> str:
+        if isinstance(names, bool) or not isinstance(names, list):
+            return "it is no list"
+        lists = [each["required"] for each in smaller if isinstance(each.get("required"), list)]
+        self._values.spend(len(smaller) + sum(map(len, lists)))
+        given = {str(name) for each in lists for name in each}
+        missing = [str(name) for name in names if name not in given]
+        return f"{missing[0]} may be missing" if missing else ""
 
     def _named(self, smaller: list[Schema], name: str) -> list[Any]:
         """Return all that the value of a member keeps to."""
+        self._values.spend(len(smaller))
         found: list[Any] = []
         for each in smaller:
             own = [mapping(each, "properties")[name]] if name in mapping(each, "properties") else []
-            own += [value for key, value in mapping(each, "patternProperties").items() if _matches(key, name)]
+            own += [value for key, value in mapping(each, "patternProperties").items() if self._matches(key, name)]
             found += own or ([each["additionalProperties"]] if "additionalProperties" in each else [])
         return found
 
@@ -206,7 +245,7 @@ class Proof:
             if why:
                 return why
         for name in dict.fromkeys(name for each in smaller for name in mapping(each, "properties")):
-            wanted = [schema for key, schema in patterns.items() if _matches(key, name)]
+            wanted = [schema for key, schema in patterns.items() if self._matches(key, name)]
             if not wanted and name not in known:
                 wanted = [rest]
             for schema in wanted:
@@ -242,6 +281,7 @@ class Proof:
         for index in range(count + 1):
             if most is not None and index >= most:
                 return ""
+            self._values.spend(len(shapes))
             ours = [prefix[index] if index < len(prefix) else others for prefix, others in shapes]
             why = self.gap(ours or [True], first[index] if index < len(first) else rest, f"{at}/items")
             if why:
@@ -249,7 +289,7 @@ class Proof:
         return ""
 
 
-def _cases(smaller: list[Schema]) -> Iterator[list[list[Any]]]:
+def _cases(smaller: list[Schema], types: frozenset[str]) -> Iterator[list[list[Any]]]:
     """Yield what the values fall into: by the branches of one choice, or of several, or by type."""
     choices = [
         (index, name)
@@ -262,85 +302,7 @@ def _cases(smaller: list[Schema]) -> Iterator[list[list[Any]]]:
         others = [each for place, each in enumerate(smaller) if place != index]
         if len(smaller[index][name]) <= _MOST_BRANCHES:
             yield [[*others, kept, branch] for branch in smaller[index][name]]
-    types = types_of(smaller)
     if not choices and 1 < len(types) < len(ALL_TYPES) and types != NUMBERS:
         groups = [NUMBERS & types, *({kind} for kind in sorted(types - NUMBERS))]
         spelled = [["number"] if "fraction" in each else sorted(each) for each in groups if each]
         yield [[*smaller, {"type": names}] for names in spelled]
-
-
-def _required(names: Any, smaller: list[Schema]) -> str:
-    if isinstance(names, bool) or not isinstance(names, list):
-        return "it is no list"
-    given = {str(name) for each in smaller if isinstance(each.get("required"), list) for name in each["required"]}
-    missing = [str(name) for name in names if name not in given]
-    return f"{missing[0]} may be missing" if missing else ""
-
-
-def _sizes(name: str, argument: Any, smaller: list[Schema]) -> str:
-    ours = bound(smaller, name, lowest=name in _MOST)
-    if name == "minProperties" and ours is None:
-        ours = float(
-            max((len(each["required"]) for each in smaller if isinstance(each.get("required"), list)), default=0)
-        )
-    if name in _LEAST:
-        return "" if argument <= (ours or 0) else "there may be less"
-    return "" if ours is not None and ours <= argument else "there may be more"
-
-
-def _least(argument: Any, smaller: list[Schema], *, strict: bool, sign: int) -> str:
-    """Compare lower bounds, or upper ones with the *sign* turned."""
-    plain, exclusive = ("minimum", "exclusiveMinimum") if sign > 0 else ("maximum", "exclusiveMaximum")
-    for each in smaller:
-        flag = each.get(exclusive) is True
-        given = [
-            (each.get(plain), flag),
-            (None if isinstance(each.get(exclusive), bool) else each.get(exclusive), True),
-        ]
-        for value, excluded in given:
-            if isinstance(value, int | float) and not isinstance(value, bool):
-                above = sign * (value - argument)
-                if above > 0 or (above == 0 and (excluded or not strict)):
-                    return ""
-    return "numbers beyond are possible"
-
-
-def _bounded(name: str) -> Callable[[Any, list[Schema], frozenset[str], list[Any] | None], str]:
-    sign = 1 if name.lower().endswith("minimum") else -1
-    strict = name.startswith("exclusive")
-
-    def check(argument: Any, smaller: list[Schema], types: frozenset[str], values: list[Any] | None) -> str:
-        numbers = [each for each in values or () if isinstance(each, int | float) and not isinstance(each, bool)]
-        if values is not None:
-            beyond = [each for each in numbers if sign * (each - argument) < 0 or (strict and each == argument)]
-            return f"{beyond[0]} is possible" if beyond else ""
-        return _least(argument, smaller, strict=strict, sign=sign)
-
-    return check
-
-
-def _multiple(argument: Any, smaller: list[Schema], types: frozenset[str], values: list[Any] | None) -> str:
-    steps = [each["multipleOf"] for each in smaller if isinstance(each.get("multipleOf"), int | float)]
-    steps += [1] if "fraction" not in types else []
-    wanted = Fraction(str(argument))
-    fits = wanted > 0 and any((Fraction(str(each)) / wanted).denominator == 1 for each in steps)
-    return "" if fits else "numbers between are possible"
-
-
-@lru_cache(maxsize=1000)
-def _matches(pattern: str, name: str) -> bool:
-    """Tell whether a pattern matches, as the validator has it, whose engine is bounded.
-
-    Raises:
-        Undecided: it is no pattern.
-    """
-    try:
-        return jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=REGEX_OPTIONS).is_valid(name)
-    except ValueError as error:
-        raise Undecided(f"the pattern {pattern[:50]} is none") from error
-
-
-_NUMERIC: Final[Mapping[str, Callable[[Any, list[Schema], frozenset[str], list[Any] | None], str]]] = {
-    **{name: _bounded(name) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")},
-    "multipleOf": _multiple,
-}

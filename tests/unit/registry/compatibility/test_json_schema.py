@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,38 @@ def test_case(case: dict[str, Any]) -> None:
     assert verdict(older, newer) == WORDS[case["forward"]]
 
 
+MANY = 60_000
+
+
+@pytest.mark.parametrize(
+    ("reader", "writer"),
+    [
+        ({"enum": [f"a{n}" for n in range(MANY)]}, {"enum": [f"b{n}" for n in range(MANY)]}),
+        ({"enum": [n * (2**61 - 1) for n in range(MANY)]}, {"enum": [n * (2**61 - 1) for n in reversed(range(MANY))]}),
+        ({"allOf": [{"minimum": 0}] * 10_000}, {"enum": list(range(10_000))}),
+        ({"enum": [[n] for n in range(MANY)]}, {"enum": [[n, n] for n in range(MANY)]}),
+        (
+            {"patternProperties": {f"^{n}": {} for n in range(1000)}},
+            {"properties": {f"x{n}": {} for n in range(1000)}},
+        ),
+        ({"allOf": [{"required": ["a"]}] * 10_000}, {"required": [f"r{n}" for n in range(MANY)] + ["a"]}),
+        ({"$defs": {"n": {"not": {"enum": list(range(MANY))}}}, "allOf": [{"$ref": "#/$defs/n"}] * 10_000}, {}),
+        (
+            {"properties": {f"x{n}": {} for n in range(9000)}},
+            {"allOf": [{"title": "x"}] * 9000},
+        ),
+    ],
+    ids=["words", "numbers of one hash", "bounds", "lists", "patterns", "required", "references", "members"],
+)
+def test_looking_for_a_proof_ends_soon(reader: Any, writer: Any) -> None:
+    before = time.process_time()
+    try:
+        Proof(Root(writer, ""), Root(reader, "")).gap([writer], reader, "")
+    except Undecided:
+        pass
+    assert time.process_time() - before < 5
+
+
 NAMES = st.sampled_from(["a", "b", "x_c"])
 TYPES = st.sampled_from(["null", "boolean", "integer", "number", "string", "array", "object"])
 NUMBERS = st.integers(-2, 3)
@@ -78,6 +111,8 @@ def _composed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "items": inner,
             "minItems": st.integers(0, 2),
             "maxItems": st.integers(0, 3),
+            "contains": inner,
+            "minContains": st.integers(0, 2),
         },
     )
     branches = st.lists(inner, min_size=1, max_size=3)
