@@ -32,7 +32,7 @@ _logger = logging.getLogger(__name__)
 PAGE: Final = 200
 """Rows of the outbox that are read at a time."""
 IN_A_ROW: Final = 5
-"""Events that fail one after the other before the whole target is left alone for a while."""
+"""Events that fail one after the other, each for the first time, before the target is left alone for a while."""
 _IDLE_SECONDS: Final = 60.0
 _FIRST_PAUSE: Final = 0.25
 _LEAST_PAUSE: Final = 0.001
@@ -66,6 +66,7 @@ class Courier(threading.Thread):
         self._progress = Progress(subscriber.position)
         self._away = Backoff(_FIRST_PAUSE, limits.max_pause, least=0.0)
         self._away_until = 0.0
+        self._retry = Backoff(_FIRST_PAUSE, limits.max_pause)
         self._failed_in_a_row = 0
         self._signal = threading.Event()
         self._ending = threading.Event()
@@ -95,7 +96,6 @@ class Courier(threading.Thread):
 
     def run(self) -> None:
         """Deliver; a store that does not answer is waited out, and so is a client that cannot be made."""
-        backoff = Backoff(_FIRST_PAUSE, self._limits.max_pause)
         loaded = False
         while not self._ending.is_set():
             try:
@@ -110,7 +110,7 @@ class Courier(threading.Thread):
                 self._say("away", str(error))
             except Exception:
                 _logger.exception("delivery to %s failed and goes on", self.id)
-            self._ending.wait(backoff.pause())
+            self._ending.wait(self._retry.pause())
         self._close()
 
     def _work(self) -> None:
@@ -134,6 +134,7 @@ class Courier(threading.Thread):
         if wave:
             self._settle(wave, sender.send([message for _, message in wave]))
         self._note()
+        self._retry.reset()
         if wave:
             return 0.0
         due = self._lanes.due() if most else now + pause
@@ -177,7 +178,7 @@ class Courier(threading.Thread):
     def _due(self, now: float, most: int) -> list[tuple[Event, Outbound]]:
         """Return what is due, without events that are too old or that no message can be made of."""
         found: list[tuple[Event, Outbound]] = []
-        self._drop_old(now)
+        self._drop_old()
         for event in self._lanes.wave(now, most):
             try:
                 found.append((event, self._delivery.composer.message(event)))
@@ -187,47 +188,51 @@ class Courier(threading.Thread):
                 self._say("holding", str(error))
         return found
 
-    def _drop_old(self, now: float) -> None:
+    def _drop_old(self) -> None:
         """Give up what was tried for too long."""
-        oldest, count = time.time() - self._limits.keep, 0
-        if all(_written(event) >= oldest for event in self._lanes.wave(now, 1)):
+        oldest, first = time.time() - self._limits.keep, self._lanes.oldest
+        if first is None or _written(first) >= oldest:
             return
-        while old := [event for event in self._lanes.wave(now, self._limits.max_held) if _written(event) < oldest]:
-            count += len(old)
-            for event in old:
-                self._lanes.done(event)
+        count = self._lanes.give_up(lambda event: _written(event) < oldest)
         self._tally.dropped += count
         _logger.error("%d events for %s are dropped: they are too old", count, self.id)
 
     def _settle(self, wave: list[tuple[Event, Outbound]], verdicts: list[Verdict]) -> None:
-        now = time.monotonic()
-        away: Verdict | None = None
+        now, first_failures = time.monotonic(), 0
         for (event, _), verdict in zip(wave, verdicts, strict=True):
+            self._tally.failed += bool(verdict.reason)
             if verdict.kind == "delivered":
                 self._lanes.done(event)
                 self._tally.delivered += 1
-                self._failed_in_a_row = 0
-                continue
-            self._tally.failed += bool(verdict.reason)
-            if verdict.kind == "gone":
+            elif verdict.kind == "gone":
                 self._leave(verdict.reason)
                 return
-            if verdict.kind == "held":
-                self._failed_in_a_row += 1
-                self._lanes.hold(event, now, verdict.pause)
+            elif verdict.kind == "held":
+                first_failures += not self._lanes.hold(event, now, verdict.pause)
                 self._say("holding", verdict.reason)
-            if verdict.kind == "away" or self._failed_in_a_row >= IN_A_ROW:
-                away = verdict if away is None or verdict.pause > away.pause else away
+        away = self._trouble_of(verdicts, first_failures)
         if away is not None:
             self._away_until = now + max(away.pause, self._away.pause() if away.reason else 0.0)
             if away.reason:
                 self._say("away", away.reason)
-            return
-        self._away.reset()
-        if not self._lanes.held:
+        elif not self._lanes.held:
             self._say("delivering", "")
         elif self._tally.state == "away":
             self._tally.state = "holding"
+
+    def _trouble_of(self, verdicts: list[Verdict], first_failures: int) -> Verdict | None:
+        """Return the verdict that tells of the whole target, None when nothing does.
+
+        Events that fail again tell nothing new of it, and where one is taken it takes events: a few that are refused
+        for ever hold up nobody else.
+        """
+        self._failed_in_a_row += first_failures
+        if any(verdict.kind == "delivered" for verdict in verdicts):
+            self._failed_in_a_row = 0
+            self._away.reset()
+        whole = first_failures > 0 and self._failed_in_a_row >= IN_A_ROW
+        found = (verdict for verdict in verdicts if verdict.kind == "away" or (whole and verdict.kind == "held"))
+        return max(found, key=lambda verdict: verdict.pause, default=None)
 
     def _leave(self, reason: str) -> None:
         self._tally.state = "ended"

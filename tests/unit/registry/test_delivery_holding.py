@@ -1,0 +1,58 @@
+"""What a failure holds up: later events of its entity, or all of its subscriber, and for how long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from registry.delivery.events import Event
+from registry.delivery.lanes import Lanes
+from registry.delivery.limits import DeliveryLimits
+from registry.delivery.sending import DELIVERED, Verdict
+from registry.delivery.wants import Wants
+from tests.support.scripted_sender import ScriptedSender
+from tests.support.subscribed import LIMIT, registry
+from tests.support.waiting import wait_until
+
+CREATED = Wants(types=frozenset(("io.xregistry.group.created",)))
+LONG = DeliveryLimits(max_pause=3600.0)
+REFUSED = {f"/messagegroups/a{number}" for number in range(8)}
+
+
+def picky(subject: str) -> Verdict:
+    return Verdict("held", "no") if subject in REFUSED else DELIVERED
+
+
+def test_a_few_refused_entities_hold_up_nobody_else(tmp_path: Path) -> None:
+    target = ScriptedSender(picky)
+    delivery = {"subscribers": {"audit": target.delivery(CREATED)}}
+    with registry(tmp_path, LONG, delivery=delivery) as client:
+        for names in (sorted(each.rpartition("/")[2] for each in REFUSED), [f"g{n}" for n in range(200)]):
+            assert client.post("/", json={"messagegroups": {name: {} for name in names}}).is_success
+        wait_until(lambda: len(target.taken) >= 200, LIMIT, lambda: f"200 events; there are {len(target.taken)}")
+        tried = len(target.waves)
+        wait_until(lambda: len(target.waves) > tried + 8, LIMIT, "refused events that come again and again")
+        assert client.put("/messagegroups/last", json={}).is_success
+        wait_until(lambda: "/messagegroups/last" in target.taken, LIMIT / 4, "an event behind refused ones")
+
+
+def test_a_target_that_refuses_everything_is_left_alone(tmp_path: Path) -> None:
+    target = ScriptedSender(lambda _: Verdict("held", "no"))
+    delivery = {"subscribers": {"audit": target.delivery(CREATED)}}
+    with registry(tmp_path, LONG, delivery=delivery) as client:
+        assert client.post("/", json={"messagegroups": {f"g{n}": {} for n in range(300)}}).is_success
+        wait_until(lambda: len(target.waves) >= 3, LIMIT, "three tries")
+        assert len({subject for wave in target.waves for subject in wave}) < 300
+
+
+def test_those_that_failed_before_come_last_and_are_not_left_out() -> None:
+    lanes = Lanes(1.0)
+    for number in range(20):
+        lanes.add(Event(number, f"e{number}", "", {}, None))
+    for event in lanes.wave(0.0, 10):
+        assert lanes.hold(event, 0.0, 0.5) is False
+    assert [each.number for each in lanes.wave(0.4, 8)] == list(range(10, 18))
+    assert [each.number for each in lanes.wave(9.0, 8)] == [10, 11, 12, 13, 14, 15, 0, 1]
+    assert [each.number for each in lanes.wave(9.0, 1)] == [10]
+    assert [each.number for each in lanes.wave(9.0, 99)] == [*range(10, 20), *range(10)]
+    assert lanes.hold(lanes.wave(9.0, 99)[-1], 9.0, 0.5) is True
+    assert lanes.give_up(lambda event: event.number < 15) == 15 and len(lanes) == 5
