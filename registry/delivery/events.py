@@ -53,12 +53,17 @@ class Event:
 
 
 def event_of(row: Row, kind: Kind, sources: Sources) -> Event | None:
-    """Return the event of a row; None for one that the Message Catalog does not know."""
+    """Return the event of a row; None for one that the Message Catalog does not know.
+
+    Both kinds may have one source, so their ids differ too: source and id are what consumers and brokers know an event
+    by that comes again.
+    """
     first = {"specversion": "1.0", "id": f"{row.interaction}-{row.number}"}
     if kind == "messagecatalog":
         path, action = _catalog_path(row.subject, sources.path), _ACTIONS.get(row.type.rpartition(".")[2])
         if path is None or action is None:
             return None
+        first["id"] += "-catalog"
         found = {**first, "source": sources.catalog, "type": action, "subject": path, "time": row.at}
         return Event(row.number, row.subject, row.at, found, None)
     found = {**first, "source": sources.registry, "type": row.type, "subject": row.subject, "time": row.at}

@@ -59,6 +59,16 @@ def test_events_of_the_message_catalog_come_to_those_who_ask(tmp_path: Path) -> 
     assert all(each["source"] == "https://reg.example" and "data" not in each for each in found)
 
 
+def test_both_events_of_one_change_have_ids_of_their_own(tmp_path: Path) -> None:
+    types = ["io.xregistry.group.created", "io.cloudevents.messagecatalog.updated.v1"]
+    with Webhook(agreeable) as hook, registry(tmp_path, delivery={"catalog": "/messagecatalog"}) as client:
+        subscribe(client, hook, types=types)
+        assert client.put("/messagegroups/g", json={}).is_success
+        found = until_taken(hook, 2)
+    assert {each["type"] for each in found} == set(types)
+    assert len({(each["source"], each["id"]) for each in found}) == 2
+
+
 def test_a_target_that_allows_nothing_gets_nothing(tmp_path: Path) -> None:
     with Webhook(lambda _: Answer(200)) as hook, registry(tmp_path) as client:
         subscribe(client, hook)
