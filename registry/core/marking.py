@@ -59,8 +59,8 @@ def _mark_version(marks: Marks, xid: str, work: Work, known: dict[str, dict[str,
 
 
 def put_own(marks: Marks, mark: Mark) -> None:
-    """Put a mark as that of a write of this catalog."""
-    mark.stamp, mark.origin = marks.tick(), marks.catalog
+    """Put a mark as that of a write of this catalog, which is later than all that its state has seen."""
+    mark.stamp, mark.origin = marks.tick(max(mark.seen.values(), default=0)), marks.catalog
     mark.seen = {**mark.seen, marks.catalog: mark.stamp}
     marks.put(mark)
 

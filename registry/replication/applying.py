@@ -54,9 +54,10 @@ class Applier:
         """Apply all changes of a page that can be."""
         applied = 0
         refused: list[tuple[str, str]] = []
+        clock = self.marks.latest
         for each in page.changes:
             subject = "/".join(part for part in (each.group, each.definition, each.name) if part)
-            fault = each.fault(self.marks.latest)
+            fault = each.fault(clock)
             if not fault:
                 savepoint = self._reader.connection.begin_nested()
                 try:

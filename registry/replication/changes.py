@@ -21,8 +21,10 @@ Winner = Literal["mine", "theirs", "both-mine", "both-theirs"]
 MAX_ORIGINS: Final = 1000
 MAX_AUTHORITY: Final = 1000
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9\-._~:@+]{0,127}", re.ASCII)
-MAX_AHEAD: Final = 2**40
-"""How far a stamp may be ahead of our clock."""
+MAX_AHEAD: Final = 2**32
+"""How far the stamps of a page may be ahead of our clock as it was before the page."""
+MAX_STAMP: Final = 2**62
+"""The last stamp that others may give; what the clock can count beyond is for writes of our own."""
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,9 +46,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     attributes: dict[str, Any] | None = None
 
     def fault(self, clock: int) -> str:
-        """Return why this is none, '' when nothing is wrong; no stamp may take our clock out of reach."""
-        stamps = [self.stamp, *self.seen.values()]
-        if not all(0 < each <= clock + MAX_AHEAD for each in stamps) or not 0 < len(self.seen) <= MAX_ORIGINS:
+        """Return why this is none, '' when nothing is wrong.
+
+        *clock* is ours as it was before the page: so a page takes it no further than MAX_AHEAD, and never to its end.
+        """
+        stamps, last = [self.stamp, *self.seen.values()], min(clock + MAX_AHEAD, MAX_STAMP)
+        if not all(0 < each <= last for each in stamps) or not 0 < len(self.seen) <= MAX_ORIGINS:
             return "its stamps are none"
         if self.seen.get(self.origin, 0) < self.stamp:
             return "it has not seen itself"
