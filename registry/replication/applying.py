@@ -12,7 +12,7 @@ from registry.core.requests import Request, Verb
 from registry.core.service import Session
 from registry.errors import Refusal
 from registry.replication.changes import Change, Changes, judged
-from registry.replication.definitions import DefinitionMerger
+from registry.replication.definitions import DefinitionMerger, fitted
 from registry.replication.places import owners_for
 from registry.store.marks import SCOPE, Mark, Marks, digest_of
 
@@ -77,7 +77,7 @@ class Applier:
         here = self.marks.owner_of(change.uid)
         if not here:
             path, aside = owners_for(change.group, change.definition, change.authority)
-            known = self.marks.versions([path, aside])
+            known = {path: fitted(path, self._reader, self.marks), **self.marks.versions([aside])}
             free = all(each.deleted or self._controls(each) == change.authority for each in known[path].values())
             here = path if free and all(each.deleted for each in known[aside].values()) else aside
         attributes = change.attributes
@@ -127,11 +127,9 @@ class Applier:
     def _group(self, change: Change) -> bool:
         xid = f"{SCOPE}{change.group}"
         self._admit(xid)
-        mine = self.marks.group(xid)
+        mine = self._mark_of(xid)
         theirs = change.attributes
         digest = "" if theirs is None else digest_of(theirs)
-        if mine is None:
-            mine = Mark("", "", "", 0, "", group=xid, deleted=True)
         verdict = judged(mine, change, digest)
         if verdict.winner == "mine" and verdict.seen == mine.seen:
             return False
@@ -151,6 +149,16 @@ class Applier:
             mine.deleted, mine.digest = False, digest_of(after.attributes if after is not None else {})
         self.marks.put(mine)
         return True
+
+    def _mark_of(self, xid: str) -> Mark:
+        """Return the mark of a group, which fits the store as :func:`fitted` has it."""
+        mark, group = self.marks.group(xid), self._reader.group(xid)
+        if mark is None:
+            mark = Mark("", "", "", 0, "", group=xid, deleted=True)
+        if mark.deleted != (group is None):
+            mark.deleted, mark.digest = group is None, "" if group is None else digest_of(group.attributes)
+            put_own(self.marks, mark)
+        return mark
 
     def _lose(self, mine: Mark, change: Change) -> None:
         """Take a group away, unless there is something in it that its deletion had not seen."""

@@ -7,11 +7,13 @@ counts. Both catalogs decide alike, and numbers only grow, so that this ends.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from registry.core.lineage import rank
+from registry.core.marking import new_uid, put_own
 from registry.model.moments import moment_of, written
 from registry.replication.changes import Change, judged
 from registry.store.entities import Version
@@ -37,6 +39,33 @@ class Plan:
     live: bool = False
 
 
+def fitted(owner: str, reader: Reader, marks: Marks) -> dict[str, Mark]:
+    """Return the marks of a definition by uid, which fit what the store has.
+
+    A process of before marks may have written beside this one. What has no mark gets one of ours, and what is not there
+    any more was deleted here.
+    """
+    known = marks.versions([owner])[owner]
+    stored = {each.id: each for each in reader.versions(f"{owner}/versions")}
+    _bury(marks, known.values(), stored)
+    live = marked(known.values())
+    for name, version in stored.items():
+        if name not in live:
+            authority = str(version.attributes.get("authority") or "")
+            mark = Mark(owner, new_uid(marks), name, 0, "", digest=digest_of(version.attributes), authority=authority)
+            put_own(marks, mark)
+            known[mark.uid] = mark
+    return known
+
+
+def _bury(marks: Marks, known: Iterable[Mark], stored: Container[str]) -> None:
+    """Mark as deleted what is not in the store: the core prunes versions without being asked (``maxversions``)."""
+    for mark in known:
+        if not mark.deleted and mark.name not in stored:
+            mark.deleted, mark.digest = True, ""
+            put_own(marks, mark)
+
+
 class DefinitionMerger:
     """Merges changes into the definition *owner*, and says what is to be done."""
 
@@ -44,10 +73,10 @@ class DefinitionMerger:
         self._owner = owner
         self._reader = reader
         self._marks = marks
-        self._states = {uid: State(each) for uid, each in marks.versions([owner])[owner].items()}
+        self._states = {uid: State(each) for uid, each in fitted(owner, reader, marks).items()}
         self._before = marked(each.mark for each in self._states.values())
         self._before_names = {each.uid: name for name, each in self._before.items()}
-        self._store: dict[str, Version] = {each.id: each for each in reader.versions(f"{owner}/versions")}
+        self._store = self._versions()
         self._touched: dict[str, None] = {}
 
     def merge(self, change: Change, attributes: dict[str, Any] | None) -> bool:
@@ -95,6 +124,7 @@ class DefinitionMerger:
 
     def leave_marks(self) -> None:
         """Put the marks of what has changed; digests are of what the store has now."""
+        _bury(self._marks, (each.mark for each in self._states.values()), self._versions())
         for uid in self._touched:
             mark = self._states[uid].mark
             if not mark.deleted:
@@ -102,6 +132,9 @@ class DefinitionMerger:
                 attributes = version.attributes if version is not None else {}
                 mark.digest, mark.authority = digest_of(attributes), str(attributes.get("authority") or "")
             self._marks.put(mark)
+
+    def _versions(self) -> dict[str, Version]:
+        return {each.id: each for each in self._reader.versions(f"{self._owner}/versions")}
 
     def _content(self, state: State) -> tuple[dict[str, Any], str]:
         before = self._store.get(self._before_names.get(state.mark.uid, ""))

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
-from registry.store.tables import REPLICA
+from registry.store.tables import MARKS, REPLICA, VERSIONS
 from tests.support.catalog_sides import Side, side
 
 
@@ -17,9 +17,9 @@ def change(group: str, stamp: int, **more: Any) -> dict[str, Any]:
     return {"group": group, "stamp": stamp, "origin": "x", "seen": {"x": stamp}, "attributes": {}, **more}
 
 
-def version(group: str, name: str, uid: str, stamp: int, **more: Any) -> dict[str, Any]:
+def version(group: str, message: str, uid: str, stamp: int, **more: Any) -> dict[str, Any]:
     """Return a change of version 1 of a definition."""
-    return change(group, stamp, definition=name, uid=uid, **{"name": "1", "authority": "urn:corp", **more})
+    return change(group, stamp, definition=message, uid=uid, **{"name": "1", "authority": "urn:corp", **more})
 
 
 def give(one: Side, *changes: dict[str, Any], **more: Any) -> Any:
@@ -53,3 +53,56 @@ def test_a_write_of_ours_is_later_than_all_that_its_state_has_seen(one: Side) ->
     one.client.patch("/messagegroups/g", json={"name": "n"}).raise_for_status()
     (found,) = one.client.get("/messagecatalog?changes=0").json()["changes"]
     assert found["origin"] == ours and found["stamp"] == found["seen"][ours] > 1000
+
+
+def test_what_a_process_of_before_marks_wrote_stays(one: Side) -> None:
+    one.post("g", "m", "ours")
+    one.client.put("/messagegroups/h", json={"name": "ours"}).raise_for_status()
+    with one.exchange._service.session(writing=True) as session:
+        session.reader.connection.execute(delete(MARKS))
+    theirs = version("g", "m", "0000000000000009.x", 9, attributes={"name": "theirs"})
+    other = version("g", "m", "0000000000000010.x", 10, authority="urn:other", attributes={"name": "other"})
+    taken = give(one, other, theirs, change("h", 5, attributes={"description": "theirs"}))
+    assert (taken["applied"], taken["refused"]) == (3, [])
+    versions = one.client.get("/messagegroups/g/messages/m/versions").json().values()
+    assert sorted(each.get("name", "") for each in versions) == ["", "theirs"]
+    assert len(versions) == 2 and "ours" in str(versions)
+    group = one.client.get("/messagegroups/h").json()
+    assert (group["name"], group["description"]) == ("ours", "theirs")
+    changes = one.client.get("/messagecatalog?changes=0").json()["changes"]
+    assert {(each["group"], each.get("definition", ""), each.get("authority")) for each in changes} >= {
+        ("g", "m", "urn:corp"),
+        ("g", "m", "urn:other"),
+        ("h", "", None),
+    }
+
+
+def test_what_is_not_in_the_store_any_more_does_not_come_back_empty(one: Side) -> None:
+    for subject in ("first", "second"):
+        one.post("g", "m", subject)
+    with one.exchange._service.session(writing=True) as session:
+        gone = "/messagegroups/g/messages/m/versions/2"
+        session.reader.connection.execute(delete(VERSIONS).where(VERSIONS.c.xid == gone))
+    third = version("g", "m", "0000000000000009.x", 9, name="3", attributes={"name": "third"})
+    assert give(one, third)["applied"] == 1
+    assert list(one.client.get("/messagegroups/g/messages/m/versions").json()) == ["1", "3"]
+
+
+def test_what_maxversions_takes_away_is_told_as_deleted(one: Side) -> None:
+    model = one.client.get("/modelsource").json()
+    model["groups"]["messagegroups"]["resources"]["messages"]["maxversions"] = 2
+    one.client.put("/modelsource", json=model).raise_for_status()
+    given = [
+        version("g", "m", f"{stamp:016d}.x", stamp, name=str(stamp), createdat=f"2026-01-0{stamp}T00:00:00Z")
+        for stamp in range(1, 5)
+    ]
+    assert give(one, *given)["refused"] == []
+    assert list(one.client.get("/messagegroups/g/messages/m/versions").json()) == ["3", "4"]
+    changes = one.client.get("/messagecatalog?changes=0").json()["changes"]
+    assert {each["name"]: each.get("attributes") for each in changes if each.get("definition")} == {
+        "1": None,
+        "2": None,
+        "3": {},
+        "4": {},
+    }
+    assert give(one, *given)["applied"] == 0
