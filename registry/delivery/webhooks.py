@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -24,6 +24,7 @@ from bindings.http.judged import OutOfReach
 from bindings.http.poster import OutRequest, fault_of, request_of, retry_after
 from bindings.sending import Outbound
 from catalog.documents.reach import Reach
+from registry.delivery.calls import within
 from registry.delivery.sending import DELIVERED, Verdict
 
 CALLBACK: Final = "WebHook-Request-Callback"
@@ -34,7 +35,11 @@ _MINUTE: Final = 60.0
 _IN_FLIGHT: Final = 4
 _LONGEST_PAUSE: Final = 86_400.0
 """Seconds of ``Retry-After`` that are believed."""
+_TIMEOUTS: Final = 3.0
+"""How many timeouts a request may take as a whole: one until its answer begins, and two to read a slow one."""
 _ANSWER_BYTES: Final = 64 * 2**10
+# The last two are what reading from a connection comes to that was closed meanwhile.
+_FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, OutOfReach, RuntimeError, ValueError)
 _OF_TARGET: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
 
 
@@ -42,6 +47,7 @@ _OF_TARGET: Final = frozenset((401, 403, 404, 405, 407, 415, 429))
 class Webhook:
     """Where a webhook is, and how it is asked; secrets are in ``headers`` and ``basic`` alone.
 
+    ``timeout`` (seconds) is for each step of a request, which may take three of them as a whole.
     ``origin`` is our name in the handshake, '' sends none; ``callback`` is a URL at which the target may allow us
     later. ``permitted`` tells that it has done so, and at which ``rate``. ``reach`` None lets it be anywhere.
     """
@@ -68,16 +74,7 @@ class WebhookSender:
 
     def __init__(self, target: Webhook) -> None:
         self._target = target
-        self._client = client(
-            target.headers,
-            target.basic,
-            target.tls,
-            timeout=target.timeout,
-            in_flight=_IN_FLIGHT,
-            version=target.version,
-            reach=target.reach,
-        )
-        self._pool = ThreadPoolExecutor(_IN_FLIGHT, "webhook")
+        self._client = self._connected()
         self._permitted = target.permitted or not target.origin
         self._rate = Rate(target.rate)
 
@@ -90,29 +87,55 @@ class WebhookSender:
         """Ask for permission if there is none yet, and send."""
         requests = [request_of(self._target.method, each) for each in messages]
         if not self._permitted:
-            refused = self._ask(requests[0].url)
-            if refused is not None:
-                return [refused] * len(messages)
+            (told,) = self._within([partial(self._ask, self._client, requests[0].url)], requests[:1])
+            if told.kind != "delivered":
+                return [told] * len(messages)
             self._permitted = True
             left, pause = self._rate.room()
             late = [Verdict("away", "", pause)] * len(requests[left:])
-            return [*self._pool.map(self._post, requests[:left]), *late]
-        return list(self._pool.map(self._post, requests))
+            return [*self._posted(requests[:left]), *late]
+        return self._posted(requests)
 
     def close(self) -> None:
         """Close all connections; a request that is under way fails."""
         self._client.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, url: str) -> Verdict | None:
-        """Ask a target for permission; None when it gives it (section 4)."""
+    def _connected(self) -> httpx.Client:
+        target = self._target
+        return client(
+            target.headers,
+            target.basic,
+            target.tls,
+            timeout=target.timeout,
+            in_flight=_IN_FLIGHT,
+            version=target.version,
+            reach=target.reach,
+        )
+
+    def _posted(self, requests: Sequence[OutRequest]) -> list[Verdict]:
+        return self._within([partial(self._post, self._client, each) for each in requests], requests)
+
+    def _within(self, calls: Sequence[Callable[[], Verdict]], requests: Sequence[OutRequest]) -> list[Verdict]:
+        """Make calls; when one takes too long, close what they are made by, which ends them."""
+        seconds = _TIMEOUTS * self._target.timeout
+        verdicts = within(seconds, calls, _IN_FLIGHT)
+        if None in verdicts:
+            self._client.close()
+            self._client = self._connected()
+        return [
+            verdict or Verdict("away", f"{_shown(request.url)} does not answer in {seconds:g} s")
+            for verdict, request in zip(verdicts, requests, strict=True)
+        ]
+
+    def _ask(self, client: httpx.Client, url: str) -> Verdict:
+        """Ask a target for permission; what is delivered is the question (section 4)."""
         target = self._target
         headers = {ASK: target.origin, **({CALLBACK: target.callback} if target.callback else {})}
         try:
-            with self._client.stream("OPTIONS", url, headers=headers) as answer:
+            with client.stream("OPTIONS", url, headers=headers) as answer:
                 told = answer.headers
                 status = answer.status_code
-        except (httpx.HTTPError, httpx.InvalidURL, OutOfReach) as error:
+        except _FAILURES as error:
             return Verdict("away", _trouble(url, error))
         allowed = {name.strip() for name in told.get(ALLOWED, "").split(",")}
         rate = rate_of(told.get(RATE, "*"))
@@ -122,9 +145,9 @@ class WebhookSender:
             reason = f"{_shown(url)} answers {status} to our handshake and does not allow {target.origin}"
             return Verdict("away", reason, _asked(told))
         self._rate = Rate(rate or None)
-        return None
+        return DELIVERED
 
-    def _post(self, request: OutRequest) -> Verdict:
+    def _post(self, client: httpx.Client, request: OutRequest) -> Verdict:
         fault = fault_of(request)
         if fault:
             return Verdict("held", fault)
@@ -134,10 +157,10 @@ class WebhookSender:
         self._rate.take()
         try:
             content = request.body or b""
-            with self._client.stream(request.method, request.url, headers=headers, content=content) as answer:
+            with client.stream(request.method, request.url, headers=headers, content=content) as answer:
                 _drain(answer.iter_raw(), time.monotonic() + self._target.timeout)
                 return _verdict(answer, request.url)
-        except (httpx.HTTPError, httpx.InvalidURL, OutOfReach) as error:
+        except _FAILURES as error:
             return Verdict("away", _trouble(request.url, error))
 
 

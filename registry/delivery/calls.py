@@ -1,0 +1,62 @@
+"""Calls that a few threads make at a time, of which none is waited for beyond its deadline.
+
+Nothing ends a thread from outside, and no timeout of a client ends a request whose answer comes byte by byte. So who
+waits goes on at the deadline. The thread ends when its call does, and keeps no process alive until then.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+
+
+def within(seconds: float, calls: Sequence[Callable[[], T]], threads: int) -> list[T | None]:
+    """Make calls, and return in their order what they returned; each may take so many seconds.
+
+    When one takes longer, what has not ended by then has None, and what has not begun never does. So has a call that
+    raises, which is logged.
+    """
+    waiting = deque(enumerate(calls))
+    told: SimpleQueue[tuple[int, bool, T | None]] = SimpleQueue()
+    for _ in range(min(threads, len(calls))):
+        threading.Thread(target=_work, args=(waiting, told), name="delivery-call", daemon=True).start()
+    results: list[T | None] = [None] * len(calls)
+    begun: dict[int, float] = {}
+    left = len(calls)
+    while left:
+        now = time.monotonic()
+        try:
+            place, ended, result = told.get(timeout=max(min(begun.values(), default=now) + seconds - now, 0.0))
+        except Empty:
+            waiting.clear()
+            break
+        if ended:
+            del begun[place]
+            results[place] = result
+            left -= 1
+        else:
+            begun[place] = time.monotonic()
+    return results
+
+
+def _work(waiting: deque[tuple[int, Callable[[], T]]], told: SimpleQueue[tuple[int, bool, T | None]]) -> None:
+    while True:
+        try:
+            place, call = waiting.popleft()
+        except IndexError:
+            return
+        told.put((place, False, None))
+        result = None
+        try:
+            result = call()
+        except Exception:
+            _logger.exception("a call of delivery failed")
+        told.put((place, True, result))

@@ -1,0 +1,58 @@
+"""How long a webhook may take for an answer, whatever it sends meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bindings.protocols import BINDINGS
+from bindings.sending import Outbound
+from registry.delivery.limits import DeliveryLimits
+from registry.delivery.messages import Composer
+from registry.delivery.settings import DeliverySettings
+from registry.delivery.wants import Delivery, Wants
+from registry.delivery.webhooks import Webhook, WebhookSender
+from registry.http.server import RegistryServer, RegistrySettings
+from tests.support.dripping import HEADER, HINTS, Dripping
+from tests.support.waiting import wait_until
+
+DRIPS = pytest.mark.parametrize(("first", "drop"), [(HINTS, HINTS), (HEADER, b"x")], ids=["hints", "header"])
+
+
+def working() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "delivery-call"]
+
+
+@DRIPS
+@pytest.mark.parametrize("origin", ["", "reg.example"], ids=["event", "handshake"])
+def test_an_answer_that_never_ends_is_given_up(first: bytes, drop: bytes, origin: str) -> None:
+    with Dripping(first, drop) as target:
+        sender = WebhookSender(Webhook(timeout=0.3, origin=origin))
+        begun = time.monotonic()
+        verdicts = sender.send([Outbound(target.url, (), b"", lane, lane) for lane in "abcdef"])
+        assert time.monotonic() - begun < 20
+        assert {each.kind for each in verdicts} == {"away"}
+        assert f"{target.url} does not answer in 0.9 s" in {each.reason for each in verdicts}
+        wait_until(lambda: not working(), 20, "the end of the requests")
+        wait_until(lambda: target.left == (1 if origin else 4), 20, "the end of the connections")
+        sender.close()
+
+
+def test_a_target_that_never_answers_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with Dripping(HINTS, HINTS) as target:
+        composer = Composer(BINDINGS["HTTP"], lambda _: target.url, "structured")
+        subscriber = Delivery(Wants(), composer, lambda: WebhookSender(Webhook(timeout=600.0)))
+        delivery = DeliverySettings({"audit": subscriber}, limits=DeliveryLimits())
+        server = RegistryServer(RegistrySettings(f"sqlite:///{tmp_path}/r.db", port=0, delivery=delivery))
+        server.start()
+        assert httpx.put(f"http://127.0.0.1:{server.port}/messagegroups/g", json={}, timeout=30).is_success
+        wait_until(lambda: bool(working()), 20, "a request")
+        begun = time.monotonic()
+        server.stop(grace=1.0)
+        assert time.monotonic() - begun < 20
+        assert all(thread.daemon for thread in set(threading.enumerate()) - before)
