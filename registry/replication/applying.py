@@ -77,6 +77,8 @@ class Applier:
         here = self.marks.owner_of(change.uid)
         if not here:
             path, aside = owners_for(change.group, change.definition, change.authority)
+            if not self._author.may_write(_group_of(aside)):
+                self._admit(_group_of(path))
             known = {path: fitted(path, self._reader, self.marks), **self.marks.versions([aside])}
             free = all(each.deleted or self._controls(each) == change.authority for each in known[path].values())
             here = path if free and all(each.deleted for each in known[aside].values()) else aside
@@ -85,12 +87,12 @@ class Applier:
             attributes = {name: value for name, value in attributes.items() if name != "authority"}
             if change.authority != self._authority:
                 attributes["authority"] = change.authority
+        group = _group_of(here)
+        self._admit(group)
         merger = DefinitionMerger(here, self._reader, self.marks)
         if not merger.merge(change, attributes):
             return False
         plan = merger.plan()
-        group = here.partition("/messages/")[0]
-        self._admit(group)
         versions = (*here.split("/")[1:], "versions")
         if plan.written:
             self._perform("add", versions, plan.written)
@@ -189,3 +191,7 @@ class Applier:
             **given,
         )
         self._session.perform(request)
+
+
+def _group_of(owner: str) -> str:
+    return owner.partition("/messages/")[0]

@@ -117,7 +117,7 @@ class Exchange:
         by = Fetcher(network=True, logins=peer.logins)
         url = f"{peer.url}?changes={position}"
         page = decoded(by.fetch(url))
-        if page is None:
+        if page is None or len(page.changes) > PAGE:
             hint = "give the URL of the message catalog of an xrouter registry"
             raise DocumentError(f"{by.address(url)} gives no changes of a catalog", file=peer.url, hint=hint)
         return page

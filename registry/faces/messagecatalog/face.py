@@ -72,10 +72,14 @@ class MessageCatalogFace:
         return Reply(200, ((b"Content-Type", JSON),), encoded(page))
 
     def _take(self, call: Call) -> Reply:
-        """Take in the changes of another catalog."""
+        """Take in the changes of another catalog; whoever may write nothing never gets as far as the write lock."""
+        if not call.writer.writes:
+            raise Refusal("forbidden", "/", error_detail="changes are for writers")
         page = decoded(call.body)
         if page is None:
             raise Refusal("parsing_data", "/", error_detail="the body needs to be changes of a catalog")
+        if len(page.changes) > PAGE:
+            raise Refusal("bad_request", "/", error_detail=f"a page has {PAGE} changes at most")
         with self._service.session(writing=True) as session:
             author = Author(call.writer.name, call.writer.administrator, call.writer.may_write)
             applier = Applier(session, author, self._authority(call))

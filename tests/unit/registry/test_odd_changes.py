@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, update
 
+from bindings.http.access import Access
+from registry.http.access import Roles
 from registry.store.tables import MARKS, REPLICA, VERSIONS
 from tests.support.catalog_sides import Side, side
 
@@ -106,3 +108,16 @@ def test_what_maxversions_takes_away_is_told_as_deleted(one: Side) -> None:
         "4": {},
     }
     assert give(one, *given)["applied"] == 0
+
+
+def test_changes_are_for_writers_a_page_at_a_time(tmp_path: Path) -> None:
+    access = Access(bearer={"clerk": "c-token", "reader": "r-token", "admin": "a-token"})
+    roles = Roles(frozenset(("admin",)), {"clerk": ("/messagegroups/ours",)})
+    admin, clerk, reader = ({"authorization": f"Bearer {name}-token"} for name in "acr")
+    with side(tmp_path / "b", access=access, roles=roles) as one:
+        assert give(one, change("ours", 5), headers=reader)["status"] == 403
+        assert give(one, *[change("ours", 5)] * 201, headers=clerk)["status"] == 400
+        known = version("theirs", "m", "0000000000000009.x", 9)
+        assert give(one, known, headers=admin)["applied"] == 1
+        (refused,) = give(one, known, headers=clerk)["refused"]
+        assert refused[1] == "these credentials may not write to /messagegroups/theirs."
