@@ -7,7 +7,8 @@ and so renews it; ``GET`` of the manager's address lists those that we may see; 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -51,6 +52,7 @@ class Subscribed:
 class SubscriptionManager:
     """One manager. *authorization* gives the header that proves who we are, empty for none; *context* its TLS.
 
+    The body of an answer is read for *seconds*, counted from the request. Each step before it may take as long.
     Not for concurrent use.
     """
 
@@ -126,11 +128,12 @@ class SubscriptionManager:
         if authorization := self._authorization():
             headers["authorization"] = authorization
         content = None if document is None else msgspec.json.encode(document)
+        until = time.monotonic() + self._seconds
         try:
             with httpx.Client(
                 verify=self._context(), timeout=self._seconds, follow_redirects=False, trust_env=False
             ) as client:
-                answer = _bounded(client, client.build_request(method, url, headers=headers, content=content))
+                answer = _bounded(client, client.build_request(method, url, headers=headers, content=content), until)
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             text = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
             raise SubscriptionFailed(f"{method} {self._shown(url)}: {text}") from error
@@ -149,10 +152,12 @@ class SubscriptionManager:
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def _bounded(client: httpx.Client, request: httpx.Request) -> httpx.Response:
-    """Send a request, and read no more of the answer than a subscription may be."""
+def _bounded(client: httpx.Client, request: httpx.Request, until: float) -> httpx.Response:
+    """Send a request; read no more of the answer than a subscription may be, and nothing after *until*."""
     answer = client.send(request, stream=True)
     try:
+        # Decoders swallow bytes, so time is looked at before them.
+        answer.stream = _Timely(answer.stream, until)
         content = bytearray()
         for chunk in answer.iter_bytes():
             content += chunk
@@ -161,6 +166,25 @@ def _bounded(client: httpx.Client, request: httpx.Request) -> httpx.Response:
     finally:
         answer.close()
     return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=bytes(content))
+
+
+class _Timely(httpx.SyncByteStream):
+    """A body as it comes, until an instant of the monotonic clock."""
+
+    def __init__(self, body: httpx.SyncByteStream | httpx.AsyncByteStream, until: float) -> None:
+        assert isinstance(body, httpx.SyncByteStream)
+        self._body = body
+        self._until = until
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._body:
+            if time.monotonic() > self._until:
+                raise ValueError("the answer takes too long")
+            yield chunk
+
+    def close(self) -> None:
+        """Read no more."""
+        self._body.close()
 
 
 def _plain(headers: httpx.Headers) -> list[tuple[str, str]]:
