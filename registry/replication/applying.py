@@ -13,7 +13,7 @@ from registry.core.service import Session
 from registry.errors import Refusal
 from registry.replication.changes import Change, Changes, judged
 from registry.replication.definitions import DefinitionMerger, fitted
-from registry.replication.places import owners_for
+from registry.replication.places import home_of, is_shortened, owners_for
 from registry.store.marks import SCOPE, Mark, Marks, digest_of
 
 _logger = logging.getLogger(__name__)
@@ -74,14 +74,7 @@ class Applier:
         return Taken(applied, tuple(refused))
 
     def _version(self, change: Change) -> bool:
-        here = self.marks.owner_of(change.uid)
-        if not here:
-            path, aside = owners_for(change.group, change.definition, change.authority)
-            if not self._author.may_write(_group_of(aside)):
-                self._admit(_group_of(path))
-            known = {path: fitted(path, self._reader, self.marks), **self.marks.versions([aside])}
-            free = all(each.deleted or self._controls(each) == change.authority for each in known[path].values())
-            here = path if free and all(each.deleted for each in known[aside].values()) else aside
+        here = self._home(change)
         attributes = change.attributes
         if attributes is not None:
             attributes = {name: value for name, value in attributes.items() if name != "authority"}
@@ -104,6 +97,24 @@ class Applier:
             self._perform("patch", versions, chain)
         merger.leave_marks()
         return True
+
+    def _home(self, change: Change) -> str:
+        """Return the definition here that a change is of: that which has its version, or the place for a new one.
+
+        Anybody may know the uid of a version, so it counts at the two places alone that the change itself names.
+        """
+        path, aside = owners_for(change.group, change.definition, change.authority)
+        if not self._author.may_write(_group_of(aside)):
+            self._admit(_group_of(path))
+        known = {path: fitted(path, self._reader, self.marks), **self.marks.versions([aside])}
+        here = next((each for each in (path, aside) if change.uid in known[each]), "")
+        if here:
+            return here
+        whole = self.marks.owner_of(change.uid) if is_shortened(change.group) else ""
+        if whole and owners_for(*home_of(whole, change.authority), change.authority)[1] == aside:
+            return whole
+        free = all(each.deleted or self._controls(each) == change.authority for each in known[path].values())
+        return path if free and all(each.deleted for each in known[aside].values()) else aside
 
     def _controls(self, mark: Mark) -> str:
         return mark.authority or self._authority

@@ -29,6 +29,11 @@ def is_aside(group: str) -> bool:
     return "@" in group and _SIGN.fullmatch(group[group.rindex("@") :]) is not None
 
 
+def is_shortened(group: str) -> bool:
+    """Tell whether the name of a group may have lost its end, where it came by a group that holds what came second."""
+    return len(group) == MAX_ID - _SIGN_LENGTH
+
+
 def home_of(owner: str, authority: str) -> tuple[str, str]:
     """Return group and id of a definition in the catalog of its authority."""
     group, _, name = owner.removeprefix(SCOPE).partition("/messages/")

@@ -121,3 +121,24 @@ def test_changes_are_for_writers_a_page_at_a_time(tmp_path: Path) -> None:
         assert give(one, known, headers=admin)["applied"] == 1
         (refused,) = give(one, known, headers=clerk)["refused"]
         assert refused[1] == "these credentials may not write to /messagegroups/theirs."
+
+
+def test_a_uid_counts_at_the_place_that_a_change_names(one: Side) -> None:
+    one.post("g", "m", "ours")
+    (uid,) = [each["uid"] for each in one.client.get("/messagecatalog?changes=0").json()["changes"] if "uid" in each]
+    assert give(one, version("h", "n", uid, 9, attributes={"name": "theirs"}))["applied"] == 1
+    assert "name" not in one.client.get("/messagegroups/g/messages/m").json()
+    assert one.client.get("/messagegroups/h/messages/n").json()["name"] == "theirs"
+
+
+def test_a_group_whose_name_was_cut_on_its_way_is_known_again(tmp_path: Path) -> None:
+    with side(tmp_path / "a", "urn:one") as one, side(tmp_path / "b", "urn:two") as two:
+        group = "g" * 120
+        one.post(group, "m", "first")
+        two.post(group, "m", "theirs")
+        two.pull(one)
+        one.pull(two)
+        (aside,) = [each["id"] for each in two.client.get("/messagecatalog").json() if each["id"] != group]
+        two.client.patch(f"/messagegroups/{aside}/messages/m", json={"name": "n"}).raise_for_status()
+        one.pull(two)
+        assert one.client.get(f"/messagegroups/{group}/messages/m").json()["name"] == "n"
