@@ -48,9 +48,11 @@ def load(judge: Broadcast[Judge]) -> Judge:
         _process.bare = before
     plan = judge.value
     if plan is not _process.plan:
+        if _process.plan is not None:
+            gc.unfreeze()
         _process.plan = plan
-        # A compiled plan is hundreds of thousands of objects that stay: collections need not look at them.
-        gc.unfreeze()
+        # A compiled plan is hundreds of thousands of objects that stay: collections need not look at them. Nor at what
+        # lay in memory before the fork, as long as there was no plan before.
         gc.collect()
         gc.freeze()
         _process.ceiling = _process.bare + max(0, data_bytes() - before) + plan.memory

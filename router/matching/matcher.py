@@ -52,8 +52,9 @@ class Outcomes:
     nearest: dict[int, list[dict[str, Any]]]
     mapped: Int
     attributes: pa.ListArray
-    take: Callable[[], pa.MapArray]
-    """Takes the context attributes out of the rows, as matching left them."""
+    take: Callable[[Outcomes], pa.MapArray]
+    """Takes the context attributes out of the rows, as matching left them. It holds on to no outcomes of its own: a
+    circle would keep each batch's columns until some collection."""
     ties: dict[int, str] = field(default_factory=dict)
     _taken: pa.MapArray | None = None
 
@@ -61,7 +62,7 @@ class Outcomes:
     def contexts(self) -> pa.MapArray:
         """The context attributes of every row, taken when somebody asks for them."""
         if self._taken is None:
-            self._taken = self.take()
+            self._taken = self.take(self)
         return self._taken
 
 
@@ -123,10 +124,10 @@ class Matcher:
         columns = facts.columns
         classes = self.index.classify(columns)
         checked, verdicts, winners = self._decided(facts, classes)
-        outcomes = Outcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda: pa.nulls(0))
+        outcomes = Outcomes(facts, winners, {}, {}, {}, np.zeros(0, np.int64), pa.nulls(0), lambda _: pa.nulls(0))
         self._map(outcomes)
         # The context of rows that mapping turned into dead letters is of no use any more, so it is taken after.
-        outcomes.take = partial(self._contexts, outcomes, winners.copy())
+        outcomes.take = partial(self._contexts, winners=winners.copy())
         self._reject(outcomes, checked)
         self._explain(outcomes, verdicts, classes)
         self._tell_ties(outcomes, verdicts)

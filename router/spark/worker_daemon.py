@@ -2,16 +2,20 @@
 
 Spark's own forks first, and each worker imports for itself: half a second of CPU for each core of each start, and once
 more for each worker that takes the place of one that died. What is imported before the fork lies in memory once.
+
+A process may only fork while it has one thread: a lock that another holds would stay locked in the child. Libraries
+that start threads when they are imported are asked not to; should there be some all the same, Spark's own process takes
+our place.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import os
 import sys
+from pathlib import Path
 from typing import Final
-
-from pyspark.daemon import manager
 
 NEEDED: Final = {
     "pyspark.worker": (
@@ -22,16 +26,46 @@ NEEDED: Final = {
     )
 }
 """What workers need, by the module of Spark that they run."""
+QUIET: Final = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "_RJEM_MALLOC_CONF": "background_thread:false",
+}
+"""Has numpy, pyarrow and deltalake start no thread with their import."""
+_TASKS: Final = Path("/proc/self/task")
+_SPARKS: Final = "pyspark.daemon"
 
 
 def main() -> None:
     """Import what the workers of ``sys.argv[1]`` need, and serve Spark."""
     runs = sys.argv[1]
+    before = {name: os.environ.get(name) for name in QUIET}
+    os.environ |= QUIET
     for name in (runs, *NEEDED.get(runs, ())):
         importlib.import_module(name)
+    if threads() > 1:
+        _give_way(before)
+    from pyspark.daemon import manager
+
     # A collection in a worker would write to each of these objects, and so copy the pages that they lie on.
     gc.freeze()
     manager()
+
+
+def threads() -> int:
+    """Return how many threads this process has, those of libraries too; where nobody can tell, 1."""
+    try:
+        return len(list(_TASKS.iterdir()))
+    except OSError:
+        return 1
+
+
+def _give_way(before: dict[str, str | None]) -> None:
+    for name, value in before.items():
+        os.environ.pop(name)
+        if value is not None:
+            os.environ[name] = value
+    os.execv(sys.executable, [sys.executable, "-m", _SPARKS, *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ else they need is there before they are forked.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pyspark import cloudpickle
 from catalog.load import load
 from router.judging.plan import Plan
 from router.settings import settings_from_dict
+from router.spark import worker_daemon
 from router.spark.worker_path import import_as_driver
 from tests.support.samples import FOLDER
 
@@ -61,18 +63,40 @@ def test_a_plan_brings_no_module_that_was_not_there_before_the_fork(tmp_path: Pa
     said = subprocess.run(
         [sys.executable, "-c", LOADING, tmp_path / "judge"], check=True, capture_output=True, text=True
     )
-    assert json.loads(said.stdout) == []
+    assert json.loads(said.stdout) == {"new": [], "threads": 1}
+
+
+class Given(Exception):
+    """Ends the process that would become another."""
+
+
+def test_a_process_that_has_threads_becomes_the_one_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, list[str], str | None]] = []
+
+    def execv(program: str, arguments: list[str]) -> None:
+        asked.append((program, arguments, os.environ.get("OPENBLAS_NUM_THREADS")))
+        raise Given
+
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "3")
+    monkeypatch.setattr(worker_daemon, "threads", lambda: 2)
+    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(sys, "argv", ["daemon", "pyspark.serializers"])
+    with pytest.raises(Given):
+        worker_daemon.main()
+    assert asked == [(sys.executable, [sys.executable, "-m", "pyspark.daemon", "pyspark.serializers"], "3")]
 
 
 LOADING: Final = """
-import importlib, json, pathlib, pickle, sys
-from router.spark.worker_daemon import NEEDED
+import importlib, json, os, pathlib, pickle, sys
+from router.spark.worker_daemon import NEEDED, QUIET, threads
+os.environ |= QUIET
 (run,) = NEEDED
 for name in (run, *NEEDED[run]):
     importlib.import_module(name)
+there = {"threads": threads()}
 before = set(sys.modules)
 judge = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())
-print(json.dumps(sorted(set(sys.modules) - before)))
+print(json.dumps({"new": sorted(set(sys.modules) - before), **there}))
 """
 
 
