@@ -13,9 +13,10 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import socket
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 NEEDED: Final = {
     "pyspark.worker": (
@@ -45,11 +46,28 @@ def main() -> None:
         importlib.import_module(name)
     if threads() > 1:
         _give_way(before)
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
+    daemon.worker = quiet(daemon.worker)
     # A collection in a worker would write to each of these objects, and so copy the pages that they lie on.
     gc.freeze()
-    manager()
+    daemon.manager()
+
+
+def quiet(work: Any) -> Any:
+    """Return pyspark's function that serves one task, without the error that Spark's end of the connection is gone.
+
+    Spark closes it when it has no use for the task any more, as when a query stops. The worker ends then, and pyspark
+    would print a traceback past the logs.
+    """
+
+    def worker(connection: socket.socket, authenticated: bool) -> Any:
+        try:
+            return work(connection, authenticated)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return 1
+
+    return worker
 
 
 def threads() -> int:

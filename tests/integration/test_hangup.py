@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.router import RouterProcess
@@ -28,6 +31,15 @@ CATALOG = {
 EVENT = {"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/s", "ce-type": "made"}
 
 
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """Have processes begin as below a terminal, also where these tests run under nohup, whose children ignore it."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("terminal")
 def test_a_closed_terminal_drains(tmp_path: Path) -> None:
     (tmp_path / "catalog.xreg.json").write_text(json.dumps(CATALOG))
     [port] = free_ports(1)

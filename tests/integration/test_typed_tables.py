@@ -72,6 +72,8 @@ WIDE: Final[Mapping[str, str]] = {
     "context": "MAP(VARCHAR, VARCHAR)",
     "native": "VARCHAR",
     "received": "TIMESTAMP WITH TIME ZONE",
+    # A message of one sample has a relation, so that all tables of the plan have room for it.
+    **dict.fromkeys(("relation", "relatedto"), "VARCHAR"),
 }
 
 

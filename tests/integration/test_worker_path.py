@@ -66,6 +66,13 @@ def test_a_plan_brings_no_module_that_was_not_there_before_the_fork(tmp_path: Pa
     assert json.loads(said.stdout) == {"new": [], "threads": 1}
 
 
+def test_a_connection_that_spark_closed_ends_a_worker_without_a_word() -> None:
+    def work(_: object, authenticated: bool) -> int:
+        raise EOFError
+
+    assert worker_daemon.quiet(work)(None, True) == 1
+
+
 class Given(Exception):
     """Ends the process that would become another."""
 
