@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -19,6 +20,7 @@ from registry.store.marks import Marks
 
 Direction = Literal["pull", "push", "both"]
 _OK: Final = 200
+_LAST_POSITION: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +40,15 @@ class Peer:
 
 @dataclass(slots=True)
 class Round:
-    """What a round did: changes that went over, those that changed something, and those that were refused."""
+    """What a round did: changes that went over, those that changed something, and those that were refused.
+
+    ``renewed`` tells that the peer is another catalog than it was, which has counted anew.
+    """
 
     sent: int = 0
     applied: int = 0
     refused: list[tuple[str, str]] = field(default_factory=list)
+    renewed: bool = False
 
 
 class _Told(msgspec.Struct):
@@ -57,15 +63,16 @@ class Exchange:
     def __init__(self, service: RegistryService) -> None:
         self._service = service
 
-    def run(self, peer: Peer, direction: Literal["pull", "push"]) -> Round:
-        """Go on from where the last round ended until there is nothing more.
+    def run(self, peer: Peer, direction: Literal["pull", "push"], stopping: threading.Event | None = None) -> Round:
+        """Go on from where the last round ended until there is nothing more, or after a page when *stopping* is set.
 
         Raises:
             DocumentError: the peer cannot be reached, refuses us, or is none; what went before stays.
         """
         done = Round()
-        while (self._pull if direction == "pull" else self._push)(peer, done):
-            pass
+        more = True
+        while more and not (stopping is not None and stopping.is_set()):
+            more = (self._pull if direction == "pull" else self._push)(peer, done)
         return done
 
     def _pull(self, peer: Peer, done: Round) -> bool:
@@ -74,11 +81,14 @@ class Exchange:
             catalog, position = Marks(session.reader.connection).reached(name)
         page = self._fetched(peer, position)
         if page.catalog != catalog:
-            if position:
-                page = self._fetched(peer, 0)  # another catalog than it was: a new one counts anew
+            if catalog:
+                _renew(peer, done)
+                page = self._fetched(peer, 0)
             position = 0
         if page.position == position and not page.more:
             return False
+        if page.more and page.position <= position:
+            raise DocumentError(f"{peer.url} gives the same changes again and again", file=peer.url)
         with self._service.session(writing=True) as session:
             applier = Applier(session, Author(f"replication of {peer.url}", True), self._authority)
             if applier.marks.catalog == page.catalog:
@@ -102,6 +112,8 @@ class Exchange:
         if told.catalog == page.catalog:
             raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
         changed = bool(catalog) and told.catalog != catalog
+        if changed:
+            _renew(peer, done)
         with self._service.session(writing=True) as session:
             Marks(session.reader.connection).reach(name, told.catalog, 0 if changed else page.position)
         done.sent += len(page.changes)
@@ -117,7 +129,7 @@ class Exchange:
         by = Fetcher(network=True, logins=peer.logins)
         url = f"{peer.url}?changes={position}"
         page = decoded(by.fetch(url))
-        if page is None or len(page.changes) > PAGE:
+        if page is None or len(page.changes) > PAGE or not 0 <= page.position <= _LAST_POSITION:
             hint = "give the URL of the message catalog of an xrouter registry"
             raise DocumentError(f"{by.address(url)} gives no changes of a catalog", file=peer.url, hint=hint)
         return page
@@ -133,3 +145,10 @@ class Exchange:
         except msgspec.MsgspecError as error:
             hint = "give the URL of the message catalog of an xrouter registry"
             raise DocumentError(f"{by.address(peer.url)} is no catalog", file=peer.url, hint=hint) from error
+
+
+def _renew(peer: Peer, done: Round) -> None:
+    """Take note that a peer is another catalog, which it may be but once in a round."""
+    if done.renewed:
+        raise DocumentError(f"{peer.url} is another catalog each time", file=peer.url)
+    done.renewed = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 
 from bindings.backoff import Backoff
@@ -36,10 +37,11 @@ class Replication:
             each.start()
 
     def stop(self, grace: float) -> None:
-        """End; a round that has begun has *grace* seconds."""
+        """End after the pages that are under way; all rounds together have *grace* seconds."""
         self._stopping.set()
+        deadline = time.monotonic() + grace
         for each in self._threads:
-            each.join(grace)
+            each.join(max(0.0, deadline - time.monotonic()))
 
     def _follow(self, peer: Peer) -> None:
         backoff = Backoff(min(_FIRST_PAUSE, peer.interval), max(_LONGEST_PAUSE, peer.interval))
@@ -66,7 +68,7 @@ class Replication:
             self._stopping.wait(pause)
 
     def _round(self, peer: Peer, direction: str) -> None:
-        done = self._exchange.run(peer, "pull" if direction == "pull" else "push")
+        done = self._exchange.run(peer, "pull" if direction == "pull" else "push", self._stopping)
         if done.sent:
             told = (direction, peer.url, done.sent, done.applied, len(done.refused))
             _logger.info("replication: %s %s, changes %d, new %d, refused %d", *told)

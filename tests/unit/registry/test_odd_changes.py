@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,12 @@ import pytest
 from sqlalchemy import delete, update
 
 from bindings.http.access import Access
+from catalog.errors import DocumentError
 from registry.http.access import Roles
+from registry.replication.peers import Peer
 from registry.store.tables import MARKS, REPLICA, VERSIONS
 from tests.support.catalog_sides import Side, side
+from tests.support.web import Reply, Request, serving
 
 
 def change(group: str, stamp: int, **more: Any) -> dict[str, Any]:
@@ -142,3 +147,54 @@ def test_a_group_whose_name_was_cut_on_its_way_is_known_again(tmp_path: Path) ->
         two.client.patch(f"/messagegroups/{aside}/messages/m", json={"name": "n"}).raise_for_status()
         one.pull(two)
         assert one.client.get(f"/messagegroups/{group}/messages/m").json()["name"] == "n"
+
+
+def told(catalog: str, position: int, *, more: bool) -> Reply:
+    """Return the answer of a peer to a pull."""
+    return Reply({"catalog": catalog, "authority": "urn:x", "position": position, "changes": [], "more": more})
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda count: told("x", 0, more=True), "again and again"),
+        (lambda count: told("x", 7, more=True), "again and again"),
+        (lambda count: told(f"x{count}", 7, more=True), "another catalog each time"),
+        (lambda count: told("x", 2**63, more=False), "gives no changes"),
+        (lambda count: told("x", -1, more=False), "gives no changes"),
+    ],
+    ids=["no position", "one position", "many catalogs", "beyond all positions", "before all positions"],
+)
+def test_no_peer_makes_a_pull_endless(one: Side, answer: Callable[[int], Reply], why: str) -> None:
+    with serving() as web:
+        web.routes["/c"] = lambda request: answer(len(web.asked)) if len(web.asked) < 20 else Reply("", 500)
+        with pytest.raises(DocumentError, match=why):
+            one.exchange.run(Peer(f"{web.url}/c"), "pull")
+
+
+def test_no_peer_makes_a_push_endless(one: Side) -> None:
+    one.post("g", "m", "x")
+    with serving() as web:
+        web.routes["/c"] = lambda request: (
+            Reply({"catalog": f"x{len(web.asked)}", "applied": 0, "refused": []})
+            if len(web.asked) < 20
+            else Reply("", 500)
+        )
+        assert one.exchange.run(Peer(f"{web.url}/c"), "push").sent == 2
+        one.post("g", "m", "y")
+        with pytest.raises(DocumentError, match="another catalog each time"):
+            one.exchange.run(Peer(f"{web.url}/c"), "push")
+
+
+def test_a_round_ends_where_it_is_to_stop(one: Side) -> None:
+    stopping = threading.Event()
+
+    def answer(request: Request) -> Reply:
+        if len(web.asked) == 2:
+            stopping.set()
+        return told("x", len(web.asked) + 1, more=len(web.asked) < 20)
+
+    with serving() as web:
+        web.routes["/c"] = answer
+        one.exchange.run(Peer(f"{web.url}/c"), "pull", stopping)
+        assert len(web.asked) == 3
