@@ -46,9 +46,10 @@ class Reloader:
     def __init__(
         self, settings: Settings, active: Plan, metrics: Metrics, status: Status, nudge: Callable[[], None] = _nobody
     ) -> None:
-        """*nudge* is called, in any thread, when an event makes a poll due."""
+        """*nudge* is called, in any thread, when an event makes a poll due and none is under way."""
         self._settings = settings
         self._nudge = nudge
+        self._looking = False
         self._active = active
         self._metrics = metrics
         self._status = status
@@ -74,13 +75,21 @@ class Reloader:
 
     def _wake(self) -> None:
         self._watcher.wake()
-        if self.due:
+        # Whoever polls asks for the next look himself when this one has ended.
+        if self.due and not self._looking:
             self._nudge()
 
     def poll(self) -> Plan | None:
         """Return the plan for a new, accepted catalog; None when there is nothing new to act on."""
         if not self.due:
             return None
+        self._looking = True
+        try:
+            return self._look()
+        finally:
+            self._looking = False
+
+    def _look(self) -> Plan | None:
         polled = self._watcher.poll()
         self._status.awaiting(self._watcher.awaited)
         self._metrics.awaited(len(self._watcher.awaited))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from catalog.load import load
+from catalog.watch import CatalogWatcher
 from router.errors import ConfigError
 from router.judging.plan import Plan
 from router.judging.tally import Tally
-from router.running.reload import Reloader
+from router.running.reload import BackgroundReloads, Reloader
 from router.settings import load_settings
 from router.watching.metrics import Metrics
 from router.watching.status import Status
@@ -113,6 +115,41 @@ def test_a_message_that_says_so_makes_the_router_look(tmp_path: Path) -> None:
     assert reloader.poll() is not None
     metrics.batch_done("q", batch, 0.1, 0)
     assert reloader.poll() is None, "what a gateway told of is news no more when a batch has it"
+
+
+def test_events_during_a_look_nudge_once_it_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = tmp_path / "catalog.json"
+    (tmp_path / "router.yaml").write_text(CONFIG.replace("poll: 10ms", "poll: 1h, events: /endpoints/e"))
+    write(catalog, None, "a/b")
+    settings = load_settings(tmp_path / "router.yaml", {})
+    metrics, nudges = Metrics(), Counter[str]()
+    reloader = Reloader(
+        settings, Plan(load([catalog]), settings), metrics, Status(), lambda: nudges.update(["an event"])
+    )
+    begun, goes_on, poll = threading.Event(), threading.Event(), CatalogWatcher.poll
+
+    def slow(watcher: CatalogWatcher) -> object:
+        found = poll(watcher)
+        begun.set()
+        assert goes_on.wait(LIMIT)
+        return found
+
+    monkeypatch.setattr(CatalogWatcher, "poll", slow)
+    reloads = BackgroundReloads(reloader, lambda: nudges.update(["the end of a look"]))
+    try:
+        assert reloads.poll() is None
+        assert begun.wait(LIMIT)
+
+        def due() -> bool:
+            metrics.acknowledged("/endpoints/e")
+            return reloader.due
+
+        wait_until(due, LIMIT, "another look that is due")
+        assert nudges == {}
+    finally:
+        goes_on.set()
+    wait_until(lambda: nudges, LIMIT, "a nudge")
+    assert nudges == {"the end of a look": 1}
 
 
 @pytest.mark.parametrize(
