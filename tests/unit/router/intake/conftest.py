@@ -1,0 +1,21 @@
+"""A subscription manager to ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.subscription_manager import Manager, managing
+from tests.support.webhook import Webhook
+
+
+@pytest.fixture
+def manager() -> Manager:
+    return Manager()
+
+
+@pytest.fixture
+def server(manager: Manager) -> Iterator[Webhook]:
+    with managing(manager) as webhook:
+        yield webhook

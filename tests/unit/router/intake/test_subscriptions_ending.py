@@ -1,0 +1,122 @@
+"""Subscriptions that end: deleted in time, followed by another, or over by the clock."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from bindings.http.subscribing import SubscriptionFailed, SubscriptionManager
+from router.intake.subscribing import REQUEST_SECONDS
+from tests.support.subscriber import ENDPOINT, GATEWAY, LIMIT, Router
+from tests.support.subscription_manager import PATH, Manager
+from tests.support.trickling import trickling
+from tests.support.waiting import wait_until
+from tests.support.webhook import Answer, Taken, Webhook
+
+
+def test_a_source_that_goes_takes_its_subscription_along(tmp_path: Path, manager: Manager, server: Webhook) -> None:
+    router = Router(tmp_path, server.url).start().until_ready()
+    router.subscriptions.follow(())
+    assert GATEWAY not in router.status.ready()[1]["gateways"]
+    wait_until(lambda: manager.held == {}, LIMIT, "the subscription to be deleted")
+    assert GATEWAY not in router.status.ready()[1]["gateways"]
+
+
+def folder_in(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
+
+
+def test_one_thread_at_a_time_works_on_a_subscription(tmp_path: Path, manager: Manager, server: Webhook) -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def late(request: Taken) -> Answer | None:
+        if request.method == "POST":
+            asked.set()
+            answered.wait(LIMIT)
+        return None
+
+    manager.before = late
+    router = Router(tmp_path, server.url).start()
+    try:
+        assert asked.wait(LIMIT)
+        changed = Router(tmp_path, server.url, types=["told"]).sources
+        before = time.monotonic()
+        for _ in range(3):
+            router.subscriptions.follow(changed)
+        assert time.monotonic() - before < REQUEST_SECONDS
+        assert manager.seen == [("POST", PATH)]
+        answered.set()
+
+        def renewed() -> bool:
+            router.subscriptions.follow(changed)
+            return [each.get("types") for each in manager.held.values()] == [["told"]]
+
+        wait_until(renewed, LIMIT, lambda: str(manager.held))
+        assert manager.seen[1:] == [("PUT", f"{PATH}/s1")]
+    finally:
+        answered.set()
+        router.stop()
+    assert manager.held == {}
+
+
+def test_one_that_is_changed_and_then_goes_is_deleted(tmp_path: Path, manager: Manager, server: Webhook) -> None:
+    router = Router(tmp_path, server.url).start().until_ready()
+    for sources in (Router(tmp_path, server.url, types=["told"]).sources, ()):
+        router.subscriptions.follow(sources)
+    wait_until(lambda: manager.held == {}, LIMIT, "the subscription to be deleted")
+    router.stop()
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"])
+def test_all_subscriptions_end_by_one_deadline(tmp_path: Path, head: bytes) -> None:
+    with trickling(head) as (url, count):
+        routers = [Router(folder_in(tmp_path, name), url) for name in "abc"]
+        several = tuple(replace(each.sources[0], endpoint=f"/endpoints/{n}") for n, each in enumerate(routers))
+        router = routers[0]
+        router.subscriptions.follow(several)
+        wait_until(lambda: count() == 3, LIMIT, "three requests")
+        before = time.monotonic()
+        router.subscriptions.stop(1.0, in_order=True)
+        assert time.monotonic() - before < 2.5
+
+
+def test_an_answer_that_trickles_has_an_end() -> None:
+    with trickling(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n") as (url, _):
+        manager = SubscriptionManager(url, lambda: "", ssl.create_default_context, seconds=1.0)
+        before = time.monotonic()
+        with pytest.raises(SubscriptionFailed, match="too long"):
+            manager.delete(f"{url}/s1")
+        assert time.monotonic() - before < LIMIT / 2
+
+
+def test_a_pause_that_a_manager_asks_for_does_not_hide_the_end(
+    tmp_path: Path, manager: Manager, server: Webhook
+) -> None:
+    manager.lasts = timedelta(seconds=2)
+    router = Router(tmp_path, server.url).start().until_ready()
+    manager.before = lambda request: Answer(503, {"Retry-After": "3600"})
+    wait_until(lambda: router.requests("renew", "error") >= 1, LIMIT, "a renewal that fails")
+    wait_until(lambda: not router.status.ready()[0], LIMIT, "the end of the subscription")
+    assert "503" in str(router.status.ready()[1]["gateways"][GATEWAY])
+    assert router.registry.get_sample_value("xrouter_subscription_up", {"endpoint": ENDPOINT}) == 0
+    router.stop(in_order=False)
+
+
+def test_an_end_in_the_past_is_not_renewed_for_ever(
+    tmp_path: Path, manager: Manager, server: Webhook, capfd: pytest.CaptureFixture[str]
+) -> None:
+    manager.lasts = timedelta(hours=-1)
+    router = Router(tmp_path, server.url, lasts="8s").start().until_ready()
+    made = time.monotonic()
+    wait_until(lambda: router.requests("renew") >= 1, LIMIT, "a renewal")
+    assert time.monotonic() - made > 2.0, "half of what was asked for is four seconds"
+    assert router.status.ready()[0]
+    router.stop()
+    assert "compare the clocks" in "".join(capfd.readouterr())
