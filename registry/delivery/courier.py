@@ -128,6 +128,8 @@ class Courier(threading.Thread):
     def _round(self, now: float) -> float:
         """Send one wave, and return in how many seconds there may be another."""
         self._fill()
+        self._drop_old()
+        self._note()  # also when there will be no sender: nobody else keeps what waits within its limits
         sender = self._opened()
         most, pause = sender.room()
         wave = self._due(now, most) if most else []
@@ -150,7 +152,7 @@ class Courier(threading.Thread):
 
     def _fill(self) -> None:
         """Read on, as far as there is room for what is wanted."""
-        if self._newest - self._read > self._limits.max_waiting:
+        if self._newest - self._progress.position > self._limits.max_waiting:
             self._skip(self._newest - self._limits.max_waiting)
         while self._read < self._newest and len(self._lanes) < self._limits.max_held:
             upto = self._newest
@@ -168,17 +170,18 @@ class Courier(threading.Thread):
 
     def _skip(self, number: int) -> None:
         """Leave events out, since more wait than may."""
-        with self._database.reading() as connection:
-            count = count_between(connection, self._read, number)
-        self._read = number
+        count = self._lanes.give_up(lambda event: event.number <= number)
+        if number > self._read:
+            with self._database.reading() as connection:
+                count += count_between(connection, self._read, number)
+            self._read = number
         self._tally.dropped += count
         most = self._limits.max_waiting
         _logger.error("%d events for %s are dropped: more than %d wait", count, self.id, most)
 
     def _due(self, now: float, most: int) -> list[tuple[Event, Outbound]]:
-        """Return what is due, without events that are too old or that no message can be made of."""
+        """Return what is due, without events that no message can be made of."""
         found: list[tuple[Event, Outbound]] = []
-        self._drop_old()
         for event in self._lanes.wave(now, most):
             try:
                 found.append((event, self._delivery.composer.message(event)))

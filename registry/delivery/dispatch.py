@@ -23,11 +23,11 @@ from registry.delivery.limits import DeliveryLimits
 from registry.delivery.tallies import Tallies
 from registry.delivery.wants import Delivery
 from registry.errors import Refusal
-from registry.model.moments import moment_of
+from registry.model.moments import moment_of, written
 from registry.store import subscribers as rows
 from registry.store.claims import Claim
 from registry.store.engine import Database
-from registry.store.outbox import newest, prune
+from registry.store.outbox import newest, newest_before, prune
 from registry.store.subscribers import Progress, Subscriber
 
 _logger = logging.getLogger(__name__)
@@ -66,7 +66,9 @@ class Dispatch:
         self._recorded: dict[str, Progress] = {}
         self._refused: dict[str, int] = {}
         self._left: deque[str] = deque()
+        self._known: set[str] = set()
         self._newest = 0
+        self._passed = 0
         self._pruned: object = None
         self._claim: Claim | None = None
         self._signal = threading.Event()
@@ -122,11 +124,16 @@ class Dispatch:
     def _turn(self) -> float:
         """Do what is due, and return how long nothing will be."""
         if self._claim is None:
-            self._claim = self._database.claim()
-            if self._claim is None:
+            claim = self._database.claim()
+            if claim is None:
                 self._stopping.wait(_CLAIM_SECONDS)  # a write of this process is no reason to ask again
                 return 0.0
-            self._begin()
+            try:
+                self._begin()
+            except BaseException:
+                claim.release()
+                raise
+            self._claim = claim
         self._look()
         now = time.monotonic()
         if now >= self._due["record"]:
@@ -179,7 +186,7 @@ class Dispatch:
         for courier in list(self._couriers.values()):
             courier.wake(upto)
         self.tallies.keep(set(known))
-        self._newest = upto
+        self._known, self._newest = set(known), upto
 
     def _add(self, identifier: str) -> None:
         with self._database.reading() as connection:
@@ -212,11 +219,27 @@ class Dispatch:
         self._recorded = reached
 
     def _prune(self) -> None:
-        state = self._newest, dict(self._recorded)
+        self._pass_over()
+        state = self._newest, dict(self._recorded), self._passed
         more, self._pruned = state != self._pruned, state
         while more and not self._stopping.is_set():
             with self._database.noting() as connection:
                 more = prune(connection)
+
+    def _pass_over(self) -> None:
+        """Drop what is too old or too much for subscribers without a courier, as a courier does."""
+        idle = self._known - set(self._couriers)
+        if not idle:
+            return
+        oldest = written(datetime.fromtimestamp(max(time.time() - self._limits.keep, 0.0), UTC))
+        with self._database.noting() as connection:
+            upto = max(self._newest - self._limits.max_waiting, newest_before(connection, oldest))
+            lost = {identifier: rows.advance(connection, identifier, upto) for identifier in idle}
+        for identifier, count in lost.items():
+            if count:
+                self._passed += count
+                self.tallies.of(identifier).dropped += count
+                _logger.error("%d events for %s are dropped: nothing can be delivered to it", count, identifier)
 
     def _lose(self) -> None:
         """End all couriers: somebody else may deliver by now."""

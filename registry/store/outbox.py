@@ -56,6 +56,13 @@ def count_between(connection: Connection, after: int, upto: int) -> int:
     return connection.execute(query).scalar_one()
 
 
+def newest_before(connection: Connection, at: str) -> int:
+    """Return the number of the last event before the first that was written at a time or later, in RFC 3339 and UTC."""
+    query = select(OUTBOX.c.number).where(OUTBOX.c.at >= at).order_by(OUTBOX.c.number).limit(1)
+    first = connection.execute(query).scalar()
+    return newest(connection) if first is None else first - 1
+
+
 def prune(connection: Connection) -> bool:
     """Take away the first events that nobody waits for; tell whether there may be more of them.
 

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from registry.store.outbox import count_between
 from registry.store.tables import HELD, SUBSCRIBERS
 
 Origin = Literal["settings", "api"]
@@ -103,6 +104,19 @@ def record(connection: Connection, reached: Mapping[str, Progress]) -> None:
         if more:
             rows = [{"subscriber": identifier, "number": number} for number in more]
             connection.execute(insert(HELD), rows)
+
+
+def advance(connection: Connection, identifier: str, upto: int) -> int:
+    """Have one lose what it has not got up to a number; return how many events that is."""
+    where = SUBSCRIBERS.c.id == identifier
+    position = connection.execute(select(SUBSCRIBERS.c.position).where(where)).scalar()
+    if position is None:
+        return 0
+    lost = connection.execute(delete(HELD).where(HELD.c.subscriber == identifier, HELD.c.number <= upto)).rowcount
+    if position < upto:
+        lost += count_between(connection, position, upto)
+        connection.execute(update(SUBSCRIBERS).where(where).values(position=upto))
+    return lost
 
 
 def _release(connection: Connection, identifier: str, numbers: Sequence[int]) -> None:

@@ -1,0 +1,86 @@
+"""The outbox keeps nothing for ever, whoever does not take delivery of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, select
+from sqlalchemy.exc import OperationalError
+
+from registry.delivery.limits import DeliveryLimits
+from registry.delivery.sending import Sender, Verdict
+from registry.delivery.wants import Delivery, Wants
+from registry.store import subscribers
+from registry.store.engine import open_database
+from registry.store.subscribers import Subscriber
+from registry.store.tables import OUTBOX
+from tests.support.scripted_sender import ScriptedSender
+from tests.support.subscribed import LIMIT, change, registry, subscribe
+from tests.support.waiting import wait_until
+from tests.support.webhook import Webhook
+
+FEW = DeliveryLimits(max_pause=0.2, max_waiting=10, max_held=4)
+SHORT = DeliveryLimits(max_pause=0.2, keep=0.5)
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("registry.delivery.dispatch._PRUNE_SECONDS", 0.05)
+
+
+def left(folder: Path) -> int:
+    """Return how many events are in the outbox."""
+    database = open_database(f"sqlite:///{folder}/registry.db")
+    with database.reading() as connection:
+        count = len(connection.execute(select(OUTBOX.c.number)).all())
+    database.close()
+    return count
+
+
+def unopened() -> Sender:
+    raise OSError("there is no such certificate")
+
+
+@pytest.mark.parametrize(("limits", "most"), [(FEW, 11), (SHORT, 1)], ids=["many", "old"])
+def test_a_subscription_that_settings_allow_no_more_pins_nothing(
+    tmp_path: Path, limits: DeliveryLimits, most: int
+) -> None:
+    with registry(tmp_path) as client:
+        hook = Webhook()
+        with hook:
+            subscribe(client, hook)
+    with registry(tmp_path, limits, delivery={"allowed": ()}) as client:
+        for number in range(20):
+            change(client, "m", str(number))
+        wait_until(lambda: left(tmp_path) <= most, LIMIT, lambda: f"few events; there are {left(tmp_path)}")
+        assert len(client.get("/subscriptions").json()) == 1
+
+
+@pytest.mark.parametrize(("limits", "most"), [(FEW, 11), (SHORT, 1)], ids=["many", "old"])
+def test_a_target_without_a_client_pins_nothing(tmp_path: Path, limits: DeliveryLimits, most: int) -> None:
+    composer = ScriptedSender().delivery(Wants()).composer
+    delivery = {"subscribers": {"audit": Delivery(Wants(), composer, unopened)}}
+    with registry(tmp_path, limits, delivery=delivery) as client:
+        for number in range(20):
+            change(client, "m", str(number))
+        wait_until(lambda: left(tmp_path) <= most, LIMIT, lambda: f"few events; there are {left(tmp_path)}")
+
+
+def test_a_store_that_fails_as_delivery_begins_leaves_nothing_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = ScriptedSender(lambda _: Verdict("away", "no"))
+    with registry(tmp_path, delivery={"subscribers": {"audit": target.delivery(Wants())}}) as client:
+        change(client, "m", "n")
+    listed, failures = subscribers.subscribers, [OperationalError("", {}, Exception())]
+
+    def failing(connection: Connection) -> list[Subscriber]:
+        if failures:
+            raise failures.pop()
+        return listed(connection)
+
+    monkeypatch.setattr(subscribers, "subscribers", failing)
+    with registry(tmp_path) as client:
+        change(client, "m", "o")
+        wait_until(lambda: left(tmp_path) == 1, LIMIT, lambda: f"one event; there are {left(tmp_path)}")
