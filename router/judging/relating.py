@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 import msgspec
@@ -22,13 +23,15 @@ from router.matching.correlation import RELATED, value_of
 from router.matching.matcher import Matcher, Outcomes
 
 EXCHANGE: Final = "exchange"
+LONGEST: Final = 1024
+"""Bytes of an id or a value that an exchange tells; what is longer is cut, and is a key by its hash."""
 _MARK: Final = "\x1f"
 _TEXTUAL: Final = "p.user_properties."
 _BINARY: Final = "p.correlation_data"
 
 
 class Exchange(msgspec.Struct, frozen=True, array_like=True):
-    """What pairs a record with others. ``id`` is that of the event.
+    """What pairs a record with others, of bounded length. ``id`` is that of the event.
 
     ``asks`` are the keys by which other records answer this one. With ``answers`` it is itself one: to the record that
     asks by that key, or, where it is empty, to one that it does not name.
@@ -109,14 +112,25 @@ def _asked(catalog: Catalog) -> dict[str, tuple[str, ...]]:
 
 
 def _exchange(xid: str, relation: Relation | None, asked: tuple[str, ...], given: Mapping[str, str]) -> Exchange:
-    asks = tuple(_MARK.join((xid, of, given[of])) for of in asked if of in given)
-    id = given.get("e.id", "")
+    asks = tuple(_key(xid, of, given[of]) for of in asked if of in given)
+    id = _cut(given.get("e.id", ""))
     if relation is None:
         return Exchange(id, asks)
     own = given.get(relation.via)
     if own is None:
         return Exchange(id, asks, "")
-    return Exchange(id, asks, _MARK.join((relation.to, relation.of, _as(relation, own))), own)
+    return Exchange(id, asks, _key(relation.to, relation.of, _as(relation, own)), _cut(own))
+
+
+def _key(xid: str, of: str, value: str) -> str:
+    octets = value.encode()
+    known = value if len(octets) <= LONGEST else _MARK + sha256(octets).hexdigest()
+    return _MARK.join((xid, of, known))
+
+
+def _cut(value: str) -> str:
+    octets = value.encode()
+    return value if len(octets) <= LONGEST else octets[:LONGEST].decode(errors="ignore") + "…"
 
 
 def _as(relation: Relation, value: str) -> str:

@@ -83,8 +83,10 @@ def translated(path: Path) -> Iterator[None]:
             raise DiskError(f"the disk of {path} is full", hint="free space on it") from error
         hint = "check its rights and the free disk space; nothing was changed by what failed"
         raise StateError(f"{path} cannot be used: {error}", hint=hint) from error
+    except sqlite3.ProgrammingError as error:
+        raise StateError(f"{path} is closed", hint="none is needed: the batch comes again after a start") from error
     except sqlite3.DatabaseError as error:
-        hint = "restore it from a backup, or move it away: what is open in it is then never paired"
+        hint = "move it away: what is open in it is then never paired"
         raise StateError(f"{path} is damaged: {error}", hint=hint) from error
     except OSError as error:
         hint = "choose a writable folder under `state`"

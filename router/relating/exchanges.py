@@ -3,6 +3,8 @@
 All that a batch does here is one transaction, which also notes the batch: one that comes again changes nothing. A pair
 goes to the outbox in the same transaction, and from there to the sink in *deliveries*: what belongs to one, and its
 number, are durable before the sink gets it, and repeat after a crash. So a sink that keeps commits has each pair once.
+Each process delivers under an id of its own, but for what an earlier one began: after an older copy of the file was put
+back, the sink has the next numbers of the old id, and would leave these deliveries out.
 
 A half waits for a time that passes only while a router runs, so that no stop of it makes answers late. How many wait is
 bounded: for want of room the oldest are given up.
@@ -12,13 +14,14 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -36,6 +39,8 @@ NOTED_SECONDS: Final = 10.0
 """Time between two notes of the time while nothing happens."""
 AT_ONCE: Final = 10_000
 """Halves that are given up, and rows that are delivered, at a time."""
+TEXT_AT_ONCE: Final = 8 * 2**20
+"""Characters of these at a time, as they are kept; one that is longer comes alone."""
 
 
 class Half(msgspec.Struct, frozen=True, array_like=True):
@@ -91,6 +96,7 @@ class Exchanges:
         self._lock = threading.Lock()
         self._database = connect(path)
         self._counts: Counter[str] = Counter()
+        self._own_id = uuid.uuid4().hex
         self._changed = clock()
         self.open = 0
         """How many halves wait."""
@@ -116,20 +122,23 @@ class Exchanges:
             if not self._has(commit):
                 for each in records:
                     self._put(each)
-                self._give_up(self._over(), "room")
+                self._make_room()
                 self._note(commit, query)
             return Counter(self._counts)
+
+    def overdue(self) -> bool:
+        """Tell whether a half has waited long enough."""
+        with self._lock, translated(self._path):
+            due: float | None = self._database.execute("SELECT min(due) FROM halves").fetchone()[0]
+        return due is not None and due <= self._clock()
 
     def expire(self) -> Counter[str]:
         """Give up the halves that have waited long enough, a bounded number at a time; return what became of them."""
         if not self.open or not self._stale():
             return Counter()
         with self._changing():
-            due = self._database.execute(
-                "SELECT number, asked, paired, told FROM halves WHERE due <= ? ORDER BY due LIMIT ?",
-                (self._clock(), AT_ONCE),
-            ).fetchall()
-            self._give_up(due, "time")
+            due = "SELECT number, asked, paired, told FROM halves WHERE due <= ? ORDER BY due LIMIT ?"
+            self._give_up(self._some(due, self._clock(), AT_ONCE), "time")
             return Counter(self._counts)
 
     def delivery(self) -> Delivery | None:
@@ -139,8 +148,9 @@ class Exchanges:
         with self._changing():
             upto = self._fact("upto")
             if upto is None:
-                numbers = "SELECT number FROM outbox ORDER BY number LIMIT ?"
-                upto = self._database.execute(f"SELECT max(number) FROM ({numbers})", (AT_ONCE,)).fetchone()[0]
+                self._id = self._own_id
+                self._set("id", self._id)
+                upto = self._some("SELECT number, told FROM outbox ORDER BY number LIMIT ?", AT_ONCE)[-1][0]
                 self._set("upto", upto)
                 self._set("delivery", int(self._fact("delivery") or 0) + 1)
             number = int(self._fact("delivery") or 0)
@@ -172,10 +182,7 @@ class Exchanges:
 
     def _stale(self) -> bool:
         """Tell whether a half is due; or whether to note that time passes, so that a start knows what it missed."""
-        with self._lock, translated(self._path):
-            due = self._database.execute("SELECT min(due) FROM halves").fetchone()[0]
-        now = self._clock()
-        return (due is not None and due <= now) or now - self._changed >= NOTED_SECONDS
+        return self.overdue() or self._clock() - self._changed >= NOTED_SECONDS
 
     def _put(self, taken: Taken) -> None:
         exchange, told = taken.exchange, taken.half
@@ -190,32 +197,39 @@ class Exchanges:
 
     def _answer(self, key: str, told: Half) -> None:
         """Pair an answer with the last question of its key; all of them count as answered from then on."""
+        now = self._clock()
+        # The last question of a key is due last. So this is one look, however many have the key.
         last = "SELECT max(number) FROM keys WHERE key = ? AND asked = ?"
-        found = (self._database.execute(last, (key, asked)).fetchone()[0] for asked in (OPEN, ANSWERED))
-        number = max((each for each in found if each is not None), default=None)
-        if number is None:
+        found = f"SELECT number, told FROM halves WHERE number IN (({last}), ({last})) AND due > ? ORDER BY number DESC"
+        question = self._database.execute(found, (key, OPEN, key, ANSWERED, now)).fetchone()
+        if question is None:
             self._keep((key,), told, asked=False)
             return
         # Each question is marked but once, however many answers have the key.
         marked = "SELECT number FROM keys WHERE key = ? AND asked = ?"
-        self._database.execute(f"UPDATE halves SET paired = 1 WHERE number IN ({marked})", (key, OPEN))
+        self._database.execute(f"UPDATE halves SET paired = 1 WHERE number IN ({marked}) AND due > ?", (key, OPEN, now))
         self._database.execute("UPDATE keys SET asked = ? WHERE key = ? AND asked = ?", (ANSWERED, key, OPEN))
-        (text,) = self._database.execute("SELECT told FROM halves WHERE number = ?", (number,)).fetchone()
-        self._settle("paired", "", _HALF.decode(text), told)
+        self._settle("paired", "", _HALF.decode(question[1]), told)
 
     def _ask(self, keys: Sequence[str], told: Half) -> None:
         """Keep a question, and pair the answers that came before it."""
         number = self._keep(keys, told, asked=True)
+        now = self._clock()
         waiting = (
-            "SELECT number, told FROM keys JOIN halves USING (number) WHERE key = ? AND keys.asked = ? "
+            "SELECT number, due > ?, told FROM keys JOIN halves USING (number) WHERE key = ? AND keys.asked = ? "
             "ORDER BY number LIMIT ?"
         )
         for key in keys:
-            while answers := self._database.execute(waiting, (key, ANSWER, AT_ONCE)).fetchall():
-                for each, text in answers:
-                    self._settle("paired", "", told, _HALF.decode(text))
+            while answers := self._some(waiting, now, key, ANSWER, AT_ONCE):
+                for each, waits, text in answers:
+                    half = _HALF.decode(text)
+                    if waits:
+                        self._settle("paired", "", told, half)
+                    else:
+                        self._settle("unasked", "time", None, half)
                     self._drop(each)
-                self._database.execute("UPDATE halves SET paired = 1 WHERE number = ?", (number,))
+                if any(waits for _, waits, _ in answers):
+                    self._database.execute("UPDATE halves SET paired = 1 WHERE number = ?", (number,))
 
     def _keep(self, keys: Sequence[str], told: Half, *, asked: bool) -> int:
         number = self._database.execute(
@@ -233,12 +247,23 @@ class Exchanges:
         self._database.execute("DELETE FROM halves WHERE number = ?", (number,))
         self.open -= 1
 
-    def _over(self) -> list[tuple[int, int, int, str]]:
-        """Return the oldest halves, as many as there is no room for."""
-        over = max(0, self.open - self._most)
-        return self._database.execute(
-            "SELECT number, asked, paired, told FROM halves ORDER BY number LIMIT ?", (over,)
-        ).fetchall()
+    def _make_room(self) -> None:
+        """Give up the oldest halves, as many as there is no room for."""
+        oldest = "SELECT number, asked, paired, told FROM halves ORDER BY number LIMIT ?"
+        while (over := self.open - self._most) > 0:
+            self._give_up(self._some(oldest, min(over, AT_ONCE)), "room")
+
+    def _some(self, query: str, *values: float | str) -> list[Any]:
+        """Return the first rows of a query, no more of them than make a bounded text; that is their last column."""
+        rows: list[Any] = []
+        size = 0
+        with closing(self._database.execute(query, values)) as cursor:
+            for row in cursor:
+                rows.append(row)
+                size += len(row[-1])
+                if size >= TEXT_AT_ONCE:
+                    break
+        return rows
 
     def _give_up(self, halves: Iterable[tuple[int, int, int, str]], cause: Cause) -> None:
         for number, asked, paired, told in halves:
@@ -276,7 +301,7 @@ class Exchanges:
         row = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else row[0]
 
-    def _set(self, name: str, value: float) -> None:
+    def _set(self, name: str, value: float | str) -> None:
         self._database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def _count(self, table: Literal["halves", "outbox"]) -> int:

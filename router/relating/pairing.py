@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -24,6 +26,10 @@ FOLDER: Final = "relations"
 NAME: Final = "relations"
 LOOK_SECONDS: Final = 1.0
 """Time between two looks at what is due while no batch comes."""
+TURN_SECONDS: Final = 0.01
+"""Time between two of them while there is more to do: the turn of a batch that waits for the file."""
+RETRY: Final = (0.5, 30.0)
+"""Seconds until the sink is tried again, at first and at most."""
 _STOP_SECONDS: Final = 10.0
 _log = get_logger()
 
@@ -48,7 +54,7 @@ class Pairing:
         path = Path(settings.state) / FOLDER / "exchanges.db"
         wait = settings.relations.wait.total_seconds()
         self._exchanges = Exchanges(path, wait=wait, most=settings.relations.most)
-        self._backoff = Backoff(0.5, 30.0)
+        self._backoff = Backoff(*RETRY)
         self._news, self._stop = threading.Event(), threading.Event()
         self._thread = Background("relations", self._run)
 
@@ -70,14 +76,15 @@ class Pairing:
         """Let a batch wait while the sink is too far behind.
 
         Raises:
-            SinkError: it is.
+            SinkError: it is; not ``of_batch``.
         """
         waiting = self._exchanges.undelivered
         if waiting >= self._most:
-            hint = "see the log for why; or raise relations.most"
-            raise SinkError(self._to, f"{waiting} pairs wait for it, which is relations.most", hint=hint)
+            hint = "mend the sink: the log says why it takes no pairs; or raise relations.most and restart"
+            problem = f"{waiting} pairs wait for it, which is relations.most"
+            raise SinkError(self._to, problem, hint=hint, of_batch=False)
 
-    def take(self, rows: Sequence[Mapping[str, Any]], commit: Commit, query: str, epoch: str) -> None:
+    def take(self, rows: Iterable[Mapping[str, Any]], commit: Commit, query: str, epoch: str) -> None:
         """Pair the records of a batch: durable when this returns, and done once however often the *commit* comes.
 
         *rows* have position, time of arrival (``received``), message, relation and exchange.
@@ -85,34 +92,44 @@ class Pairing:
         Raises:
             StateError, DiskError: the file cannot be written.
         """
-        if rows:  # A batch without any need not be known.
-            self._count(self._exchanges.take(commit, query, _records(rows, epoch)))
+        left = iter(rows)
+        row = next(left, None)
+        if row is not None:  # A batch without any need not be known.
+            self._count(self._exchanges.take(commit, query, _records(chain((row,), left), epoch)))
             self._news.set()
 
     def _run(self) -> None:
-        """Deliver and give up, until the router ends: then once more, as far as the sink takes it now."""
+        """Deliver and give up, until the router ends: then once more, as far as the sink takes it now.
+
+        Neither waits for the other to have nothing left to do, nor for the pauses between tries of the sink.
+        """
+        again = 0.0
         while not self._stop.is_set():
             self._news.clear()
             self._count(self._exchanges.expire())
-            if self._deliver():
-                self._news.wait(LOOK_SECONDS)
-            else:
-                self._stop.wait(self._backoff.pause())
-        self._deliver()
+            due = time.monotonic() >= again
+            if due and not self._deliver():
+                due, again = False, time.monotonic() + self._backoff.pause()
+            more = self._exchanges.overdue() or (due and self._exchanges.undelivered)
+            self._news.wait(TURN_SECONDS if more else LOOK_SECONDS)
+        while self._exchanges.undelivered and self._deliver():
+            pass
 
     def _deliver(self) -> bool:
-        """Hand everything to the sink; False when it does not take it now."""
-        while (delivery := self._exchanges.delivery()) is not None:
-            try:
-                self._sink.write(delivery.rows, delivery.commit)
-            except SinkError as error:
-                _log.error("pairs wait for their sink", sink=self._to, waiting=len(delivery.rows), problem=str(error))
-                self._metrics.write("error")
-                return False
-            self._exchanges.delivered(delivery)
-            self._metrics.write("ok")
-            self._backoff.reset()
-            self._measure()
+        """Hand the next delivery to the sink, if there is one; False when it does not take it now."""
+        delivery = self._exchanges.delivery()
+        if delivery is None:
+            return True
+        try:
+            self._sink.write(delivery.rows, delivery.commit)
+        except SinkError as error:
+            _log.error("pairs wait for their sink", sink=self._to, waiting=len(delivery.rows), problem=str(error))
+            self._metrics.write("error")
+            return False
+        self._exchanges.delivered(delivery)
+        self._metrics.write("ok")
+        self._backoff.reset()
+        self._measure()
         return True
 
     def _count(self, settled: Counter[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pkgutil import resolve_name
 from typing import Final, Protocol, cast
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from bindings.gateways import GatewayError
 from bindings.parts import Part
-from bindings.sending import Outbound, Publisher, Unsettled
+from bindings.sending import Outbound, Publisher, Refusal, Unsettled
 from router.errors import SinkError
 from router.logs import get_logger
 from router.rendering.instants import INSTANT
@@ -40,6 +40,8 @@ PAIRS: Final = pa.schema(
 SOURCE: Final = "/xrouter/relations"
 TYPE: Final = "io.xregistry.router.relation."
 """Begins the type of an event; the outcome is the rest."""
+CHUNK: Final = 500
+"""Events handed over at a time: what is confirmed is known at this grain when a client cannot say more."""
 _log = get_logger()
 
 
@@ -106,19 +108,35 @@ class _PairTable(PairSink):
 
 
 class _PairTopic(PairSink):
+    """Sends what is not settled yet: of a commit that comes again in this process, only what is left."""
+
     def __init__(self, name: str, topic: str, publisher: Publisher) -> None:
         self._name = name
         self._topic = topic
         self._publisher = publisher
+        self._commit: Commit | None = None
+        self._settled: set[int] = set()
 
     def write(self, rows: Sequence[PairRow], commit: Commit) -> None:
+        if commit != self._commit:
+            self._commit, self._settled = commit, set()
+        left = [place for place in range(len(rows)) if place not in self._settled]
+        for start in range(0, len(left), CHUNK):
+            self._send(rows, left[start : start + CHUNK])
+
+    def _send(self, rows: Sequence[PairRow], places: Sequence[int]) -> None:
+        answers: Mapping[int, Refusal | None] = {}
         try:
-            answers = self._publisher.send([_event(row, self._topic) for row in rows])
+            answers = dict(enumerate(self._publisher.send([_event(rows[place], self._topic) for place in places])))
         except (Unsettled, GatewayError) as error:
+            answers = error.settled if isinstance(error, Unsettled) else {}
             raise SinkError(self._name, str(error), hint="it is tried again with growing pauses") from error
-        for row, refusal in zip(rows, answers, strict=True):
-            if refusal is not None:
-                _log.error("pair is refused for good", sink=self._name, pair=row.id, reason=refusal.reason)
+        finally:
+            self._settled.update(places[at] for at in answers)
+            for at, refusal in answers.items():
+                if refusal is not None:
+                    row = rows[places[at]]
+                    _log.error("pair is refused for good", sink=self._name, pair=row.id, reason=refusal.reason)
 
 
 def _event(row: PairRow, topic: str) -> Outbound:

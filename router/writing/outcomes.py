@@ -67,10 +67,10 @@ class Outcomes(Protocol):
     def keyed(self, keys: Collection[str] | None = None) -> list[Decision]:
         """Return the decisions on records that have a key, with it; *keys* are the only ones wanted, None for all."""
 
-    def exchanges(self) -> list[dict[str, Any]]:
-        """Return what pairs records with others: position, time of arrival, message, relation and exchange.
+    def exchanges(self) -> Iterator[dict[str, Any]]:
+        """Yield what pairs records with others: position, time of arrival, message, relation and exchange.
 
-        Only of plans that pair; the columns are those of :mod:`router.judging.relating`.
+        Only of plans that pair; the columns are those of :mod:`router.judging.relating`, whose length is bounded.
         """
 
     def topics(self, sink: str) -> list[str]:

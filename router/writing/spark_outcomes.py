@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from pyspark import Broadcast
     from pyspark.sql import Column, DataFrame
 
+AT_A_TIME: Final = 1000
+"""Records that are Python objects of the driver at a time, of those that it pairs."""
 _AMONG: Final = "among"
 _TOPIC: Final = "sent_to"
 
@@ -123,13 +125,14 @@ class SparkOutcomes:
         found = keyed._rows if keys is None else keyed._among("key", keys, "left_semi")
         return [_decision(row) for row in found.toArrow().to_pylist()]
 
-    def exchanges(self) -> list[dict[str, Any]]:
+    def exchanges(self) -> Iterator[dict[str, Any]]:
         from pyspark.sql import functions as F
 
         members = (F.col(f"m.{name}").alias(name) for name in ("message", "relation", EXCHANGE))
         related = self._rows.where(F.col(f"m.{EXCHANGE}").isNotNull())
-        found: list[dict[str, Any]] = related.select("position", "received", *members).toArrow().to_pylist()
-        return found
+        table = related.select("position", "received", *members).toArrow()
+        for batch in table.to_batches(max_chunksize=AT_A_TIME):
+            yield from batch.to_pylist()
 
     def topics(self, sink: str) -> list[str]:
         from pyspark.sql import functions as F

@@ -123,3 +123,22 @@ def test_what_was_asked_without_a_name_asks_for_nothing(tmp_path: Path) -> None:
     )
     assert silent.asks == ()
     assert asking.asks == (by_id.answers,) == (by_property.answers,)
+
+
+def test_a_long_id_is_cut_and_yet_pairs(tmp_path: Path) -> None:
+    document = CASES["event-in-binary-mode"]["catalog"]
+    long = "ä" * 100_000
+    placed, other, accepted, short = exchanges(
+        document,
+        [
+            event("placed", f"{long}1", subject="orders/1"),
+            event("placed", f"{long}2", subject="orders/1"),
+            event("accepted", f"{long}3", orderid=f"{long}1"),
+            event("placed", "ä" * 512, subject="orders/1"),
+        ],
+        tmp_path,
+    )
+    assert placed.asks == (accepted.answers,) != other.asks
+    assert placed.id == accepted.id == accepted.correlation == "ä" * 512 + "…"
+    assert all(len(each.asks[0].encode()) < 2000 for each in (placed, other))
+    assert short.id == "ä" * 512 and short.asks[0].endswith(short.id)

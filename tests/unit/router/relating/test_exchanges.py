@@ -173,6 +173,98 @@ def test_a_message_may_answer_one_and_ask_another(tmp_path: Path) -> None:
     assert pairs(delivered(exchanges)) == {("paired", "1", "m"), ("paired", "m", "a5")}
 
 
+def test_a_delivery_ends_by_its_text_as_well(tmp_path: Path) -> None:
+    """Each row is far larger than ours are, so that a few of them fill a delivery."""
+    clock = Clock()
+    exchanges = opened(tmp_path, clock)
+    long = "x" * (3 * 2**20)
+    silent = [Taken(Half(ASK, f"{n}{long}", "t-0-0", "", "e"), Exchange(f"{n}")) for n in range(7)]
+    exchanges.take(batch(0), "q", silent)
+    sizes: list[int] = []
+    while (delivery := exchanges.delivery()) is not None:
+        exchanges.close()
+        exchanges = opened(tmp_path, clock)
+        assert exchanges.delivery() == delivery
+        sizes.append(len(delivery.rows))
+        exchanges.delivered(delivery)
+    assert sizes == [3, 3, 1]
+
+
+def test_what_is_due_is_given_up_a_bounded_text_at_a_time(tmp_path: Path) -> None:
+    clock = Clock()
+    exchanges = opened(tmp_path, clock)
+    long = "x" * (3 * 2**20)
+    asks = [Taken(Half(ASK, f"{n}{long}", "t-0-0", "", "e"), Exchange(f"{n}", (f"k{n}",))) for n in range(7)]
+    exchanges.take(batch(0), "q", asks)
+    assert not exchanges.overdue()
+    clock.now += 61
+    given_up: list[int] = []
+    while exchanges.overdue():
+        given_up.append(exchanges.expire()["unanswered"])
+    assert given_up == [3, 3, 1]
+
+
+def test_room_is_made_for_any_number_of_them(tmp_path: Path) -> None:
+    clock = Clock()
+    exchanges = opened(tmp_path, clock, most=25_000)
+    exchanges.take(batch(0), "q", [ask(str(number)) for number in range(25_000)])
+    exchanges.close()
+    exchanges = opened(tmp_path, clock, most=1)
+    assert exchanges.take(batch(1), "q", [ask("last")]) == {"unanswered": 25_000}
+    assert exchanges.open == 1
+
+
+def test_nothing_that_waited_too_long_is_paired(tmp_path: Path) -> None:
+    """Even where it has not been given up yet."""
+    clock = Clock()
+    exchanges = opened(tmp_path, clock)
+    exchanges.take(batch(0), "q", [ask("1"), answer("2", 2), ask("3", 0)])
+    clock.now += 30
+    exchanges.take(batch(1), "q", [ask("3", 1)])
+    clock.now += 31
+    told = exchanges.take(batch(2), "q", [answer("1", 1), ask("2"), answer("3", 3)])
+    assert told == {"unasked": 1, "paired": 1}
+    assert exchanges.expire() == {"unanswered": 2}
+    clock.now += 61
+    assert exchanges.expire() == {"unasked": 1, "unanswered": 1}
+    rows = [(row.outcome, row.cause, row.question_position, row.answer_id) for row in delivered(exchanges)]
+    assert sorted(rows, key=str) == sorted(
+        [
+            ("unasked", "time", None, "a2"),
+            ("paired", None, "t-0-1", "a3"),
+            ("unanswered", "time", "t-0-0", None),
+            ("unanswered", "time", "t-0-0", None),
+            ("unasked", "time", None, "a1"),
+            ("unanswered", "time", "t-0-0", None),
+        ],
+        key=str,
+    )
+
+
+def test_a_restored_copy_delivers_under_another_commit(tmp_path: Path) -> None:
+    """The sink has the numbers of its deliveries, and ids of its pairs, from what came after the copy."""
+    clock = Clock()
+    exchanges = opened(tmp_path / "one", clock)
+    exchanges.take(batch(0), "q", [ask("1"), ask("2"), ask("3"), answer("1")])
+    pending = exchanges.delivery()
+    exchanges.close()
+    for name in ("two", "three"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "exchanges.db").write_bytes((tmp_path / "one" / "exchanges.db").read_bytes())
+    apps: set[str] = set()
+    ids: set[str | None] = set()
+    for name in ("one", "two", "three"):
+        exchanges = opened(tmp_path / name, clock)
+        assert pending is not None and exchanges.delivery() == pending  # The sink has the very rows of it, if any.
+        exchanges.delivered(pending)
+        exchanges.take(batch(1), "q", [answer("2"), answer("3")])
+        delivery = exchanges.delivery()
+        assert delivery is not None
+        apps.add(delivery.commit.app)
+        ids.update(row.id for row in delivery.rows)
+    assert (len(apps), len(ids)) == (3, 6)
+
+
 def test_a_delivery_repeats_as_it_was_until_it_is_settled(tmp_path: Path) -> None:
     clock = Clock()
     exchanges = opened(tmp_path, clock)
@@ -214,3 +306,17 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "exchanges.db").write_bytes(b"no database, and longer than a header of one would be" * 40)
     with pytest.raises(StateError, match="damaged"):
         opened(tmp_path, Clock())
+
+
+def test_damage_is_not_mended_by_an_older_copy(tmp_path: Path) -> None:
+    (tmp_path / "exchanges.db").write_bytes(b"no database, and longer than a header of one would be" * 40)
+    with pytest.raises(StateError) as raised:
+        opened(tmp_path, Clock())
+    assert "backup" not in raised.value.hint
+
+
+def test_what_is_closed_is_not_called_damaged(tmp_path: Path) -> None:
+    exchanges = opened(tmp_path, Clock())
+    exchanges.close()
+    with pytest.raises(StateError, match="is closed"):
+        exchanges.take(batch(0), "q", [ask("1")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,8 @@ from bindings.parts import first
 from bindings.sending import Outbound, Refusal, Unsettled
 from router.errors import SinkError
 from router.judging.relating import Exchange
+from router.relating import exchanges
+from router.relating import pairing as pairing_module
 from router.relating.pairing import Pairing
 from router.settings import KafkaSink, Settings, settings_from_dict
 from router.sinks import pairs
@@ -54,7 +57,7 @@ def test_a_table_has_each_pair_once(tmp_path: Path) -> None:
     for number in (0, 0, 1):
         registry = CollectorRegistry()
         with Pairing(settings, RelationMetrics(registry, lambda result: None)) as pairing:
-            pairing.take(rows if number == 0 else rows[2:], Commit("g-relations", number), "q", "e")
+            pairing.take(iter(rows if number == 0 else rows[2:]), Commit("g-relations", number), "q", "e")
         assert registry.get_sample_value("xrouter_relations_undelivered") == 0
     table = DeltaTable(str(tmp_path / "pairs")).to_pyarrow_table().to_pylist()
     assert sorted(each["answer_id"] for each in table) == ["2", "3", "3"]
@@ -63,15 +66,21 @@ def test_a_table_has_each_pair_once(tmp_path: Path) -> None:
 
 
 class Publisher:
-    """Takes messages once it is up."""
+    """Takes messages once it is up, ``limit`` of them at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         self.up = False
+        self.limit = limit
+        self.calls: list[int] = []
         self.sent: list[Outbound] = []
 
     def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
         if not self.up:
             raise Unsettled("nobody is there")
+        self.calls.append(len(messages))
+        if self.limit is not None and len(messages) > self.limit:
+            self.sent += messages[: self.limit]
+            raise Unsettled("it is away again", dict.fromkeys(range(self.limit)))
         self.sent += messages
         return [None for _ in messages]
 
@@ -87,8 +96,9 @@ def test_a_topic_gets_pairs_as_events_once_it_is_there(tmp_path: Path, monkeypat
         rows = [row("1", asks=("k",)), row("2", answers="k", correlation="c")]
         pairing.take(rows, Commit("g-relations", 0), "q", "e")
         wait_until(lambda: "error" in written, 30, lambda: "a refused write")
-        with pytest.raises(SinkError, match=r"relations\.most"):
+        with pytest.raises(SinkError, match=r"relations\.most") as raised:
             pairing.require_room()
+        assert not raised.value.of_batch
         publisher.up = True
         wait_until(lambda: publisher.sent, 60, lambda: "the pair to be sent")
     (message,) = publisher.sent
@@ -113,6 +123,67 @@ def test_what_time_gives_up_is_delivered_without_a_batch(tmp_path: Path, monkeyp
         wait_until(lambda: publisher.sent, 60, lambda: "the question to be given up")
     assert registry.get_sample_value("xrouter_relations_total", {"outcome": "unanswered"}) == 1
     assert registry.get_sample_value("xrouter_relations_open") == 0
+
+
+def test_time_is_kept_while_the_sink_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many are due, and however long the sink is left alone between two tries."""
+    monkeypatch.setattr(KafkaSink, "publisher", lambda *_: Publisher())
+    monkeypatch.setattr(exchanges, "AT_ONCE", 10)
+    monkeypatch.setattr(pairing_module, "RETRY", (3600.0, 3600.0))
+    registry = CollectorRegistry()
+    with Pairing(settings_of(tmp_path, KAFKA, wait="1s"), RelationMetrics(registry, lambda result: None)) as pairing:
+        rows = [row(str(number), asks=(f"k{number}",)) for number in range(100)]
+        pairing.take([*rows, row("lost", answers="")], Commit("g-relations", 0), "q", "e")
+        given_up = {"outcome": "unanswered"}
+        wait_until(
+            lambda: registry.get_sample_value("xrouter_relations_total", given_up) == 100,
+            30,
+            lambda: "all to be given up",
+        )
+
+
+def test_time_is_kept_while_there_is_always_more_to_deliver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up = threading.Event()
+
+    class Busy(Publisher):
+        """Has the next pair come while it sends one."""
+
+        def send(self, messages: Sequence[Outbound]) -> list[Refusal | None]:
+            if any((part.text or "").endswith("unanswered") for message in messages for part in message.parts):
+                given_up.set()
+            if not given_up.is_set():
+                pairing.take([row("x", answers="")], Commit("g-relations", len(self.sent) + 1), "q", "e")
+            return super().send(messages)
+
+    publisher = Busy()
+    publisher.up = True
+    monkeypatch.setattr(KafkaSink, "publisher", lambda *_: publisher)
+    with Pairing(
+        settings_of(tmp_path, KAFKA, wait="1s"), RelationMetrics(CollectorRegistry(), lambda _: None)
+    ) as pairing:
+        pairing.take([row("1", asks=("k",)), row("x", answers="")], Commit("g-relations", 0), "q", "e")
+        try:
+            assert given_up.wait(30)
+        finally:
+            given_up.set()
+
+
+def test_a_topic_gets_what_is_left_and_no_pair_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publisher = Publisher(limit=200)
+    publisher.up = True
+    monkeypatch.setattr(KafkaSink, "publisher", lambda *_: publisher)
+    settings = settings_of(tmp_path, KAFKA)
+    sink = pairs.open_pairs("pairs", settings.sinks["pairs"])
+    rows = [PairRow(id=str(number), outcome="paired", settled="2026-01-02T00:00:00+00:00") for number in range(1100)]
+    for _ in range(5):
+        with pytest.raises(SinkError, match="away again"):
+            sink.write(rows, Commit("relations", 1))
+    sink.write(rows, Commit("relations", 1))
+    assert [message.id for message in publisher.sent] == [each.id for each in rows]
+    assert publisher.calls == [500, 500, 500, 500, 300, 100]
+    publisher.limit = None
+    sink.write(rows, Commit("relations", 2))
+    assert len(publisher.sent) == 2200
 
 
 def test_rows_and_members_are_the_same() -> None:
