@@ -39,7 +39,10 @@ _LEAST_PAUSE: Final = 0.001
 
 
 class Courier(threading.Thread):
-    """Delivers to one subscriber until it is stopped. ``gone`` is called when the target wants nothing more."""
+    """Delivers to one subscriber until it is stopped.
+
+    ``gone`` is called with its id and revision when the target wants no more.
+    """
 
     def __init__(
         self,
@@ -49,7 +52,7 @@ class Courier(threading.Thread):
         sources: Sources,
         limits: DeliveryLimits,
         tally: Tally,
-        gone: Callable[[str], None],
+        gone: Callable[[str, int], None],
     ) -> None:
         super().__init__(name=f"courier-{subscriber.id[:40]}", daemon=True)
         self.id: Final = subscriber.id
@@ -241,7 +244,7 @@ class Courier(threading.Thread):
         self._tally.state = "ended"
         _logger.warning("delivery to %s ends: %s", self.id, reason)
         self._ending.set()
-        self._gone(self.id)
+        self._gone(self.id, self.revision)
 
     def _note(self) -> None:
         """Let others see how far it has got."""

@@ -65,7 +65,7 @@ class Dispatch:
         self._couriers: dict[str, Courier] = {}
         self._recorded: dict[str, Progress] = {}
         self._refused: dict[str, int] = {}
-        self._left: deque[str] = deque()
+        self._left: deque[tuple[str, int]] = deque()
         self._known: set[str] = set()
         self._newest = 0
         self._passed = 0
@@ -168,12 +168,12 @@ class Dispatch:
         with self._database.reading() as connection:
             known, upto = rows.revisions(connection), newest(connection)
         now = datetime.now(UTC)
-        ended = [each for each, row in known.items() if _expired(row[1], now)]
+        ended = [(each, revision) for each, (revision, expires) in known.items() if _expired(expires, now)]
         while self._left:
             ended.append(self._left.popleft())
-        for identifier in ended:
-            self._remove(identifier)
-            known.pop(identifier, None)
+        for identifier, revision in ended:
+            if self._remove(identifier, revision):
+                known.pop(identifier, None)
         for identifier, courier in list(self._couriers.items()):
             if courier.revision != known.get(identifier, (None,))[0]:
                 courier.end()
@@ -199,16 +199,26 @@ class Dispatch:
             self._refused[identifier] = found.revision
             _logger.error("nothing is delivered to %s: %s", identifier, error)
             return
-        tally, gone = self.tallies.of(identifier), self._left.append
+        tally, gone = self.tallies.of(identifier), self._leave
         courier = Courier(self._database, found, delivery, self._sources, self._limits, tally, gone)
         self._couriers[identifier] = courier
         courier.start()
 
-    def _remove(self, identifier: str) -> None:
-        """Take a subscriber away that has ended by itself, or that the target wants no more."""
+    def _leave(self, identifier: str, revision: int) -> None:
+        """Take note that a target wants no more; couriers call it."""
+        self._left.append((identifier, revision))
+        self._signal.set()
+
+    def _remove(self, identifier: str, revision: int) -> bool:
+        """Take a subscriber away that has ended by itself, or that the target wants no more.
+
+        One that was renewed or replaced meanwhile stays, and is asked as it is now.
+        """
         with self._database.noting() as connection:
-            rows.remove(connection, identifier)
-        _logger.info("the subscription of %s has ended", identifier)
+            removed = rows.remove(connection, identifier, revision)
+        if removed:
+            _logger.info("the subscription of %s has ended", identifier)
+        return removed
 
     def _record(self) -> None:
         reached = {identifier: courier.progress for identifier, courier in self._couriers.items()}

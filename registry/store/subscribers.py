@@ -82,10 +82,15 @@ def permit(connection: Connection, given: Subscriber, permission: str) -> None:
     connection.execute(update(SUBSCRIBERS).where(where).values(revision=given.revision + 1, permission=permission))
 
 
-def remove(connection: Connection, identifier: str) -> None:
-    """Take one away, with what is held for it."""
-    connection.execute(delete(SUBSCRIBERS).where(SUBSCRIBERS.c.id == identifier))
+def remove(connection: Connection, identifier: str, revision: int | None = None) -> bool:
+    """Take one away, with what is held for it, unless its *revision* is another by now; tell whether it was there."""
+    where = SUBSCRIBERS.c.id == identifier
+    if revision is not None:
+        where &= SUBSCRIBERS.c.revision == revision
+    if not connection.execute(delete(SUBSCRIBERS).where(where)).rowcount:
+        return False
     connection.execute(delete(HELD).where(HELD.c.subscriber == identifier))
+    return True
 
 
 def held(connection: Connection, identifier: str) -> frozenset[int]:

@@ -123,6 +123,27 @@ def test_gone_ends_a_subscription(tmp_path: Path) -> None:
         wait_until(lambda: client.get(path).status_code == 404, LIMIT, "the end of the subscription")
 
 
+def test_gone_does_not_end_a_subscription_that_was_replaced_meanwhile(tmp_path: Path) -> None:
+    replaced = False
+
+    def gone_once(request: Taken) -> Answer:
+        nonlocal replaced
+        if request.method == "OPTIONS" or replaced:
+            return agreeable(request)
+        assert client.put(
+            f"/subscriptions/{identifier}", json={"protocol": "HTTP", "sink": f"{hook.url}/hook"}
+        ).is_success
+        replaced = True
+        return Answer(410)
+
+    with Webhook(agreeable) as hook, registry(tmp_path) as client:
+        identifier = subscribe(client, hook)
+        hook.answer = gone_once
+        change(client, "m", "n")
+        until_taken(hook, 4)
+        assert client.get(f"/subscriptions/{identifier}").is_success
+
+
 @pytest.mark.parametrize("status", [400, 401, 404, 408, 415, 500, 503])
 def test_what_is_not_taken_comes_again_with_the_same_id(tmp_path: Path, status: int) -> None:
     answers = [Answer(status), Answer(status)]
