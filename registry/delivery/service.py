@@ -100,7 +100,7 @@ class Subscriptions:
         if isinstance(given, dict) and given.get("id", identifier) != identifier:
             raise Refusal("bad_request", f"{PATH}/{identifier}", error_detail="the id is another one")
         with self._database.noting() as connection:
-            found = _owned(rows.subscriber(connection, identifier), identifier, who)
+            found = _owned(rows.subscriber(connection, identifier, changing=True), identifier, who)
             permission = _permission(found)
             if msgspec.json.decode(found.body).get("sink") != asked.sink:
                 permission = Permission(secrets.token_hex(16))
@@ -117,7 +117,7 @@ class Subscriptions:
             Refusal: there is none that they may end.
         """
         with self._database.noting() as connection:
-            found = _owned(rows.subscriber(connection, identifier), identifier, who)
+            found = _owned(rows.subscriber(connection, identifier, changing=True), identifier, who)
             rows.remove(connection, identifier)
         self._changed()
         return _shown(found)

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Table, delete, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from registry.store.outbox import count_between
 from registry.store.tables import HELD, SUBSCRIBERS
@@ -57,16 +58,18 @@ def revisions(connection: Connection) -> dict[str, tuple[int, str | None]]:
     return {identifier: (revision, expires) for identifier, revision, expires in rows}
 
 
-def subscriber(connection: Connection, identifier: str) -> Subscriber | None:
-    """Return one, None when there is none."""
+def subscriber(connection: Connection, identifier: str, *, changing: bool = False) -> Subscriber | None:
+    """Return one, None when there is none; who is *changing* it has all others wait who are, too."""
     query = select(*(SUBSCRIBERS.c[name] for name in _COLUMNS)).where(SUBSCRIBERS.c.id == identifier)
+    query = query.with_for_update() if changing else query
     row = connection.execute(query).first()
     return None if row is None else Subscriber(*row)
 
 
-def add(connection: Connection, given: Subscriber) -> None:
-    """Write one down."""
-    connection.execute(insert(SUBSCRIBERS).values({name: getattr(given, name) for name in _COLUMNS}))
+def add(connection: Connection, given: Subscriber) -> bool:
+    """Write one down, unless somebody has; tell whether it was new."""
+    values = {name: getattr(given, name) for name in _COLUMNS}
+    return connection.execute(_insert(connection, SUBSCRIBERS).values(values).on_conflict_do_nothing()).rowcount > 0
 
 
 def change(connection: Connection, given: Subscriber) -> None:
@@ -79,7 +82,9 @@ def change(connection: Connection, given: Subscriber) -> None:
 def permit(connection: Connection, given: Subscriber, permission: str) -> None:
     """Replace what a target has allowed, and raise the revision, unless it has changed since *given* was read."""
     where = (SUBSCRIBERS.c.id == given.id) & (SUBSCRIBERS.c.permission == given.permission)
-    connection.execute(update(SUBSCRIBERS).where(where).values(revision=given.revision + 1, permission=permission))
+    connection.execute(
+        update(SUBSCRIBERS).where(where).values(revision=SUBSCRIBERS.c.revision + 1, permission=permission)
+    )
 
 
 def remove(connection: Connection, identifier: str, revision: int | None = None) -> bool:
@@ -103,12 +108,13 @@ def record(connection: Connection, reached: Mapping[str, Progress]) -> None:
     for identifier in set(reached) & set(revisions(connection)):
         progress, before = reached[identifier], held(connection, identifier)
         where = SUBSCRIBERS.c.id == identifier
-        connection.execute(update(SUBSCRIBERS).where(where).values(position=progress.position))
+        if not connection.execute(update(SUBSCRIBERS).where(where).values(position=progress.position)).rowcount:
+            continue  # it was removed since
         _release(connection, identifier, sorted(before - progress.held))
         more: Collection[int] = sorted(progress.held - before)
         if more:
             rows = [{"subscriber": identifier, "number": number} for number in more]
-            connection.execute(insert(HELD), rows)
+            connection.execute(_insert(connection, HELD).on_conflict_do_nothing(), rows)
 
 
 def advance(connection: Connection, identifier: str, upto: int) -> int:
@@ -122,6 +128,10 @@ def advance(connection: Connection, identifier: str, upto: int) -> int:
         lost += count_between(connection, position, upto)
         connection.execute(update(SUBSCRIBERS).where(where).values(position=upto))
     return lost
+
+
+def _insert(connection: Connection, table: Table) -> sqlite.Insert | postgresql.Insert:
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
 
 
 def _release(connection: Connection, identifier: str, numbers: Sequence[int]) -> None:

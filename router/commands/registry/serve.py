@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from bindings.gateways import GatewayError
 from registry.errors import Refusal
 from registry.http.server import RegistryServer
@@ -35,6 +37,8 @@ def serve(config: ConfigArgument) -> None:
         server.start()
     except StoreError as error:
         raise unopened(error) from error
+    except SQLAlchemyError as error:
+        raise unopened(StoreError(f"the store does not answer: {type(error).__name__}")) from error
     except (GatewayError, OSError) as error:
         raise RouterError(str(error)) from error
     except Refusal as refusal:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import httpx
 import pytest
+from sqlalchemy import Connection, text
 
+from registry.store import subscribers as rows
+from registry.store.engine import Database, open_database
+from registry.store.subscribers import Progress, Subscriber
 from tests.support.postgresql import cluster
 from tests.support.registry_cases import Case, cases, clean, run
 from tests.support.registry_server import served
+from tests.support.waiting import wait_until
 
 CASES = cases()
+T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +53,60 @@ def test_two_servers_over_one_database_lose_no_write(store: str, client: httpx.C
     versions = client.get("/messagegroups/g/messages/m/versions").json()
     assert sorted(int(each["labels"]["n"]) for each in versions.values()) == list(range(100))
     assert client.get("/messagegroups/g/messages/m/meta").json()["epoch"] == 100
+
+
+@pytest.fixture
+def database(store: str) -> Iterator[Database]:
+    database = open_database(store)
+    yield database
+    database.close()
+
+
+def meanwhile(database: Database, first: Callable[[Connection], object], then: Callable[[Connection], T]) -> T:
+    """Do two things in overlapping transactions: the second waits for the first, and ends after it."""
+    waits = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+
+    def second() -> T:
+        with database.noting() as connection:
+            return then(connection)
+
+    def waiting() -> bool:
+        with database.reading() as connection:
+            return bool(connection.execute(waits).scalar())
+
+    with ThreadPoolExecutor(1) as pool:
+        with database.noting() as connection:
+            first(connection)
+            ended = pool.submit(second)
+            wait_until(lambda: waiting() or ended.done(), 30, "a transaction that waits")
+        return ended.result(30)
+
+
+def test_two_processes_may_enter_one_subscriber(database: Database) -> None:
+    given = Subscriber("entered", "settings", "", "", "{}", 1, 0)
+    assert not meanwhile(database, lambda first: rows.add(first, given), lambda then: rows.add(then, given))
+
+
+def test_nothing_is_held_for_a_subscriber_that_is_removed_meanwhile(database: Database) -> None:
+    with database.noting() as connection:
+        rows.add(connection, Subscriber("removed", "settings", "", "", "{}", 1, 0))
+    reached = {"removed": Progress(4, frozenset((3,)))}
+    meanwhile(database, lambda first: rows.remove(first, "removed"), lambda then: rows.record(then, reached))
+    with database.reading() as connection:
+        assert not rows.held(connection, "removed")
+
+
+def test_a_permission_and_a_replacement_at_once_both_count(database: Database) -> None:
+    given = Subscriber("changed", "api", "", "{}", "{}", 1, 0)
+    with database.noting() as connection:
+        rows.add(connection, given)
+
+    def replace(connection: Connection) -> None:
+        found = rows.subscriber(connection, "changed", changing=True)
+        assert found is not None
+        rows.change(connection, found)
+
+    meanwhile(database, replace, lambda then: rows.permit(then, given, '{"granted":true}'))
+    with database.reading() as connection:
+        found = rows.subscriber(connection, "changed")
+    assert found is not None and (found.revision, found.permission) == (3, '{"granted":true}')
