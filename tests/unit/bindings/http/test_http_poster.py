@@ -149,6 +149,10 @@ def test_headers_that_http_cannot_carry_are_refused() -> None:
 def test_retry_after() -> None:
     assert retry_after(None) is None
     assert retry_after("soon") is None
+    for zone in ("+9999", "-9999", "+99999999999999999999", "-2399"):
+        assert retry_after(f"Thu, 01 Jan 1970 00:00:00 {zone}") in (None, 0.0)
+        assert retry_after(f"Fri, 31 Dec 9999 23:59:59 {zone}") != 0.0
+        assert retry_after(f"Mon, 01 Jan 0001 00:00:00 {zone}") in (None, 0.0)
     assert retry_after("7") == 7.0
     later = retry_after(format_datetime(datetime.now(UTC) + timedelta(seconds=100), usegmt=True))
     assert later is not None and 90 < later <= 100
