@@ -262,23 +262,30 @@ class Dispatch:
 
     def _finish(self) -> None:
         """Deliver what can be delivered at once, and write down how far that was."""
+        if self._claim is None:
+            return
         try:
-            if self._claim is None:
-                return
-            deadline = time.monotonic() + self._grace
-            self._look()
-            for courier in self._couriers.values():
-                courier.finish()
-            for courier in self._couriers.values():
-                courier.join(max(deadline - time.monotonic(), 0.0))
-            self._end_couriers(_END_SECONDS)
+            deadline = time.monotonic() + max(self._grace - _END_SECONDS, self._grace / 2)
+            try:
+                self._look()
+            finally:
+                self._wind_down(deadline)
             self._record()
         except SQLAlchemyError as error:
             self._complain(error)
+        except Exception:
+            _logger.exception("the end of delivery failed")
         finally:
-            if self._claim is not None:
-                self._claim.release()
+            self._claim.release()
             self._claim = None
+
+    def _wind_down(self, deadline: float) -> None:
+        """Have all couriers deliver what they can until a deadline, and end, so that whoever delivers next is alone."""
+        for courier in self._couriers.values():
+            courier.finish()
+        for courier in self._couriers.values():
+            courier.join(max(deadline - time.monotonic(), 0.0))
+        self._end_couriers(min(_END_SECONDS, self._grace / 2))
 
     def _end_couriers(self, seconds: float) -> None:
         for courier in self._couriers.values():
