@@ -40,6 +40,7 @@ class Permission:
 class Subscriptions:
     """See the module. *changed* is called when delivery has to take note of something; any thread may call it.
 
+    A subscription goes on when its owner may not subscribe any more, until somebody ends it or it expires.
     *who* is the name of a client, None for an administrator, who sees and changes those of all.
     """
 

@@ -51,7 +51,7 @@ class RegistryApplication:
     """Serves a registry at *base*, its URL; '' takes what requests name as their host. See the module.
 
     *faces* are the faces beside the core API, by the path that each is at, such as ``/cloudevents``. Those at
-    *open_paths* need no credentials.
+    *open_paths* need no credentials, so there every request counts as a write does.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class RegistryApplication:
             most = _OPEN_BODY if open_to_all else self._limits.max_body
             if head.length is not None and head.length > most:
                 raise too_large(most)
-            if head.method not in READING:
+            if open_to_all or head.method not in READING:
                 self._pace.take(writer.name)
         except HttpProblem as problem:
             return problem.reply()
