@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -66,10 +66,13 @@ class LoadedPlan:
         """Whether one write serves all sinks; records that are paired with others are judged before they are sent."""
         return self.writer.one_pass and not self.plan.pairs
 
-    def prepare(self, before: LoadedPlan) -> None:
-        """Make what queries took of the plan *before* this one, so that their next batches need not."""
+    def prepare(self, before: LoadedPlan, queries: Collection[str]) -> None:
+        """Make what *queries* took of the plan *before* this one, so that their next batches need not."""
+        if not self.one_pass:
+            return
         for taker in tuple(before.once):
-            self._columns(taker, before.tallies[taker.query])
+            if taker.query in queries:
+                self._columns(taker, before.tallies[taker.query])
 
     def outcomes(
         self, rows: DataFrame, batch: Batch, part: Part, *, arrived: bool, at_once: bool = False
@@ -167,14 +170,14 @@ class PlanHolder:
         """The plan that the next batch is judged by."""
         return self._active
 
-    def activate(self, plan: Plan) -> None:
-        """Make a plan the one for the next batches. First it is compiled, sent to workers, and prepared for queries.
+    def activate(self, plan: Plan, queries: Collection[str] = ()) -> None:
+        """Make a plan the one for the next batches. First it is compiled, sent to workers, and prepared for *queries*.
 
         No batch waits for that. Nothing is written: a plan is kept once a batch is pinned to it (:meth:`State.pin`).
         """
         loaded = self._load(plan)
         if self._current is not None:
-            loaded.prepare(self._current)
+            loaded.prepare(self._current, queries)
         with self._lock:
             self._active, self._current = loaded.plan, loaded
 

@@ -70,6 +70,6 @@ class Changes:
         self._waiting = None
         self._hold("")
         self._queries.retarget(plan.sources)
-        self._plans.activate(plan)
+        self._plans.activate(plan, self._queries.at_work)
         self._announce(plan)
         self._intake.take(plan)

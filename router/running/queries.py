@@ -97,6 +97,11 @@ class Queries:
         """Whether every query has ended by itself (``--once``)."""
         return all(running.ended for running in self._running.values())
 
+    @property
+    def at_work(self) -> frozenset[str]:
+        """The names of queries that have not come to their end."""
+        return frozenset(name for name, running in self._running.items() if not running.ended)
+
     def check(self) -> None:
         """Look after ended queries: start them again, switch their generation, or give up.
 

@@ -34,7 +34,7 @@ def test_a_change_that_waits_for_brokers_is_told(state: State, monkeypatch: pyte
     source = Source("/endpoints/new", "kafka", "kafka:new", "kafka-1", wanted, topic="new", servers=servers)
     nothing: Any = None
     active: list[Any] = []
-    plans: Any = SimpleNamespace(active=SimpleNamespace(settings=wanted), activate=active.append)
+    plans: Any = SimpleNamespace(active=SimpleNamespace(settings=wanted), activate=lambda plan, _: active.append(plan))
     intake: Any = SimpleNamespace(open_inbox=lambda _: None, take=lambda _: None)
     status = Status()
     status.catalog("e1", 3)

@@ -26,3 +26,11 @@ def test_pauses_begin_anew_after_a_query_that_wrote_a_batch(last: int | None, pa
     queries.check()
     assert running.query is None
     assert running.pause == 2 * pause
+
+
+def test_a_query_that_has_ended_is_not_at_work(tmp_path: Path) -> None:
+    nothing: Any = None
+    queries = Queries(nothing, State(tmp_path), nothing, Metrics(), Status(), nothing, once=False)
+    for name, ended in (("inbox", False), ("kafka-1", True)):
+        queries._running[name] = Running(name, (), nothing, ended=ended)
+    assert queries.at_work == {"inbox"}
