@@ -53,7 +53,9 @@ def _bounded(name: str) -> Callable[[Any, list[Schema], frozenset[str], Listed |
         ]
         if values is not None:
             beyond = [each for each in numbers if sign * (each - argument) < 0 or (strict and each == argument)]
-            return f"{beyond[0]} is possible" if beyond else ""
+            if not beyond:
+                return ""
+            return f"{beyond[0]} is possible" if least(argument, smaller, strict=strict, sign=sign) else ""
         return least(argument, smaller, strict=strict, sign=sign)
 
     return check

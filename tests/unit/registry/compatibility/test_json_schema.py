@@ -146,7 +146,7 @@ def test_no_value_refutes_a_proof(one: Any, other: Any, defined: Any) -> None:
 @hypothesis.given(SCHEMAS, SCHEMAS)
 def test_a_schema_is_within_itself_and_with_more_choices(schema: Any, other: Any) -> None:
     document = _whole(schema, True)
-    hypothesis.assume("'not'" not in repr(schema) and "'oneOf'" not in repr(schema))
+    hypothesis.assume(not any(name in repr(schema) for name in ("'not'", "'oneOf'", "'contains'")))
     assert not Proof(Root(document, ""), Root(document, "")).gap([document], document, "")
     wider = {"anyOf": [other, schema], "$defs": document["$defs"]}
     assert not Proof(Root(document, ""), Root(wider, "")).gap([document], wider, "")
