@@ -88,6 +88,11 @@ class Marks:
                 found[mark.owner][mark.uid] = mark
         return found
 
+    def names(self, definition: str) -> list[str]:
+        """Return the ids that versions of a definition have or had."""
+        query = select(MARKS.c.name).where(MARKS.c.owner == definition)
+        return [str(row[0]) for row in self._connection.execute(query)]
+
     def owner_of(self, uid: str) -> str:
         """Return the definition here that has a version, '' when it is not known."""
         known = next((each.owner for each in self._put.values() if each.uid == uid), None)

@@ -23,6 +23,7 @@ from registry.faces.messagecatalog.taking import (
 from registry.http.face import Call
 from registry.http.requests import tags
 from registry.store.entities import Group, Version
+from registry.store.marks import Marks
 
 _MAX_NUMBER: Final = 10**18
 
@@ -45,6 +46,8 @@ class CatalogWriter:
         self._call = call
         self._catalog = CatalogReader(session, authority)
         self._authority = authority
+        self._marks = Marks(session.reader.connection)
+        self._highest: dict[str, int] = {}
 
     def put_groups(self, body: Mapping[str, Any]) -> Done:
         """Take in the groups of a catalog's document."""
@@ -205,12 +208,17 @@ class CatalogWriter:
         return str(number)
 
     def _next(self, target: Target) -> int:
-        """Return the next number of a definition: above all that are there, and above all that were given out."""
-        resource = self._reader.resource(target.xid)
-        if resource is None:
-            return 1
-        numbers = [number_of(each.id) or 0 for each in self._reader.versions(resource.versions)]
-        return max([resource.counter, *numbers]) + 1
+        """Return the next number of a definition: above all that are there, and above all that were given out.
+
+        Marks outlive what they are of, the definition included.
+        """
+        if target.xid not in self._highest:
+            resource = self._reader.resource(target.xid)
+            named = [each.id for each in self._reader.versions(resource.versions)] if resource is not None else []
+            named += self._marks.names(target.xid)
+            given = resource.counter if resource is not None else 0
+            self._highest[target.xid] = max([given, *(number_of(each) or 0 for each in named)])
+        return self._highest[target.xid] + 1
 
     def _inherited(self, given: dict[str, Any], latest: Version | None, target: Target) -> dict[str, Any]:
         """Lay a new version over what the latest says of the definition, and what 0.1 cannot say of a version."""

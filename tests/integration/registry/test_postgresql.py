@@ -35,13 +35,13 @@ def client(store: str) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_case(case: Case, client: httpx.Client) -> None:
-    clean(client)
+def test_case(case: Case, client: httpx.Client, database: Database) -> None:
+    clean(client, database)
     run(case, client)
 
 
-def test_two_servers_over_one_database_lose_no_write(store: str, client: httpx.Client) -> None:
-    clean(client)
+def test_two_servers_over_one_database_lose_no_write(store: str, client: httpx.Client, database: Database) -> None:
+    clean(client, database)
     with served(store) as second:
 
         def write(number: int) -> int:
@@ -55,7 +55,7 @@ def test_two_servers_over_one_database_lose_no_write(store: str, client: httpx.C
     assert client.get("/messagegroups/g/messages/m/meta").json()["epoch"] == 100
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def database(store: str) -> Iterator[Database]:
     database = open_database(store)
     yield database

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import httpx
 import pytest
 
+from registry.store.engine import Database, open_database
 from tests.support.registry_cases import Case, cases, clean, run
 from tests.support.registry_server import served
 
@@ -14,14 +16,25 @@ CASES = cases()
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with served(tmp_path_factory.mktemp("registry")) as client:
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('registry')}/registry.db"
+
+
+@pytest.fixture(scope="module")
+def client(store: str) -> Iterator[httpx.Client]:
+    with served(store) as client:
         yield client
 
 
+@pytest.fixture(scope="module")
+def database(store: str, client: httpx.Client) -> Iterator[Database]:
+    with closing(open_database(store)) as database:
+        yield database
+
+
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
-def test_case(case: Case, client: httpx.Client) -> None:
-    clean(client)
+def test_case(case: Case, client: httpx.Client, database: Database) -> None:
+    clean(client, database)
     run(case, client)
 
 

@@ -51,6 +51,22 @@ def test_writers_write_to_their_groups_and_are_told_so(tmp_path: Path) -> None:
         assert [each["id"] for each in client.get("/messagecatalog").json()] == ["ours"]
 
 
+def test_no_number_is_given_out_twice(tmp_path: Path) -> None:
+    body = {"id": "m", "definition": {}}
+    with served(tmp_path) as client:
+        client.put("/messagecatalog/g", json={"format": "NATS"})
+        url = "/messagecatalog/g/messagedefinitions"
+        assert [client.post(url, json=body).json()["version"] for _ in range(2)] == [1, 2]
+        client.delete(f"{url}/m/versions/2").raise_for_status()
+        assert client.post(url, json=body).json()["version"] == 3
+        client.put(f"{url}/m", json={**body, "version": 7}).raise_for_status()
+        client.delete(f"{url}/m/versions/7").raise_for_status()
+        assert client.put(f"{url}/m", json=body).is_success
+        assert client.get(f"{url}/m").json()["version"] == 8
+        client.delete(f"{url}/m").raise_for_status()
+        assert client.post(url, json=body).json()["version"] == 9
+
+
 def test_answers_are_bounded(tmp_path: Path) -> None:
     with served(tmp_path, limits=Limits(max_answer=3000)) as client:
         client.put("/messagecatalog/g", json={"format": "NATS"})
