@@ -1,6 +1,7 @@
 """ETags of answers that show more than one entity: what they were made of has not changed while the registry has not.
 
-They stand for the number of the registry's last change. So whoever asks again with one is answered without looking at
+They stand for the registry's last change, by its number and its interaction: where a registry is begun anew at the same
+URL, numbers come again. So whoever asks again with one is answered without looking at
 a single entity.
 """
 
@@ -28,8 +29,9 @@ def shows_more(place: Place | str, flags: Flags) -> bool:
 def tag_of(reader: Reader, request: Request) -> str:
     """Return the ETag of such an answer; equal tags are of equal answers to the same question by the same program."""
     asked = request.base, request.segments, request.details, request.flags, request.limit, request.cursor
-    digest = blake2b(repr((_program(), request.max_answer, asked)).encode(), digest_size=_DIGEST_BYTES).hexdigest()
-    return f'"{reader.last_change()}.{digest}"'
+    number, change = reader.last_change()
+    said = repr((_program(), request.max_answer, asked, change)).encode()
+    return f'"{number}.{blake2b(said, digest_size=_DIGEST_BYTES).hexdigest()}"'
 
 
 @cache

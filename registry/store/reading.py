@@ -43,9 +43,16 @@ class Reader:
             _tree(values["modelsource"]),
         )
 
-    def last_change(self) -> int:
-        """Return the number of the last entry of history, 0 without one; each write that changes anything has some."""
-        return self.connection.execute(select(func.max(HISTORY.c.number))).scalar() or 0
+    def last_change(self) -> tuple[int, str]:
+        """Return number and interaction of the last entry of history; each write that changes anything has some.
+
+        Without one they are 0 and when the registry began: so what is returned is never that of another registry.
+        """
+        query = select(HISTORY.c.number, HISTORY.c.interaction).order_by(HISTORY.c.number.desc()).limit(1)
+        row = self.connection.execute(query).first()
+        if row is not None:
+            return int(row[0]), str(row[1])
+        return 0, str(self.connection.execute(select(REGISTRY.c.createdat)).scalar() or "")
 
     def group(self, xid: str) -> Group | None:
         """Return a group."""

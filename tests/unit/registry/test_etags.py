@@ -51,3 +51,14 @@ def test_documents_of_schemas_count(tmp_path: Path) -> None:
         assert client.put(path, content=b"b", headers={"content-type": "text/plain"}).is_success
         after = client.get("/?inline", headers={"if-none-match": before})
         assert after.status_code == 200 and '"b"' in after.text
+
+
+def test_a_registry_that_is_begun_anew_has_other_tags(tmp_path: Path) -> None:
+    tags: list[list[str]] = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        with served(tmp_path / name, base="http://registry.example") as client:
+            first = client.get("/?inline").headers["etag"]
+            client.put("/messagegroups/g", json={"name": name}).raise_for_status()
+            tags.append([first, client.get("/?inline").headers["etag"]])
+    assert len({tag for each in tags for tag in each}) == 4
