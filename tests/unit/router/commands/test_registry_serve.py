@@ -1,0 +1,28 @@
+"""``xrouter registry serve``: what ends it before it serves."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from registry.http.server import RegistryServer
+from router.commands.registry import serve as command
+from router.errors import StateError
+
+
+def test_a_store_that_fails_as_serving_begins_ends_it_with_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(_: RegistryServer) -> None:
+        raise OperationalError("SELECT 1", {}, Exception("secret"))
+
+    config = tmp_path / "registry.yaml"
+    config.write_text("open: true\n")
+    monkeypatch.setattr(RegistryServer, "start", failing)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(command, "configure_logs", lambda _: None)
+    with pytest.raises(StateError, match="the store does not answer: OperationalError"):
+        command.serve(config)
