@@ -15,6 +15,7 @@ from registry.compatibility.undecided import Undecided
 MAX_STEPS: Final = 1_000_000
 """Values compared for one proof, past which nothing is decided."""
 _MOST_LEVELS: Final = 64
+_REFERENCES: Final = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
 
 Listed = Mapping[Hashable, Any]
 """Values by their keys: equal values have equal keys."""
@@ -96,7 +97,7 @@ class Values:
             if isinstance(each, list):
                 waiting.extend(each)
             elif isinstance(each, Mapping):
-                if "$ref" in each:
+                if not _REFERENCES.isdisjoint(each):
                     return True
                 waiting.extend(each.values())
         return False
