@@ -1,4 +1,4 @@
-"""A server that is slow beyond measure: its answers come byte by byte, or not at all."""
+"""A server that is slow beyond measure: its answers come drop by drop, or not at all."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from contextlib import contextmanager, suppress
 
 
 @contextmanager
-def trickling(head: bytes) -> Iterator[tuple[str, Callable[[], int]]]:
-    """Serve answers that begin with *head* and then come byte by byte; gives what tells how many were asked for."""
+def trickling(head: bytes, drop: bytes = b" ") -> Iterator[tuple[str, Callable[[], int]]]:
+    """Serve answers that begin with *head* and go on with one *drop* after the other, or never come without a head.
+
+    Gives the URL, and what tells how many were asked for.
+    """
     ended, asked = threading.Event(), list[bytes]()
 
     class Handler(socketserver.BaseRequestHandler):
@@ -19,7 +22,7 @@ def trickling(head: bytes) -> Iterator[tuple[str, Callable[[], int]]]:
             with suppress(OSError):
                 self.request.sendall(head)
                 while not ended.wait(0.1):
-                    self.request.sendall(b" " if head else b"")
+                    self.request.sendall(drop if head else b"")
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
