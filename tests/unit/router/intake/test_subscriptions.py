@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from catalog.documents.logins import Login, Logins
 from catalog.load import load
@@ -118,15 +119,16 @@ def test_what_cannot_be_renewed_lasts_until_its_end(tmp_path: Path, manager: Man
 
 
 @pytest.mark.parametrize(("status", "hint"), [(401, "catalog.logins"), (403, "catalog.logins"), (400, "can reach")])
-def test_a_refusal_says_what_to_do(
-    tmp_path: Path, manager: Manager, server: Webhook, capfd: pytest.CaptureFixture[str], status: int, hint: str
-) -> None:
+def test_a_refusal_says_what_to_do(tmp_path: Path, manager: Manager, server: Webhook, status: int, hint: str) -> None:
     manager.before = lambda request: Answer(status, {}, b'{"detail": "no\\nway"}')
-    router = Router(tmp_path, server.url).start()
-    wait_until(lambda: router.requests("create", "error") >= 1, LIMIT, "a refusal")
-    wait_until(lambda: "no way" in str(router.status.ready()[1]["reasons"]), LIMIT, lambda: str(router.status.ready()))
-    router.stop()
-    said = "".join(capfd.readouterr())
+    with capture_logs() as logged:
+        router = Router(tmp_path, server.url).start()
+        wait_until(lambda: router.requests("create", "error") >= 1, LIMIT, "a refusal")
+        wait_until(
+            lambda: "no way" in str(router.status.ready()[1]["reasons"]), LIMIT, lambda: str(router.status.ready())
+        )
+        router.stop()
+    said = str(logged)
     assert hint in said and "is not granted" in said
 
 
