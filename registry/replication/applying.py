@@ -83,20 +83,24 @@ class Applier:
         group = _group_of(here)
         self._admit(group)
         merger = DefinitionMerger(here, self._reader, self.marks)
+        versions = (*here.split("/")[1:], "versions")
         if not merger.merge(change, attributes):
+            self._chain(merger, versions)  # a write of ours comes back, which the other side has ordered
             return False
         plan = merger.plan()
-        versions = (*here.split("/")[1:], "versions")
         if plan.written:
             self._perform("add", versions, plan.written)
             self._revive(group)
         if plan.gone:
             self._perform("delete", versions, {name: {} for name in plan.gone})
-        chain = merger.chain() if plan.live else {}
-        if chain:
-            self._perform("patch", versions, chain)
+        self._chain(merger, versions)
         merger.leave_marks()
         return True
+
+    def _chain(self, merger: DefinitionMerger, versions: tuple[str, ...]) -> None:
+        chain = merger.chain()
+        if chain:
+            self._perform("patch", versions, chain)
 
     def _home(self, change: Change) -> str:
         """Return the definition here that a change is of: that which has its version, or the place for a new one.

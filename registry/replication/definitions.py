@@ -32,11 +32,10 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Versions to be written whole, by their ids, ids that go, and whether anything is left."""
+    """Versions to be written whole, by their ids, and ids that go."""
 
     written: dict[str, dict[str, Any]] = field(default_factory=dict)
     gone: tuple[str, ...] = ()
-    live: bool = False
 
 
 def fitted(owner: str, reader: Reader, marks: Marks) -> dict[str, Mark]:
@@ -114,7 +113,7 @@ class DefinitionMerger:
             if before is not None and before.attributes == content and before.createdat == created:
                 continue
             put[name] = {**content, "createdat": created or None}
-        return Plan(put, tuple(name for name in self._store if name not in live), bool(live))
+        return Plan(put, tuple(name for name in self._store if name not in live))
 
     def chain(self) -> dict[str, dict[str, str]]:
         """Return the ancestors to be set behind the plan: each version descends from the one before."""

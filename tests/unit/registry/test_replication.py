@@ -80,6 +80,14 @@ def test_both_sides_give_out_one_number_and_no_version_is_lost(pair: tuple[Side,
         assert each.client.get("/messagegroups/g/messages/m").json()["versionid"] == str(max(found))
 
 
+def test_versions_that_the_core_names_descend_alike_on_both_sides(pair: tuple[Side, Side]) -> None:
+    one, other = pair
+    one.post("g", "m", "first")
+    settle(one, other)
+    one.client.put("/messagegroups/g/messages/m/versions/v3", json={"name": "n"}).raise_for_status()
+    settle(one, other)
+
+
 def test_both_sides_make_one_definition(pair: tuple[Side, Side]) -> None:
     one, other = pair
     one.post("g", "m", "mine", description="x")
