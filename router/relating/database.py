@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from bindings.private import private_file, private_folder, sync_path
-from router.errors import DiskError, StateError
+from bindings.private import private_folder, sync_path
+from router.errors import StateError
+from router.state import sqlite
 
 FORMAT: Final = 1
 _TABLES: Final = (
@@ -46,7 +47,7 @@ def connect(path: Path) -> sqlite3.Connection:
     with translated(path):
         private_folder(path.parent)
         if not path.exists():
-            private_file(path, "ab").close()  # SQLite gives the files beside it the same mode.
+            sqlite.new_file(path)
             sync_path(path.parent)
         database = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
         try:
@@ -62,35 +63,19 @@ def connect(path: Path) -> sqlite3.Connection:
 @contextlib.contextmanager
 def transaction(database: sqlite3.Connection, path: Path) -> Iterator[None]:
     """One transaction: on the disk at the end of the block, undone by any error in it."""
-    with translated(path):
-        database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            database.execute("COMMIT")
-        except BaseException:
-            if database.in_transaction:
-                database.execute("ROLLBACK")
-            raise
+    with translated(path), sqlite.transaction(database):
+        yield
 
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn what SQLite and the file system say into :class:`StateError`, or :class:`DiskError` for a full disk."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-            raise DiskError(f"the disk of {path} is full", hint="free space on it") from error
-        hint = "check its rights and the free disk space; nothing was changed by what failed"
-        raise StateError(f"{path} cannot be used: {error}", hint=hint) from error
-    except sqlite3.ProgrammingError as error:
-        raise StateError(f"{path} is closed", hint="none is needed: the batch comes again after a start") from error
-    except sqlite3.DatabaseError as error:
-        hint = "move it away: what is open in it is then never paired"
-        raise StateError(f"{path} is damaged: {error}", hint=hint) from error
-    except OSError as error:
-        hint = "choose a writable folder under `state`"
-        raise StateError(f"{path} cannot be used: {error.strerror}", hint=hint) from error
+    with sqlite.translated(str(path), "move it away: what is open in it is then never paired"):
+        try:
+            yield
+        except sqlite3.ProgrammingError as error:
+            hint = "none is needed: the batch comes again after a start"
+            raise StateError(f"{path} is closed", hint=hint) from error
 
 
 def _check_format(database: sqlite3.Connection, path: Path) -> None:

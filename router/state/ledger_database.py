@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from bindings.private import private_file, private_folder, sync_path
-from router.errors import DiskError, StateError
+from bindings.private import private_folder, sync_path
+from router.errors import StateError
+from router.state import sqlite
 from router.state.durable import read, write_durably
 
 FORMAT: Final = 1
@@ -49,35 +50,15 @@ def opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
     """Turn what SQLite and the file system say into :class:`StateError`, or :class:`DiskError` for a full disk."""
-    try:
+    with sqlite.translated(f"ledger {path}", "restore it from a backup, or move it away"):
         yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-            raise DiskError(f"the disk of ledger {path} is full", hint="free space on it") from error
-        hint = "check its rights and the free disk space; nothing was changed by what failed"
-        raise StateError(f"ledger {path} cannot be used: {error}", hint=hint) from error
-    except sqlite3.DatabaseError as error:
-        raise StateError(
-            f"ledger {path} is damaged: {error}", hint="restore it from a backup, or move it away"
-        ) from error
-    except OSError as error:
-        raise StateError(
-            f"ledger {path} cannot be used: {error.strerror}", hint="choose a writable folder under `state`"
-        ) from error
 
 
 @contextlib.contextmanager
 def transaction(database: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
     """One transaction: committed at the end of the block, undone by any error in it."""
-    with translated(path):
-        database.execute("BEGIN IMMEDIATE")
-        try:
-            yield database
-            database.execute("COMMIT")
-        except BaseException:
-            if database.in_transaction:
-                database.execute("ROLLBACK")
-            raise
+    with translated(path), sqlite.transaction(database):
+        yield database
 
 
 def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
@@ -87,7 +68,7 @@ def _connect(path: Path, *, create: bool) -> sqlite3.Connection:
         private_folder(path.parent)
     new = kept and not path.exists()
     if new:
-        private_file(path, "ab").close()  # SQLite gives the files beside it the same mode.
+        sqlite.new_file(path)
     database = sqlite3.connect(str(path) if kept else ":memory:", timeout=BUSY_SECONDS, isolation_level=None)
     try:
         database.execute("PRAGMA journal_mode = WAL")
