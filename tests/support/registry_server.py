@@ -21,10 +21,18 @@ def served(store: str | Path, **given: Any) -> Iterator[httpx.Client]:
     """
     given.setdefault("faces", faces_at({name: f"/{name}" for name in FACES}))
     url = store if isinstance(store, str) else f"sqlite:///{store}/registry.db"
-    server = RegistryServer(RegistrySettings(url, port=0, **{"writes_per_second": 1e6, "write_burst": 10**6, **given}))
+    settings = RegistrySettings(url, port=0, **{"writes_per_second": 1e6, "write_burst": 10**6, **given})
+    with client_of(settings) as client:
+        yield client
+
+
+@contextmanager
+def client_of(settings: RegistrySettings, timeout: float = 30) -> Iterator[httpx.Client]:
+    """Serve a registry by its settings; the client waits so many seconds for an answer."""
+    server = RegistryServer(settings)
     server.start()
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=timeout) as client:
             yield client
     finally:
         server.stop()

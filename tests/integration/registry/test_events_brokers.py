@@ -14,7 +14,6 @@ import pytest
 from bindings.amqp.gateway import AmqpGateway
 from bindings.gateways import Connection, Limits, Subscription, Terms
 from bindings.protocols import BINDINGS
-from registry.http.server import RegistryServer
 from router.commands.registry.settings import load_registry
 from tests.conftest import Kafka, TopicFactory
 from tests.support.amqp_client import queue_name
@@ -26,6 +25,7 @@ from tests.support.natsgateway import make_stream, stream
 from tests.support.natsgateway import running as nats_running
 from tests.support.natsserver import NatsServer
 from tests.support.qpid import amqp_for_tests
+from tests.support.registry_server import client_of
 from tests.support.waiting import wait_until
 
 LIMIT = 300.0
@@ -43,13 +43,8 @@ def served(folder: Path, to: Mapping[str, Any]) -> Iterator[httpx.Client]:
     path.write_text(
         json.dumps({"open": True, "base_url": "https://reg.example", "http": {"port": 0}, "events": events})
     )
-    server = RegistryServer(load_registry(path, {})[1])
-    server.start()
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client:
-            yield client
-    finally:
-        server.stop()
+    with client_of(load_registry(path, {})[1], timeout=60) as client:
+        yield client
 
 
 def check(folder: Path, to: Mapping[str, Any], asked: Mapping[str, Any], arrived: Events) -> None:
