@@ -13,6 +13,7 @@ from router.batches.plans import LoadedPlan, PlanHolder
 from router.errors import SinkError
 from router.logs import get_logger
 from router.state.notes import BatchNotes, Hold
+from router.watching.steps import HELD
 from router.writing.commits import Batch
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Holding:
             _log.warning("the hold of a batch cannot be noted", query=self.query, error=error.strerror)
 
     def _wait(self, batch: Batch, seconds: float, *, parked: bool = False, judged_by: Plan | None = None) -> None:
+        self.status.steps.turn(self.query, HELD)
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self.breathe(min(left, LOOK))

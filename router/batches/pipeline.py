@@ -136,9 +136,11 @@ class Pipeline:
             self._check_renewed(number)
             began = time.monotonic()
             self._status.query(self.name, "running", batch=number)
+            self._status.steps.begin(self.name, number)
             tally = self._write_all(rows, number)
             self._status.query(self.name, "running", batch=number)
             now = time.time()
+            self._status.steps.end(self.name, tally.total)
             self._metrics.batch_done(self.name, tally, time.monotonic() - began, int(now * 1000))
             self.last = number
             if number == self._final:
@@ -150,6 +152,7 @@ class Pipeline:
             raise
         finally:
             self._metrics.released(self.name)
+            self._status.steps.leave(self.name)
             self._idle.set()
 
     def _check_renewed(self, number: int) -> None:

@@ -20,9 +20,10 @@ def run(
 
     Example: xrouter run router.yaml --once
     """
-    from router.running.service import run as serve  # brings Spark along, which no other command needs
+    from router.replay.single import SingleReplays  # these bring Spark along, which no other command needs
+    from router.running.service import run as serve
 
-    if not serve(config, once=once):
+    if not serve(config, SingleReplays(config.resolve().parent), once=once):
         # The interpreter would wait for the threads of the batch that was cut off, long past the grace limit.
         logging.shutdown()
         os._exit(0)

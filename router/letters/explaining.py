@@ -23,14 +23,20 @@ def explained_now(letter: Letter, catalog: Catalog, settings: Settings) -> Recor
 
     The candidates are those of the letter's endpoint; one without an endpoint is held against every definition.
     """
+    explainer = explainer_of(catalog, settings, letter.endpoint)
+    return explainer.explain(1, msgspec.json.encode(letter.record().to_json()))
+
+
+def explainer_of(catalog: Catalog, settings: Settings, endpoint: str | None) -> Explainer:
+    """Return what explains records of an endpoint under *catalog*; for thousands of definitions it is slow to make."""
     matcher = RecordMatcher(
         catalog,
         hop_by_hop=settings.match.hop_by_hop,
         validation=settings.match.validation,
         ambiguous=settings.match.ambiguous,
-        framing=settings.framings.get(letter.endpoint or "", "auto"),
+        framing=settings.framings.get(endpoint or "", "auto"),
     )
-    return Explainer(matcher).explain(1, msgspec.json.encode(letter.record().to_json()))
+    return Explainer(matcher)
 
 
 def redacted_story(story: RecordExplained, redaction: Redaction) -> RecordExplained:

@@ -20,8 +20,10 @@ _POLL: Final = 0.5
 PartitionKey = tuple[str, int]
 
 
-def merged(client: KafkaClient, topics: re.Pattern[str]) -> Iterator[Message]:
+def merged(client: KafkaClient, topics: re.Pattern[str], last: int | None = None) -> Iterator[Message]:
     """Yield the records of all topics whose names fit, oldest timestamp first; offsets order those of one partition.
+
+    With *last*, only so many at the end of each partition.
 
     Retention that removes what was to be read is no error; what is gone is left out.
 
@@ -40,7 +42,7 @@ def merged(client: KafkaClient, topics: re.Pattern[str]) -> Iterator[Message]:
     try:
         consumer = Consumer(config)
         try:
-            yield from _Merge(consumer, _ranges(consumer, topics)).run()
+            yield from _Merge(consumer, _ranges(consumer, topics, last)).run()
         finally:
             consumer.close()
     except KafkaException as error:
@@ -48,8 +50,10 @@ def merged(client: KafkaClient, topics: re.Pattern[str]) -> Iterator[Message]:
         raise KafkaUnreachable(f"Kafka at {client.servers} does not answer: {reason}") from error
 
 
-def _ranges(consumer: Consumer, topics: re.Pattern[str]) -> dict[PartitionKey, tuple[int, int]]:
-    """Return first and end offset of each partition that has records."""
+def _ranges(
+    consumer: Consumer, topics: re.Pattern[str], last: int | None = None
+) -> dict[PartitionKey, tuple[int, int]]:
+    """Return first and end offset of each partition that has records, or of the *last* of them."""
     ranges: dict[PartitionKey, tuple[int, int]] = {}
     for name, topic in consumer.list_topics(timeout=TIMEOUT_SECONDS).topics.items():
         if name.startswith("__") or not topics.fullmatch(name):
@@ -57,7 +61,7 @@ def _ranges(consumer: Consumer, topics: re.Pattern[str]) -> dict[PartitionKey, t
         for partition in topic.partitions:
             low, high = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=TIMEOUT_SECONDS)
             if low < high:
-                ranges[(name, partition)] = (low, high)
+                ranges[(name, partition)] = (low if last is None else max(low, high - last), high)
     return ranges
 
 

@@ -38,15 +38,19 @@ Headers = Sequence[tuple[str, bytes | None]]
 _log = get_logger()
 
 
-def read_topics(sink: str, settings: KafkaSink, spill: Path, *, bodies: bool = True) -> Iterator[Letter]:
+def read_topics(
+    sink: str, settings: KafkaSink, spill: Path, *, bodies: bool = True, last: int | None = None
+) -> Iterator[Letter]:
     """Yield the letters in the topics of a sink, by the time they were written; *spill* is the folder of large ones.
+
+    With *last*, only so many records at the end of each partition are read.
 
     Raises:
         BrokerUnreachable: no broker answers, or what was to be read does not come.
     """
     client = settings.cluster()
     try:
-        for message in merged(client, fitting(settings.topic)):
+        for message in merged(client, fitting(settings.topic), last):
             try:
                 letter = letter_of(message, sink, spill)
             except (ValueError, RecordError) as error:

@@ -50,7 +50,7 @@ def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[Letter]:
         if not DeltaTable.is_deltatable(uri):
             return
         whole = DeltaTable(uri).to_pyarrow_dataset()
-        _check_columns(sink, uri, whole.schema)
+        check_columns(sink, uri, whole.schema)
         yield from _in_order(sink, list(whole.get_fragments()), whole.schema, bodies)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise SinkError(sink, f"{uri} cannot be read: {error}", hint=_HINT) from error
@@ -68,7 +68,7 @@ def read_parquet(sink: str, folder: Path, *, bodies: bool = True) -> Iterator[Le
                 whole = pads.dataset(str(path), format="parquet")
             except FileNotFoundError:
                 continue  # Retention removed it meanwhile.
-            _check_columns(sink, str(path), whole.schema)
+            check_columns(sink, str(path), whole.schema)
             yield from _letters(sink, whole, bodies)
     except (OSError, pa.ArrowException) as error:
         raise SinkError(sink, f"{folder} cannot be read: {error}", hint=_HINT) from error
@@ -136,14 +136,14 @@ def _letters(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = None
     options = {"columns": columns, "batch_size": ROWS, "batch_readahead": 1, "fragment_readahead": 1}
     scanner = rows.scanner(**options) if schema is None else rows.scanner(schema=schema, **options)
     for batch in scanner.to_batches():
-        for row in _plain(batch).to_pylist():
+        for row in plain(batch).to_pylist():
             try:
                 yield letter_of(row, sink)
             except ValueError as error:
                 _log.warning("dead letter left out: it is damaged", sink=sink, letter=row["letter"], problem=str(error))
 
 
-def _plain(batch: pa.RecordBatch) -> pa.Table:
+def plain(batch: pa.RecordBatch) -> pa.Table:
     """Turn instants into microseconds: some that a table can hold are beyond Python's calendar."""
     table = pa.Table.from_batches([batch])
     for name in ("received", FAILED):
@@ -165,7 +165,12 @@ def _least(metadata: pq.FileMetaData) -> datetime | None:
     return min((each if each.tzinfo else each.replace(tzinfo=UTC) for each in minima), default=None)
 
 
-def _check_columns(sink: str, place: str, schema: pa.Schema) -> None:
+def check_columns(sink: str, place: str, schema: pa.Schema) -> None:
+    """Make sure that a table is one of dead letters.
+
+    Raises:
+        SinkError: it lacks columns.
+    """
     missing = [name for name in DEAD_LETTER.names if name not in schema.names]
     if missing:
         hint = "name the sink that dead letters go to, or move the table away"

@@ -51,6 +51,19 @@ class ExplainedCandidate:
         """Whether all properties hold; a schema may still have dropped it."""
         return all(check.holds for check in self.checks)
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the form for machines."""
+        return {
+            "message": self.message,
+            "verdict": self.verdict,
+            "wins": self.wins,
+            "matches": self.matches,
+            "literals": self.literals,
+            "characters": self.characters,
+            "checks": [check.to_json() | {"holds": check.holds} for check in self.checks],
+            "schema": list(self.schema),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class EventExplained:
@@ -65,6 +78,19 @@ class EventExplained:
     why: str
     outcome: Mapping[str, Any]
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the form for machines."""
+        return {
+            "place": self.place,
+            "mode": self.mode,
+            "faults": list(self.faults),
+            "candidates": [candidate.to_json() for candidate in self.candidates],
+            "more": self.more,
+            "winner": self.winner,
+            "why": self.why,
+            "outcome": dict(self.outcome),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class RecordExplained:
@@ -77,6 +103,17 @@ class RecordExplained:
     size: int | None = None
     events: tuple[EventExplained, ...] = ()
     error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the form for machines."""
+        return {
+            "protocol": self.protocol,
+            "endpoint": self.endpoint,
+            "main": [{"property": name, "value": text} for name, text in self.main],
+            "size": self.size,
+            "events": [event.to_json() for event in self.events],
+            "error": self.error,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bindings.private import open_to, private_folder
 from router.errors import CatalogUnavailable
@@ -34,6 +34,9 @@ from router.spark.signals import signals
 from router.state.key_order import HELD, Turns
 from router.state.ledger import FOLDER, LetterLedger, PendingReplay
 from router.state.trust import Pins, admit, clients_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 MASTER: Final = "local[2]"
 """A replay is small, and runs where the command is, whatever the router runs on."""
@@ -128,6 +131,42 @@ def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher)
         return run.result
 
 
+def replay_one(settings: Settings, base: Path, letter: Letter, watcher: Watcher, spark: SparkSession) -> Result:
+    """Replay one letter in a session that is there, also one that is parked; it gives up when a sink does not take it.
+
+    What an earlier replay left unfinished is finished first. *base* is the folder of the settings file.
+
+    Raises:
+        RouterError: as :func:`replay`; a batch in hand is finished by the next replay.
+    """
+    root, stop = Path(settings.state), threading.Event()
+    wanted, options = Filter(ids=frozenset((letter.id,))), ReplayOptions(parked=True)
+    impatient = _Impatient(watcher, stop)
+    with LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
+        plans, there = ReplayPlans(root / FOLDER, base), lambda: iter((letter,))
+        parts = (settings, ledger, plans, wanted, options, impatient, stop, stack)
+        run = _Run(*parts, letters=there, spark=spark)
+        try:
+            run.all()
+        except Interrupted:
+            run.result.interrupted = True
+        return run.result
+
+
+class _Impatient:
+    """Passes on how a replay goes, and ends it once a sink keeps it waiting."""
+
+    def __init__(self, watcher: Watcher, stop: threading.Event) -> None:
+        self._stop = stop
+        self._held = watcher.held
+        self.resumed, self.progress = watcher.resumed, watcher.progress
+
+    def held(self, reason: str, seconds: float) -> None:
+        """Pass it on, and end the replay."""
+        self._stop.set()
+        self._held(reason, seconds)
+
+
 def plan_now(settings: Settings) -> Plan:
     """Return the plan of the catalog and settings as they are.
 
@@ -160,7 +199,11 @@ class _Run:
         watcher: Watcher,
         stop: threading.Event,
         stack: ExitStack,
+        *,
+        letters: Callable[[], Iterator[Letter]] | None = None,
+        spark: SparkSession | None = None,
     ) -> None:
+        """*letters* are those there are, unset all that sinks have; *spark* is a session to use, unset one is begun."""
         self._settings = settings
         self._ledger = ledger
         self._plans = plans
@@ -169,6 +212,8 @@ class _Run:
         self._watcher = watcher
         self._stop = stop
         self._stack = stack
+        self._there = letters or (lambda: read_letters(settings))
+        self._spark = spark
         self._replayer: Replayer | None = None
         self._plan: Plan | None = None
         self._tried: set[str] = set()
@@ -220,7 +265,7 @@ class _Run:
     def _through(self, selection: Selection) -> set[str]:
         """Replay what a selection chooses; return the letters that were left out because of one before them."""
         turns = Turns(self._ledger.order)
-        for batch in batches(selection.choose(read_letters(self._settings)), self._options.size, turns):
+        for batch in batches(selection.choose(self._there()), self._options.size, turns):
             if self._stop.is_set():
                 raise Interrupted
             self._plan = self._plan or plan_now(self._settings)
@@ -263,6 +308,8 @@ class _Run:
 
     def _opened(self) -> Replayer:
         """Start Spark when it is first needed. Its hold is on a folder of its own: a router may run beside it."""
+        if self._replayer is None and self._spark is not None:
+            self._replayer = Replayer(self._spark, self._ledger, self._stop, self._watcher.held)
         if self._replayer is None:
             spark = self._settings.spark.model_copy(update={"master": MASTER})
             settings = self._settings.model_copy(update={"spark": spark})

@@ -29,7 +29,7 @@ from router.sources.sources import INBOX, REST, Source
 from router.spark.jvm_life import kill_jvm
 from router.state.durable import disk_of
 from router.state.state import State
-from router.watching.progress import InboxBacklog, end_of, lag_by_topic
+from router.watching.progress import InboxBacklog, end_of, finding_seconds, lag_by_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -155,6 +155,8 @@ class Queries:
         backlog = 0
         for running in self._running.values():
             progress = running.query.lastProgress if running.query is not None else None
+            if progress is not None:
+                self._status.steps.found(running.name, finding_seconds(progress))
             if running.name == INBOX and not in_topic:
                 backlog = self._inbox.behind(running.committed if progress is None else end_of(progress))
                 continue

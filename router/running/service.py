@@ -29,6 +29,7 @@ from router.letters.housekeeping import Housekeeping
 from router.logs import configure_logs, get_logger
 from router.machine.descriptors import raise_descriptor_limit
 from router.machine.memory import divided
+from router.overview.overview import Overview, Replays
 from router.reading.succession import Succession, by_query
 from router.realtime.checks import require_real_time, require_rest_topic
 from router.relating.pairing import Pairing
@@ -72,9 +73,16 @@ class RunInfo:
     stop: Callable[[], None]
 
 
-def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], None] | None = None) -> bool:
+def run(
+    settings_path: Path,
+    replays: Replays,
+    *,
+    once: bool = False,
+    ready: Callable[[RunInfo], None] | None = None,
+) -> bool:
     """Run the router until SIGTERM or SIGINT has drained it, or with *once* until what was there is processed.
 
+    *replays* is what replays dead letters for the status page.
     ``ready`` is called when all queries run and gateways listen. Returns False when a batch was cut off by the grace
     limit: its threads may go on until their sinks answer, and are not to be waited for.
 
@@ -86,14 +94,14 @@ def run(settings_path: Path, *, once: bool = False, ready: Callable[[RunInfo], N
     open_to(settings.readable_by)
     raise_descriptor_limit()
     stop = threading.Event()
-    with signals(stop), State.open(Path(settings.state)) as state, monitored(settings, Status()) as monitored_as:
-        catalog = whole_catalog(settings, stop, monitored_as)
+    with signals(stop), State.open(Path(settings.state)) as state, monitored(settings, Status(), replays) as watched:
+        catalog = whole_catalog(settings, stop, watched)
         if catalog is None:
             return True
         plan = Plan(catalog, settings)
         _ = plan.sources
         _report(plan)
-        return Service(plan, state, settings_path.resolve().parent, stop, monitored_as).run(once=once, ready=ready)
+        return Service(plan, state, settings_path.resolve().parent, stop, watched).run(once=once, ready=ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,22 +111,25 @@ class Monitored:
     metrics: Metrics
     status: Status
     port: int
+    overview: Overview
 
 
 @contextmanager
-def monitored(settings: Settings, status: Status) -> Iterator[Monitored]:
-    """Serve metrics and status for the time of the block.
+def monitored(settings: Settings, status: Status, replays: Replays | None = None) -> Iterator[Monitored]:
+    """Serve metrics and status for the time of the block; without *replays*, the status page shows no records.
 
     Raises:
         ConfigError: as :meth:`MonitorServer.start`.
     """
     metrics = Metrics(settings.sinks)
-    server = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status)
+    overview = Overview(settings, metrics, status, replays)
+    server = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status, overview)
     server.start()
     try:
-        yield Monitored(metrics, status, server.port)
+        yield Monitored(metrics, status, server.port, overview)
     finally:
         server.stop()
+        overview.close()
 
 
 def whole_catalog(settings: Settings, stop: threading.Event, monitoring: Monitored) -> Catalog | None:
@@ -179,7 +190,7 @@ class Service:
         self._stop = stop
         self._in_order = True
         self._port = monitoring.port
-        self._metrics, self._status = monitoring.metrics, monitoring.status
+        self._metrics, self._status, self._overview = monitoring.metrics, monitoring.status, monitoring.overview
         made = partial(SubscriptionMetrics, self._metrics.registry)
         self._subscriptions = Subscriptions(state.root, logins_of(plan.settings.catalog), self._status, made)
         self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
@@ -215,6 +226,8 @@ class Service:
                 intake.take(self._first)
                 intake.until_idle(self._stop)
             queries.start(self._first.sources)
+            self._overview.begin(spark)
+            stack.callback(self._overview.end)
             if not once:
                 intake.take(self._first)
                 stack.enter_context(Housekeeping(self._settings))
@@ -251,6 +264,7 @@ class Service:
             if not once:
                 self._subscriptions.follow(plans.active.sources)
             queries.measure(intake.size())
+            self._overview.tick()
 
     def _goes_on(self, nudged: threading.Event) -> bool:
         """Wait for a tick, which a nudge ends early; False when the router is to stop."""
@@ -262,6 +276,7 @@ class Service:
         self._metrics.catalog(plan.epoch, len(plan.catalog.definitions))
         self._status.catalog(plan.epoch, len(plan.catalog.definitions))
         self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
+        self._overview.follow(plan)
 
     def _hold(self, reason: str) -> None:
         self._status.holding(reason)

@@ -102,6 +102,19 @@ class MetricsSettings(Section):
     port: int = Field(9464, ge=0, le=65535, description="Port; 0 takes a free one.")
 
 
+class WatchSettings(MetricsSettings):
+    """The address of /metrics, /healthz and /readyz, and of the status page beside them."""
+
+    token: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description=(
+            "Opens records on the status page, and lets it replay dead letters, by reference. Unset, nothing can be "
+            "replayed there, and records are shown only where `metrics.host` is a loopback address."
+        ),
+    )
+
+
 class LogSettings(Section):
     """What is logged to standard error."""
 
@@ -154,7 +167,7 @@ class Settings(BaseSettings):
         "stop", description="What to do when a broker lost unread records."
     )
     match: MatchSettings = Field(MatchSettings(), description="Matching.")
-    metrics: MetricsSettings = Field(MetricsSettings(), description="Metrics and health.")
+    metrics: WatchSettings = Field(WatchSettings(), description="Metrics, health and the status page.")
     http: HttpSettings = Field(HttpSettings(), description="The HTTP gateway.")
     gateways: GatewaySettings = Field(GatewaySettings(), description="The gateways of brokers.")
     inbox: InboxSettings = Field(InboxSettings(), description="The inbox.")

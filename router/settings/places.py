@@ -43,6 +43,7 @@ _FILE_PLACES: Final = (
     "spark.shared_folders.*",
 )
 _SECRET_PLACES: Final = (
+    "metrics.token",
     "sources.*.subscription.token",
     "catalog.logins.*.bearer",
     "http.auth.bearer.*",

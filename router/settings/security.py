@@ -48,6 +48,14 @@ def cautions(settings: Settings) -> Iterator[tuple[str, str]]:
             "text; set http.tls, unless something before the router speaks TLS",
         )
 
+    watched = settings.metrics
+    if watched.token is not None and not is_loopback(watched.host):
+        yield (
+            "metrics.token",
+            f"crosses the network in plain text, since {watched.host} is no loopback address: the status page speaks "
+            "no TLS; put something before it that does",
+        )
+
 
 def is_loopback(host: str) -> bool:
     """Tell whether only this machine reaches an address."""

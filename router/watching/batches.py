@@ -19,6 +19,7 @@ from router.faults import CANCELLED
 from router.logs import get_logger
 from router.settings.spark import is_local
 from router.spark.executors import executor_count
+from router.watching.steps import JUDGE, REST, sink_step
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,10 +95,12 @@ class Watch:
         self._number, self._write, self._jobs, self._stranded = number, None, _Jobs(spark), False
         thread = threading.Thread(target=self._look, args=(over, limit), name=f"watch-{self._query}", daemon=True)
         token = _current.set(self)
+        self._status.steps.turn(self._query, JUDGE)
         thread.start()
         try:
             yield
         finally:
+            self._status.steps.turn(self._query, REST)
             _current.reset(token)
             over.set()
             thread.join()
@@ -106,6 +109,7 @@ class Watch:
         """Note that a write begins."""
         with self._lock:
             self._write = _Write(sink, by_spark, time.monotonic())
+        self._status.steps.turn(self._query, sink_step(sink))
 
     def progressed(self) -> None:
         """Note that the write goes on."""
@@ -122,6 +126,7 @@ class Watch:
         """Note that the write has ended; whoever holds a batch for another reason reports that."""
         with self._lock:
             write, self._write = self._write, None
+        self._status.steps.turn(self._query, REST)
         if write is not None and write.reported and well:
             self._released()
 

@@ -1,4 +1,4 @@
-"""The HTTP server for those who watch: ``/metrics``, ``/healthz`` and ``/readyz`` on one port.
+"""The HTTP server for those who watch: ``/metrics``, ``/healthz`` and ``/readyz`` on one port, and pages beside them.
 
 It has no login and speaks no TLS, so it listens on loopback unless the settings say otherwise. What connections and
 requests may cost is limited as at the gateway, so that nobody who reaches the port can stop the router.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import socket
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from prometheus_client import make_wsgi_app
 
+from bindings.http.connection import AcceptedRequest
 from bindings.http.limits import ServerLimits
 from bindings.http.problems import Reply
 from bindings.http.request import Head
@@ -36,16 +37,24 @@ _STOP_SECONDS: Final = 1.0
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
 
+class Pages(Protocol):
+    """What is served beside metrics and health. Called on the server's thread."""
+
+    def admit(self, head: Head) -> AcceptedRequest | Reply | None:
+        """Decide by the head alone; None for a path that is not of these pages."""
+
+
 class MonitorServer:
     """Serves metrics and status from a thread of its own; started once, stopped once.
 
     ``port`` 0 takes a free one; after :meth:`start`, ``port`` is the one in use.
     """
 
-    def __init__(self, host: str, port: int, metrics: Metrics, status: Status) -> None:
+    def __init__(self, host: str, port: int, metrics: Metrics, status: Status, pages: Pages | None = None) -> None:
         self._host = host
         self.port = port
         self._status = status
+        self._pages = pages
         self._metrics_app = make_wsgi_app(metrics.registry)
         self._server: HttpServer | None = None
 
@@ -71,8 +80,11 @@ class MonitorServer:
             self._server.stop(_STOP_SECONDS)
             self._server = None
 
-    def admit(self, head: Head) -> Reply:
-        """Answer a request."""
+    def admit(self, head: Head) -> AcceptedRequest | Reply:
+        """Answer a request, or let the pages do it."""
+        page = None if self._pages is None else self._pages.admit(head)
+        if page is not None:
+            return page
         if head.method not in ("GET", "HEAD"):
             return _json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered"})
         if head.path == b"/metrics":
@@ -80,7 +92,7 @@ class MonitorServer:
         if head.path in (b"/healthz", b"/readyz"):
             good, answer = self._status.healthy() if head.path == b"/healthz" else self._status.ready()
             return _json(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, answer)
-        return _json(HTTPStatus.NOT_FOUND, {"error": "there are /metrics, /healthz and /readyz"})
+        return _json(HTTPStatus.NOT_FOUND, {"error": "there are /metrics, /healthz, /readyz and /status.json"})
 
     def _metrics(self, head: Head) -> Reply:
         """Ask the library for the form that the watcher prefers, compressed if it takes that."""

@@ -29,6 +29,12 @@ def end_of(progress: Any) -> Any:
     return progress["sources"][0].get("endOffset")
 
 
+def finding_seconds(progress: Any) -> float:
+    """Return how long Spark took over the last batch besides the batch itself: to find, plan and note it."""
+    told: dict[str, int] = progress["durationMs"]
+    return max(0, told.get("triggerExecution", 0) - told.get("addBatch", 0)) / 1000
+
+
 class InboxBacklog:
     """How many durable rows of a local inbox no batch has taken yet. It keeps what sealed segments hold."""
 

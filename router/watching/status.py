@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
 from catalog.model import Finding
+from router.watching.steps import Steps
 
 QueryState = Literal["starting", "running", "held", "overdue", "stopped", "failed"]
 STALE_SECONDS: Final = 120.0
 """A supervisor that has not been round for this long is stuck; a slow reload of a catalog is shorter."""
 FINDINGS: Final = 20
 """Findings of a refused catalog, and references of one that waits, that are shown; the log has all."""
+EPOCHS: Final = 30
+"""Epochs and refused catalogs that are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,18 @@ class _Gateway:
     up: bool
     since: str
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEvent:
+    """What became of a catalog: it took effect as ``epoch``, or was refused ``times`` in a row for its findings."""
+
+    at: str
+    epoch: str | None = None
+    definitions: int = 0
+    findings: tuple[Finding, ...] = ()
+    total: int = 0
+    times: int = 1
 
 
 class Status:
@@ -61,6 +77,9 @@ class Status:
         self._held = ""
         self._draining = False
         self._beaten: float | None = None
+        self._history: deque[CatalogEvent] = deque(maxlen=EPOCHS)
+        self.steps = Steps()
+        """Where the batches of the queries spend their time."""
 
     def query(self, name: str, state: QueryState, *, batch: int | None = None, reason: str = "") -> None:
         """Note the state of a query; ``batch`` None keeps the last one, and ``since`` is when the state was entered."""
@@ -74,6 +93,7 @@ class Status:
         """Leave out a query that has ended for good, because the catalog or the settings no longer ask for it."""
         with self._lock:
             self._queries.pop(name, None)
+        self.steps.forget(name)
 
     def gateway(self, name: str, up: bool, reason: str = "") -> None:
         """Note whether a gateway takes messages."""
@@ -90,6 +110,8 @@ class Status:
     def catalog(self, epoch: str, definitions: int) -> None:
         """Note the active catalog; whatever was refused before is settled by it."""
         with self._lock:
+            if self._catalog is None or self._catalog["epoch"] != epoch:
+                self._history.append(CatalogEvent(_now(), epoch, definitions))
             self._catalog = {"epoch": epoch, "definitions": definitions, "since": _now()}
             self._refused, self._refused_since = (), ""
 
@@ -97,6 +119,16 @@ class Status:
         """Note that a changed catalog was refused; as the active one goes on, the router stays ready."""
         with self._lock:
             self._refused, self._refused_since = tuple(findings), _now()
+            shown, times = self._refused[:FINDINGS], 1
+            if self._history and self._history[-1].epoch is None and self._history[-1].findings == shown:
+                times += self._history.pop().times
+            self._history.append(CatalogEvent(_now(), None, 0, shown, len(self._refused), times))
+
+    @property
+    def catalogs(self) -> list[CatalogEvent]:
+        """What became of the last catalogs, oldest first."""
+        with self._lock:
+            return list(self._history)
 
     def awaiting(self, references: Sequence[str]) -> None:
         """Note what a catalog refers to and waits for, since it cannot be reached for now; nothing ends the wait.

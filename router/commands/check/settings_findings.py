@@ -8,10 +8,10 @@ from pathlib import Path
 
 from bindings.http.shadowing import shadows
 from catalog.model import Catalog, Finding
-from router.commands.routes.survey import route_findings
 from router.errors import ConfigError, SinkError, StateError
 from router.intake.intake import SHADOW_REMEDY, http_routes, shadow_text
 from router.judging.plan import Plan
+from router.overview.survey import route_findings
 from router.realtime.checks import require_real_time
 from router.settings import load_settings
 from router.settings.executors import executor_cautions, inbox_faults

@@ -44,7 +44,7 @@ dead_letters: {{sinks: [dead]}}
 state: ./state
 
 http: {{port: 8080}}      # where HTTP endpoints listen, on loopback; `host: 0.0.0.0` is for everybody
-metrics: {{port: 9464}}   # /metrics, /healthz and /readyz
+metrics: {{port: 9464}}   # status page at /, /metrics, /healthz and /readyz
 # trigger: 500ms
 # match: {{validate: ambiguous}}   # `always` holds every body against its schema
 """

@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from router.commands.arguments import OutputFormat, usable_catalog
-from router.commands.routes.survey import UNKNOWN, Aim, RouteSurvey, survey
 from router.judging.plan import Plan
+from router.overview.survey import UNKNOWN, Aim, RouteSurvey, survey
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
 from router.terminal import say_json_lines, say_row, terminal

@@ -40,6 +40,8 @@ class SinkSettings(Section):
     """Makes the sink, as :func:`router.sinks.opening.open_sink`."""
     reader: ClassVar[str] = ""
     """Reads its dead letters back, as :func:`router.letters.table_reading.read_table`; see ``readable``."""
+    latest: ClassVar[str] = ""
+    """Reads its newest dead letters, as :func:`router.letters.latest.in_table`; given where ``reader`` is."""
     retention: ClassVar[str] = ""
     """Finds dead letters that may go, as :func:`router.letters.delta_retention.old_in_table`.
 

@@ -16,6 +16,7 @@ class JsonLinesSink(SinkSettings):
 
     opener = "router.sinks.jsonlines:open_lines"
     reader = "router.letters.jsonlines_reading:read_lines_of"
+    latest = "router.letters.latest:in_files"
     retention = "router.letters.folder_retention:old_lines"
 
     type: Literal["jsonl"] = Field(description="`jsonl`.")

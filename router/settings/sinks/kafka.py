@@ -30,6 +30,7 @@ class _KafkaRecords(RemoteSink):
     """What is sent, and to which topics of which brokers."""
 
     reader = "router.letters.kafka_reading:read_topics"
+    latest = "router.letters.latest:in_topics"
     needs_connector = True
     pairs = "router.sinks.pairs:open_topic"
     family = "kafka"

@@ -25,6 +25,7 @@ class TableSink(SinkSettings):
 
     opener = "router.sinks.tables.opening:open_tables"
     reader = "router.letters.table_reading:read_table"
+    latest = "router.letters.latest:in_table"
     retention = "router.letters.delta_retention:old_in_table"
     pairs = "router.sinks.pairs:open_table"
     tabular = True

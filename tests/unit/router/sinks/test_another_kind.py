@@ -12,12 +12,12 @@ import pytest
 from pydantic import Field
 
 from catalog.load import load
-from router.commands.routes.survey import survey
 from router.errors import ConfigError
 from router.judging.plan import Plan
 from router.letters.letter import Letter
 from router.letters.reading import read_letters, readable_sinks
 from router.letters.table_reading import letter_of
+from router.overview.survey import survey
 from router.settings import Settings, load_settings, settings_reference
 from router.settings.sinks.contract import Fault, Filled, SinkSettings
 from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink

@@ -1,0 +1,125 @@
+// State, sources, time of batches, and what became of catalogs.
+function showState(told) {
+  const state = $('state');
+  setText(state, told.ready ? 'ready' : 'not ready');
+  state.className = `badge ${told.ready ? 'good' : 'bad'}`;
+  document.title = `${told.ready ? '' : 'not ready: '}xrouter`;
+  const catalog = told.catalog;
+  setText($('facts'), [
+    `version ${told.router.version}`, `up ${seconds(told.router.seconds)}`,
+    catalog.epoch ? `${plural(catalog.definitions, 'definition')}, epoch ${catalog.epoch.slice(0, 12)}` : 'no catalog',
+  ].join(' · '));
+  const waits = [
+    ...told.reasons,
+    ...(catalog.refused_findings ? [`the newest catalog was refused: ${plural(catalog.refused_findings, 'finding')} below`] : []),
+    ...(catalog.held ? [`a changed catalog waits: ${catalog.held}`] : []),
+    ...catalog.awaited.map((uri) => `a changed catalog waits for ${uri}`),
+    ...catalog.doubted.map((reason) => `a changed catalog waits for a second look: ${reason}`),
+  ];
+  $('reasons-section').hidden = !waits.length;
+  keyed($('reasons'), waits, (each) => each, (each) => el('li', {}, each));
+}
+
+const SOURCE_COLUMNS = [['Endpoint'], ['A second', 'n'], ['Routed', 'n'], ['Dead letters', 'n'], ['Behind', 'n'], ['Oldest waiting'], ['Query']];
+function showSources(told) {
+  const flow = told.flow;
+  keyed($('sources'), flow ? flow.endpoints : [], (each) => each.endpoint, () => row(SOURCE_COLUMNS, true), (node, each) => {
+    const cells = node.children, query = told.queries[each.query];
+    setText(cells[0], `${each.endpoint}${each.protocol ? ` (${each.protocol})` : ''}`);
+    setText(cells[1], rate(each.routed.rate === null ? null : each.routed.rate + each.dead_letters.rate));
+    setText(cells[2], number(each.routed.records));
+    setText(cells[3], number(each.dead_letters.records));
+    cells[3].className = each.dead_letters.records ? 'n bad' : 'n';
+    setText(cells[4], each.pushed ? `${number(told.inbox.records)} in the inbox` : each.lag === null ? '–' : number(each.lag));
+    const oldest = each.pushed ? told.inbox.oldest_seconds : each.oldest_seconds;
+    setText(cells[5], oldest === null ? '–' : oldest === 0 ? 'nothing waits' : `${seconds(oldest)} ago`);
+    setText(cells[6], query ? `${each.query}: ${query.state}` : '–');
+    cells[6].className = query && query.state !== 'running' ? 'bad' : '';
+  });
+  setText($('inbox'), told.inbox.bytes ? `The inbox holds ${plural(told.inbox.records || 0, 'record')} and ${bytes(told.inbox.bytes)} on disk.` : '');
+}
+
+function showDefinitions(flow) {
+  const sinks = new Map();
+  for (const link of flow ? flow.links : []) if (link.kind === 'sink') sinks.set(link.from, [...(sinks.get(link.from) || []), link.to]);
+  keyed($('definitions'), flow ? flow.definitions : [], (each) => each.definition, () => row([['Definition'], ['', 'n'], ['', 'n'], ['']], true), (node, each) => {
+    setText(node.children[0], each.definition + (each.gone ? ' (no longer in the catalog)' : ''));
+    setText(node.children[1], rate(each.rate));
+    setText(node.children[2], number(each.records));
+    setText(node.children[3], (sinks.get(each.definition) || []).join(', ') || '–');
+  });
+}
+
+const STEPS = { judge: 'read and judged', held: 'held', rest: 'noted, committed', source: 'looked for records' };
+const stepName = (step) => STEPS[step] || `written to ${step.replace(/^sink /, '')}`;
+function stepClass(step, sinks) {
+  return STEPS[step] ? `s-${step}` : `s-sink${sinks.indexOf(step) % 3}`;
+}
+
+function bar(parent, steps) {
+  const sinks = steps.map((each) => each.step).filter((step) => !STEPS[step]);
+  const whole = steps.reduce((sum, each) => sum + each.seconds, 0) || 1;
+  const line = el('div', { class: 'bar', 'aria-hidden': 'true' });
+  const legend = el('ul', { class: 'legend' });
+  for (const each of [...steps].sort((a, b) => b.seconds - a.seconds)) {
+    const part = el('span', { class: stepClass(each.step, sinks) });
+    part.style.width = `${(100 * each.seconds / whole).toFixed(2)}%`;
+    line.append(part);
+    legend.append(el('li', {}, el('i', { class: stepClass(each.step, sinks), 'aria-hidden': 'true' }),
+      `${stepName(each.step)}: ${seconds(each.seconds)} (${Math.round(100 * each.seconds / whole)} %)`));
+  }
+  parent.replaceChildren(line, legend);
+}
+
+function showQueries(told) {
+  const names = Object.keys(told.queries);
+  keyed($('queries'), names, (name) => name, (name) => el('div', {}, el('h3', {}, name), el('p', { class: 'quiet' }), el('div', {})), (node, name) => {
+    const query = told.queries[name], times = query.time || {}, recent = times.recent;
+    const words = [`${query.state}${query.reason ? `: ${query.reason}` : ''}`];
+    if (query.held_by.length) words.push(`held by ${query.held_by.map((sink) => sink || 'dead_letters.max_ratio').join(', ')}`);
+    if (times.now) words.push(`batch ${times.now.batch}: ${stepName(times.now.step)} for ${seconds(times.now.step_seconds)}`);
+    else if (times.last) words.push(`last batch ${times.last.batch}: ${plural(times.last.records, 'record')} in ${seconds(times.last.seconds)}`);
+    setText(node.children[1], words.join(' · '));
+    node.children[1].className = query.state === 'running' ? 'quiet' : 'bad';
+    if (recent && recent.batches) {
+      const found = times.source_seconds === null ? [] : [{ step: 'source', seconds: times.source_seconds * recent.batches }];
+      const stamp = JSON.stringify([recent, found]);
+      if (node.dataset.stamp !== stamp) { node.dataset.stamp = stamp; bar(node.children[2], [...recent.steps, ...found]); }
+    }
+  });
+}
+
+function changeText(change) {
+  const side = (value) => value === null ? 'nothing' : typeof value === 'string' ? value : JSON.stringify(value);
+  const sides = change.before !== null || change.after !== null ? `: ${side(change.before)} → ${side(change.after)}` : '';
+  return `${change.kind} ${change.xid}${change.name ? ` ${change.name}` : ''}${change.relation ? ` (${change.relation})` : ''}${sides}${change.detail ? `: ${change.detail}` : ''}`;
+}
+
+function epochParts(each) {
+  const difference = each.difference;
+  const what = each.result === 'refused'
+    ? `refused${each.times > 1 ? ` ${each.times} times` : ''}: ${plural(each.findings_total, 'finding')}`
+    : `${plural(each.definitions, 'definition')}, epoch ${each.epoch.slice(0, 12)}${difference ? `, ${plural(difference.total, 'change')}${difference.incompatible ? `, ${difference.incompatible} incompatible` : ''}` : ''}`;
+  const summary = el('summary', { class: each.result === 'refused' ? 'bad' : null }, time(each.at), ` ${what}`);
+  const list = el('ul', {});
+  for (const finding of each.findings) {
+    list.append(el('li', {}, `${finding.severity} ${finding.rule}: ${finding.message}${finding.hint ? ` (${finding.hint})` : ''}`, el('br'), el('code', {}, `${finding.file}${finding.pointer ? `#${finding.pointer}` : ''}`)));
+  }
+  for (const change of difference ? difference.changes : []) {
+    list.append(el('li', { class: change.compatible ? null : 'bad' }, `${change.compatible ? '' : 'incompatible: '}${changeText(change)}`));
+  }
+  const more = difference ? difference.total - difference.changes.length : each.findings_total - each.findings.length;
+  if (more > 0) list.append(el('li', { class: 'quiet' }, `and ${number(more)} more`));
+  if (!list.children.length) list.append(el('li', { class: 'quiet' }, difference ? 'Nothing changed for consumers.' : 'What changed is not known: it was the first, or another came at once.'));
+  return [summary, list];
+}
+
+function showEpochs(told) {
+  setText($('epochs-note'), told.epochs.length ? 'Newest first, since the start of this process.' : 'No catalog is active yet.');
+  keyed($('epochs'), told.epochs, (each) => `${each.at} ${each.epoch}`, () => el('li', {}, el('details', {})), (node, each) => {
+    const stamp = JSON.stringify([each.difference, each.findings, each.times]);
+    if (node.dataset.stamp === stamp) return;
+    node.dataset.stamp = stamp;
+    node.firstChild.replaceChildren(...epochParts(each));
+  });
+}

@@ -1,0 +1,64 @@
+// Asks for the figures every two seconds, while somebody looks.
+const EVERY = 2000;
+let access = { records: 'nobody', replay: false };
+let latest = null, paused = false, asking = false, written = -1;
+
+function showAccess(told) {
+  access = told.access;
+  $('token-form').hidden = access.records !== 'token' || Boolean(token);
+  const closed = access.records === 'nobody' || (access.records === 'token' && !token);
+  $('letters-again').disabled = closed || lettersAsked;
+  $('try').querySelector('button').disabled = closed;
+  const why = access.records === 'nobody' ? 'Records are not shown here: that needs the setting metrics.token.' : 'Records are shown with the token: give it above.';
+  if (closed) { setText($('letters-note'), why); setText($('try-help'), why); return; }
+  setText($('try-help'), 'It is judged by the catalog and settings in force, and goes nowhere.');
+  const dead = told.flow ? told.flow.endpoints.reduce((sum, each) => sum + each.dead_letters.records, 0) : 0;
+  if (told.catalog.epoch && dead !== written) { written = dead; loadLetters(); }
+}
+
+function show(told) {
+  latest = told;
+  showState(told);
+  drawFlow(told.flow);
+  showDefinitions(told.flow);
+  showSources(told);
+  showQueries(told);
+  showEpochs(told);
+  showAccess(told);
+  showReplays(told);
+}
+
+async function look() {
+  if (asking || paused || document.hidden) return;
+  asking = true;
+  try {
+    show(await ask('/status.json'));
+  } catch (error) {
+    setText($('state'), 'no answer');
+    $('state').className = 'badge bad';
+    if (!(error instanceof TypeError)) setText($('facts'), error.message);
+  }
+  asking = false;
+}
+
+$('pause').addEventListener('click', () => {
+  paused = !paused;
+  $('pause').setAttribute('aria-pressed', String(paused));
+  setText($('pause'), paused ? 'Go on' : 'Pause updates');
+  look();
+});
+$('token-form').addEventListener('submit', (event) => {
+  event.preventDefault();
+  token = $('token').value.trim();
+  $('token').value = '';
+  written = -1;
+  look();
+});
+$('letters-again').addEventListener('click', loadLetters);
+$('letter-close').addEventListener('click', () => $('letter').close());
+$('letter').addEventListener('close', () => { opened = ''; });
+$('try').addEventListener('submit', judge);
+document.addEventListener('visibilitychange', look);
+new ResizeObserver(() => latest && drawFlow(latest.flow)).observe(document.querySelector('figure'));
+setInterval(look, EVERY);
+look();

@@ -1,0 +1,67 @@
+// Endpoints, definitions and sinks in three columns, and what leads from one to another.
+const HIGH = 44, APART = 10, TOP = 26;
+
+function cut(text, most) {
+  return text.length <= most ? text : `${text.slice(0, Math.max(1, most - 1))}…`;
+}
+
+function column(parent, title, items, left, wide, places) {
+  parent.append(svg('text', { x: left, y: 14, class: 'column' }, title));
+  const letters = Math.floor((wide - 16) / (wide < 140 ? 6.6 : 7.4));
+  items.forEach((item, at) => {
+    const y = TOP + at * (HIGH + APART);
+    places.set(item.key, { left, right: left + wide, middle: y + HIGH / 2 });
+    parent.append(svg('g', {},
+      svg('title', {}, `${item.full}: ${item.sub}`),
+      svg('rect', { x: left, y, width: wide, height: HIGH, rx: 7, class: item.held ? 'held' : null }),
+      svg('text', { x: left + 8, y: y + 18 }, cut(item.name, letters)),
+      svg('text', { x: left + 8, y: y + 35, class: 'sub' }, cut(item.sub, letters + 2))));
+  });
+}
+
+function curve(from, to) {
+  const bend = (to.left - from.right) / 2;
+  return `M${from.right} ${from.middle}C${from.right + bend} ${from.middle} ${to.left - bend} ${to.middle} ${to.left} ${to.middle}`;
+}
+
+function perSecond(figure) { return figure.rate === null ? plural(figure.records, 'record') : `${rate(figure.rate)}/s`; }
+
+function drawFlow(flow) {
+  const target = $('flow'), caption = $('flow-text');
+  if (!flow) { target.replaceChildren(); target.setAttribute('height', '0'); return; }
+  const wide = Math.max(300, target.parentElement.clientWidth || 300);
+  const gap = wide < 640 ? Math.max(18, wide * 0.06) : wide * 0.13;
+  const box = (wide - 2 * gap - 2) / 3;
+  const endpoints = flow.endpoints.map((each) => ({
+    key: `e${each.endpoint}`, full: each.endpoint, name: short(each.endpoint), sub: perSecond(each.routed) + (each.dead_letters.records ? `, ${number(each.dead_letters.records)} dead` : ''),
+  }));
+  const busy = flow.definitions.filter((each) => !each.gone || each.rate).slice(0, 24);
+  const definitions = busy.map((each) => ({ key: `d${each.definition}`, full: each.definition, name: short(each.definition), sub: perSecond(each) }));
+  const sinks = flow.sinks.map((each) => ({
+    key: `s${each.sink}`, full: `${each.sink} (${each.type})`, name: each.sink, held: each.holds.length > 0,
+    sub: each.holds.length ? 'holds a batch' : `${each.type}${each.writes.error ? `, ${plural(each.writes.error, 'error')}` : ''}`,
+  }));
+  const tall = TOP + Math.max(endpoints.length, definitions.length, sinks.length, 1) * (HIGH + APART);
+  const lines = svg('g', {}), boxes = svg('g', {}), places = new Map();
+  column(boxes, 'Endpoints', endpoints, 1, box, places);
+  column(boxes, 'Definitions', definitions, 1 + box + gap, box, places);
+  column(boxes, 'Sinks', sinks, 1 + 2 * (box + gap), box, places);
+  const rates = new Map(flow.definitions.map((each) => [each.definition, each.rate || 0]));
+  for (const link of flow.links) {
+    const from = places.get((link.kind === 'sink' ? 'd' : 'e') + link.from);
+    const to = places.get((link.kind === 'definition' ? 'd' : 's') + link.to);
+    if (!from || !to || (link.kind === 'letters' && !link.records)) continue;
+    const speed = link.kind === 'definition' ? rates.get(link.to) || 0 : link.rate || 0;
+    const kinds = [link.kind === 'letters' ? 'letters' : '', speed ? 'moving' : ''].join(' ').trim();
+    lines.append(svg('path', { d: curve(from, to), class: kinds || null, 'stroke-width': (1.5 + Math.min(4, Math.log10(1 + speed))).toFixed(1) }));
+  }
+  target.setAttribute('viewBox', `0 0 ${wide} ${tall}`);
+  target.setAttribute('height', tall);
+  target.replaceChildren(lines, boxes);
+  const moving = busy.filter((each) => each.rate);
+  const dead = flow.endpoints.reduce((sum, each) => sum + each.dead_letters.records, 0);
+  const left = flow.left_out.definitions + flow.definitions.length - busy.length;
+  setText(caption, `${plural(endpoints.length, 'endpoint')}, ${plural(definitions.length, 'definition')}${left > 0 ? ` shown and ${number(left)} more` : ''}, ${plural(sinks.length, 'sink')}. `
+    + (moving.length ? `Busiest: ${moving.slice(0, 3).map((each) => `${short(each.definition)} ${rate(each.rate)}/s`).join(', ')}. ` : 'Nothing flows right now. ')
+    + (dead ? `${plural(dead, 'dead letter')} since the start (dashed).` : 'No dead letters since the start.'));
+}

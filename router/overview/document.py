@@ -1,0 +1,105 @@
+"""``/status.json``: the figures of one router, as the status page shows them. deploy/STATUS.md says what they mean."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from router.judging.plan import VERSION, Plan
+from router.overview.access import Doorkeeper
+from router.overview.epochs import Differences
+from router.overview.figures import INBOX_BYTES, INBOX_OLDEST, INBOX_RECORDS, REST, Figures, Reading
+from router.overview.picture import Ways, picture
+from router.watching.status import Status
+
+FORMAT: Final = 1
+"""Grows when a member changes its meaning or goes; new members may come at any time."""
+KEPT_SECONDS: Final = 0.9
+"""For so long one answer serves all who ask, so that many watchers cost what one does."""
+
+Told = Callable[[], list[dict[str, Any]]]
+"""Tells how the last replays went."""
+
+
+class StatusDocument:
+    """Makes the document. Any thread may call it, and one at a time works at it."""
+
+    def __init__(
+        self, status: Status, figures: Figures, door: Doorkeeper, differences: Differences, replays: Told
+    ) -> None:
+        self._status = status
+        self._figures = figures
+        self._door = door
+        self._differences = differences
+        self._replays = replays
+        self._started = datetime.now(UTC)
+        self._making = threading.Lock()
+        self._plan: Plan | None = None
+        self._ways: tuple[Plan, Ways] | None = None
+        self._made: tuple[float, dict[str, Any]] | None = None
+
+    def follow(self, plan: Plan) -> None:
+        """Tell of this plan from now on."""
+        self._plan = plan
+
+    def told(self) -> dict[str, Any]:
+        """Return the document, not older than a second."""
+        with self._making:
+            now = time.monotonic()
+            if self._made is None or now - self._made[0] >= KEPT_SECONDS:
+                self._made = (now, self._document())
+            return self._made[1]
+
+    def _document(self) -> dict[str, Any]:
+        alive, life = self._status.healthy()
+        _, ready = self._status.ready()
+        reading = self._figures.reading()
+        plan = self._plan
+        now = datetime.now(UTC)
+        return {
+            "format": FORMAT,
+            "at": now.isoformat(timespec="milliseconds"),
+            "router": {
+                "version": VERSION,
+                "started": self._started.isoformat(timespec="milliseconds"),
+                "seconds": round((now - self._started).total_seconds()),
+            },
+            "access": {"records": self._door.records_for, "replay": self._door.may_replay},
+            "healthy": alive,
+            **ready,
+            "reasons": [*life["reasons"], *ready["reasons"]],
+            "queries": self._queries(ready["queries"], reading),
+            "flow": None if plan is None else picture(plan, self._ways_of(plan), reading),
+            "inbox": {
+                "records": _whole(reading, INBOX_RECORDS),
+                "bytes": _whole(reading, INBOX_BYTES),
+                "oldest_seconds": reading.value(INBOX_OLDEST),
+            },
+            "rest_records": _whole(reading, REST),
+            "replays": self._replays(),
+            "epochs": self._differences.history(self._status.catalogs),
+        }
+
+    def _queries(self, told: dict[str, Any], reading: Reading) -> dict[str, Any]:
+        times, holds = self._status.steps.told(), reading.held()
+        return {
+            name: {
+                **query,
+                "held_by": [sink for held, sink in holds if held == name],
+                "time": times.get(name),
+            }
+            for name, query in told.items()
+        }
+
+    def _ways_of(self, plan: Plan) -> Ways:
+        if self._ways is None or self._ways[0] is not plan:
+            self._ways = (plan, Ways.of(plan))
+        return self._ways[1]
+
+
+def _whole(reading: Reading, metric: str) -> int | None:
+    value = reading.value(metric)
+    return None if value is None else int(value)

@@ -1,0 +1,254 @@
+"""The requests of the status page: what each path is for, on threads beside the stream that none of them can fill.
+
+Figures have one thread, records another, so that a slow store of dead letters keeps nobody from the figures. Each has
+a short queue; who comes when it is full is told to come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from bindings.http.connection import AcceptedRequest, Answer, too_large
+from bindings.http.problems import HttpProblem, Reply, unavailable
+from bindings.http.request import Head
+from router.errors import RouterError
+from router.judging.plan import Plan
+from router.letters.letter import Letter
+from router.logs import get_logger
+from router.overview.access import Doorkeeper
+from router.overview.document import StatusDocument
+from router.overview.epochs import Differences
+from router.overview.figures import Figures
+from router.overview.page import page
+from router.overview.records import PASTED, Judging, Records
+from router.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from router.watching.metrics import Metrics
+    from router.watching.status import Status
+
+WAITING: Final = 8
+"""Requests of one kind that wait for its thread."""
+_SAFE: Final = (
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_READING: Final = ("GET", "HEAD")
+_LETTER: Final = re.compile(rb"/letters/([0-9a-f]{32})(\.json|/replay)")
+_log = get_logger()
+Work = Callable[[bytes], Any]
+"""Takes the body of a request and gives what is answered, as JSON."""
+
+
+class Replays(Judging, Protocol):
+    """What replays letters, as :class:`router.replay.single.SingleReplays` does."""
+
+    def begin(self, spark: SparkSession) -> None:
+        """Replay in this session from now on."""
+
+    def end(self) -> None:
+        """Begin no replay any more."""
+
+    def replay(self, plan: Plan, letter: Letter) -> dict[str, Any]:
+        """Begin to replay a letter, and return how that stands."""
+
+    def told(self) -> list[dict[str, Any]]:
+        """Return how the last replays went, newest first."""
+
+
+class _Lane:
+    """One thread with a short queue."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, name)
+        self._lock = threading.Lock()
+        self._waiting = 0
+
+    def take(self, work: Callable[[], None]) -> bool:
+        """Let *work* be done; False when too much waits already."""
+        with self._lock:
+            if self._waiting >= WAITING:
+                return False
+            self._waiting += 1
+
+        def run() -> None:
+            try:
+                work()
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+
+        self._pool.submit(run)
+        return True
+
+    def close(self) -> None:
+        """Do nothing more; what is under way ends by itself, and nobody waits for it."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Overview:
+    """What watchers see of a router besides metrics and health; made before it has a catalog."""
+
+    def __init__(self, settings: Settings, metrics: Metrics, status: Status, replays: Replays | None) -> None:
+        """*replays* None is for a process that has no dead letters: it shows figures alone."""
+        self._replays = replays
+        self._records = None if replays is None else Records(replays)
+        self._page = page()
+        self._door = Doorkeeper(settings.metrics, records=replays is not None)
+        self._figures = Figures(metrics.registry)
+        self._differences = Differences()
+        told = _nothing if replays is None else replays.told
+        self._document = StatusDocument(status, self._figures, self._door, self._differences, told)
+        self._figures_lane, self._records_lane = _Lane("status-figures"), _Lane("status-records")
+        self._plan: Plan | None = None
+
+    def follow(self, plan: Plan) -> None:
+        """Tell of this plan from now on; what changed with it is found out beside the stream."""
+        before, self._plan = self._plan, plan
+        self._document.follow(plan)
+        if before is not None and before.epoch != plan.epoch:
+            old, new = before.catalog, plan.catalog
+            if not self._records_lane.take(lambda: self._differences.note(old, new)):
+                _log.warning("the changes of a reload are not told on the status page, which is busy", epoch=plan.epoch)
+
+    def tick(self) -> None:
+        """Take samples for rates; call it every second or so."""
+        self._figures.tick()
+
+    def begin(self, spark: SparkSession) -> None:
+        """Let letters be replayed in this session."""
+        if self._replays is not None:
+            self._replays.begin(spark)
+
+    def end(self) -> None:
+        """Let no letter be replayed any more."""
+        if self._replays is not None:
+            self._replays.end()
+
+    def close(self) -> None:
+        """End the threads."""
+        self._figures_lane.close()
+        self._records_lane.close()
+
+    def admit(self, head: Head) -> AcceptedRequest | Reply | None:
+        """Take a request, or say why not; None for a path that is not of the status page."""
+        try:
+            return self._admitted(head)
+        except HttpProblem as problem:
+            return problem.reply()
+
+    def _admitted(self, head: Head) -> AcceptedRequest | Reply | None:
+        if head.path == b"/status.json":
+            _allow(head, *_READING)
+            return _Request(self._figures_lane, lambda body: self._document.told(), 0)
+        if head.path == b"/":
+            _allow(head, *_READING)
+            return self._page
+        if self._records is None or self._replays is None:
+            return None
+        return self._of_records(head, self._records, self._replays)
+
+    def _of_records(self, head: Head, records: Records, replays: Replays) -> AcceptedRequest | None:
+        if head.path == b"/letters.json":
+            _allow(head, *_READING)
+            self._door.records(head)
+            return _Request(self._records_lane, lambda body: records.newest(self._plan_now()), 0)
+        if head.path == b"/verdict":
+            _allow(head, "POST")
+            self._door.records(head)
+            self._door.same_origin(head)
+            return self._with_body(head, lambda body: records.pasted(self._plan_now(), body))
+        letter = _LETTER.fullmatch(head.path)
+        if letter is None:
+            return None
+        letter_id = letter[1].decode("ascii")
+        if letter[2] == b".json":
+            _allow(head, *_READING)
+            self._door.records(head)
+            return _Request(self._records_lane, lambda body: records.whole(self._plan_now(), letter_id), 0)
+        _allow(head, "POST")
+        self._door.replays(head)
+        self._door.same_origin(head)
+        return self._with_body(head, lambda body: self._replay(letter_id, records, replays))
+
+    def _with_body(self, head: Head, work: Work) -> _Request:
+        if head.length is not None and head.length > PASTED:
+            raise too_large(PASTED)
+        return _Request(self._records_lane, work, PASTED)
+
+    def _replay(self, letter: str, records: Records, replays: Replays) -> dict[str, Any]:
+        plan = self._plan_now()
+        return replays.replay(plan, records.letter(plan, letter))
+
+    def _plan_now(self) -> Plan:
+        if self._plan is None:
+            raise HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, "no catalog is active yet")
+        return self._plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A request that was let through, whose body is still to come."""
+
+    lane: _Lane
+    work: Work
+    max_body: int
+
+    def take(self, body: bytes, answer: Answer) -> None:
+        """Do the work on the thread of the lane, and answer on the server's own."""
+        loop = asyncio.get_running_loop()
+
+        def run() -> None:
+            reply = _reply(self.work, body)
+            try:
+                loop.call_soon_threadsafe(answer, reply)
+            except RuntimeError:
+                _log.debug("the status page ended before an answer")
+
+        if not self.lane.take(run):
+            answer(unavailable("too many requests wait; ask again", 1).reply())
+
+    def late(self) -> Reply:
+        """Say that it took too long."""
+        return unavailable("this takes too long now; ask again", 5).reply()
+
+
+def _reply(work: Work, body: bytes) -> Reply:
+    try:
+        return Reply(HTTPStatus.OK, _SAFE, _encoded(work(body)))
+    except HttpProblem as problem:
+        return problem.reply()
+    except RouterError as error:
+        detail = f"{error.message}; {error.hint}" if error.hint else error.message
+        return HttpProblem(HTTPStatus.SERVICE_UNAVAILABLE, detail).reply()
+    except Exception:
+        # Whatever it is, the stream goes on; the log has it, and the watcher is not shown what may quote a record.
+        _log.exception("a request of the status page failed")
+        return HttpProblem(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed; the log says why").reply()
+
+
+def _encoded(answer: Mapping[str, Any]) -> bytes:
+    return json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+
+
+def _nothing() -> list[dict[str, Any]]:
+    return []
+
+
+def _allow(head: Head, *methods: str) -> None:
+    if head.method not in methods:
+        allowed = ", ".join(methods)
+        detail = f"this path takes {allowed}, not {head.method}"
+        raise HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, detail, (b"allow", allowed.encode("ascii")))

@@ -1,0 +1,218 @@
+"""Records on the status page: the newest dead letters, one of them whole with its explanation, and pasted records.
+
+What settings or catalog mark as sensitive is hidden, as in listings; only ``xrouter dead-letters show --reveal`` shows
+it. The explanation is the one of ``xrouter match --explain``, under the catalog in force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from bindings.http.problems import HttpProblem
+from bindings.kafka.codec import PROTOCOL as KAFKA
+from bindings.protocols import binding_of
+from catalog.errors import RecordError
+from catalog.record import Record, parse_record
+from router.judging.plan import Plan
+from router.letters.explaining import explainer_of, redacted_story
+from router.letters.latest import latest_letters, recent_letter
+from router.letters.letter import Letter
+from router.letters.listing import standing_of
+from router.letters.marks import marked_catalog, redactor_of
+from router.letters.redaction import Marks, Redaction, Redactor
+from router.letters.showing import BODY_SHOWN, CUT, body_lines, native_rows
+from router.matching.explanation import Explainer, RecordExplained
+from router.state.instants import instant, parse_instant
+from router.state.ledger import Entry, LetterLedger
+
+LISTED: Final = 50
+"""Dead letters that are listed."""
+PASTED: Final = 256 * 2**10
+"""Bytes of a record that is pasted."""
+TEXT: Final = 2_000
+"""Characters of one text; the sink has all of it."""
+_EXPLAINERS: Final = 4
+
+
+class Judging(Protocol):
+    """Says what a replay would make of a letter, as :class:`router.replay.single.SingleReplays` does."""
+
+    def verdict(self, plan: Plan, letter: Letter) -> Mapping[str, Any]:
+        """Return ``outcome``, ``message``, ``sinks``, ``reason`` and ``detail``."""
+
+
+class Records:
+    """What is shown of records; of one thread."""
+
+    def __init__(self, judging: Judging) -> None:
+        self._judging = judging
+        self._explainers: dict[tuple[str, str], Explainer] = {}
+        self._redactor: tuple[str, Redactor] | None = None
+
+    def newest(self, plan: Plan) -> dict[str, Any]:
+        """Return the newest letters, newest first, with the nearest definition and the first mismatch of each."""
+        letters = latest_letters(plan.settings, LISTED)
+        redactor = self._redactor_of(plan)
+        with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
+            entries = ledger.entries(letter.id for letter in letters)
+        return {"letters": [_line(redactor.redact(each), entries.get(each.id)) for each in letters]}
+
+    def letter(self, plan: Plan, letter: str) -> Letter:
+        """Return one letter as it is.
+
+        Raises:
+            HttpProblem: 404 for one that is not among the newest.
+        """
+        try:
+            return recent_letter(plan.settings, letter)
+        except LookupError as error:
+            raise HttpProblem(HTTPStatus.NOT_FOUND, str(error)) from error
+
+    def whole(self, plan: Plan, letter: str) -> dict[str, Any]:
+        """Return one letter whole, its past, the explanation candidate by candidate, and what a replay would do.
+
+        Raises:
+            HttpProblem: 404 for one that is not among the newest.
+        """
+        found = self.letter(plan, letter)
+        redaction = self._redactor_of(plan).redact(found)
+        with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
+            entry = ledger.entries([found.id]).get(found.id)
+            history = ledger.history(found.id)
+            behind = ledger.order.behind(found.id)
+        shown = redaction.letter
+        return {
+            **_line(redaction, entry),
+            "nearest": [_near(each) for each in shown.nearest],
+            "protocol": shown.protocol,
+            "native": [[_cut(name), _cut(text)] for name, text in native_rows(shown.native)],
+            "body": "\n".join(body_lines(shown.body)) if shown.body is not None else None,
+            "body_bytes": None if found.body is None else len(found.body),
+            "body_cut": found.body is not None and len(found.body) > BODY_SHOWN,
+            "epoch": shown.epoch,
+            "position": shown.position,
+            "received": None if shown.received is None else instant(shown.received),
+            "behind": behind,
+            "history": [
+                {
+                    "at": None if each.at is None else instant(each.at),
+                    "what": each.what,
+                    "reason": each.reason,
+                    "detail": _cut(redaction.text(each.detail)),
+                }
+                for each in history
+            ],
+            "now": _now(self._told(plan, found), self._judging.verdict(plan, found), redaction),
+        }
+
+    def pasted(self, plan: Plan, body: bytes) -> dict[str, Any]:
+        """Return the verdict on a record, a line of ``match``.
+
+        Raises:
+            HttpProblem: 400 for what is no record of a protocol that we speak.
+        """
+        try:
+            record = parse_record(body)
+            binding = binding_of(record.protocol)
+            if binding is None:
+                raise RecordError(f"protocol {record.protocol[:40]!r} is none that we speak")
+            binding.parts(record.native)
+        except RecordError as error:
+            raise HttpProblem(HTTPStatus.BAD_REQUEST, f"this is no record: {_cut(str(error))}") from error
+        letter = _letter_of(record)
+        # Nothing is hidden: whoever pastes a record knows it.
+        redaction = Redactor(Marks()).redact(letter)
+        return _now(self._told(plan, letter), self._judging.verdict(plan, letter), redaction)
+
+    def _told(self, plan: Plan, letter: Letter) -> RecordExplained:
+        framing = plan.settings.framings.get(letter.endpoint or "", "auto")
+        key = (plan.id, framing)
+        explainer = self._explainers.get(key)
+        if explainer is None:
+            if len(self._explainers) >= _EXPLAINERS:
+                self._explainers.clear()
+            explainer = self._explainers[key] = explainer_of(plan.catalog, plan.settings, letter.endpoint)
+        return explainer.explain(1, msgspec.json.encode(letter.record().to_json()))
+
+    def _redactor_of(self, plan: Plan) -> Redactor:
+        """Return what hides the marks of the catalog as it is at its source: the plan does not keep them."""
+        if self._redactor is None or self._redactor[0] != plan.epoch:
+            catalog, marks = marked_catalog(plan.settings)
+            redactor = redactor_of(marks, reveal=False)
+            if catalog is None:
+                return redactor  # Nobody knows what it marks, so everything is hidden; the next look asks again.
+            self._redactor = (plan.epoch, redactor)
+        return self._redactor[1]
+
+
+def _line(redaction: Redaction, entry: Entry | None) -> dict[str, Any]:
+    shown = redaction.letter
+    nearest = shown.nearest[0] if shown.nearest else None
+    mismatches = [] if nearest is None else _near(nearest)["mismatches"]
+    return {
+        "letter": shown.id,
+        "failed": None if shown.failed is None else instant(shown.failed),
+        "reason": shown.reason,
+        "detail": _cut(shown.detail),
+        "endpoint": shown.endpoint,
+        "definition": None if nearest is None else _cut(str(nearest.get("message"))),
+        "mismatch": mismatches[0] if mismatches else None,
+        "attempts": shown.attempts + (entry.attempts if entry is not None else 0),
+        "standing": standing_of(entry),
+        "sink": shown.sink,
+    }
+
+
+def _near(nearest: Mapping[str, Any]) -> dict[str, Any]:
+    wrong = [each for each in nearest.get("mismatches") or () if isinstance(each, Mapping)]
+    names = ("property", "expected", "found")
+    mismatches = [{name: None if each.get(name) is None else _cut(str(each[name])) for name in names} for each in wrong]
+    return {"message": _cut(str(nearest.get("message"))), "mismatches": mismatches}
+
+
+def _now(story: RecordExplained, verdict: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
+    """Return what a record is now: its story, and the verdict with the sinks that a replay would write to."""
+    told = {**verdict, "detail": _cut(redaction.text(verdict["detail"]))}
+    explained: dict[str, Any] = _bounded(redacted_story(story, redaction).to_json())
+    return {"verdict": told, "explained": explained}
+
+
+def _letter_of(record: Record) -> Letter:
+    """Return a record in the form in which it is judged again; one of Kafka has a place in its topic."""
+    binding = binding_of(record.protocol)
+    place = {"partition": 0, "offset": 0} if binding is not None and binding.protocol == KAFKA else {}
+    return Letter(
+        id="pasted",
+        reason="",
+        detail="",
+        nearest=(),
+        endpoint=record.endpoint,
+        protocol=record.protocol,
+        native={**place, **record.native},
+        body=record.body,
+        epoch="",
+        position="pasted",
+        received=parse_instant(record.time),
+        failed=None,
+        attempts=0,
+    )
+
+
+def _bounded(value: Any) -> Any:
+    """Return JSON with its texts cut."""
+    if isinstance(value, str):
+        return _cut(value)
+    if isinstance(value, Mapping):
+        return {_cut(str(name)): _bounded(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_bounded(each) for each in value]
+    return value
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT else f"{text[:TEXT]}{CUT}"

@@ -1,0 +1,141 @@
+"""Where batches spend their time: finding records, judging them, writing to each sink, waiting.
+
+The time of a batch is that of its step at the moment; whoever begins another step says so. Where one pass of Spark
+judges and writes, it counts as writing; where workers write files while they judge, it counts as judging.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+JUDGE: Final = "judge"
+HELD: Final = "held"
+REST: Final = "rest"
+"""What is none of the others: notes of the batch, order of keys, and what Spark does around it."""
+RECENT: Final = 20
+"""Batches of a query whose times are added up."""
+
+
+def sink_step(sink: str) -> str:
+    """Return the step of writing to a sink; several of a cluster are named with commas."""
+    return f"sink {sink}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    number: int
+    ended: str
+    records: int
+    steps: dict[str, float]
+
+
+@dataclass(slots=True)
+class _Query:
+    """One query: ``step`` since ``turned`` of the batch ``number``, None between two batches."""
+
+    number: int | None = None
+    step: str = REST
+    turned: float = 0.0
+    began: float = 0.0
+    steps: dict[str, float] = field(default_factory=dict)
+    recent: deque[_Batch] = field(default_factory=lambda: deque(maxlen=RECENT))
+    finding: float | None = None
+
+
+class Steps:
+    """The steps of all queries. Any thread may call it; ``clock`` gives seconds that never go back."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._queries: dict[str, _Query] = {}
+
+    def begin(self, query: str, number: int) -> None:
+        """Note that a batch begins; one that was under way did not come to its end."""
+        with self._lock:
+            known = self._queries.setdefault(query, _Query())
+            known.number, known.step, known.steps = number, REST, {}
+            known.began = known.turned = self._clock()
+
+    def turn(self, query: str, step: str) -> None:
+        """Note that the batch under way goes on with another step."""
+        with self._lock:
+            known = self._queries.get(query)
+            if known is not None and known.number is not None:
+                self._turn(known, step)
+
+    def end(self, query: str, records: int) -> None:
+        """Note that the batch is written."""
+        with self._lock:
+            known = self._queries.get(query)
+            if known is None or known.number is None:
+                return
+            self._turn(known, REST)
+            ended = datetime.now(UTC).isoformat(timespec="milliseconds")
+            known.recent.append(_Batch(known.number, ended, records, known.steps))
+            known.number = None
+
+    def leave(self, query: str) -> None:
+        """Note that no batch is under way, however the last one ended."""
+        with self._lock:
+            known = self._queries.get(query)
+            if known is not None:
+                known.number = None
+
+    def found(self, query: str, seconds: float) -> None:
+        """Note how long Spark took before the last batch: to ask the source for its end, to plan, to note offsets."""
+        with self._lock:
+            self._queries.setdefault(query, _Query()).finding = seconds
+
+    def forget(self, query: str) -> None:
+        """Leave out a query that has ended for good."""
+        with self._lock:
+            self._queries.pop(query, None)
+
+    def told(self) -> dict[str, Any]:
+        """Return for each query the step ``now``, the ``last`` batch, and the sums of the ``recent`` ones, as JSON."""
+        with self._lock:
+            return {name: self._told(query) for name, query in sorted(self._queries.items())}
+
+    def _told(self, query: _Query) -> dict[str, Any]:
+        now = None
+        if query.number is not None:
+            at = self._clock()
+            step, whole = at - query.turned, at - query.began
+            now = {"batch": query.number, "step": query.step, "step_seconds": _ms(step), "seconds": _ms(whole)}
+        last = query.recent[-1] if query.recent else None
+        return {
+            "now": now,
+            "source_seconds": None if query.finding is None else _ms(query.finding),
+            "last": None if last is None else {"batch": last.number, "ended": last.ended, **_sums([last])},
+            "recent": {"batches": len(query.recent), **_sums(query.recent)},
+        }
+
+    def _turn(self, query: _Query, step: str) -> None:
+        now = self._clock()
+        query.steps[query.step] = query.steps.get(query.step, 0.0) + now - query.turned
+        query.step, query.turned = step, now
+
+
+def _sums(batches: Iterable[_Batch]) -> dict[str, Any]:
+    steps: dict[str, float] = {}
+    records = 0
+    for batch in batches:
+        records += batch.records
+        for step, seconds in batch.steps.items():
+            steps[step] = steps.get(step, 0.0) + seconds
+    return {
+        "records": records,
+        "seconds": _ms(sum(steps.values())),
+        "steps": [{"step": step, "seconds": _ms(seconds)} for step, seconds in sorted(steps.items())],
+    }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds, 3)
