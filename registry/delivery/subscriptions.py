@@ -22,7 +22,7 @@ _KNOWN: Final = frozenset(
     ("id", "source", "types", "filter", "filters", "config", "sink", "protocol", "protocolsettings")
 ) | {"sinkCredential", "expiration"}
 _SECRET: Final = ("secret", "accessToken")
-_CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {
+CREDENTIALS: Final[Mapping[str, tuple[str, ...]]] = {
     "PLAIN": ("identifier", "secret"),
     "ACCESSTOKEN": ("accessToken",),
 }
@@ -54,7 +54,7 @@ def subscription_of(given: Any, sources: Sources) -> Subscription:
     if unknown:
         raise invalid(PATH, unknown[0][:40], "subscriptions here have no such member")
     document = {name: value for name, value in given.items() if name != "id" and value is not None}
-    if document.get("config"):
+    if document.get("config", {}) != {}:
         raise invalid(PATH, "config", "there is nothing to be configured here")
     settings = document.get("protocolsettings", {})
     if not isinstance(settings, dict):
@@ -149,9 +149,9 @@ def _credential(document: Mapping[str, Any]) -> dict[str, str]:
         return {}
     if not isinstance(given, dict) or not all(isinstance(each, str) and len(each) <= 16_384 for each in given.values()):
         raise invalid(PATH, "sinkCredential", "it needs to be an object of texts")
-    needed = _CREDENTIALS.get(given.get("credentialType", ""))
+    needed = CREDENTIALS.get(given.get("credentialType", ""))
     if needed is None:
-        raise invalid(PATH, "sinkCredential", f"credentialType needs to be {' or '.join(_CREDENTIALS)}")
+        raise invalid(PATH, "sinkCredential", f"credentialType needs to be {' or '.join(CREDENTIALS)}")
     lacking = [name for name in needed if not given.get(name)]
     unknown = set(given) - {"credentialType", *needed} - (_OF_TOKENS if needed[0] == "accessToken" else set())
     if lacking or unknown:

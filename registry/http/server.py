@@ -75,10 +75,11 @@ def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]
         Refusal: the id of the registry cannot be one.
     """
     database = open_database(settings.store)
+    subscriptions = settings.delivery is not None and settings.delivery.subscriptions
     service = RegistryService(
         database,
         Linter(settings.lint),
-        lambda model, base: openapi_of(model, base, settings.access),
+        lambda model, base: openapi_of(model, base, settings.access, subscriptions=subscriptions),
         settings.authority,
     )
     service.prepare(settings.registryid)

@@ -19,9 +19,9 @@ from registry.delivery.subscriptions import MAX_BYTES
 from registry.delivery.webhooks import RATE, rate_of
 from registry.errors import Refusal
 from registry.http.face import Call
+from registry.http.openapi.subscriptions import MEDIA
 from registry.http.replies import JSON, refusal_of
 
-MEDIA: Final = "application/cloudevents-subscription+json"
 _TAKEN: Final = frozenset(("", MEDIA, "application/json"))
 _COLLECTION: Final = (b"GET", b"HEAD", b"POST", b"OPTIONS")
 _ONE: Final = (b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS")

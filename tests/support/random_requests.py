@@ -1,7 +1,8 @@
 """Requests that schemathesis makes of a registry's own OpenAPI document: valid ones, and ones with something wrong.
 
 Left to itself it would never write to the same entity twice, and most requests would fail at a flag. So most ids are
-taken from a few, and most flags and conditions are left out again.
+taken from a few, and most flags and conditions are left out again. Ids of subscriptions are those that were given out,
+and their sinks are at closed ports of this machine: nothing is sent to strangers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from schemathesis.checks import CHECKS, load_all_checks
 from registry.model.domains import model_source
 
 IDS: Final = ("a", "B", "c1", "_d")
+SINKS: Final = ("http://127.0.0.1:1/hook", "https://127.0.0.1:1/hook", "https://127.0.0.2:1", "http://192.0.2.1/")
+"""Sinks of subscriptions, most of which a registry takes that allows 127.0.0.1."""
 _MODELS: Final = ("/", "/modelsource")
+_SUBSCRIPTIONS: Final = "/subscriptions"
 _HELD: Final = ("not_a_server_error", "status_code_conformance")
 _OF_JSON: Final = ("content_type_conformance", "response_schema_conformance")
 AnyCase = Case[Any]
@@ -41,12 +45,15 @@ def send_random(base: str, count: int, number: int) -> Counter[int]:
     operations: list[AnyOperation] = [each.ok() for each in document.get_all_operations()]  # type: ignore[union-attr]
     statuses: Counter[int] = Counter()
     faults: dict[str, Exception] = {}
+    subscribed: list[str] = []
     with requests.Session() as session:
 
         def send(case: AnyCase) -> None:
-            _narrow(case)
+            _narrow(case, subscribed)
             answer = case.call(session=session)
             statuses[answer.status_code] += 1
+            if case.path == _SUBSCRIPTIONS and answer.status_code == 201:
+                subscribed.append(answer.json()["id"])
             try:
                 case.validate_response(answer, checks=_checks(case))
             except Exception as error:
@@ -94,11 +101,14 @@ def _send_some(operation: AnyOperation, mode: GenerationMode, count: int, number
         assert mode is GenerationMode.NEGATIVE, operation.label  # nothing can be wrong where nothing is given
 
 
-def _narrow(case: AnyCase) -> None:
-    chance = random.Random(repr((case.path_parameters, case.query)))
+def _narrow(case: AnyCase, subscribed: list[str]) -> None:
+    of_subscriptions = case.path.startswith(_SUBSCRIPTIONS)
+    chance = random.Random(repr((case.path_parameters, case.query, of_subscriptions and case.body)))
+    if of_subscriptions and isinstance(case.body, dict) and isinstance(case.body.get("sink"), str):
+        case.body = {**case.body, "sink": chance.choice(SINKS)}
     for name in list(case.path_parameters):
         if chance.random() < 0.8:
-            case.path_parameters[name] = chance.choice(IDS)
+            case.path_parameters[name] = chance.choice(subscribed[-3:] or IDS if of_subscriptions else IDS)
     for name in list(case.query):
         if chance.random() < 0.7:
             del case.query[name]

@@ -14,6 +14,7 @@ from registry.core.views import SPECVERSION
 from registry.http.openapi import operations
 from registry.http.openapi.parameters import path_parameters
 from registry.http.openapi.schemas import Schema, all_schemas
+from registry.http.openapi.subscriptions import subscription_paths, subscription_schemas
 from registry.http.requests import DETAILS, VERBS
 from registry.model.types import Model
 
@@ -32,10 +33,16 @@ _PROBLEM: Final[Schema] = {
 }
 
 
-def openapi_of(model: Model, base: str, access: Access | None = None) -> dict[str, Any]:
-    """Return the document for a registry at *base*, its URL, whose clients *access* lets in."""
+def openapi_of(model: Model, base: str, access: Access | None = None, *, subscriptions: bool = False) -> dict[str, Any]:
+    """Return the document for a registry at *base*, its URL, whose clients *access* lets in.
+
+    With *subscriptions* it has those of events too, and they come before types of the model that have their path.
+    """
     paths = {path: item for path, item in _paths(model)}
     components: dict[str, Any] = {"schemas": {"problem": _PROBLEM, **all_schemas(model)}}
+    if subscriptions:
+        paths |= subscription_paths()
+        components["schemas"] |= subscription_schemas()
     found: dict[str, Any] = {
         "openapi": OPENAPI,
         "info": {"title": "xRegistry", "version": SPECVERSION},

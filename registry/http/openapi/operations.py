@@ -33,7 +33,7 @@ def operation(place: Place, model: Model, verb: Verb, *, document: bool) -> dict
 def configured(name: str, verb: Verb) -> dict[str, Any]:
     """Return the operation of a path that is no place of entities, such as ``/model``."""
     schema = reference("registry") if name == "export" else {"type": "object"}
-    found: dict[str, Any] = {"tags": ["registry"], "responses": _answers({"200": _content("What it is.", schema)})}
+    found: dict[str, Any] = {"tags": ["registry"], "responses": answers({"200": content("What it is.", schema)})}
     if verb != "read":
         found["requestBody"] = {"required": True, "content": {JSON: {"schema": {"type": "object"}}}}
     return found
@@ -83,7 +83,7 @@ def _added(place: Place, model: Model, *, given: bool = True) -> Schema:
 
 def _responses(place: Place, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
     if verb == "delete":
-        return _answers({"204": {"description": "It is gone."}})
+        return answers({"204": {"description": "It is gone."}})
     schema = map_of(reference(_shown(place))) if place.is_collection else reference(_shown(place))
     if verb == "add" and not place.is_collection:
         schema = _added(place, model, given=False)
@@ -96,14 +96,16 @@ def _responses(place: Place, model: Model, verb: Verb, *, document: bool) -> dic
         found["304"] = {"description": "The client has it.", "headers": dict(_TAG)}
     if document and verb == "read":
         found["303"] = {**shown, "description": "The document is elsewhere."}
-    return _answers(found)
+    return answers(found)
 
 
-def _answers(found: dict[str, Any]) -> dict[str, Any]:
+def answers(found: dict[str, Any]) -> dict[str, Any]:
+    """Return answers by status, with that of refusals."""
     problem = reference("problem")
     media = {each: {"schema": problem} for each in (JSON, "application/problem+json")}
     return {**found, "4XX": {"description": "It is refused, and nothing has changed.", "content": media}}
 
 
-def _content(description: str, schema: Schema) -> dict[str, Any]:
+def content(description: str, schema: Schema) -> dict[str, Any]:
+    """Return an answer that is JSON."""
     return {"description": description, "content": {JSON: {"schema": schema}}}

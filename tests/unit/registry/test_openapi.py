@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from bindings.http.access import Access
+from registry.delivery.limits import DeliveryLimits
+from registry.delivery.settings import DeliverySettings
 from registry.http.access import Roles
 from registry.model.domains import model_source
 from tests.support.random_requests import send_random
 from tests.support.registry_server import served
 
 _logger = logging.getLogger(__name__)
+DELIVERY = DeliverySettings(allowed=("127.0.0.1",), limits=DeliveryLimits(max_subscriptions=5))
 
 
 def document(client: Any) -> dict[str, Any]:
@@ -67,9 +70,17 @@ def test_it_names_the_credentials_that_are_asked_for(tmp_path: Path) -> None:
         assert "token" not in str(shown["components"]["securitySchemes"])
 
 
+def test_it_has_subscriptions_where_there_are_some(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        paths = document(client)["paths"]
+        assert set(paths["/subscriptions/{subscriptionid}"]) == {"parameters", "get", "put", "delete"}
+    with served(tmp_path, delivery=DeliverySettings(subscriptions=False)) as client:
+        assert "/subscriptions" not in document(client)["paths"]
+
+
 @pytest.mark.slow
 def test_random_requests_meet_no_server_error(tmp_path: Path) -> None:
-    with served(tmp_path) as client:
+    with served(tmp_path, delivery=DELIVERY) as client:
         statuses = send_random(str(client.base_url).rstrip("/"), 400, 1)
         assert {200, 201, 204, 400, 404} <= statuses.keys(), statuses
 
@@ -77,7 +88,7 @@ def test_random_requests_meet_no_server_error(tmp_path: Path) -> None:
 @pytest.mark.full
 @pytest.mark.timeout(7200)
 def test_twenty_thousand_random_requests_meet_no_server_error(tmp_path: Path) -> None:
-    with served(tmp_path) as client:
+    with served(tmp_path, delivery=DELIVERY) as client:
         statuses = send_random(str(client.base_url).rstrip("/"), 20_000, 2)
         _logger.info("answers by status: %s", dict(sorted(statuses.items())))
         assert {200, 201, 204, 304, 400, 404, 412} <= statuses.keys(), statuses
