@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from bindings.http.access import Access
 from bindings.http.limits import ServerLimits
 from bindings.http.listening import listen, server_tls
@@ -19,6 +21,7 @@ from registry.delivery.events import sources_of
 from registry.delivery.service import PERMISSIONS, Subscriptions
 from registry.delivery.settings import DeliverySettings
 from registry.delivery.subscriptions import PATH
+from registry.errors import Refusal
 from registry.http.access import Gatekeeper, Pace, Roles
 from registry.http.application import Limits, RegistryApplication
 from registry.http.face import FaceType
@@ -27,7 +30,7 @@ from registry.http.openapi.document import openapi_of
 from registry.http.subscriptions import PermissionFace, SubscriptionsFace
 from registry.replication.peers import Peer
 from registry.replication.running import Replication
-from registry.store.engine import Database, open_database
+from registry.store.engine import Database, open_database, store_error
 
 _logger = logging.getLogger(__name__)
 
@@ -82,7 +85,14 @@ def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]
         lambda model, base: openapi_of(model, base, settings.access, subscriptions=subscriptions),
         settings.authority,
     )
-    service.prepare(settings.registryid)
+    try:
+        service.prepare(settings.registryid)
+    except SQLAlchemyError as error:
+        database.close()
+        raise store_error(settings.store, error) from error
+    except Refusal:
+        database.close()
+        raise
     return database, service
 
 

@@ -7,7 +7,7 @@ one state of the whole registry for as long as their transaction lasts, and wait
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -15,8 +15,9 @@ from typing import Any, Final
 import psycopg
 from alembic import command
 from alembic.config import Config
+from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from registry.store.claims import Claim, FileClaim, SessionClaim
 
@@ -28,8 +29,29 @@ _CONNECT_SECONDS: Final = 10
 _POOL: Final = 8
 
 
+_REMEDIES: Final[Mapping[str, str]] = {
+    "SQLITE_NOTADB": "name another file, or put back the database that was there",
+    "SQLITE_CANTOPEN": "make the folder, and let this user write in it",
+    "SQLITE_READONLY": "let this user write to the file and in its folder",
+    "SQLITE_FULL": "make room on the disk",
+    "SQLITE_BUSY": "end the process that holds it, or wait for it",
+    "SQLITE_CORRUPT": "put a copy of the file in its place",
+}
+"""What to do about errors of SQLite, by the beginnings of their names."""
+_OF_SQLITE: Final = "check the file, and who may read and write there"
+_OF_POSTGRESQL: Final = "check that the server runs and can be reached, and user, password and name of the database"
+_NEWER: Final = "use the version of xrouter that served it last, or a later one"
+
+
 class StoreError(Exception):
-    """The database cannot be opened, is of a newer form, or does not answer; the message holds no password."""
+    """The database cannot be opened, is of a newer form, or does not answer.
+
+    The message is one line that names the place, without a password; ``hint`` is the remedy.
+    """
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class Database:
@@ -109,10 +131,28 @@ def open_database(url: str) -> Database:
     try:
         with database.writing() as connection:
             _upgrade(connection)
-    except (DBAPIError, psycopg.Error, OSError) as error:
+    except CommandError as error:
         database.close()
-        raise StoreError(f"the store at {address.render_as_string()} cannot be opened: {_cause(error)}") from error
+        raise StoreError(f"the store at {_place(url)} is of a form that is newer than this version", _NEWER) from error
+    except (SQLAlchemyError, psycopg.Error, OSError) as error:
+        database.close()
+        raise store_error(url, error, "cannot be opened") from error
     return database
+
+
+def store_error(url: str, error: Exception, what: str = "does not answer") -> StoreError:
+    """Return what an error of the database at a URL is to whoever runs it: one line, and the remedy."""
+    message = f"the store at {_place(url)} {what}: {_cause(error)}"
+    if make_url(url).get_backend_name() != "sqlite":
+        return StoreError(message, _OF_POSTGRESQL)
+    name = getattr(getattr(error, "orig", None) or error, "sqlite_errorname", "")
+    return StoreError(message, next((hint for each, hint in _REMEDIES.items() if name.startswith(each)), _OF_SQLITE))
+
+
+def _place(url: str) -> str:
+    """Return where a database is, as its settings say it: the file, or the URL without the password."""
+    address = make_url(url)
+    return str(address.database) if address.get_backend_name() == "sqlite" else address.render_as_string()
 
 
 def _upgrade(connection: Connection) -> None:
@@ -147,5 +187,7 @@ def _postgresql(url: str) -> Engine:
 
 
 def _cause(error: Exception) -> str:
+    """Return the words of the database's own client: those of SQLAlchemy have statements and values in them."""
     cause = getattr(error, "orig", None) or error
-    return " ".join(str(cause).split())
+    told = type(error).__name__ if isinstance(cause, SQLAlchemyError) else str(cause)
+    return " ".join(told.split())

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from sqlalchemy.exc import SQLAlchemyError
 
 from registry.core.service import RegistryService
 from registry.errors import Refusal
 from registry.http.server import open_service
-from registry.store.engine import StoreError
+from registry.store.engine import StoreError, store_error
 from router.commands.registry.settings import load_registry
 from router.errors import RouterError, StateError
 
@@ -36,13 +37,15 @@ def opened(config: Path, *, lint: bool = True) -> Iterator[RegistryService]:
         yield service
     except Refusal as refusal:
         raise refused(refusal) from refusal
+    except SQLAlchemyError as error:
+        raise unopened(store_error(settings.store, error)) from error
     finally:
         database.close()
 
 
 def unopened(error: StoreError) -> RouterError:
-    """Return as the error that ends a command that a store cannot be opened."""
-    return StateError(str(error), hint="check store in the settings, and who may read and write there")
+    """Return as the error that ends a command that a store cannot be opened, or does not answer any more."""
+    return StateError(str(error), hint=f"{error.hint}; store in the settings says where it is" if error.hint else "")
 
 
 def refused(refusal: Refusal) -> RouterError:

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from bindings.gateways import GatewayError
 from registry.errors import Refusal
 from registry.http.server import RegistryServer
-from registry.store.engine import StoreError
+from registry.store.engine import StoreError, store_error
 from router.commands.registry.opening import ConfigArgument, refused, unopened
 from router.commands.registry.settings import admit, load_registry
 from router.errors import RouterError
@@ -38,7 +38,7 @@ def serve(config: ConfigArgument) -> None:
     except StoreError as error:
         raise unopened(error) from error
     except SQLAlchemyError as error:
-        raise unopened(StoreError(f"the store does not answer: {type(error).__name__}")) from error
+        raise unopened(store_error(settings.store, error)) from error
     except (GatewayError, OSError) as error:
         raise RouterError(str(error)) from error
     except Refusal as refusal:

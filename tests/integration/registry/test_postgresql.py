@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from registry.store import subscribers as rows
-from registry.store.engine import Database, open_database
+from registry.store.engine import Database, StoreError, open_database
 from registry.store.subscribers import Progress, Subscriber
 from tests.support.postgresql import cluster
 from tests.support.registry_cases import Case, cases, clean, run
@@ -110,3 +110,20 @@ def test_a_permission_and_a_replacement_at_once_both_count(database: Database) -
     with database.reading() as connection:
         found = rows.subscriber(connection, "changed")
     assert found is not None and (found.revision, found.permission) == (3, '{"granted":true}')
+
+
+def test_a_store_of_a_later_version_is_left_alone(store: str) -> None:
+    url = f"{store}&application_name=later"
+    database = open_database(url)
+    try:
+        with database.writing() as connection:
+            known = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
+            connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        try:
+            with pytest.raises(StoreError, match="newer than this version"):
+                open_database(url)
+        finally:
+            with database.writing() as connection:
+                connection.execute(text("UPDATE alembic_version SET version_num = :known"), {"known": known})
+    finally:
+        database.close()

@@ -17,12 +17,12 @@ def test_a_store_that_fails_as_serving_begins_ends_it_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(_: RegistryServer) -> None:
-        raise OperationalError("SELECT 1", {}, Exception("secret"))
+        raise OperationalError("SELECT 1", {}, Exception("the disk is gone"))
 
     config = tmp_path / "registry.yaml"
     config.write_text("open: true\n")
     monkeypatch.setattr(RegistryServer, "start", failing)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(command, "configure_logs", lambda _: None)
-    with pytest.raises(StateError, match="the store does not answer: OperationalError"):
+    with pytest.raises(StateError, match=r"registry\.db does not answer: the disk is gone"):
         command.serve(config)

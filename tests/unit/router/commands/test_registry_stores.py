@@ -1,0 +1,129 @@
+"""Stores that cannot be opened: each command of the registry ends with one line that names place and remedy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from registry.store.engine import open_database
+from router.cli import status_of
+from router.commands.registry import serve
+
+NOBODY = 65534
+STATE = 6
+"""The exit code of a store that cannot be used."""
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Be a user to whom a folder's permissions matter, as they do not to root."""
+    mine = os.geteuid()
+    if mine == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(mine)
+
+
+def command_of(name: str, folder: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    config = folder / "registry.yaml"
+    config.write_text(f"open: true\nauthority: urn:us\nstore: {store}\nreplication: [{{url: http://127.0.0.1:1/mc}}]\n")
+    monkeypatch.chdir(folder)
+    document = folder / "empty.xreg.json"
+    document.write_text('{"specversion": "1.0-rc4", "messagegroups": {}}')
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr(serve, "configure_logs", lambda _: None)
+    return ["registry", name, str(config), *([str(document)] if name == "import" else [])]
+
+
+def told(command: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    assert status_of(command) == STATE
+    output, errors = capsys.readouterr()
+    assert output == ""
+    lines = errors.splitlines()
+    assert len(lines) == 2 and lines[0].startswith("xrouter: error: ") and lines[1].startswith("hint: "), errors
+    return lines
+
+
+@pytest.mark.parametrize("name", ["init", "import", "export", "pull", "push", "serve"])
+def test_a_file_that_is_no_database(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.db").write_bytes(b"a picture, say" * 1000)
+    message, hint = told(command_of(name, tmp_path, "{path: other.db}", monkeypatch), capsys)
+    assert f"{tmp_path}/other.db" in message and "not a database" in message
+    assert "name another file" in hint and (tmp_path / "other.db").read_bytes().startswith(b"a picture")
+
+
+@pytest.mark.parametrize("name", ["init", "import", "export", "serve"])
+def test_a_postgresql_that_nobody_serves(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HUSH", "sesame")
+    store = "{url: 'postgresql://registry@127.0.0.1:1/registry', password: '${HUSH}'}"
+    message, hint = told(command_of(name, tmp_path, store, monkeypatch), capsys)
+    assert "127.0.0.1:1/registry" in message and "refused" in message and "sesame" not in message + hint
+    assert "check that the server runs" in hint
+
+
+@pytest.mark.parametrize("name", ["init", "export", "serve"])
+def test_a_folder_that_is_not_there(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message, hint = told(command_of(name, tmp_path, "{path: no/registry.db}", monkeypatch), capsys)
+    assert f"{tmp_path}/no/registry.db" in message and "make the folder" in hint
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["with a store", "without"])
+def test_a_folder_that_only_others_may_write_to(
+    made: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="readonly-"))
+    try:
+        command = command_of("init", folder, "{path: registry.db}", monkeypatch)
+        if made:
+            assert status_of(command) == 0
+            capsys.readouterr()
+        for each in (*folder.iterdir(), folder):
+            each.chmod(0o555 if each.is_dir() else 0o444)
+        with nobody():
+            message, hint = told(command, capsys)
+        assert f"{folder}/registry.db" in message and "let this user write" in hint
+    finally:
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", ["init", "import", "export", "serve"])
+def test_a_store_of_a_later_version(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = open_database(f"sqlite:///{tmp_path}/registry.db")
+    with database.writing() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    database.close()
+    message, hint = told(command_of(name, tmp_path, "{path: registry.db}", monkeypatch), capsys)
+    assert f"{tmp_path}/registry.db" in message and "newer than this version" in message
+    assert "use the version of xrouter" in hint
+
+
+def test_a_store_that_breaks_as_a_command_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = command_of("init", tmp_path, "{path: registry.db}", monkeypatch)
+    assert status_of(command) == 0
+    capsys.readouterr()
+    database = open_database(f"sqlite:///{tmp_path}/registry.db")
+    with database.writing() as connection:
+        connection.execute(text("DROP TABLE resources"))
+    database.close()
+    message, _ = told(command_of("export", tmp_path, "{path: registry.db}", monkeypatch), capsys)
+    assert f"{tmp_path}/registry.db does not answer: no such table: resources" in message
