@@ -6,9 +6,9 @@ and so renews it; ``GET`` of the manager's address lists those that we may see; 
 
 from __future__ import annotations
 
+import asyncio
 import ssl
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -52,8 +52,7 @@ class Subscribed:
 class SubscriptionManager:
     """One manager. *authorization* gives the header that proves who we are, empty for none; *context* its TLS.
 
-    The body of an answer is read for *seconds*, counted from the request. Each step before it may take as long.
-    Not for concurrent use.
+    A request may take *seconds* as a whole. Not for concurrent use, nor for a thread with an event loop.
     """
 
     def __init__(
@@ -128,13 +127,11 @@ class SubscriptionManager:
         if authorization := self._authorization():
             headers["authorization"] = authorization
         content = None if document is None else msgspec.json.encode(document)
-        until = time.monotonic() + self._seconds
         try:
-            with httpx.Client(
-                verify=self._context(), timeout=self._seconds, follow_redirects=False, trust_env=False
-            ) as client:
-                answer = _bounded(client, client.build_request(method, url, headers=headers, content=content), until)
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            answer = asyncio.run(self._answer(method, url, headers, content))
+        except TimeoutError as error:
+            raise SubscriptionFailed(f"{method} {self._shown(url)}: the answer takes too long") from error
+        except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, ValueError) as error:
             text = " ".join(str(error).split())[:_SHOWN] or type(error).__name__
             raise SubscriptionFailed(f"{method} {self._shown(url)}: {text}") from error
         if answer.is_success or answer.status_code in also:
@@ -146,45 +143,29 @@ class SubscriptionManager:
             after=_after(answer),
         )
 
+    async def _answer(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> httpx.Response:
+        """Send a request, and read no more of the answer than a subscription may be.
+
+        Raises:
+            TimeoutError: the whole of it, its head too, which may come byte by byte, took too long.
+        """
+        options: dict[str, Any] = {"timeout": self._seconds, "follow_redirects": False, "trust_env": False}
+        found = bytearray()
+        async with (
+            asyncio.timeout(self._seconds),
+            httpx.AsyncClient(verify=self._context(), **options) as client,
+            client.stream(method, url, headers=headers, content=content) as answer,
+        ):
+            async for chunk in answer.aiter_bytes():
+                found += chunk
+                if len(found) > MAX_ANSWER_BYTES:
+                    raise ValueError("the answer is too long")
+        return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=bytes(found))
+
     @staticmethod
     def _shown(url: str) -> str:
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def _bounded(client: httpx.Client, request: httpx.Request, until: float) -> httpx.Response:
-    """Send a request; read no more of the answer than a subscription may be, and nothing after *until*."""
-    answer = client.send(request, stream=True)
-    try:
-        # Decoders swallow bytes, so time is looked at before them.
-        answer.stream = _Timely(answer.stream, until)
-        content = bytearray()
-        for chunk in answer.iter_bytes():
-            content += chunk
-            if len(content) > MAX_ANSWER_BYTES:
-                raise ValueError("the answer is too long")
-    finally:
-        answer.close()
-    return httpx.Response(answer.status_code, headers=_plain(answer.headers), content=bytes(content))
-
-
-class _Timely(httpx.SyncByteStream):
-    """A body as it comes, until an instant of the monotonic clock."""
-
-    def __init__(self, body: httpx.SyncByteStream | httpx.AsyncByteStream, until: float) -> None:
-        assert isinstance(body, httpx.SyncByteStream)
-        self._body = body
-        self._until = until
-
-    def __iter__(self) -> Iterator[bytes]:
-        for chunk in self._body:
-            if time.monotonic() > self._until:
-                raise ValueError("the answer takes too long")
-            yield chunk
-
-    def close(self) -> None:
-        """Read no more."""
-        self._body.close()
 
 
 def _plain(headers: httpx.Headers) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -162,16 +163,27 @@ class RegistryServer:
         return self._server is not None and self._server.alive
 
     def stop(self, grace: float = 10.0) -> None:
-        """Finish what is in flight for up to *grace* seconds, then close everything."""
+        """Finish what is in flight, then close everything.
+
+        All parts together have *grace* seconds: requests half of it at most, so that delivery, which ends behind them,
+        always has time to end in order; and replication the whole of it, beside both.
+        """
+        deadline = time.monotonic() + grace
+
+        def left() -> float:
+            return max(deadline - time.monotonic(), 0.0)
+
+        if self._replication is not None:
+            self._replication.end()
         if self._server is not None:
-            self._server.stop(grace)
+            self._server.stop(grace / 2)
         if self._application is not None:
             self._application.close()
         if self._dispatch is not None:
-            self._dispatch.stop(grace)
+            self._dispatch.stop(left())
         if self._metrics is not None:
             self._metrics.stop()
         if self._replication is not None:
-            self._replication.stop(grace)
+            self._replication.join(left())
         if self._database is not None:
             self._database.close()

@@ -36,10 +36,13 @@ class Replication:
         for each in self._threads:
             each.start()
 
-    def stop(self, grace: float) -> None:
-        """End after the pages that are under way; all rounds together have *grace* seconds."""
+    def end(self) -> None:
+        """Have all rounds end after the pages that are under way."""
         self._stopping.set()
-        deadline = time.monotonic() + grace
+
+    def join(self, seconds: float) -> None:
+        """Wait for the rounds to have ended; all together have so many seconds."""
+        deadline = time.monotonic() + seconds
         for each in self._threads:
             each.join(max(0.0, deadline - time.monotonic()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from registry.delivery.settings import DeliverySettings
 from registry.delivery.wants import Delivery, Wants
 from registry.delivery.webhooks import Webhook, WebhookSender
 from registry.http.server import RegistryServer, RegistrySettings
+from registry.replication.peers import Peer
 from tests.support.trickling import trickling
 from tests.support.waiting import wait_until
 
@@ -58,3 +60,23 @@ def test_a_target_that_never_answers_does_not_hold_up_the_end(tmp_path: Path) ->
         server.stop(grace=1.0)
         assert time.monotonic() - begun < 20
         assert all(thread.daemon for thread in set(threading.enumerate()) - before)
+
+
+def test_all_parts_of_a_server_end_by_one_grace(tmp_path: Path) -> None:
+    grace = 4.0
+    with trickling(HINTS, HINTS) as (url, _), trickling(HEADER, b"x") as (peer, asked):
+        composer = Composer(BINDINGS["HTTP"], lambda _: url, "structured")
+        subscriber = Delivery(Wants(), composer, lambda: WebhookSender(Webhook(timeout=600.0)))
+        delivery = DeliverySettings({"audit": subscriber}, limits=DeliveryLimits())
+        peers = (Peer(f"{peer}/messagecatalog", interval=0.05),)
+        store = f"sqlite:///{tmp_path}/r.db"
+        server = RegistryServer(RegistrySettings(store, port=0, delivery=delivery, authority="urn:us", peers=peers))
+        server.start()
+        held = socket.create_connection(("127.0.0.1", server.port))
+        with held:
+            held.sendall(b"PUT /messagegroups/h HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+            assert httpx.put(f"http://127.0.0.1:{server.port}/messagegroups/g", json={}, timeout=30).is_success
+            wait_until(lambda: bool(working()) and asked() > 0, 20, "a request to the webhook and one to the peer")
+            begun = time.monotonic()
+            server.stop(grace)
+            assert time.monotonic() - begun < 1.5 * grace

@@ -88,8 +88,18 @@ def test_all_subscriptions_end_by_one_deadline(tmp_path: Path, head: bytes) -> N
         assert time.monotonic() - before < 2.5
 
 
-def test_an_answer_that_trickles_has_an_end() -> None:
-    with trickling(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n") as (url, _):
+@pytest.mark.parametrize(
+    ("head", "drop"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n", b" "),
+        (b"HTTP/1.1 200 OK\r\nX-Long: ", b"x"),
+        (b"HTTP/1.1 200 OK\r\n", b"X-More: x\r\n"),
+        (b"HTTP/1.1 103 Early Hints\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\n\r\n"),
+    ],
+    ids=["in its body", "in a header", "header by header", "hint by hint"],
+)
+def test_an_answer_that_trickles_has_an_end(head: bytes, drop: bytes) -> None:
+    with trickling(head, drop) as (url, _):
         manager = SubscriptionManager(url, lambda: "", ssl.create_default_context, seconds=1.0)
         before = time.monotonic()
         with pytest.raises(SubscriptionFailed, match="too long"):
