@@ -21,6 +21,8 @@ from catalog.protocols.properties import AMQP_SECTIONS, canonical_option
 _PLAIN: Final = ("dataschemaformat", "dataschema", "dataschemauri", "dataschemaxid", "datacontenttype")
 _LISTS: Final = frozenset({"headers", "query", "user_properties"})
 _DROPPED: Final = frozenset({"messageid", "versionid", "version", "meta", "xref", "uri"})
+_OF_XREF: Final = frozenset({"messageid", "versionid", "xid", "meta", "epoch", "createdat", "modifiedat", "ancestorid"})
+"""What is said of a message whatever it is, and is the other's where it is an ``xref``."""
 _OF_META: Final = frozenset({"messageid", "xid", "self", "xref", "versionid"})
 
 
@@ -98,12 +100,19 @@ def _refer(form: dict[str, Any], message: DeclaredMessage, chain: Sequence[str])
     if message.borrowed is None:
         if here or message.base:
             form["basemessage"] = here or message.base
-    elif base is not None and (message.attributes or here is None or "/versions/" in here):
+    elif base is not None and (message.attributes or _described(form) or here is None or "/versions/" in here):
         form["basemessage"] = here or message.borrowed
     elif here is None and MESSAGE_REFERENCE.search(message.borrowed) and not message.borrowed.startswith("/"):
         form["uri"] = message.borrowed  # which may lead somewhere some day; an xref is an xid
     else:
         form["meta"] = {**form.get("meta", {}), "xref": here or message.borrowed}
+        for name in _OF_XREF - {"messageid", "xid", "meta"}:
+            form.pop(name, None)
+
+
+def _described(form: Mapping[str, Any]) -> bool:
+    """Tell whether a message has a name, labels or the like, which nothing can have that is another by ``xref``."""
+    return bool(form.keys() - _OF_XREF)
 
 
 def _differs(each: Laid) -> bool:

@@ -252,6 +252,18 @@ def test_ids_and_unknown_attributes_are_written(tmp_path: Path) -> None:
     assert schema["versions"]["1"]["schema"] == "int" and schema["format"] == "Avro/1.11"
 
 
+def test_what_is_another_has_nothing_of_its_own(tmp_path: Path) -> None:
+    of = {"meta": {"xref": "/messagegroups/g/messages/base"}}
+    messages = {"base": {"protocol": "KAFKA"}, "plain": of, "named": {**of, "name": "Mine", "labels": {"a": "b"}}}
+    catalog, done = converted(written(tmp_path, {"messagegroups": {"g": {"messages": messages}}}))
+    found = done.document["messagegroups"]["g"]["messages"]
+    xid = "/messagegroups/g/messages/plain"
+    assert found["plain"] == {"messageid": "plain", "xid": xid, "meta": of["meta"]}
+    assert found["named"]["basemessage"] == "/messagegroups/g/messages/base" and "meta" not in found["named"]
+    assert (found["named"]["name"], found["named"]["labels"]) == ("Mine", {"a": "b"})
+    assert same(reread(done, tmp_path), catalog)
+
+
 TEXTS = (
     "1e3",
     "1.5",

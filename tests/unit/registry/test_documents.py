@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -126,3 +127,17 @@ def test_what_cannot_be_imported_is_told(tmp_path: Path, capsys: pytest.CaptureF
     document.write_text('{"endpoints": {"a": {"name": 5}}}')
     assert status_of(["registry", "import", str(config), str(document)]) == 1
     assert 'attribute "name" for "/endpoints/a"' in capsys.readouterr().err
+
+
+def test_what_is_another_by_xref_is_converted_and_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    messages = {"a": {"protocol": "KAFKA"}, "b": {"meta": {"xref": "/messagegroups/g/messages/a"}}}
+    source = tmp_path / "source.json"
+    source.write_text(json.dumps({"messagegroups": {"g": {"messages": messages}}}))
+    config = tmp_path / "registry.yaml"
+    config.write_text("open: true\n")
+    converted = tmp_path / "converted.xreg.json"
+    assert status_of(["catalog", "convert", str(source), "--output", str(converted)]) == 0
+    assert status_of(["registry", "import", str(config), str(converted)]) == 0, capsys.readouterr().err
+    exported = tmp_path / "exported.xreg.json"
+    assert status_of(["registry", "export", str(config), str(exported)]) == 0
+    assert load([exported]).definitions.keys() == load([source]).definitions.keys()
