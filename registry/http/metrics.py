@@ -22,6 +22,7 @@ from bindings.http.request import Head
 from bindings.http.server import HttpServer
 from registry.delivery.dispatch import Dispatch
 from registry.delivery.tallies import Tally
+from registry.upkeep.history import HistoryKeeper
 
 _LIMITS: Final = ServerLimits(max_header_bytes=16 * 2**10, max_headers=100, max_connections=100, max_per_address=50)
 _STOP_SECONDS: Final = 1.0
@@ -62,6 +63,20 @@ class DeliveryCollector(Collector):
             yield counter
         told = "Whether this process delivers, of those over one database."
         yield GaugeMetricFamily("xrouter_registry_delivers", told, value=float(self._dispatch.delivers))
+
+
+class HistoryCollector(Collector):
+    """Gives how much history there is, and how much of it went."""
+
+    def __init__(self, keeper: HistoryKeeper) -> None:
+        self._keeper = keeper
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics."""
+        told = "Entries of history, as they were last looked at."
+        yield GaugeMetricFamily("xrouter_registry_history_entries", told, value=self._keeper.entries)
+        told = "Entries of history that this process took away, being too old or too many."
+        yield CounterMetricFamily("xrouter_registry_history_pruned", told, value=self._keeper.pruned)
 
 
 class MetricsServer:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
 from bindings.http.access import Access
@@ -26,12 +27,13 @@ from registry.errors import Refusal
 from registry.http.access import Gatekeeper, Pace, Roles
 from registry.http.application import Limits, RegistryApplication
 from registry.http.face import FaceType
-from registry.http.metrics import DeliveryCollector, MetricsServer
+from registry.http.metrics import DeliveryCollector, HistoryCollector, MetricsServer
 from registry.http.openapi.document import openapi_of
 from registry.http.subscriptions import PermissionFace, SubscriptionsFace
 from registry.replication.peers import Peer
 from registry.replication.running import Replication
 from registry.store.engine import Database, open_database, store_error
+from registry.upkeep.history import HistoryKeeper, HistoryLimits
 
 _logger = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class RegistrySettings:
     metrics: tuple[str, int] | None = None
     authority: str = ""
     peers: tuple[Peer, ...] = ()
+    history: HistoryLimits = field(default_factory=HistoryLimits)
 
 
 def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]:
@@ -108,6 +111,7 @@ class RegistryServer:
         self._dispatch: Dispatch | None = None
         self._metrics: MetricsServer | None = None
         self._replication: Replication | None = None
+        self._history: HistoryKeeper | None = None
         self.port = settings.port
         self.metrics_port = 0
 
@@ -132,7 +136,9 @@ class RegistryServer:
             service, keeper, pace, chosen.limits, chosen.base, faces, secure=tls is not None, open_paths=(PERMISSIONS,)
         )
         self._server = HttpServer(listener, self._application, chosen.server, name="registry", tls=tls)
-        if self._metrics is not None:
+        self._history = HistoryKeeper(self._database, chosen.history)
+        if chosen.metrics is not None:
+            self._metrics = MetricsServer(*chosen.metrics, self._collectors())
             self._metrics.start()
             self.metrics_port = self._metrics.port
         if self._dispatch is not None:
@@ -140,6 +146,14 @@ class RegistryServer:
         self._server.start()
         self._replication = Replication(service, chosen.peers)
         self._replication.start()
+        self._history.start()
+
+    def _collectors(self) -> Iterator[Collector]:
+        """Yield what gives metrics."""
+        if self._dispatch is not None:
+            yield DeliveryCollector(self._dispatch)
+        if self._history is not None:
+            yield HistoryCollector(self._history)
 
     def _deliver(self, database: Database, chosen: DeliverySettings, *, secure: bool) -> dict[str, FaceType]:
         """Make what delivers events, and return the faces of subscriptions."""
@@ -151,8 +165,6 @@ class RegistryServer:
         subscriptions = Subscriptions(database, sources, chosen, lambda: dispatch.wake())
         dispatch = Dispatch(database, chosen.subscribers, subscriptions.delivery, sources, chosen.limits)
         self._dispatch = dispatch
-        if self._settings.metrics is not None:
-            self._metrics = MetricsServer(*self._settings.metrics, [DeliveryCollector(dispatch)])
         if not chosen.subscriptions:
             return {}
         return {PATH: lambda _: SubscriptionsFace(subscriptions), PERMISSIONS: lambda _: PermissionFace(subscriptions)}
@@ -166,15 +178,16 @@ class RegistryServer:
         """Finish what is in flight, then close everything.
 
         All parts together have *grace* seconds: requests half of it at most, so that delivery, which ends behind them,
-        always has time to end in order; and replication the whole of it, beside both.
+        always has time to end in order; and what works beside both the whole of it.
         """
         deadline = time.monotonic() + grace
 
         def left() -> float:
             return max(deadline - time.monotonic(), 0.0)
 
-        if self._replication is not None:
-            self._replication.end()
+        beside = [each for each in (self._replication, self._history) if each is not None]
+        for each in beside:
+            each.end()
         if self._server is not None:
             self._server.stop(grace / 2)
         if self._application is not None:
@@ -183,7 +196,7 @@ class RegistryServer:
             self._dispatch.stop(left())
         if self._metrics is not None:
             self._metrics.stop()
-        if self._replication is not None:
-            self._replication.join(left())
+        for each in beside:
+            each.join(left())
         if self._database is not None:
             self._database.close()

@@ -73,7 +73,7 @@ HISTORY: Final = Table(
     Column("xid", _KEY, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("entity", Text, nullable=True),
-    Index(None, "xid"),
+    Index(None, "xid", "number"),
     sqlite_autoincrement=True,
 )
 OUTBOX: Final = Table(

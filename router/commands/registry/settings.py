@@ -22,6 +22,7 @@ from registry.http.application import Limits
 from registry.http.face import FaceType
 from registry.http.server import RegistrySettings
 from registry.replication.peers import Direction, Peer
+from registry.upkeep.history import HistoryLimits
 from router.commands.registry.events import EventsSettings, delivery_settings, event_faults
 from router.errors import ConfigError
 from router.settings.catalogs import CatalogLogin, login_of, one_login_faults
@@ -83,6 +84,13 @@ class PeerSettings(CatalogLogin):
     allow_plaintext_password: bool = Field(False, description="Whether a secret may go over a connection without TLS.")
 
 
+class HistorySettings(Section):
+    """How much is kept of who did what; the newest entry of each entity that is there always stays."""
+
+    keep: Duration | None = Field(None, gt=timedelta(0), description="For how long; unset is for ever.")
+    max_entries: int = Field(10_000_000, ge=1, description="How many entries, the newest ones.")
+
+
 class RegistryFile(Section):
     """A settings file."""
 
@@ -109,6 +117,7 @@ class RegistryFile(Section):
         pattern=r"^(?:[A-Za-z][A-Za-z0-9+.-]*:[A-Za-z0-9\-._~:/?@!$&'()*+,;=%]+)?$",
     )
     replication: tuple[PeerSettings, ...] = Field((), description="Catalogs that have the same messages.")
+    history: HistorySettings = Field(HistorySettings(), description="How much of its history is kept.")
     log: LogSettings = Field(LogSettings(), description="Logging.")
 
 
@@ -177,6 +186,9 @@ def _settings(given: RegistryFile, base: Path, path: Path) -> RegistrySettings:
         metrics=(given.metrics.host, given.metrics.port) if given.metrics is not None else None,
         authority=_authority(given),
         peers=tuple(_peers(given, path)),
+        history=HistoryLimits(
+            given.history.keep.total_seconds() if given.history.keep is not None else None, given.history.max_entries
+        ),
     )
 
 

@@ -1,0 +1,175 @@
+"""History within its limits: what is taken away, what stays, and what that means to those who ask with ETags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import create_engine, insert, inspect, select
+
+from registry.http.server import RegistryServer, RegistrySettings
+from registry.store import history
+from registry.store.engine import MIGRATIONS, Database, open_database
+from registry.store.tables import HISTORY
+from registry.upkeep.history import HistoryLimits
+from tests.support.postgresql import cluster
+from tests.support.waiting import wait_until
+
+LIMIT = 60.0
+OFTEN = 0.02
+
+
+@pytest.fixture(scope="module")
+def postgresql() -> Iterator[str]:
+    with cluster() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    found = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path}/r.db" if found else request.getfixturevalue("postgresql")
+    database = open_database(url)
+    with database.writing() as connection:
+        connection.execute(HISTORY.delete())
+    yield database
+    database.close()
+
+
+def fill(database: Database, *entries: tuple[str, str]) -> list[int]:
+    """Write one entry a second, each of an xid and an action; return their numbers."""
+    rows = [
+        {"interaction": f"i{at}", "at": f"2026-01-01T00:{at // 60:02d}:{at % 60:02d}Z", "who": "me", "action": action}
+        | {"xid": xid, "epoch": 1, "entity": None}
+        for at, (xid, action) in enumerate(entries)
+    ]
+    with database.writing() as connection:
+        for row in rows:
+            connection.execute(insert(HISTORY), row)
+        return list(connection.execute(select(HISTORY.c.number).order_by(HISTORY.c.number)).scalars())
+
+
+def left(database: Database) -> list[str]:
+    with database.reading() as connection:
+        rows = connection.execute(select(HISTORY.c.xid, HISTORY.c.interaction).order_by(HISTORY.c.number))
+        return [f"{xid} {interaction}" for xid, interaction in rows]
+
+
+def pruned(database: Database, upto: int, before: str | None = None) -> tuple[int, int]:
+    """Take away all that may go; return how much that was, and in how many transactions."""
+    gone, at, steps = 0, 0, 0
+    while True:
+        with database.noting() as connection:
+            count, at = history.prune(connection, at, upto, before)
+        gone, steps = gone + count, steps + 1
+        if not at:
+            return gone, steps
+
+
+WRITES = (
+    ("/a", "created"),
+    ("/b", "created"),
+    ("/a", "updated"),
+    ("/c", "created"),
+    ("/b", "deleted"),
+    ("/a", "updated"),
+    ("/d", "created"),
+)
+
+
+def test_the_newest_entry_of_each_entity_that_is_there_stays(database: Database) -> None:
+    numbers = fill(database, *WRITES)
+    assert pruned(database, numbers[-1])[0] == 4
+    assert left(database) == ["/c i3", "/a i5", "/d i6"]
+    assert pruned(database, numbers[-1])[0] == 0
+
+
+def test_the_newest_of_all_stays_even_of_what_is_gone(database: Database) -> None:
+    numbers = fill(database, ("/a", "created"), ("/a", "deleted"))
+    assert pruned(database, numbers[-1] + 10)[0] == 1
+    assert left(database) == ["/a i1"]
+
+
+def test_entries_go_by_number_or_by_age(database: Database) -> None:
+    numbers = fill(database, *WRITES)
+    assert pruned(database, numbers[0])[0] == 1
+    assert left(database)[0] == "/b i1"
+    assert pruned(database, 0, "2026-01-01T00:00:02Z")[0] == 1
+    assert left(database)[0] == "/a i2"
+
+
+def test_many_go_in_small_transactions(database: Database) -> None:
+    numbers = fill(database, *([("/a", "updated"), ("/b", "updated")] * 1250))
+    gone, steps = pruned(database, numbers[-1])
+    assert (gone, steps) == (2498, 3)
+    assert [each.split()[0] for each in left(database)] == ["/a", "/b"]
+
+
+def test_what_is_young_is_not_looked_at(database: Database) -> None:
+    numbers = fill(database, *([("/a", "updated")] * 2500))
+    assert pruned(database, numbers[9]) == (10, 1)
+
+
+@pytest.mark.parametrize("limits", [HistoryLimits(entries=20, every=OFTEN), HistoryLimits(keep=0.2, every=OFTEN)])
+def test_a_server_keeps_its_history_small_while_it_is_written_to(tmp_path: Path, limits: HistoryLimits) -> None:
+    store = f"sqlite:///{tmp_path}/r.db"
+    settings = RegistrySettings(store, port=0, history=limits, metrics=("127.0.0.1", 0), writes_per_second=1e6)
+    server = RegistryServer(settings)
+    server.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+            for number in range(60):
+                client.put(f"/messagegroups/g{number % 3}", json={"name": str(number)}).raise_for_status()
+
+            def told(name: str) -> float:
+                text = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text
+                line = next(each for each in text.splitlines() if each.startswith(f"xrouter_registry_history_{name} "))
+                return float(line.split()[1])
+
+            wait_until(lambda: told("entries") <= 24, LIMIT, lambda: f"{told('entries')} entries")
+            assert told("pruned_total") > 30
+            groups = client.get("/messagegroups").json()
+            assert [each["epoch"] for each in groups.values()] == [20, 20, 20]
+    finally:
+        server.stop()
+    database = open_database(store)
+    kept = left(database)
+    database.close()
+    assert {each.split()[0] for each in kept} >= {f"/messagegroups/g{number}" for number in range(3)} | {"/"}
+
+
+def test_etags_hold_when_history_goes(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/r.db"
+    server = RegistryServer(RegistrySettings(store, port=0, writes_per_second=1e6))
+    server.start()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=30) as client:
+            for number in range(10):
+                client.put("/messagegroups/g", json={"name": str(number)}).raise_for_status()
+            tag = client.get("/messagegroups").headers["etag"]
+            database = open_database(store)
+            assert pruned(database, 10**9)[0] > 5
+            database.close()
+            again = client.get("/messagegroups", headers={"if-none-match": tag})
+            assert (again.status_code, again.headers["etag"]) == (304, tag)
+            client.put("/messagegroups/g", json={"name": "more"}).raise_for_status()
+            assert client.get("/messagegroups", headers={"if-none-match": tag}).status_code == 200
+    finally:
+        server.stop()
+
+
+def test_a_store_of_the_third_form_gets_the_index(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/r.db")
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("path_separator", "os")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0003")
+    open_database(f"sqlite:///{tmp_path}/r.db").close()
+    assert [each["name"] for each in inspect(engine).get_indexes("history")] == ["ix_history_xid_number"]
+    engine.dispose()
