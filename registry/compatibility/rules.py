@@ -7,7 +7,7 @@ from typing import Final
 
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.formats import parse_format
-from registry.compatibility import avro
+from registry.compatibility import avro, protobuf
 from registry.compatibility.formats import tree_of
 from registry.compatibility.json_schema import checking
 from registry.compatibility.undecided import Undecided
@@ -19,6 +19,7 @@ RULES: Final = ("backward", "backward_transitive", "forward", "forward_transitiv
 CHECKERS: Final[Mapping[str, Callable[[SchemaSource, SchemaSource], str]]] = {
     "Avro": lambda reader, writer: avro.unreadable(reader.document, writer.document),
     "JsonSchema": checking.unreadable,
+    "Protobuf": protobuf.unreadable,
 }
 """By family: tells why readers of the first schema cannot read what was written with the second, '' when they can.
 
