@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from registry.core.capabilities import CAPABILITIES, offered
+from registry.core.capabilities import capabilities_of, offered
 from registry.core.filters import NOTHING, read_filters
 from registry.core.inlining import ALL, Inline, read_inline
 from registry.core.places import Place
@@ -36,7 +36,7 @@ class Answerer:
     def configured(self, name: str) -> Answer:
         """Answer for a path of :data:`CONFIGURED`."""
         bodies: Mapping[str, Any] = {
-            "capabilities": CAPABILITIES,
+            "capabilities": capabilities_of(self._registry.capabilities),
             "model": self._model.written,
             "modelsource": self._registry.modelsource,
         }
@@ -112,7 +112,7 @@ class Answerer:
             return ""
 
     def _show_registry(self, place: Place, viewer: Viewer, view: View) -> Answer | None:
-        shown = viewer.registry(self._registry, CAPABILITIES)
+        shown = viewer.registry(self._registry, capabilities_of(self._registry.capabilities))
         return None if shown is None else Answer(shown, etag=f'"{self._registry.epoch}"')
 
     def _show_group(self, place: Place, viewer: Viewer, view: View) -> Answer | None:

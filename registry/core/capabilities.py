@@ -1,13 +1,18 @@
-"""What this registry can do; the offer has no choices, so an update may only say what is so (core ``spec.md``)."""
+"""What this registry can do, and which of it clients may turn off: flags, values of ``ignore``, and pages.
+
+The rest can be no other: an update may say of it what is so (core ``spec.md``, Updating the Capabilities).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from registry.compatibility.formats import FORMATS
 from registry.compatibility.rules import CHECKERS, RULES
 from registry.core.merging import IGNORABLE
+from registry.core.requests import Flags, Request
 from registry.core.views import SPECVERSION
 from registry.errors import Refusal, listed
 from registry.model.reading import MODES
@@ -24,7 +29,8 @@ FLAGS: Final = (
     "sort",
     "specversion",
 )
-_MUTABLE: Final = ("entities", "modelsource")
+_CHOICES: Final = ("flags", "ignores", "pagination")
+_MUTABLE: Final = ("capabilities", "entities", "modelsource")
 _AVAILABLE: Final = ("capabilities", "capabilitiesoffered", "entities", "export", "model", "modelsource")
 CAPABILITIES: Final[Mapping[str, Any]] = {
     "available": {name: {"mutable": name in _MUTABLE} for name in _AVAILABLE},
@@ -41,7 +47,7 @@ CAPABILITIES: Final[Mapping[str, Any]] = {
 
 
 def offered() -> dict[str, Any]:
-    """Return the offer: each capability with the values that it may have."""
+    """Return the offer: each capability with the values that it may have; only some of a list may be left out."""
     boolean = {"type": "boolean"}
     found: dict[str, Any] = {
         "available": {
@@ -61,51 +67,89 @@ def offered() -> dict[str, Any]:
     }
     for name, value in CAPABILITIES.items():
         if isinstance(value, bool):
-            found[name] = {**boolean, "enum": [value]}
+            found[name] = {**boolean, "enum": [False, True] if name in _CHOICES else [value]}
         elif isinstance(value, list):
             found[name] = {"type": "array", "item": {"type": "string"}, "enum": value}
     return found
 
 
-def check_capabilities(given: object) -> None:
-    """Make sure that capabilities that a client sets are those that there are; None asks for the default ones.
+def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all capabilities, with those that clients have *chosen* to be other than at first."""
+    return {**CAPABILITIES, **chosen}
+
+
+def heard(request: Request, chosen: Mapping[str, Any]) -> Request:
+    """Return a request as it counts: flags that are turned off, and pages, are as if not given (``http.md``)."""
+    if not chosen or not request.from_client:
+        return request
+    have = capabilities_of(chosen)
+    none = Flags()
+    off = {name: getattr(none, name) for name in FLAGS if name not in have["flags"]}
+    paged = request if have["pagination"] else replace(request, limit=None, cursor="")
+    return replace(paged, flags=replace(request.flags, **off))
+
+
+def ignorable(request: Request, chosen: Mapping[str, Any]) -> Sequence[str]:
+    """Return what the flag ``ignore`` of a request may name."""
+    return capabilities_of(chosen)["ignores"] if request.from_client else IGNORABLE
+
+
+def chosen_of(given: object, present: Mapping[str, Any], *, patch: bool) -> dict[str, Any]:
+    """Return what is other than at first, after a client wrote capabilities; None asks for those of the beginning.
+
+    What the client does not name is as at first, with *patch* as it is at *present*.
 
     Raises:
-        Refusal: one is unknown, has a value that is not offered, or would be changed.
+        Refusal: one is unknown, has a value that is not offered, or can be no other.
     """
     if given is None:
-        return
+        return {}
     if not isinstance(given, Mapping):
         raise Refusal("capability_error", "/capabilities", error_detail="they need to be an object")
+    chosen = dict(present) if patch else {}
     for name, value in given.items():
         if name not in CAPABILITIES:
             raise Refusal("capability_unknown", "/capabilities", field=name)
-        _check(name, value, CAPABILITIES[name])
+        first = CAPABILITIES[name]
+        wanted = first if value is None else _read(name, value, first)
+        chosen.pop(name, None)
+        if wanted != first:
+            chosen[name] = wanted
+    return chosen
 
 
-def _check(name: str, value: Any, present: Any) -> None:
-    if value is None or value == present:
-        return
-    if isinstance(present, bool):
-        raise _value(name, str(value), [str(present).lower()])
-    if isinstance(present, Mapping):
-        raise Refusal("capability_error", "/capabilities", error_detail=f"{name} cannot be changed")
+def _read(name: str, value: Any, first: Any) -> Any:
+    """Return the value of a capability in the form in which it is shown; *first* is that of the beginning."""
+    if isinstance(first, bool):
+        return _read_boolean(name, value, first)
+    if isinstance(first, Mapping):
+        if value != first:
+            raise Refusal("capability_error", "/capabilities", error_detail=f"{name} cannot be changed")
+        return first
     if not isinstance(value, list):
-        raise _value(name, str(value), present)
+        raise _value(name, str(value), first)
     folded = [str(each).lower() for each in value]
     if "*" in folded:
         if len(folded) > 1:
             raise Refusal("capability_wildcard", "/capabilities", field=name)
-        return
-    known = [each.lower() for each in present]
+        return first
+    known = [each.lower() for each in first]
     for each in folded:
         if each not in known:
-            raise _value(name, each, present)
-    for each in present:
-        if each.lower() not in folded:
-            if name == "specversions":
-                raise Refusal("capability_missing_value", "/capabilities", name=name, value=each)
-            raise Refusal("capability_error", "/capabilities", error_detail=f"{each} of {name} cannot be turned off")
+            raise _value(name, each, first)
+    off = [each for each in first if each.lower() not in folded]
+    if off and name == "specversions":
+        raise Refusal("capability_missing_value", "/capabilities", name=name, value=off[0])
+    if off and name not in _CHOICES:
+        raise Refusal("capability_error", "/capabilities", error_detail=f"{off[0]} of {name} cannot be turned off")
+    return [each for each in first if each not in off]
+
+
+def _read_boolean(name: str, value: Any, first: bool) -> bool:
+    allowed = [False, True] if name in _CHOICES else [first]
+    if not isinstance(value, bool) or value not in allowed:
+        raise _value(name, str(value).lower(), [str(each).lower() for each in allowed])
+    return value
 
 
 def _value(name: str, value: str, allowed: list[str]) -> Refusal:

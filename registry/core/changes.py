@@ -74,6 +74,11 @@ def log_of(work: Work) -> Log:
             entry.changed.update({"model": None, "modelsource": None})
             log.note("/model", "model", "updated")
             log.note("/modelsource", "modelsource", "updated")
+        one, other = work.registry_before.capabilities, work.registry.capabilities
+        if one != other:
+            entry.changed["capabilities"] = None
+            names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+            log.note("/capabilities", "capabilities", "updated", names)
     _collect(log, work.groups, "group")
     _collect(log, work.resources, "resource")
     _collect(log, work.versions, "version")

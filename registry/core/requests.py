@@ -44,6 +44,7 @@ class Request:
     history; ``may_write`` tells of a group's xid ('' for the registry) whether the writer may.
     ``matches`` are ETags of which one must be that of the entity, ``known`` those of answers that the reader has.
     ``replicated`` tells that another catalog has the write already: it is not linted, and has its mark from there.
+    ``from_client`` tells that the flags are those of a client of the core API, so capabilities say which count.
     """
 
     verb: Verb
@@ -64,6 +65,7 @@ class Request:
     max_answer: int = 64 * 2**20
     known: tuple[str, ...] = ()
     replicated: bool = False
+    from_client: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -13,11 +13,11 @@ import msgspec
 from sqlalchemy import Connection
 
 from registry.core.answering import CONFIGURED, OPENAPI, Answerer
-from registry.core.capabilities import check_capabilities
+from registry.core.capabilities import chosen_of, heard, ignorable
 from registry.core.changes import log_of
 from registry.core.linting import Linter
 from registry.core.marking import mark
-from registry.core.merging import IGNORABLE, Options
+from registry.core.merging import Options
 from registry.core.operations import Made, Operation
 from registry.core.places import Place, check_id, place_of
 from registry.core.remodelling import change_model
@@ -134,9 +134,11 @@ class RegistryService:
     def perform_over(self, connection: Connection, request: Request) -> Answer:
         """Do what a request asks for within a transaction; for :class:`Session`."""
         if request.verb != "read":
-            return self._write(Work(connection), request)
+            work = Work(connection)
+            return self._write(work, heard(request, work.registry.capabilities))
         reader = Reader(connection)
         registry = registry_of(reader)
+        request = heard(request, registry.capabilities)
         model = self.model_of(registry)
         place = self._place(model, request)
         tag = tag_of(reader, request) if shows_more(place, request.flags) else ""
@@ -187,7 +189,7 @@ class RegistryService:
     def _write(self, work: Work, request: Request) -> Answer:
         model = self.model_of(work.registry)
         place = self._place(model, request)
-        options = _options(request, place)
+        options = _options(request, place, ignorable(request, work.registry.capabilities))
         self._permit(place, request)
         before = Answerer(work.reader, model, work.registry, request)
         if request.matches is not None and not isinstance(place, str):
@@ -241,7 +243,7 @@ class RegistryService:
         if name == "capabilities":
             if not isinstance(request.body, Mapping):
                 raise Refusal("capability_error", "/capabilities", error_detail="they need to be an object")
-            check_capabilities(request.body)
+            _choose(work, request.body, request)
         else:
             model = change_model(work, request.body, options)
         work.registry.modifiedat = options.now
@@ -255,7 +257,7 @@ class RegistryService:
         if place.kind != "registry" or request.verb == "add" or not isinstance(body, Mapping):
             return model
         if "capabilities" in body and "capabilities" not in options.ignore:
-            check_capabilities(body["capabilities"])
+            _choose(work, body["capabilities"], request)
         if "modelsource" in body and "modelsource" not in options.ignore:
             same = body["modelsource"] == work.registry.modelsource
             return model if same else change_model(work, body["modelsource"], options)
@@ -290,6 +292,12 @@ def registry_of(reader: Reader) -> Registry:
     return registry
 
 
+def _choose(work: Work, given: object, request: Request) -> None:
+    """Take capabilities from a body; they are in force from the next request on."""
+    registry = work.registry
+    registry.capabilities = chosen_of(given, registry.capabilities, patch=request.verb == "patch")
+
+
 def _check_condition(matches: tuple[str, ...], place: Place, answerer: Answerer) -> None:
     """Hold ``If-Match`` against what is there; a collection always is, and has no tag."""
     tag = "*" if place.is_collection else answerer.etag(place)
@@ -302,15 +310,15 @@ def kind_of(place: Place | str) -> str:
     return place if isinstance(place, str) else place.kind
 
 
-def _options(request: Request, place: Place | str) -> Options:
+def _options(request: Request, place: Place | str, known: Sequence[str]) -> Options:
     flags = request.flags
     ignore: set[str] = set()
     for each in flags.ignore:
         for value in each.split(",") if each else ["*"]:
             name = value.strip().lower()
             if name == "*":
-                ignore.update(IGNORABLE)
-            elif name in IGNORABLE:
+                ignore.update(known)
+            elif name in known:
                 ignore.add(name)
             else:
                 raise Refusal("bad_ignore", request.path, value=value, error_detail="it is not known")

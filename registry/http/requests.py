@@ -126,6 +126,7 @@ def request_of(
         tags(head.header(b"if-match")) if verb != "read" else None,
         max_answer,
         tags(head.header(b"if-none-match")) or (),
+        from_client=True,
     )
 
 

@@ -25,9 +25,10 @@ class Entity:
 
 @dataclass(slots=True)
 class Registry(Entity):
-    """The registry itself; ``id`` is its ``registryid``."""
+    """The registry itself; ``id`` is its ``registryid``, ``capabilities`` those that are other than at first."""
 
     modelsource: dict[str, Any] = field(default_factory=dict)
+    capabilities: dict[str, Any] = field(default_factory=dict)
 
     @property
     def xid(self) -> str:

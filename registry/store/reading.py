@@ -41,6 +41,7 @@ class Reader:
             values["modifiedat"],
             _tree(values["attributes"]),
             _tree(values["modelsource"]),
+            _tree(values["capabilities"]),
         )
 
     def last_change(self) -> tuple[int, str]:

@@ -25,6 +25,7 @@ REGISTRY: Final = Table(
     Column("modifiedat", Text, nullable=False),
     Column("attributes", Text, nullable=False),
     Column("modelsource", Text, nullable=False),
+    Column("capabilities", Text, nullable=False, server_default="{}"),
 )
 
 

@@ -200,7 +200,7 @@ def found_registry(connection: Connection, registry: Registry) -> None:
 
 def _registry_row(registry: Registry) -> dict[str, Any]:
     times = {"epoch": registry.epoch, "createdat": registry.createdat, "modifiedat": registry.modifiedat}
-    texts = {"attributes": _text(registry.attributes), "modelsource": _text(registry.modelsource)}
+    texts = {name: _text(getattr(registry, name)) for name in ("attributes", "modelsource", "capabilities")}
     return {"id": registry.id, **times, **texts}
 
 

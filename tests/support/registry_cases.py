@@ -49,6 +49,7 @@ def cases() -> list[Case]:
 
 def clean(client: httpx.Client, database: Database) -> None:
     """Bring a registry back to where it began, but for its epoch; numbers of versions are given out anew."""
+    assert client.put("/capabilities", json={}).status_code == 200
     for plural in client.get("/model").json()["groups"]:
         assert client.delete(f"/{plural}").status_code == 204
     assert client.put("/modelsource", json=model_source()).status_code == 200

@@ -1,0 +1,16 @@
+"""Capabilities that clients have chosen to be other than at first."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the column; nobody has chosen anything yet."""
+    op.add_column("registry", sa.Column("capabilities", sa.Text, nullable=False, server_default="{}"))
