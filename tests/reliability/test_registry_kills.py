@@ -156,5 +156,10 @@ def test_postgresql(tmp_path: Path, database: str) -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-def test_two_thousand_writes(tmp_path: Path) -> None:
-    endure(tmp_path, "path: ./r.db", f"sqlite:///{tmp_path}/r.db", writes=2000, kills=20)
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_two_thousand_writes(tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    if kind == "sqlite":
+        endure(tmp_path, "path: ./r.db", f"sqlite:///{tmp_path}/r.db", writes=2000, kills=20)
+        return
+    url = request.getfixturevalue("database")
+    endure(tmp_path, f"url: '{url}'", url, writes=2000, kills=20, beside=True)

@@ -1,4 +1,4 @@
-"""What OpenAPI says of ``/subscriptions``: documents of the CloudEvents Subscriptions API, as this registry takes them."""
+"""What OpenAPI says of ``/subscriptions``: documents of the CloudEvents Subscriptions API, as they are taken here."""
 
 from __future__ import annotations
 
