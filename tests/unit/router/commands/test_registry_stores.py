@@ -123,7 +123,7 @@ def test_a_store_that_breaks_as_a_command_works(
     capsys.readouterr()
     database = open_database(f"sqlite:///{tmp_path}/registry.db")
     with database.writing() as connection:
-        connection.execute(text("DROP TABLE resources"))
+        connection.execute(text('DROP TABLE "groups"'))
     database.close()
     message, _ = told(command_of("export", tmp_path, "{path: registry.db}", monkeypatch), capsys)
-    assert f"{tmp_path}/registry.db does not answer: no such table: resources" in message
+    assert f"{tmp_path}/registry.db does not answer: no such table: groups" in message
