@@ -26,8 +26,9 @@ from registry.delivery.subscriptions import PATH
 from registry.errors import Refusal
 from registry.http.access import Gatekeeper, Pace, Roles
 from registry.http.application import Limits, RegistryApplication
+from registry.http.collecting import DeliveryCollector, HistoryCollector, ReplicationCollector
 from registry.http.face import FaceType
-from registry.http.metrics import DeliveryCollector, HistoryCollector, MetricsServer
+from registry.http.metrics import MetricsServer
 from registry.http.openapi.document import openapi_of
 from registry.http.subscriptions import PermissionFace, SubscriptionsFace
 from registry.replication.peers import Peer
@@ -137,6 +138,7 @@ class RegistryServer:
         )
         self._server = HttpServer(listener, self._application, chosen.server, name="registry", tls=tls)
         self._history = HistoryKeeper(self._database, chosen.history)
+        self._replication = Replication(service, chosen.peers)
         if chosen.metrics is not None:
             self._metrics = MetricsServer(*chosen.metrics, self._collectors())
             self._metrics.start()
@@ -144,7 +146,6 @@ class RegistryServer:
         if self._dispatch is not None:
             self._dispatch.start()
         self._server.start()
-        self._replication = Replication(service, chosen.peers)
         self._replication.start()
         self._history.start()
 
@@ -152,6 +153,8 @@ class RegistryServer:
         """Yield what gives metrics."""
         if self._dispatch is not None:
             yield DeliveryCollector(self._dispatch)
+        if self._replication is not None:
+            yield ReplicationCollector(self._replication)
         if self._history is not None:
             yield HistoryCollector(self._history)
 

@@ -63,13 +63,21 @@ class Exchange:
     def __init__(self, service: RegistryService) -> None:
         self._service = service
 
-    def run(self, peer: Peer, direction: Literal["pull", "push"], stopping: threading.Event | None = None) -> Round:
+    def run(
+        self,
+        peer: Peer,
+        direction: Literal["pull", "push"],
+        stopping: threading.Event | None = None,
+        done: Round | None = None,
+    ) -> Round:
         """Go on from where the last round ended until there is nothing more, or after a page when *stopping* is set.
+
+        What is done is added to *done*, page by page.
 
         Raises:
             DocumentError: the peer cannot be reached, refuses us, or is none; what went before stays.
         """
-        done = Round()
+        done = Round() if done is None else done
         more = True
         while more and not (stopping is not None and stopping.is_set()):
             more = (self._pull if direction == "pull" else self._push)(peer, done)

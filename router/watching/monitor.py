@@ -11,10 +11,8 @@ import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from prometheus_client import make_wsgi_app
-
 from bindings.http.connection import AcceptedRequest
-from bindings.http.limits import ServerLimits
+from bindings.http.exposition import LIMITS, NO_STORE, Exposition
 from bindings.http.problems import Reply
 from bindings.http.request import Head
 from bindings.http.server import HttpServer
@@ -24,17 +22,7 @@ if TYPE_CHECKING:
     from router.watching.metrics import Metrics
     from router.watching.status import Status
 
-LIMITS: Final = ServerLimits(
-    max_header_bytes=16 * 2**10,
-    max_headers=100,
-    max_connections=100,
-    max_per_address=50,
-    header_timeout=10.0,
-    request_timeout=10.0,
-)
-"""Few watch, and they ask for little."""
 _STOP_SECONDS: Final = 1.0
-_NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 class Pages(Protocol):
@@ -55,7 +43,7 @@ class MonitorServer:
         self.port = port
         self._status = status
         self._pages = pages
-        self._metrics_app = make_wsgi_app(metrics.registry)
+        self._exposition = Exposition(metrics.registry)
         self._server: HttpServer | None = None
 
     @property
@@ -88,26 +76,11 @@ class MonitorServer:
         if head.method not in ("GET", "HEAD"):
             return _json(HTTPStatus.METHOD_NOT_ALLOWED, {"error": "only GET and HEAD are answered"})
         if head.path == b"/metrics":
-            return self._metrics(head)
+            return self._exposition.reply(head)
         if head.path in (b"/healthz", b"/readyz"):
             good, answer = self._status.healthy() if head.path == b"/healthz" else self._status.ready()
             return _json(HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE, answer)
         return _json(HTTPStatus.NOT_FOUND, {"error": "there are /metrics, /healthz, /readyz and /status.json"})
-
-    def _metrics(self, head: Head) -> Reply:
-        """Ask the library for the form that the watcher prefers, compressed if it takes that."""
-        started: list[tuple[str, list[tuple[str, str]]]] = []
-        environ = {
-            "REQUEST_METHOD": "GET",
-            "PATH_INFO": "/metrics",
-            "QUERY_STRING": head.query.decode("latin-1"),
-            "HTTP_ACCEPT": (head.header(b"accept") or b"").decode("latin-1"),
-            "HTTP_ACCEPT_ENCODING": (head.header(b"accept-encoding") or b"").decode("latin-1"),
-        }
-        body = b"".join(self._metrics_app(environ, lambda status, headers: started.append((status, headers))))
-        status, headers = started[0]
-        encoded = [(name.lower().encode("ascii"), value.encode("ascii")) for name, value in headers]
-        return Reply(int(status.split()[0]), tuple(each for each in encoded if each[0] != b"content-length"), body)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -131,4 +104,4 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _json(status: HTTPStatus, answer: dict[str, Any]) -> Reply:
     body = json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-    return Reply(status, ((b"content-type", b"application/json"), _NO_STORE), body)
+    return Reply(status, ((b"content-type", b"application/json"), NO_STORE), body)

@@ -8,27 +8,44 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.metrics_core import Metric
 
 from catalog.declared import Declarations
 from catalog.dialects import registry
 from catalog.documents.documents import read_documents
 from catalog.findings import Findings
+from registry.core.linting import Linter
+from registry.core.service import RegistryService
+from registry.delivery.dispatch import Dispatch
+from registry.delivery.events import sources_of
+from registry.delivery.limits import DeliveryLimits
+from registry.delivery.service import Subscriptions
+from registry.delivery.settings import DeliverySettings
+from registry.http.collecting import DeliveryCollector, HistoryCollector, ReplicationCollector
+from registry.replication.peers import Peer
+from registry.replication.running import Replication
+from registry.store.engine import open_database
+from registry.upkeep.history import HistoryKeeper, HistoryLimits
 from router.errors import EXIT_CODES
 from router.judging.tally import Tally
 from router.settings import KafkaSink, Settings, load_settings
 from router.watching.metrics import Metrics
+from router.watching.relations import RelationMetrics
+from router.watching.subscriptions import SubscriptionMetrics
 from tests.support.composed import PASSWORDS
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-DASHBOARD = DEPLOY / "grafana/dashboards/xrouter.json"
+DASHBOARDS = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
 RULES = DEPLOY / "prometheus-rules.yml"
 YAMLS = sorted([ROOT / "docker-compose.yml", *DEPLOY.rglob("*.yml"), *DEPLOY.rglob("*.yaml")])
 UNITS = {"s": 1, "min": 60, "m": 60}
@@ -54,8 +71,9 @@ def promtool(*arguments: str) -> None:
 
 
 def dashboard_expressions() -> Iterator[tuple[str, str]]:
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        yield from ((panel["title"], target["expr"]) for target in panel["targets"])
+    for dashboard in DASHBOARDS:
+        for panel in json.loads(dashboard.read_text())["panels"]:
+            yield from ((panel["title"], target["expr"]) for target in panel["targets"])
 
 
 def rule_expressions() -> Iterator[tuple[str, str]]:
@@ -64,8 +82,19 @@ def rule_expressions() -> Iterator[tuple[str, str]]:
 
 
 def known_samples() -> dict[str, set[str]]:
-    """Every sample that the router can give, with its labels."""
+    """Every sample that a router or a registry can give, with its labels."""
+    samples = [sample for family in families() for sample in family.samples]
+    return {sample.name: set(sample.labels) | {"instance"} for sample in samples}
+
+
+@cache
+def families() -> tuple[Metric, ...]:
+    """Return all metrics, as they are when everything has happened once."""
     metrics = Metrics(["s"], ["/endpoints/e"])
+    RelationMetrics(metrics.registry, lambda result: None)
+    subscriptions = SubscriptionMetrics(metrics.registry)
+    subscriptions.up("/endpoints/e", up=True)
+    subscriptions.request("/endpoints/e", "create", "ok")
     tally = Tally()
     tally.definitions["/m"] = 1
     tally.ties["/endpoints/e"] = 1
@@ -74,8 +103,25 @@ def known_samples() -> dict[str, set[str]]:
     metrics.catalog("e", 0)
     metrics.held("q", "s")
     metrics.expect_query("q")
-    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
-    return {sample.name: set(sample.labels) | {"instance"} for sample in samples}
+    with tempfile.TemporaryDirectory() as folder:
+        return *metrics.registry.collect(), *families_of_a_registry(f"sqlite:///{folder}/r.db")
+
+
+def families_of_a_registry(store: str) -> Iterator[Metric]:
+    database = open_database(store)
+    service = RegistryService(database, Linter(), lambda *_: {})
+    service.prepare("r")
+    sources = sources_of("http://r", "")
+    subscriptions_of = Subscriptions(database, sources, DeliverySettings(), lambda: None).delivery
+    dispatch = Dispatch(database, {}, subscriptions_of, sources, DeliveryLimits())
+    dispatch.tallies.of("subscriber")
+    for collector in (
+        DeliveryCollector(dispatch),
+        ReplicationCollector(Replication(service, [Peer("http://p")])),
+        HistoryCollector(HistoryKeeper(database, HistoryLimits())),
+    ):
+        yield from collector.collect()
+    database.close()
 
 
 EXPRESSIONS = [*dashboard_expressions(), *rule_expressions()]
@@ -124,13 +170,14 @@ def test_queries_use_only_metrics_and_labels_that_there_are(name: str, expressio
 def test_every_metric_is_on_the_dashboard_and_in_the_handbook() -> None:
     shown = " ".join(expression for _, expression in dashboard_expressions())
     handbook = (DEPLOY / "OPERATIONS.md").read_text(encoding="utf-8")
-    for family in Metrics().registry.collect():
+    for family in families():
         assert family.name in shown, f"{family.name} is on no panel"
         assert f"`{family.name}" in handbook, f"{family.name} is not explained"
 
 
-def test_panels_are_numbered_once_and_do_not_overlap() -> None:
-    panels = json.loads(DASHBOARD.read_text())["panels"]
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_panels_are_numbered_once_and_do_not_overlap(dashboard: Path) -> None:
+    panels = json.loads(dashboard.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells: set[tuple[int, int]] = set()
     for panel in panels:
@@ -141,10 +188,11 @@ def test_panels_are_numbered_once_and_do_not_overlap() -> None:
         cells |= covered
 
 
-def test_the_dashboard_asks_a_source_that_is_provisioned() -> None:
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda path: path.stem)
+def test_the_dashboard_asks_a_source_that_is_provisioned(dashboard: Path) -> None:
     sources = read_yaml(DEPLOY / "grafana/provisioning/datasources/prometheus.yml")["datasources"]
     uids = {source["uid"] for source in sources}
-    asked = set(re.findall(r'"uid": "(\w+)"', DASHBOARD.read_text())) - {"xrouter"}
+    asked = set(re.findall(r'"uid": "(\w+)"', dashboard.read_text())) - {json.loads(dashboard.read_text())["uid"]}
     assert asked == uids
 
 

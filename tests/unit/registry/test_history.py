@@ -42,7 +42,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 def fill(database: Database, *entries: tuple[str, str]) -> list[int]:
     """Write one entry a second, each of an xid and an action; return their numbers."""
-    rows = [
+    rows: list[dict[str, object]] = [
         {"interaction": f"i{at}", "at": f"2026-01-01T00:{at // 60:02d}:{at % 60:02d}Z", "who": "me", "action": action}
         | {"xid": xid, "epoch": 1, "entity": None}
         for at, (xid, action) in enumerate(entries)

@@ -57,8 +57,10 @@ def test_comparing_ends_soon() -> None:
         unreadable(source(circle(101)), source(circle(103)))
 
 
-KINDS = ("int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "sfixed64", "bool", "string", "bytes")
-KINDS += ("float", "double", "E")
+KINDS = (
+    *("int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "sfixed64", "bool", "string", "bytes"),
+    *("float", "double", "E"),
+)
 NUMBERS = (0, 1, -1, 2**31 - 1, -(2**31), 2**32 - 1, 2**53, -(2**63), 2**63 - 1, 2**64 - 1)
 FIELD = st.tuples(st.sampled_from(KINDS), st.sampled_from(["", "", "optional ", "repeated "]))
 SHAPE = st.dictionaries(st.integers(1, 3), FIELD, min_size=1)

@@ -12,10 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
+from bindings.http.exposition import LIMITS
 from catalog.model import Finding
 from router.errors import ConfigError
 from router.watching.metrics import Metrics
-from router.watching.monitor import LIMITS, MonitorServer
+from router.watching.monitor import MonitorServer
 from router.watching.status import Status
 from tests.support.http_malformed import MALFORMED
 
