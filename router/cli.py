@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "init": "router.commands.init.command:init",
     "run": "router.commands.run:run",
     "gateway": "router.commands.gateway:gateway",
+    "top": "router.commands.top.command:top",
     "check": "router.commands.check.command:check",
     "routes": "router.commands.routes.command:routes",
     "test": "router.commands.test.command:test",

@@ -1,0 +1,1 @@
+"""``xrouter top``: what a running router says of itself, in a terminal."""

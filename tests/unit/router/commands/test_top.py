@@ -1,0 +1,153 @@
+"""``xrouter top`` asks a router's own port: rows for programs, the document as it is, and a live screen."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from router.cli import status_of
+from tests.support.waiting import wait_until
+from tests.support.web import Reply, serving
+from tests.unit.router.overview.test_status_page import SALE, SECONDS, TILL, Served, tally
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    with Served(tmp_path) as made:
+        made.activate()
+        made.metrics.batch_done("inbox", tally(7, 2), 0.1, 0)
+        made.status.query("inbox", "running", batch=4)
+        made.status.steps.begin("inbox", 5)
+        made.status.steps.turn("inbox", "sink events")
+        yield made
+
+
+@pytest.fixture
+def config(served: Served) -> Path:
+    return at_port(served, served.server.address)
+
+
+def at_port(served: Served, address: str) -> Path:
+    """Return settings that look for the router at the port of this address."""
+    config = served.folder / "router.yaml"
+    told = yaml.safe_load(config.read_text())
+    told["metrics"] = {"port": int(address.rpartition(":")[2])}
+    config.write_text(yaml.safe_dump(told))
+    return config
+
+
+def test_rows_for_programs(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["top", str(config)]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert rows[0][:2] == ["router", "ready"]
+    by_kind = {row[0]: row[1:] for row in rows}
+    assert by_kind["endpoint"][:2] == [TILL, "HTTP"]
+    assert (by_kind["definition"][0], by_kind["definition"][2]) == (SALE, "7")
+    assert by_kind["query"][:3] == ["inbox", "running", "4"] and by_kind["query"][3].startswith("sink events for ")
+    assert {row[1] for row in rows if row[0] == "sink"} == {"events", "delta"}
+
+
+def test_the_document_as_it_is(config: Path, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["top", str(config), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["flow"]["definitions"] == served.told()["flow"]["definitions"]
+
+
+def test_why_it_is_not_ready(config: Path, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.status.query("inbox", "held", reason="sink \x1b[31mevents is away")
+    assert status_of(["top", str(config), "--once"]) == 0
+    shown = capsys.readouterr().out
+    assert "reason\tquery inbox is held" in shown and "\x1b" not in shown
+
+
+class Screen:
+    """A process that has a terminal of 100 columns and 40 lines for its own."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._end, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+        self.written = b""
+        command = [sys.executable, "-m", "router", *arguments]
+        surroundings = {**os.environ, "TERM": "xterm-256color", "NO_COLOR": "1"}
+        self.process = subprocess.Popen(command, stdin=end, stdout=end, stderr=end, env=surroundings)
+        os.close(end)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        try:
+            while chunk := os.read(self._end, 65536):
+                self.written += chunk
+        except OSError:
+            return  # As Linux tells that the process has closed its side.
+
+    @property
+    def text(self) -> str:
+        """What was written, without what moves the cursor."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.written.decode(errors="replace"))
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(SECONDS)
+        os.close(self._end)
+
+
+def test_a_screen_that_lives_until_it_is_interrupted(config: Path, served: Served) -> None:
+    screen = Screen("top", str(config), "--every", "0.5")
+    try:
+        wait_until(lambda: SALE in screen.text and "sink events for" in screen.text, SECONDS, lambda: screen.text)
+        served.server.stop()
+        wait_until(lambda: "does not answer" in screen.text, SECONDS, lambda: screen.text[-2000:])
+        screen.process.send_signal(signal.SIGINT)
+        assert screen.process.wait(SECONDS) == 0
+        assert "Traceback" not in screen.text
+    finally:
+        screen.close()
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert status_of(["top", *arguments]) == 1
+    return capsys.readouterr().err
+
+
+def test_nobody_there(config: Path, served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    served.server.stop()
+    told = failed(capsys, str(config))
+    assert "/status.json does not answer: ConnectError" in told and "hint: is a router running" in told
+
+
+def test_a_port_that_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with Served(tmp_path) as served:
+        assert "metrics.port is 0" in failed(capsys, str(served.folder / "router.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (Reply("", 404), "answers 404"),
+        (Reply(b"<html>"), "is not what a router answers"),
+        (Reply(b'{"format": 2}'), "has format 2"),
+        (Reply(b'{"format": 1}'), "is not what a router answers"),
+        (Reply(b" " * (9 * 2**20)), "does not answer"),
+    ],
+    ids=["no page", "a page", "another version", "parts missing", "no end"],
+)
+def test_somebody_else_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str], answer: Reply, says: str) -> None:
+    with Served(tmp_path) as served, serving() as web:
+        web.routes["/status.json"] = answer
+        assert says in failed(capsys, str(at_port(served, web.url)))
