@@ -16,11 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from catalog.dialects import suffixes
 from catalog.documents.connecting import origin_of
 from catalog.documents.logins import Credentials, Logins
+from catalog.documents.paths import beside, path_of
 from catalog.documents.reach import EVERYWHERE, Reach, Trust
 from catalog.documents.transfer import Answer, Limits, get
 from catalog.errors import DocumentError
@@ -201,7 +202,7 @@ class Fetcher:
         if isinstance(uri, str) and is_url(uri):
             return self._masked(uri)
         if isinstance(uri, str) and uri.lower().startswith("file:"):
-            return _path_of(uri)
+            return path_of(uri)
         return os.path.normpath(uri)
 
     def resolve(self, reference: str, base: str) -> str:
@@ -224,7 +225,7 @@ class Fetcher:
                 self.reach.name(origin_of(found), Trust.FILE)
             return found
         if not is_url(start):
-            return _beside(text, start)
+            return beside(text, start)
         if scheme == "file":
             hint = "documents from the network refer to the network only"
             raise DocumentError(f"{reference} is a local file, which {start} may not name", file=start, hint=hint)
@@ -306,29 +307,6 @@ def _scheme(text: str) -> str:
 def _bare(url: str) -> str:
     """Return a URL that cannot be split, without anything before an @."""
     return url.rpartition("@")[2]
-
-
-def _path_of(uri: str) -> str:
-    """Return the path of a file: URI.
-
-    Raises:
-        DocumentError: it names another host.
-    """
-    rest = uri.partition(":")[2].partition("#")[0].partition("?")[0]
-    if rest.startswith("//"):
-        host, slash, path = rest[2:].partition("/")
-        if host.lower() not in ("", "localhost"):
-            raise DocumentError(f"{uri} is a file of another host", file=uri, hint="use an http(s) address")
-        rest = slash + path
-    return os.path.normpath(unquote(rest))
-
-
-def _beside(reference: str, base: str) -> str:
-    """Resolve a relative reference against a file; it is a URI reference, so it may be percent-encoded."""
-    if reference.lower().startswith("file:") or reference.startswith("//"):
-        return _path_of(reference if not reference.startswith("//") else f"file:{reference}")
-    path = unquote(reference.partition("?")[0])
-    return os.path.normpath(os.path.join(os.path.dirname(base), path)) if path else base
 
 
 def _file_bytes(path: Path, limit: int) -> bytes:

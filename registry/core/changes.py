@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
-
-from registry.store.entities import Entity, Resource, Version
+from registry.store.entities import Entity, Resource, Version, text_of
 from registry.store.work import Changes, Work
 
 _ORDER: Final = ("updated", "created", "deleted")
@@ -50,7 +48,7 @@ class Log:
                 "action": each.action,
                 "xid": subject,
                 "epoch": each.epoch,
-                "entity": None if each.entity is None else _text(each.entity),
+                "entity": None if each.entity is None else text_of(each.entity),
             }
             for subject, each in self._found.items()
         ]
@@ -155,11 +153,7 @@ def _kept(entity: Entity) -> dict[str, Any]:
 
 def _events(change: Change) -> Iterator[tuple[str, str | None]]:
     tells = change.action == "updated" and change.kind not in ("model", "modelsource")
-    data = _text({"changed": list(change.changed)}) if tells else None
+    data = text_of({"changed": list(change.changed)}) if tells else None
     yield f"io.xregistry.{change.kind}.{change.action}", data
     if change.deprecated:
-        yield f"io.xregistry.{change.kind}.deprecation", _text({"changed": list(change.deprecated)})
-
-
-def _text(tree: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(tree).decode("utf-8")
+        yield f"io.xregistry.{change.kind}.deprecation", text_of({"changed": list(change.deprecated)})

@@ -12,7 +12,7 @@ from registry.core.settling import Pending
 from registry.errors import Refusal, invalid
 from registry.model.checking import settled
 from registry.model.types import Model
-from registry.store.entities import Entity, Group, Resource, Version
+from registry.store.entities import Entity, Group, Registry, Resource, Version
 from registry.store.tables import GROUPS, RESOURCES
 from registry.store.work import Work
 
@@ -32,6 +32,12 @@ class Creator:
         if entity.xid not in self._bumped:
             entity.epoch += 1
             self._bumped.add(entity.xid)
+
+    def touch(self, entity: Registry | Group | Resource) -> None:
+        """Take note that what belongs to an entity has changed: it is modified now, and its epoch is raised once."""
+        entity.modifiedat = self.options.now
+        self.bump(entity)
+        self.work.put(entity)
 
     def write_version(
         self,
@@ -93,10 +99,7 @@ class Creator:
         check_id(place.gid, place.xid)
         parent = place.xid.rpartition("/")[0]
         self._check_case(self.work.id_like(parent, place.gid, GROUPS), place.group.singular, place.gid, place.xid)
-        registry = self.work.registry
-        self.bump(registry)
-        registry.modifiedat = self.options.now
-        self.work.registry_touched = True
+        self.touch(self.work.registry)
         return Group(parent, place.gid, 0, self.options.now, self.options.now)
 
     def new_resource(self, place: Place, group: Group) -> Resource:
@@ -105,9 +108,7 @@ class Creator:
         parent = place.xid.rpartition("/")[0]
         like = self.work.id_like(parent, place.rid, RESOURCES)
         self._check_case(like, place.resource.singular, place.rid, place.xid)
-        self.bump(group)
-        group.modifiedat = self.options.now
-        self.work.groups.put(group)
+        self.touch(group)
         self.work.expect([place.xid])
         resource = Resource(parent, place.rid, 0, self.options.now, self.options.now)
         self.bump(resource)
@@ -127,9 +128,7 @@ class Creator:
                 raise Refusal("versionid_not_allowed", place.xid, plural=place.resource.plural)
             like = next((each for each in versions if each.lower() == name.lower()), None)
             self._check_case(like, "version", name, place.xid)
-        self.bump(resource)
-        resource.modifiedat = self.options.now
-        self.work.resources.put(resource)
+        self.touch(resource)
         version = Version(resource.versions, name, 0, self.options.now, self.options.now)
         self.work.add_version(version)
         return version

@@ -9,7 +9,7 @@ from registry.core.merging import as_object, compare_epoch, compare_id
 from registry.core.places import Place
 from registry.core.writing import Writer
 from registry.errors import Refusal
-from registry.store.entities import Entity, Group, Resource
+from registry.store.entities import Entity, Resource
 
 
 class Deleter:
@@ -52,10 +52,7 @@ class Deleter:
         if place.kind == "group":
             self._refuse_readonly(place)
             self._work.drop_group(found.xid)
-            registry = self._work.registry
-            registry.modifiedat = self._options.now
-            self._writer.bump(registry)
-            self._work.registry_touched = True
+            self._writer.touch(self._work.registry)
         elif isinstance(found, Resource):
             if self._writer.writable(found, root=root):
                 self._drop_resource(place, found)
@@ -67,8 +64,7 @@ class Deleter:
         self._work.drop_resource(found)
         group = self._work.group(place.owner.xid)
         assert group is not None
-        self._changed(group)
-        self._work.groups.put(group)
+        self._writer.touch(group)
 
     def _drop_version(self, place: Place, *, root: bool) -> None:
         owner = place.owner
@@ -78,12 +74,7 @@ class Deleter:
             return
         self._writer.pend(owner, resource)
         self._work.drop_version(self._work.versions_of(resource)[place.vid])
-        self._changed(resource)
-        self._work.resources.put(resource)
-
-    def _changed(self, entity: Group | Resource) -> None:
-        entity.modifiedat = self._options.now
-        self._writer.bump(entity)
+        self._writer.touch(resource)
 
     def _refuse_readonly(self, place: Place) -> None:
         """Keep a group that has a read-only resource."""

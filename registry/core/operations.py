@@ -59,12 +59,8 @@ class Operation:
         if place.kind == "registry":
             writer.write_registry(body, patch=patch)
             return Made(place, created=False)
-        if place.kind == "groups":
-            return writer.write_groups(place, body, patch=patch)
-        if place.kind == "resources":
-            return writer.write_resources(place, body, patch=patch)
-        if place.kind == "versions":
-            return writer.write_versions(place, body, patch=patch)
+        if place.is_collection:
+            return self._write_all(place, body, patch=patch)
         if place.kind == "group":
             created = writer.work.group(place.xid) is None
             writer.write_group(place, body, patch=patch, root=True)
@@ -90,12 +86,8 @@ class Operation:
             return self._many(body, {name: Place("groups", kind) for name, kind in writer.model.groups.items()})
         if place.kind == "group":
             return self._many(body, {name: place.collection(name) for name in place.group.resources})
-        if place.kind == "groups":
-            return writer.write_groups(place, body, patch=False)
-        if place.kind == "resources":
-            return writer.write_resources(place, body, patch=False)
-        if place.kind == "versions":
-            return writer.write_versions(place, body, patch=False)
+        if place.is_collection:
+            return self._write_all(place, body, patch=False)
         before = writer.work.resource(place.xid)
         known = set(writer.work.versions_of(before)) if before is not None else set()
         version = writer.add_version(place, body, self._request.document)
@@ -109,12 +101,17 @@ class Operation:
                 raise Refusal(kind, place.xid, name=name)
         if place.kind == "group" and self._writer.work.group(place.xid) is None:
             self._writer.write_group(place, {}, patch=False)
-        found: dict[str, Any] = {}
-        for name, each in body.items():
-            where = places[name]
-            write = self._writer.write_groups if place.kind == "registry" else self._writer.write_resources
-            found[name] = where, write(where, each, patch=False)
-        return found
+        return {name: (places[name], self._write_all(places[name], each, patch=False)) for name, each in body.items()}
+
+    def _write_all(self, place: Place, body: object, *, patch: bool) -> list[str]:
+        """Write entities of a collection, and return the ids of those that were processed."""
+        writer = self._writer
+        write = {
+            "groups": writer.write_groups,
+            "resources": writer.write_resources,
+            "versions": writer.write_versions,
+        }[place.kind]
+        return write(place, body, patch=patch)
 
 
 def _epoch(request: Request) -> int | None:

@@ -246,9 +246,7 @@ class RegistryService:
             _choose(work, request.body, request)
         else:
             model = change_model(work, request.body, options)
-        work.registry.modifiedat = options.now
-        work.registry_touched = True
-        writer.bump(work.registry)
+        writer.touch(work.registry)
         return model
 
     def _remodelled(self, work: Work, model: Model, place: Place, request: Request, options: Options) -> Model:

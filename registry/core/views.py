@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from catalog.parsing.pointers import as_pointer
 from registry.core.documents import shown_document
 from registry.core.filters import EXCLUDE_ALL, NOTHING, Clause, Clauses, surviving, within
 from registry.core.inlining import NONE, Inline, below
@@ -214,12 +215,12 @@ class Viewer:
             groups = self._reader.groups(place.xid, after) if only is None else iter([one] if one else [])
             for group in groups:
                 where = place.child(group.id)
-                yield group.id, self.group(where, group, inline, clauses, _at(pointer, group.id))
+                yield group.id, self.group(where, group, inline, clauses, pointer + as_pointer([group.id]))
         elif place.kind == "resources":
             for shown in shown_resources(self._reader, place, after, only):
                 where = place.child(shown.resource.id)
                 name = shown.resource.id
-                yield name, self.resource(where, shown, inline, clauses, _at(pointer, name))
+                yield name, self.resource(where, shown, inline, clauses, pointer + as_pointer([name]))
         else:
             owner = next(iter(shown_resources(self._reader, place.owner, "", place.rid)), None)
             if owner is None:
@@ -240,7 +241,9 @@ class Viewer:
             if only is None or version.id == only:
                 where = place.child(version.id)
                 is_default = version.id == owner.source.defaultversionid
-                shown = self.version(where, version, inline, clauses, _at(pointer, version.id), is_default=is_default)
+                shown = self.version(
+                    where, version, inline, clauses, pointer + as_pointer([version.id]), is_default=is_default
+                )
                 yield version.id, shown
 
     def _versions(
@@ -314,7 +317,7 @@ class Viewer:
     ) -> dict[str, Any]:
         """Point the default version of an inlined ``meta`` at where it is inlined, in the document view."""
         if self._view.doc and "defaultversionid" in meta and below(inline, "versions") is not None:
-            meta["defaultversionurl"] = f"#{pointer}/versions/{_escaped(meta['defaultversionid'])}"
+            meta["defaultversionurl"] = f"#{pointer}{as_pointer(['versions', meta['defaultversionid']])}"
         return meta
 
     def _identity(self, entity: Entity, pointer: str) -> dict[str, Any]:
@@ -344,11 +347,3 @@ class Viewer:
 
 def _is_raw(value: Mapping[str, Any]) -> bool:
     return isinstance(next(iter(value.values())), msgspec.Raw)
-
-
-def _at(pointer: str, name: str) -> str:
-    return f"{pointer}/{_escaped(name)}"
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0")

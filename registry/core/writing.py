@@ -283,9 +283,7 @@ class Writer(Creator):
                 self.work.drop_version(each)
         self.pending.pop(place.xid, None)
         resource.xref, resource.defaultversionid, resource.sticky, resource.attributes = target, None, False, {}
-        resource.modifiedat = self.options.now
-        self.bump(resource)
-        self.work.resources.put(resource)
+        self.touch(resource)
         return resource
 
     def _revert(self, resource: Resource) -> None:
@@ -293,9 +291,7 @@ class Writer(Creator):
         target = self.work.reader.resource(resource.xref or "")
         resource.epoch = max(resource.epoch, target.epoch if target is not None else 0)
         resource.xref = None
-        resource.modifiedat = self.options.now
-        self.bump(resource)
-        self.work.resources.put(resource)
+        self.touch(resource)
 
     def _xref(self, resource: Resource | None, meta: Mapping[str, Any] | None, *, patch: bool) -> object:
         if meta is not None and meta.get("xref") is not None:

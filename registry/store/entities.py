@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 
 @dataclass(slots=True)
@@ -74,3 +77,8 @@ class Version(Entity):
     def resource(self) -> str:
         """The xid of its resource."""
         return self.parent.rsplit("/", 1)[0]
+
+
+def text_of(tree: Mapping[str, Any]) -> str:
+    """Return a tree as the tables keep it."""
+    return msgspec.json.encode(tree).decode("utf-8")

@@ -10,10 +10,9 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
-import msgspec
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
-from registry.store.entities import Entity, Group, Registry, Resource, Version
+from registry.store.entities import Entity, Group, Registry, Resource, Version, text_of
 from registry.store.reading import Reader, below
 from registry.store.tables import DOCUMENTS, GROUPS, HISTORY, OUTBOX, REGISTRY, RESOURCES, VERSIONS
 
@@ -82,6 +81,15 @@ class Work:
             self.resources.met(xid, each)
             if each is None:
                 self._complete[f"{xid}/versions"] = []
+
+    def put(self, entity: Registry | Group | Resource) -> None:
+        """Take an entity as changed, or as new."""
+        if isinstance(entity, Registry):
+            self.registry_touched = True
+        elif isinstance(entity, Group):
+            self.groups.put(entity)
+        else:
+            self.resources.put(entity)
 
     def versions_of(self, resource: Resource) -> dict[str, Version]:
         """Return all versions of a resource as they are now, by id."""
@@ -200,7 +208,7 @@ def found_registry(connection: Connection, registry: Registry) -> None:
 
 def _registry_row(registry: Registry) -> dict[str, Any]:
     times = {"epoch": registry.epoch, "createdat": registry.createdat, "modifiedat": registry.modifiedat}
-    texts = {name: _text(getattr(registry, name)) for name in ("attributes", "modelsource", "capabilities")}
+    texts = {name: text_of(getattr(registry, name)) for name in ("attributes", "modelsource", "capabilities")}
     return {"id": registry.id, **times, **texts}
 
 
@@ -213,7 +221,7 @@ def _row(entity: Entity) -> dict[str, Any]:
         "epoch": entity.epoch,
         "createdat": entity.createdat,
         "modifiedat": entity.modifiedat,
-        "attributes": _text(entity.attributes),
+        "attributes": text_of(entity.attributes),
     }
     if isinstance(entity, Resource):
         row.update(
@@ -225,7 +233,3 @@ def _row(entity: Entity) -> dict[str, Any]:
     if isinstance(entity, Version):
         row["ancestorid"] = entity.ancestorid
     return row
-
-
-def _text(tree: dict[str, Any]) -> str:
-    return msgspec.json.encode(tree).decode("utf-8")

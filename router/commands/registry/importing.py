@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from catalog.documents.fetching import MAX_BYTES
+from catalog.documents.documents import read_documents
 from catalog.errors import DocumentError
-from catalog.parsing.texts import parse_text
+from catalog.findings import Findings
 from registry.core.requests import Flags, Request
 from router.commands.registry.opening import ConfigArgument, opened
 from router.errors import CatalogUnavailable
@@ -45,13 +45,12 @@ def import_document(
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise DocumentError(f"cannot read {file}: {error.strerror}", file=str(file), hint="check the path") from error
-    if len(data) > MAX_BYTES:
-        raise DocumentError(f"{file} is larger than {MAX_BYTES} bytes", file=str(file), hint="split the document")
-    tree = parse_text(str(file), data).tree
-    if not isinstance(tree, dict):
-        raise DocumentError(f"{file} is no xRegistry document", file=str(file), hint="name one")
+    """Return the document of a file, or of a folder that is one."""
+    findings = Findings()
+    documents = read_documents([file], findings)
+    if len(documents) > 1:
+        raise DocumentError(f"{file} holds several documents", file=str(file), hint="import one after the other")
+    for each in findings.sorted():
+        say(f"{each.severity}: {each.message}", err=True)
+    tree: dict[str, Any] = documents[0].tree
     return tree
