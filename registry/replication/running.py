@@ -65,7 +65,8 @@ class Replication:
         """Wait for the rounds to have ended; all together have so many seconds."""
         deadline = time.monotonic() + seconds
         for each in self._threads:
-            each.join(max(0.0, deadline - time.monotonic()))
+            if each.is_alive():
+                each.join(max(0.0, deadline - time.monotonic()))
 
     def _follow(self, peer: Peer) -> None:
         backoff = Backoff(min(_FIRST_PAUSE, peer.interval), max(_LONGEST_PAUSE, peer.interval))

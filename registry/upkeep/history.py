@@ -55,7 +55,8 @@ class HistoryKeeper:
 
     def join(self, seconds: float) -> None:
         """Wait so many seconds for its end."""
-        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._thread.join(seconds)
 
     def _run(self) -> None:
         failing = False
