@@ -59,6 +59,11 @@ class _Stretch:
         found.append(text[start:end])
         return True
 
+    def alongside(self, text: str) -> str:
+        """Return the stretch with all that a text has between its first and last literal for its placeholders."""
+        head, tail = self.literals[0], self.literals[-1]
+        return head + text[len(head) : max(len(head), len(text) - len(tail))] + tail if self.names else head
+
 
 @dataclass(frozen=True, slots=True)
 class Template:
@@ -89,6 +94,21 @@ class Template:
         """How many characters are not placeholders, which is what specificity counts."""
         return sum(len(part) for part in self.parts if isinstance(part, str))
 
+    @property
+    def alongside_nothing(self) -> str:
+        """What :meth:`alongside` has of the template itself, whatever the value."""
+        return self._joined([stretch.alongside("") for stretch in self._stretches])
+
+    def alongside(self, value: str) -> str | None:
+        """Return the template with what stands in a value at the places of its placeholders, to hold it beside that.
+
+        None when the separators of the value are not those of the template.
+        """
+        pieces = self._pieces(value)
+        if pieces is None:
+            return None
+        return self._joined([stretch.alongside(piece) for stretch, piece in zip(self._stretches, pieces, strict=True)])
+
     def match(self, value: str, decode: bool = False) -> dict[str, str] | None:
         """Return the values that the placeholders take, undecoded, or None when *value* does not fit.
 
@@ -97,11 +117,11 @@ class Template:
         """
         if self.is_bare:
             return {self.names[0]: value} if value else None
-        pieces = _SEPARATORS[self.dots].split(value)
-        if len(pieces) != 2 * len(self._stretches) - 1 or tuple(pieces[1::2]) != self._separators:
+        pieces = self._pieces(value)
+        if pieces is None:
             return None
         found: list[str] = []
-        for stretch, piece in zip(self._stretches, pieces[::2], strict=True):
+        for stretch, piece in zip(self._stretches, pieces, strict=True):
             if not stretch.match(piece, found):
                 return None
         return self._unite(found, decode)
@@ -119,6 +139,16 @@ class Template:
             part if isinstance(part, str) else percent_encode(context[part.name]) if encode else context[part.name]
             for part in self.parts
         )
+
+    def _pieces(self, value: str) -> list[str] | None:
+        """Return what stands between the separators of a value; None when they are not those of the template."""
+        pieces = _SEPARATORS[self.dots].split(value)
+        if len(pieces) != 2 * len(self._stretches) - 1 or tuple(pieces[1::2]) != self._separators:
+            return None
+        return pieces[::2]
+
+    def _joined(self, stretches: list[str]) -> str:
+        return "".join(text + mark for text, mark in zip(stretches, (*self._separators, ""), strict=True))
 
     def _unite(self, found: list[str], decode: bool) -> dict[str, str] | None:
         taken: dict[str, str] = {}

@@ -2,7 +2,8 @@
 
 Classes already tell which constraints the values of a row satisfy, so how many properties of each candidate fail is a
 sum over a few short arrays, and the same for all rows of one combination of classes. That sum misses only placeholders
-that must be equal, so it is a lower bound: candidates are looked at in its order until no other can be nearer.
+that must be equal, so it is a lower bound: candidates are looked at in its order until no other can be nearer. Among
+those that are equal in this, the spelling of what failed decides (``likeness``), which is bounded from below as well.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from catalog.values import percent_decode
 from router.matching.context import raw_value, slots_of
 from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
+from router.matching.likeness import FAR, LONGEST, Spellings, distance, has_text
 
 MOST: Final = 3
 LOOKS: Final = 256
 """Candidates looked at one by one for one record; more only ever wait where hundreds differ in placeholders alone."""
+SPELLED: Final = 8
+"""Candidates looked at whose failures are as few as they seemed: past these only spelling could put another first."""
 FOUND_LIMIT: Final = 200
 NOT_TEXT: Final = "(bytes that are no UTF-8 text)"
 _FIRST: Final = 64
@@ -33,6 +37,8 @@ _KEPT: Final = 4_096
 _KEPT_TARGETS: Final = 2_000_000
 _FAILED: Final = 1 << 48
 _LITERALS: Final = 1 << 32
+_DISTANCE: Final = 1 << 26
+_FARTHEST: Final = _LITERALS // _DISTANCE - 1
 Bool = npt.NDArray[np.bool_]
 Values = Callable[[str], Sequence[str | None]]
 """Gives all values of a property of the record by key, in order; None stands for one that is no text."""
@@ -40,13 +46,17 @@ Values = Callable[[str], Sequence[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that a candidate asks of a record: ``found`` is None for what is absent, ``holds`` the verdict."""
+    """One thing that a candidate asks of a record: ``found`` is None for what is absent, ``holds`` the verdict.
+
+    ``distance`` is how far the value is from what was expected, for a property that fails by itself.
+    """
 
     property: str
     expected: str | None
     found: str | None
     holds: bool
     constraint: Constraint | None = None
+    distance: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that dead letters and ``match`` have."""
@@ -98,7 +108,9 @@ class Nearest:
         self._kinds: dict[tuple[int, bool], Int] = {}
         self._changes: dict[tuple[bool, int, int], _Change] = {}
         self._changed_targets = 0
-        self._bounds: dict[tuple[int, int, bool, tuple[int, ...]], Int] = {}
+        self._bounds: dict[tuple[int, int, bool, tuple[int, ...], tuple[str | None, ...]], Int] = {}
+        self._spellings: dict[str, Spellings] = {}
+        self._misspelt: dict[tuple[int, int], bool] = {}
 
     def explain(self, row: Row) -> list[dict[str, Any]]:
         """Return up to three nearest candidates, as the JSON form of architecture.md section 4."""
@@ -112,20 +124,26 @@ class Nearest:
         return [{"message": xid, "mismatches": failed} for xid, failed in mismatches.items()]
 
     def ranked(self, row: Row, looks: int | None = None) -> Iterator[tuple[int, list[Check]]]:
-        """Yield candidates with their checks, nearest first: fewest failed, then most literals matched, then xid.
+        """Yield candidates with their checks, nearest first.
 
-        With ``looks``, at most so many of them.
+        Fewest failed come first, then most literals matched, then the fewest characters that differ, then the xid.
+        With ``looks``, at most so many of them, and no more than ``SPELLED`` for their spelling.
         """
         waiting: list[tuple[int, int, list[Check]]] = []
+        spelled = 0
         for looked, (bound, number) in enumerate(self._in_order(row)):
             while waiting and waiting[0][0] <= bound:
                 _, nearest, checks = heappop(waiting)
                 yield nearest, checks
-            if looked == looks:
+            if looked == looks or (looks is not None and spelled == SPELLED):
                 break
             checks = self.checks(number, row)
             failed = sum(not check.holds for check in checks)
-            heappush(waiting, (bound % _FAILED + failed * _FAILED, number, checks))
+            spelled += failed == bound // _FAILED
+            unlike = min(sum(check.distance for check in checks), _FARTHEST)
+            literals = bound % _FAILED // _LITERALS
+            actual = failed * _FAILED + literals * _LITERALS + unlike * _DISTANCE + bound % _DISTANCE
+            heappush(waiting, (actual, number, checks))
         while waiting:
             _, nearest, checks = heappop(waiting)
             yield nearest, checks
@@ -142,7 +160,8 @@ class Nearest:
                 holds = constraint.satisfied(None, present=False)
             if holds:
                 holding.append((key, constraint))
-            checks.append(Check(property_name(key), constraint.expected, _shown(texts), holds, constraint))
+            unlike = 0 if holds else distance(constraint, texts)
+            checks.append(Check(property_name(key), constraint.expected, _shown(texts), holds, constraint, unlike))
         return checks + _unequal(holding, row.values)
 
     def _kind_checks(self, target: Target, row: Row) -> list[Check]:
@@ -157,24 +176,53 @@ class Nearest:
         return checks
 
     def _in_order(self, row: Row) -> Iterator[tuple[int, int]]:
-        """Yield (bound, target) of all candidates, ascending; a bound has failures, literals and order in it."""
-        place = (row.channel, row.protocol, row.event, row.classes)
+        """Yield (bound, target) of all candidates, ascending; it has failures, literals, distance and order in it."""
+        texts = tuple(self._text(row, key) for key in range(len(row.classes)))
+        place = (row.channel, row.protocol, row.event, row.classes, texts)
         bounds = self._bounds.get(place)
         if bounds is None:
             if len(self._bounds) >= _KEPT:
                 self._bounds.clear()
-            bounds = self._scores(row)
+            bounds = self._scores(row, texts)
             if len(bounds) > _FIRST:
                 bounds = np.partition(bounds, _FIRST)[:_FIRST].copy()
             self._bounds[place] = bounds = np.sort(bounds)
         yield from self._numbered(bounds)
         if len(bounds) < len(self._candidates[row.channel]):
-            yield from self._numbered(np.sort(self._scores(row))[len(bounds) :])
+            yield from self._numbered(np.sort(self._scores(row, texts))[len(bounds) :])
 
     def _numbered(self, bounds: Int) -> Iterator[tuple[int, int]]:
-        yield from zip(bounds.tolist(), self._by_order[bounds % _LITERALS].tolist(), strict=True)
+        yield from zip(bounds.tolist(), self._by_order[bounds % _DISTANCE].tolist(), strict=True)
 
-    def _scores(self, row: Row) -> Int:
+    def _text(self, row: Row, key: int) -> str | None:
+        """Return the first value of a property when it is a text that fails a constraint it may be alike to."""
+        number = row.classes[key]
+        misspelt = self._misspelt.get((key, number))
+        if misspelt is None:
+            if len(self._misspelt) >= _KEPT:
+                self._misspelt.clear()
+            name = self._index.keys[key]
+            constraints, satisfied = self._index.classes[name].constraints, self._satisfied(name, number)
+            failing = (constraints[place] for place in np.flatnonzero(~satisfied).tolist())
+            misspelt = self._misspelt[(key, number)] = number > 0 and any(map(has_text, failing))
+        if not misspelt:
+            return None
+        text = next(iter(row.values(self._index.keys[key])), None)
+        return text if text is not None and len(text) <= LONGEST else None
+
+    def _likeness(self, event: bool, key: int, number: int, text: str) -> tuple[Int, Int]:
+        """Return the targets that ask something else of a property, and how much nearer than ``FAR`` each may be."""
+        name = self._index.keys[key]
+        table = self._tables[event].get(name)
+        if table is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        spellings = self._spellings.get(name)
+        if spellings is None:
+            spellings = self._spellings[name] = Spellings(self._index.classes[name].constraints)
+        nearer = np.where(self._satisfied(name, number), 0, FAR - spellings.at_least(text))
+        return table.targets, nearer[table.numbers]
+
+    def _scores(self, row: Row, texts: Sequence[str | None]) -> Int:
         chosen = self._candidates[row.channel]
         failed, literals = (values.copy() for values in self._absent[row.event])
         for key, number in enumerate(row.classes):
@@ -182,9 +230,15 @@ class Nearest:
                 change = self._change(row.event, key, number)
                 failed[change.targets] += change.failed
                 literals[change.targets] += change.literals
+        unlike = failed * FAR
+        for key, text in enumerate(texts):
+            if text is not None:
+                targets, nearer = self._likeness(row.event, key, row.classes[key], text)
+                unlike -= np.bincount(targets, nearer, len(unlike)).astype(np.int64)
         failed += self._kind_failures(row.protocol, row.event)
         few = _FAILED // _LITERALS - 1
         scores: Int = failed * _FAILED + (few - np.minimum(literals, few)) * _LITERALS + self._order
+        scores += np.minimum(unlike, _FARTHEST) * _DISTANCE
         return scores[chosen]
 
     def _table(self, *, event: bool) -> dict[str, _Table]:

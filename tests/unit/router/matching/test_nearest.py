@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from router.matching.nearest import LOOKS, MOST, property_name
+from router.matching.nearest import LOOKS, MOST, SPELLED, property_name
 from router.matching.records import RecordMatcher
 from tests.support.examples import seeds
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
@@ -120,3 +120,60 @@ def test_looks_are_bounded() -> None:
     """Past the bound the answer may be a definition too far, and is still one."""
     unequal = [define(f"a{number:03}", a="{x}", b="{x}", c="{x}") for number in range(LOOKS + 10)]
     assert len(only(catalog_of(*unequal, define("z", a="1", b="2", c="4")), headers(a="1", b="2", c="3"))) == MOST
+
+
+TOPICS = ("vibration", "pressure", "temperature", "power", "humidity")
+
+
+def mqtt(name: str, topic: str) -> Definition:
+    options = (Property("topic_name", "uritemplate", topic),)
+    return Definition(f"{GROUP}/messages/{name}", GROUP, protocol="MQTT/5.0", protocoloptions=options)
+
+
+def names(found: list[dict[str, Any]]) -> list[str]:
+    return [each["message"].rpartition("/")[2] for each in found]
+
+
+def test_a_typo_is_nearest_to_what_was_meant() -> None:
+    definitions = [mqtt(topic, f"plant/{{line}}/{{cell}}/{topic}") for topic in TOPICS]
+    record = json.dumps({"protocol": "MQTT/5.0", "native": {"topic_name": "plant/a/b/temperatur"}})
+    assert names(only(catalog_of(*definitions), record))[0] == "temperature"
+
+
+@pytest.mark.parametrize("typo", ["order.7777.placedd", "ordr.7777.placed", "Xrder.7777.placed"])
+def test_a_typo_is_found_among_thousands(typo: str) -> None:
+    """All of them fail by one property, and the one that was meant is far behind in the alphabet."""
+    definitions = [define(f"m{number:04}", type=f"order.{number}.placed") for number in range(9_000)]
+    assert names(only(catalog_of(*definitions), headers(type=typo)))[0] == "m7777"
+
+
+def test_what_is_absent_is_farther_than_what_is_misspelt() -> None:
+    found = only(catalog_of(define("a", other="x"), define("b", type="place")), headers(type="plaice"))
+    assert names(found) == ["b", "a"]
+
+
+def test_endless_values_are_far_and_quickly_told() -> None:
+    """A value of a megabyte costs no more than a short one, and xids decide."""
+    definitions = [define(name, type=name * 150) for name in "cba"]
+    assert names(only(catalog_of(*definitions), headers(type="c" * 1_000_000))) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("seed", seeds(20, quick=5))
+def test_likeness_is_that_of_the_plain_look(seed: int) -> None:
+    """Templates and literals, and values a few letters away from them."""
+    rng = Random(seed)
+    alphabet = "ab{x}/é."
+
+    def text(most: int) -> str:
+        return "".join(rng.choices(("a", "b", "/", "{x}", "é", ".", "abba"), k=rng.randint(1, most)))
+
+    definitions = [mqtt(f"m{number}", text(8)) for number in range(SPELLED)]
+    catalog = catalog_of(*definitions)
+    for _ in range(60):
+        value = list(text(12).replace("{x}", rng.choice(("a", "bb", "c"))))
+        for _ in range(rng.randint(0, 3)):
+            value[rng.randrange(len(value))] = rng.choice(alphabet)
+        line = json.dumps({"protocol": "MQTT/5.0", "native": {"topic_name": "".join(value)}})
+        (outcome,) = RecordMatcher(catalog, endpoint=ENDPOINT).decide([line])
+        if outcome.get("reason") == "no-match":
+            assert told(outcome) == plain(catalog, line), line
