@@ -6,7 +6,8 @@ write from inside the callback. The figure is the ratio of medians, and the proc
 the JVM and its Python workers.
 
 What a router does once, when it starts, is left out: each comparison begins with rounds that do not count, in which
-HotSpot compiles and workers take the plan. A worker keeps one plan; so each plan has rounds of its own, in which it
+HotSpot compiles and workers take the plan. What its compiler still takes in those that count is told; with many rounds
+before them (``--warm``) it is next to nothing. A worker keeps one plan; so each plan has rounds of its own, in which it
 alternates with bare.
 Of batches of 200 records the figure is the median time from trigger to commit, the first ten left out.
 """
@@ -180,13 +181,13 @@ def _report(costs: dict[str, list[Cost]], batches: dict[str, float], chosen: arg
     medians = {name: statistics.median(each.seconds for each in taken) for name, taken in costs.items()}
     for name, taken in costs.items():
         rounds = " ".join(f"{each.seconds:.2f}" for each in taken)
-        cpu, workers = (
+        cpu, workers, compiler = (
             statistics.median(times) / chosen.records * 1e6
-            for times in ([each.cpu for each in taken], [each.workers for each in taken])
+            for times in zip(*((each.cpu, each.workers, each.compiler) for each in taken), strict=True)
         )
         rate, ratio = chosen.records / medians[name], medians["bare"] / medians[name]
         line = f"{name:22} {rate:>10,.0f} records/s   {ratio:.3f} of bare   processor time a record {cpu:.1f} us"
-        out.append(f"{line}, workers {workers:.1f}   seconds: {rounds}")
+        out.append(f"{line}, workers {workers:.1f}, compiler {compiler:.1f}   seconds: {rounds}")
     small = ", ".join(f"{name} {value:.2f} s" for name, value in batches.items())
     out.append(f"batches of {SMALL}: {small}")
     sys.stdout.write("\n".join(out) + "\n")

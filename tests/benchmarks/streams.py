@@ -9,31 +9,40 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.support.process_tree import below, command_of, processor_seconds
+from tests.support.process_tree import below, command_of, processor_seconds, thread_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Run = Callable[["DataFrame", str], Any]
 """Makes the writer of a stream, with the path of its checkpoint."""
+_AS_IT_COMES: Final[Mapping[str, str]] = MappingProxyType({})
 _WARM: Final = 10
 """Batches that are left out of the median of small ones."""
 _WORKER: Final = "pyspark.worker"
 """In the command line of Spark's Python workers."""
+_COMPILERS: Final = ("C1 Comp", "C2 Comp")
+"""How the names of HotSpot's compiler threads begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What it took: seconds by the clock, and processor time, of which some was that of Spark's Python workers."""
+    """What it took: seconds by the clock, and processor time.
+
+    Of that some was that of Spark's Python workers, and some of the JVM's compiler: a JVM that has run for some minutes
+    has none of the latter.
+    """
 
     seconds: float
     cpu: float
     workers: float
+    compiler: float
 
 
 class Streams:
@@ -46,23 +55,26 @@ class Streams:
         self._others = frozenset(others)
         self._runs = 0
 
-    def whole(self, topic: str, run: Run, batch: int) -> Cost:
-        """Return what a topic takes from its first record to its last, in batches of at most so many records."""
+    def whole(self, topic: str, run: Run, batch: int, reading: Mapping[str, str] = _AS_IT_COMES) -> Cost:
+        """Return what a topic takes from its first record to its last, in batches of at most so many records.
+
+        *reading* are more options of Spark's source.
+        """
         began, before = time.monotonic(), self._processor_seconds()
-        self._finished(topic, run, batch)
+        self._finished(topic, run, batch, reading)
         seconds = time.monotonic() - began
         return Cost(seconds, *(after - each for after, each in zip(self._processor_seconds(), before, strict=True)))
 
-    def each_batch(self, topic: str, run: Run, batch: int) -> Cost:
+    def each_batch(self, topic: str, run: Run, batch: int, reading: Mapping[str, str] = _AS_IT_COMES) -> Cost:
         """Return the median time of a batch of so many records, and the mean processor time of one."""
         before = self._processor_seconds()
-        progress = [each for each in self._finished(topic, run, batch) if each["numInputRows"]]
+        progress = [each for each in self._finished(topic, run, batch, reading) if each["numInputRows"]]
         taken = zip(self._processor_seconds(), before, strict=True)
-        cpu, workers = ((after - each) / len(progress) for after, each in taken)
+        spent = ((after - each) / len(progress) for after, each in taken)
         times = [each["durationMs"]["triggerExecution"] / 1000 for each in progress]
-        return Cost(float(statistics.median(times[_WARM:])), cpu, workers)
+        return Cost(float(statistics.median(times[_WARM:])), *spent)
 
-    def _finished(self, topic: str, run: Run, batch: int) -> list[dict[str, Any]]:
+    def _finished(self, topic: str, run: Run, batch: int, reading: Mapping[str, str]) -> list[dict[str, Any]]:
         self._runs += 1
         rows = (
             self._spark.readStream.format("kafka")
@@ -71,6 +83,7 @@ class Streams:
             .option("includeHeaders", "true")
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", batch)
+            .options(**reading)
         )
         writer = run(rows.load(), str(self._folder / "checkpoints" / str(self._runs)))
         query = writer.trigger(availableNow=True).start()
@@ -80,10 +93,11 @@ class Streams:
         progress: list[dict[str, Any]] = list(query.recentProgress)
         return progress
 
-    def _processor_seconds(self) -> tuple[float, float]:
-        """Return what this process and those below it have taken so far, and what Python workers have of that."""
+    def _processor_seconds(self) -> tuple[float, float, float]:
+        """Return what this process and those below it have taken so far, and of that Python workers and compilers."""
         pids = below(os.getpid(), self._others)
-        return processor_seconds(pids), processor_seconds(pid for pid in pids if _WORKER in command_of(pid))
+        workers = processor_seconds(pid for pid in pids if _WORKER in command_of(pid))
+        return processor_seconds(pids), workers, sum(thread_seconds(pids, name) for name in _COMPILERS)
 
 
 def running() -> set[int]:

@@ -45,6 +45,23 @@ def processor_seconds(pids: Iterable[int]) -> float:
     return sum(map(_ticks, pids)) / _TICKS
 
 
+def thread_seconds(pids: Iterable[int], name: str) -> float:
+    """Return the processor time of the threads of processes whose names begin so, of those that live."""
+    return sum(_thread_ticks(pid, name) for pid in pids) / _TICKS
+
+
+def _thread_ticks(pid: int, name: str) -> int:
+    ticks = 0
+    for thread in _PROC.glob(f"{pid}/task/*"):
+        try:
+            if (thread / "comm").read_text(errors="replace").startswith(name):
+                told = (thread / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                ticks += sum(map(int, told[_FIRST_TIME : _FIRST_TIME + 2]))
+        except OSError:
+            continue  # It ended meanwhile.
+    return ticks
+
+
 def _ticks(pid: int) -> int:
     try:
         told = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
