@@ -37,7 +37,7 @@ function keyed(parent, items, keyOf, make, update) {
 
 function row(columns, header) {
   return el('tr', { role: 'row' }, ...columns.map(([label, kind], at) => at === 0 && header
-    ? el('th', { scope: 'row', role: 'rowheader' })
+    ? el('th', { scope: 'row', role: 'rowheader', class: kind || null })
     : el('td', { class: kind || null, role: 'cell', 'data-label': label })));
 }
 
@@ -60,7 +60,8 @@ function bytes(value) {
   const power = Math.min(4, Math.floor(Math.log2(value) / 10));
   return `${(value / 1024 ** power).toFixed(power && value / 1024 ** power < 10 ? 1 : 0)} ${['B', 'KiB', 'MiB', 'GiB', 'TiB'][power]}`;
 }
-const time = (text) => text ? el('time', { datetime: text, title: text }, text.replace('T', ' ').slice(0, 19)) : '–';
+const utc = (text) => `${text.replace('T', ' ').slice(0, 19)} UTC`;
+const time = (text) => text ? el('time', { datetime: text, title: text }, utc(text)) : '–';
 const short = (xid) => String(xid).split('/').pop() || String(xid);
 const plural = (count, noun) => `${number(count)} ${noun}${count === 1 ? '' : 's'}`;
 

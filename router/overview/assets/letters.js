@@ -1,5 +1,5 @@
 // Dead letters, one of them whole, and records that are pasted.
-const LETTER_COLUMNS = [['Written'], ['Reason'], ['Endpoint'], ['Nearest definition', 'text'], ['First mismatch', 'text'], ['Standing']];
+const LETTER_COLUMNS = [['Written', 'keep'], ['Reason', 'keep'], ['Endpoint'], ['Nearest definition', 'text'], ['First mismatch', 'text'], ['Standing']];
 let opened = '';
 
 function mismatchText(each) {
@@ -15,11 +15,12 @@ function showLetters(letters) {
     return node;
   }, (node, each) => {
     const open = node.children[0].firstChild;
-    setText(open, each.failed ? each.failed.replace('T', ' ').slice(0, 19) : each.letter.slice(0, 12));
+    setText(open, each.failed ? utc(each.failed) : each.letter.slice(0, 12));
     open.setAttribute('aria-label', `Open the dead letter of ${open.textContent}, ${each.reason}`);
     setText(node.children[1], each.reason);
     setText(node.children[2], each.endpoint || '–');
-    setText(node.children[3], each.definition || '–');
+    setText(node.children[3], each.definition ? short(each.definition) : '–');
+    node.children[3].title = each.definition || '';
     setText(node.children[4], mismatchText(each.mismatch) || each.detail || '–');
     setText(node.children[5], each.attempts > 1 ? `${each.standing}, ${each.attempts} attempts` : each.standing);
   });
@@ -29,7 +30,6 @@ let lettersAsked = false;
 async function loadLetters() {
   if (lettersAsked) return;
   lettersAsked = true;
-  $('letters-again').disabled = true;
   try {
     const told = await ask('/letters.json');
     showLetters(told.letters);
@@ -39,7 +39,6 @@ async function loadLetters() {
     setText($('letters-note'), error.message);
     $('letters-note').className = 'note bad';
   }
-  $('letters-again').disabled = false;
   lettersAsked = false;
 }
 
@@ -70,7 +69,7 @@ function outcomeText(verdict) {
 
 function attributes(title, values) {
   const pairs = Object.entries(values || {});
-  return pairs.length ? [el('h4', {}, title), facts(pairs.map(([name, value]) => [name, typeof value === 'string' ? value : JSON.stringify(value)]))] : [];
+  return pairs.length ? [el('h3', {}, title), facts(pairs.map(([name, value]) => [name, typeof value === 'string' ? value : JSON.stringify(value)]))] : [];
 }
 
 function explainedParts(now) {
@@ -78,7 +77,7 @@ function explainedParts(now) {
   const parts = [el('p', {}, el('strong', { class: now.verdict.outcome === 'routed' ? 'good' : 'bad' }, outcomeText(now.verdict)))];
   if (story.error) parts.push(el('p', { class: 'bad' }, story.error));
   for (const event of story.events) {
-    if (event.place >= 0) parts.push(el('h4', {}, `Event ${event.place} of the batch`));
+    if (event.place >= 0) parts.push(el('h3', {}, `Event ${event.place} of the batch`));
     parts.push(el('p', { class: 'quiet' }, `Envelope: ${event.mode}.${event.why ? ` Why: ${event.why}.` : ''}`));
     for (const fault of event.faults) parts.push(el('p', { class: 'bad' }, fault));
     parts.push(...event.candidates.map(candidatePart));
@@ -138,7 +137,7 @@ async function openLetter(id) {
         ['Waiting behind it', letter.behind ? `${number(letter.behind)} of the same key` : ''], ['Sink', letter.sink]]),
       el('h3', {}, 'Under the catalog of now'), ...explainedParts(letter.now), replayPart(letter, access),
       el('h3', {}, `Record (${letter.protocol})`), facts(letter.native),
-      el('h4', {}, letter.body === null ? 'No body' : `Body, ${bytes(letter.body_bytes)}${letter.body_cut ? ', cut' : ''}`), letter.body === null ? null : el('pre', { tabindex: '0', 'aria-label': 'Body' }, letter.body),
+      el('h3', {}, letter.body === null ? 'No body' : `Body, ${bytes(letter.body_bytes)}${letter.body_cut ? ', cut' : ''}`), letter.body === null ? null : el('pre', { tabindex: '0', 'aria-label': 'Body' }, letter.body),
       ...(letter.nearest.length ? [el('h3', {}, 'When it was written'), ...letter.nearest.map((near) => el('div', { class: 'candidate' }, el('p', {}, el('strong', {}, near.message)),
         el('ul', { class: 'checks' }, ...near.mismatches.map((each) => el('li', { class: 'bad' }, `✗ ${mismatchText(each)}`)))))] : []),
       ...(history.length ? [el('h3', {}, 'History'), el('ul', {}, ...history)] : []));

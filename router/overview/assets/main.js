@@ -1,19 +1,19 @@
 // Asks for the figures every two seconds, while somebody looks.
-const EVERY = 2000;
+const EVERY = 2000, LETTERS = 10000;
 let access = { records: 'nobody', replay: false };
-let latest = null, paused = false, asking = false, written = -1;
+let latest = null, paused = false, asking = false, written = -1, looked = 0;
 
 function showAccess(told) {
   access = told.access;
   $('token-form').hidden = access.records !== 'token' || Boolean(token);
   const closed = access.records === 'nobody' || (access.records === 'token' && !token);
-  $('letters-again').disabled = closed || lettersAsked;
+  $('letters-again').disabled = closed;
   $('try').querySelector('button').disabled = closed;
   const why = access.records === 'nobody' ? 'Records are not shown here: that needs the setting metrics.token.' : 'Records are shown with the token: give it above.';
   if (closed) { setText($('letters-note'), why); setText($('try-help'), why); return; }
   setText($('try-help'), 'It is judged by the catalog and settings in force, and goes nowhere.');
   const dead = told.flow ? told.flow.endpoints.reduce((sum, each) => sum + each.dead_letters.records, 0) : 0;
-  if (told.catalog.epoch && dead !== written) { written = dead; loadLetters(); }
+  if (told.catalog.epoch && dead !== written && Date.now() - looked > LETTERS) { written = dead; looked = Date.now(); loadLetters(); }
 }
 
 function show(told) {
@@ -52,6 +52,7 @@ $('token-form').addEventListener('submit', (event) => {
   token = $('token').value.trim();
   $('token').value = '';
   written = -1;
+  looked = 0;
   look();
 });
 $('letters-again').addEventListener('click', loadLetters);

@@ -13,7 +13,7 @@ function column(parent, title, items, left, wide, places) {
     places.set(item.key, { left, right: left + wide, middle: y + HIGH / 2 });
     parent.append(svg('g', {},
       svg('title', {}, `${item.full}: ${item.sub}`),
-      svg('rect', { x: left, y, width: wide, height: HIGH, rx: 7, class: item.held ? 'held' : null }),
+      svg('rect', { x: left, y, width: wide, height: HIGH, rx: 7, class: item.mark || null }),
       svg('text', { x: left + 8, y: y + 18 }, cut(item.name, letters)),
       svg('text', { x: left + 8, y: y + 35, class: 'sub' }, cut(item.sub, letters + 2))));
   });
@@ -33,12 +33,16 @@ function drawFlow(flow) {
   const gap = wide < 640 ? Math.max(18, wide * 0.06) : wide * 0.13;
   const box = (wide - 2 * gap - 2) / 3;
   const endpoints = flow.endpoints.map((each) => ({
-    key: `e${each.endpoint}`, full: each.endpoint, name: short(each.endpoint), sub: perSecond(each.routed) + (each.dead_letters.records ? `, ${number(each.dead_letters.records)} dead` : ''),
+    key: `e${each.endpoint}`, full: each.endpoint, name: short(each.endpoint), sub: perSecond(each.routed),
   }));
   const busy = flow.definitions.filter((each) => !each.gone || each.rate).slice(0, 24);
   const definitions = busy.map((each) => ({ key: `d${each.definition}`, full: each.definition, name: short(each.definition), sub: perSecond(each) }));
+  const dead = flow.endpoints.reduce((sum, each) => ({
+    records: sum.records + each.dead_letters.records, rate: each.dead_letters.rate === null ? sum.rate : (sum.rate || 0) + each.dead_letters.rate,
+  }), { records: 0, rate: null });
+  if (dead.records) definitions.push({ key: 'dead', full: 'What no definition takes', name: 'Dead letters', mark: 'dead', sub: `${perSecond(dead)}${dead.rate === null ? '' : `, ${number(dead.records)} in all`}` });
   const sinks = flow.sinks.map((each) => ({
-    key: `s${each.sink}`, full: `${each.sink} (${each.type})`, name: each.sink, held: each.holds.length > 0,
+    key: `s${each.sink}`, full: `${each.sink} (${each.type})`, name: each.sink, mark: each.holds.length ? 'held' : null,
     sub: each.holds.length ? 'holds a batch' : `${each.type}${each.writes.error ? `, ${plural(each.writes.error, 'error')}` : ''}`,
   }));
   const tall = TOP + Math.max(endpoints.length, definitions.length, sinks.length, 1) * (HIGH + APART);
@@ -47,21 +51,25 @@ function drawFlow(flow) {
   column(boxes, 'Definitions', definitions, 1 + box + gap, box, places);
   column(boxes, 'Sinks', sinks, 1 + 2 * (box + gap), box, places);
   const rates = new Map(flow.definitions.map((each) => [each.definition, each.rate || 0]));
-  for (const link of flow.links) {
-    const from = places.get((link.kind === 'sink' ? 'd' : 'e') + link.from);
-    const to = places.get((link.kind === 'definition' ? 'd' : 's') + link.to);
-    if (!from || !to || (link.kind === 'letters' && !link.records)) continue;
-    const speed = link.kind === 'definition' ? rates.get(link.to) || 0 : link.rate || 0;
-    const kinds = [link.kind === 'letters' ? 'letters' : '', speed ? 'moving' : ''].join(' ').trim();
+  const draw = (from, to, speed, letters) => {
+    if (!from || !to) return;
+    const kinds = [letters ? 'letters' : '', speed ? 'moving' : ''].join(' ').trim();
     lines.append(svg('path', { d: curve(from, to), class: kinds || null, 'stroke-width': (1.5 + Math.min(4, Math.log10(1 + speed))).toFixed(1) }));
+  };
+  const taking = new Map();
+  for (const link of flow.links) {
+    if (link.kind === 'definition') draw(places.get(`e${link.from}`), places.get(`d${link.to}`), rates.get(link.to) || 0, false);
+    else if (link.kind === 'sink') draw(places.get(`d${link.from}`), places.get(`s${link.to}`), link.rate || 0, false);
+    else if (link.records) taking.set(link.to, (taking.get(link.to) || 0) + (link.rate || 0));
   }
+  for (const each of flow.endpoints) if (each.dead_letters.records) draw(places.get(`e${each.endpoint}`), places.get('dead'), each.dead_letters.rate || 0, true);
+  for (const [sink, speed] of taking) draw(places.get('dead'), places.get(`s${sink}`), speed, true);
   target.setAttribute('viewBox', `0 0 ${wide} ${tall}`);
   target.setAttribute('height', tall);
   target.replaceChildren(lines, boxes);
   const moving = busy.filter((each) => each.rate);
-  const dead = flow.endpoints.reduce((sum, each) => sum + each.dead_letters.records, 0);
   const left = flow.left_out.definitions + flow.definitions.length - busy.length;
-  setText(caption, `${plural(endpoints.length, 'endpoint')}, ${plural(definitions.length, 'definition')}${left > 0 ? ` shown and ${number(left)} more` : ''}, ${plural(sinks.length, 'sink')}. `
+  setText(caption, `${plural(endpoints.length, 'endpoint')}, ${plural(busy.length, 'definition')}${left > 0 ? ` shown and ${number(left)} more` : ''}, ${plural(sinks.length, 'sink')}. `
     + (moving.length ? `Busiest: ${moving.slice(0, 3).map((each) => `${short(each.definition)} ${rate(each.rate)}/s`).join(', ')}. ` : 'Nothing flows right now. ')
-    + (dead ? `${plural(dead, 'dead letter')} since the start (dashed).` : 'No dead letters since the start.'));
+    + (dead.records ? `${plural(dead.records, 'dead letter')} since the start (red).` : 'No dead letters since the start.'));
 }

@@ -20,9 +20,9 @@ import pytest
 import yaml
 
 from router.cli import status_of
+from tests.support.status_page import SALE, SECONDS, TILL, Served, tally
 from tests.support.waiting import wait_until
 from tests.support.web import Reply, serving
-from tests.unit.router.overview.test_status_page import SALE, SECONDS, TILL, Served, tally
 
 
 @pytest.fixture

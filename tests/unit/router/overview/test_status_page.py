@@ -9,74 +9,23 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import httpx
 import pytest
 import yaml
 
-from catalog.load import load
 from catalog.model import Finding
-from router.judging.plan import Plan
 from router.judging.tally import Tally
 from router.overview.overview import Overview
 from router.overview.page import SCRIPTS
-from router.replay.single import SingleReplays
 from router.settings import load_settings
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
 from router.watching.status import Status
-from tests.support.letters import CATALOG, letter_id, row, settings_file, write_letters
+from tests.support.letters import letter_id, row, settings_file, write_letters
+from tests.support.status_page import HOSTILE, SALE, SECONDS, TILL, TOKEN, Served, changed, event, record, tally
 from tests.support.waiting import wait_until
-
-SECONDS: Final = 30.0
-TOKEN: Final = "a token of sixteen and more"
-HOSTILE: Final = "</script><img src=x onerror=alert(1)>\u202e\x00"
-TILL: Final = "/endpoints/till"
-SALE: Final = "/messagegroups/G/messages/Sale"
-JSON: Final = {"content-type": "application/json"}
-
-
-class Served:
-    """The page of a router that has a catalog and dead letters, and no Spark."""
-
-    def __init__(self, folder: Path, **metrics: Any) -> None:
-        told = yaml.safe_load(settings_file(folder).read_text())
-        told["metrics"] = {"port": 0, **metrics}
-        (folder / "router.yaml").write_text(yaml.safe_dump(told))
-        self.settings = load_settings(folder / "router.yaml")
-        self.metrics, self.status = Metrics(self.settings.sinks), Status()
-        self.overview = Overview(self.settings, self.metrics, self.status, SingleReplays(folder))
-        self.server = MonitorServer("127.0.0.1", 0, self.metrics, self.status, self.overview)
-        self.folder = folder
-
-    def activate(self) -> None:
-        """Let the catalog as it is take effect, as a start or a reload does."""
-        plan = Plan(load([str(self.folder / "catalog.json")]), self.settings)
-        self.metrics.expect(endpoints=[source.endpoint for source in plan.sources])
-        self.status.catalog(plan.epoch, len(plan.catalog.definitions))
-        self.overview.follow(plan)
-
-    def get(self, path: str, **headers: str) -> httpx.Response:
-        return httpx.get(f"{self.server.address}{path}", headers=headers, timeout=SECONDS)
-
-    def post(self, path: str, body: bytes, **headers: str) -> httpx.Response:
-        headers = {name.replace("_", "-"): value for name, value in headers.items()}
-        return httpx.post(f"{self.server.address}{path}", content=body, headers={**JSON, **headers}, timeout=SECONDS)
-
-    def told(self) -> dict[str, Any]:
-        answer = self.get("/status.json")
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
-
-    def __enter__(self) -> Served:
-        self.server.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.stop()
-        self.overview.close()
 
 
 @pytest.fixture
@@ -84,29 +33,6 @@ def served(tmp_path: Path) -> Iterator[Served]:
     with Served(tmp_path) as made:
         made.activate()
         yield made
-
-
-def changed(**messages: Any) -> dict[str, Any]:
-    """Return the catalog with more messages."""
-    catalog: dict[str, Any] = json.loads(json.dumps(CATALOG))
-    catalog["messagegroups"]["G"]["messages"] |= messages
-    return catalog
-
-
-def event(kind: str) -> dict[str, Any]:
-    return {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": kind}}}
-
-
-def tally(routed: int, dead: int) -> Tally:
-    records = Counter({(TILL, "routed", ""): routed, (TILL, "dead-letter", "no-match"): dead})
-    return Tally(records=records, definitions=Counter({SALE: routed}))
-
-
-def record(kind: str, subject: str = "shop/7") -> bytes:
-    native = json.loads(row(1)["native"])
-    for header in native["headers"]:
-        header["value"] = {"ce-type": kind, "ce-subject": subject}.get(header["name"], header["value"])
-    return json.dumps({"endpoint": TILL, "protocol": "HTTP", "native": native, "body": "{}"}).encode()
 
 
 def test_status_json_tells_what_flows_from_where_to_where(served: Served) -> None:

@@ -1,0 +1,69 @@
+"""The status page in a real browser, without Spark: readable by everybody, and unmoved by what names hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.browser import PHONE, browser_page, hard_to_use
+from tests.support.letters import letter_id, row, write_letters
+from tests.support.status_page import HOSTILE, TILL, TOKEN, Served, changed, event, record, tally
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_letter_is_opened_by_the_keyboard_and_a_record_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAGE_TOKEN", TOKEN)
+    with Served(tmp_path, token="${PAGE_TOKEN}") as served, browser_page() as (page, said):
+        served.activate()
+        write_letters(served.settings, [row(1), row(2, endpoint=HOSTILE, detail=HOSTILE)])
+        (tmp_path / "catalog.json").write_text(
+            json.dumps(changed(Refund=event("refund"), **{HOSTILE[:20]: event("x")}))
+        )
+        served.activate()
+        served.metrics.batch_done("inbox", tally(7, 2), 0.1, 0)
+        page.goto(served.server.address)
+        page.locator("#letters-note", has_text="with the token").wait_for()
+        assert not page.locator("#letters tr").count()
+        page.fill("#token", TOKEN)
+        page.press("#token", "Enter")
+        page.locator("#letters tr", has_text=TILL).locator("button").focus()
+        page.keyboard.press("Enter")
+        page.locator("#letter-body", has_text="envelopemetadata.type: expected").wait_for()
+        assert page.locator("#letter-body pre").inner_text() == '{"amount": 1.50}'
+        assert not hard_to_use(page)
+        page.keyboard.press("Escape")
+        page.locator("#letter").wait_for(state="hidden")
+        added = "definition-added /messagegroups/G/messages/Refund"
+        page.locator("#epochs > li", has_text=added).locator("summary").click()
+        page.locator("#epochs li li", has_text=added).wait_for()
+        page.fill("#record", record("sale").decode())
+        page.click("#try button")
+        page.locator("#verdict", has_text=re.compile("Routed to .*/Sale, written to events")).wait_for()
+        assert page.locator("#letters tr", has_text="<img").count() == 1 and not page.locator("img").count()
+        assert not hard_to_use(page)
+        assert said == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_fits_a_phone_in_the_light_and_in_the_dark(tmp_path: Path, dark: bool) -> None:
+    with Served(tmp_path) as served, browser_page(PHONE, dark=dark) as (page, said):
+        many = {f"A.Definition.With.Quite.A.Long.Name.{number}": event(f"m{number}") for number in range(60)}
+        (tmp_path / "catalog.json").write_text(json.dumps(changed(**many)))
+        served.activate()
+        write_letters(served.settings, [row(1, detail="x" * 3000)])
+        served.status.query("inbox", "held", batch=4, reason="sink events: " + "y" * 300)
+        page.goto(served.server.address)
+        page.locator("#reasons", has_text="is held").wait_for()
+        page.locator("#letters tr").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        page.locator("#letters button").click()
+        page.locator("#letter-body", has_text="Under the catalog of now").wait_for()
+        assert letter_id(1)[:12] in page.locator("#letter-title").inner_text()
+        assert not hard_to_use(page)
+        assert said == []
