@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -20,6 +20,10 @@ _SHARED: Final = ("security.protocol", "client.id")
 """Options that both clients know by the same name and in the same sense."""
 _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 """What no further try mends: a login or a certificate that is not taken."""
+
+
+Asked: TypeAlias = tuple[AdminClient, list[KafkaError]]
+"""A client for questions, and what it has run into."""
 
 
 class KafkaUnreachable(Exception):
@@ -90,32 +94,45 @@ class KafkaClient:
         Raises:
             KafkaUnreachable: as :meth:`partitions`, or a partition's end is not known, since it has no leader now.
         """
-        committed = self.options.get("isolation.level") == "read_committed"
         with self._asking() as (admin, troubles):
-            partitions = self._partitions(admin, troubles, topics)
-            latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-            wanted = {TopicPartition(topic, number): latest for topic in partitions for number in partitions[topic]}
-            if not wanted:
-                return {topic: {} for topic in partitions}
-            asked = admin.list_offsets(
-                wanted,
-                # One end past what a reader may see would look to Spark as if records had been lost.
-                isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=TIMEOUT_SECONDS,
-            )
-            found: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
-            for place, answer in asked.items():
-                found[place.topic][place.partition] = answer.result().offset
+            return self._ends(admin, self._partitions(admin, troubles, topics))
+
+    def _ends(self, admin: AdminClient, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._offsets(admin, partitions, latest)
+
+    def _firsts(self, admin: AdminClient, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
+        earliest: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        return self._offsets(admin, partitions, earliest)
+
+    def _offsets(
+        self, admin: AdminClient, partitions: Mapping[str, Iterable[int]], which: OffsetSpec
+    ) -> dict[str, dict[int, int]]:
+        committed = self.options.get("isolation.level") == "read_committed"
+        wanted = {TopicPartition(topic, number): which for topic in partitions for number in partitions[topic]}
+        found: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
+        if not wanted:
             return found
+        asked = admin.list_offsets(
+            wanted,
+            # One end past what a reader may see would look to Spark as if records had been lost.
+            isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=TIMEOUT_SECONDS,
+        )
+        for place, answer in asked.items():
+            found[place.topic][place.partition] = answer.result().offset
+        return found
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[tuple[AdminClient, list[KafkaError]]]:
-        """Give a client for questions, and the list of what it runs into."""
+    def _asking(self, kept: Asked | None = None) -> Iterator[Asked]:
+        """Give a client for questions, and the list of what it runs into; *kept* is one that was given before."""
         self._check_files()
-        troubles: list[KafkaError] = []
+        troubles: list[KafkaError] = [] if kept is None else kept[1]
         try:
-            config = {**self.librdkafka(), "log_level": 0, "socket.timeout.ms": 5000, "error_cb": troubles.append}
-            yield AdminClient(config), troubles
+            if kept is None:
+                config = {**self.librdkafka(), "log_level": 0, "socket.timeout.ms": 5000, "error_cb": troubles.append}
+                kept = (AdminClient(config), troubles)
+            yield kept
         except KafkaException as error:
             reason = _told(troubles) or (error.args[0].str() if error.args else str(error))
             raise KafkaUnreachable(f"Kafka at {self.servers} does not answer: {reason}") from error
@@ -148,6 +165,45 @@ class KafkaClient:
 
     def _protocol(self) -> str:
         return protocol_of(self.security, tls=self.tls, login=self.login is not None, options={})
+
+
+class KafkaEnds:
+    """Asks a cluster again and again where topics begin and end, by one connection. Not for concurrent use.
+
+    The connection is kept for as long as it gives answers.
+    """
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self._kept: Asked | None = None
+
+    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """Return what :meth:`KafkaClient.ends` returns.
+
+        Raises:
+            KafkaUnreachable: as there.
+        """
+        with self._asking() as (admin, troubles):
+            return self._client._ends(admin, self._client._partitions(admin, troubles, topics))
+
+    def firsts(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
+        """Return the offset of the first record that partitions have, or will have.
+
+        Raises:
+            KafkaUnreachable: as :meth:`ends`.
+        """
+        with self._asking() as (admin, _):
+            return self._client._firsts(admin, partitions)
+
+    @contextlib.contextmanager
+    def _asking(self) -> Iterator[Asked]:
+        kept, self._kept = self._kept, None
+        with self._client._asking(kept) as asked:
+            # What it ran into before is of no interest any more; and a login may have to be renewed.
+            asked[1].clear()
+            asked[0].poll(0)
+            yield asked
+        self._kept = asked
 
 
 def _text_of(file: str) -> str:

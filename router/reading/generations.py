@@ -65,14 +65,21 @@ class Generation:
         offsets: Offsets = json.loads(line)
         return offsets
 
+    def reached(self) -> dict[str, Any] | None:
+        """The offset of the only source up to which batches are committed; None before the first."""
+        committed = _latest(self.path / "commits")
+        if committed is None:
+            return None
+        lines = (self.path / "offsets" / str(committed)).read_text().split("\n")
+        offset: dict[str, Any] = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
+        return offset
+
     def positions(self) -> Offsets:
         """Where each of its topics is to be read on: behind what it committed, else where it began."""
         begun: Offsets = {topic: {} for topic in self.topics} | self.first()
-        committed = _latest(self.path / "commits")
-        if committed is None:
+        reached: Offsets | None = self.reached()
+        if reached is None:
             return begun
-        lines = (self.path / "offsets" / str(committed)).read_text().split("\n")
-        reached: Offsets = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
         # A partition that Spark read at first and no more is gone; another one of its name begins anew.
         kept = {topic: dict.fromkeys(numbers, EARLIEST) for topic, numbers in begun.items()} if self.begun else begun
         return {topic: {**kept.get(topic, {}), **reached.get(topic, {})} for topic in {**kept, **reached}}

@@ -29,7 +29,7 @@ from router.sources.sources import INBOX, REST, Source
 from router.spark.jvm_life import kill_jvm
 from router.state.durable import disk_of
 from router.state.state import State
-from router.watching.progress import InboxBacklog, end_of, finding_seconds, lag_by_topic
+from router.watching.progress import finding_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,6 @@ class Queries:
         self._succession = Succession(state)
         self._starts = Starts(spark, state, plans, metrics, status, restore, once=once, pairing=pairing)
         self._running: dict[str, Running] = {}
-        self._inbox = InboxBacklog(state.inbox)
 
     def place(self, sources: Sequence[Source]) -> None:
         """Note where topics that are new begin; see :meth:`Succession.place`. It comes before anything says so.
@@ -149,32 +148,15 @@ class Queries:
             if changed:
                 self._switch(running)
 
-    def measure(self, inbox_bytes: int) -> None:
-        """Bring lag and inbox figures up to date from the queries' last progress."""
-        in_topic = self._plans.active.settings.inbox.kafka is not None
-        backlog = 0
+    def measure(self) -> None:
+        """Take in what real-time queries report of batches that have ended."""
         for running in self._running.values():
             progress = running.query.lastProgress if running.query is not None else None
-            if progress is not None:
-                self._status.steps.found(running.name, finding_seconds(progress))
-            if running.name == INBOX and not in_topic:
-                backlog = self._inbox.behind(running.committed if progress is None else end_of(progress))
-                continue
             if progress is None:
                 continue
-            if running.name == INBOX:
-                backlog = sum(lag_by_topic(progress).values())
-                continue
-            if running.name == REST:
-                self._metrics.rest(sum(lag_by_topic(progress).values()))
-                continue
+            self._status.steps.found(running.name, finding_seconds(progress))
             if isinstance(running.pipeline, RealTimeQuery):
                 running.pipeline.progressed(progress)
-            for topic, lag in lag_by_topic(progress).items():
-                for source in running.sources:
-                    if source.topic == topic:
-                        self._metrics.lag(source.endpoint, lag)
-        self._metrics.inbox(backlog, inbox_bytes)
 
     def drain(self, seconds: float) -> bool:
         """End every query between two batches; one that takes too long is cut off, and repeats its batch later.

@@ -33,6 +33,7 @@ from router.overview.overview import Overview, Replays
 from router.reading.succession import Succession, by_query
 from router.realtime.checks import require_real_time, require_rest_topic
 from router.relating.pairing import Pairing
+from router.running.backlogs import BacklogWatch
 from router.running.changes import Changes
 from router.running.integrity import check_state
 from router.running.queries import Queries
@@ -235,14 +236,22 @@ class Service:
             if ready is not None:
                 ready(RunInfo(self._port, intake.http_port, self._stop.set))
             try:
-                self._supervise(spark, plans, queries, intake, once=once)
+                with BacklogWatch(self._state, lambda: plans.active, self._metrics.backlogs) as backlogs:
+                    self._supervise(spark, plans, queries, intake, backlogs, once=once)
             finally:
                 self._drain(queries, intake)
         _log.info("stopped")
         return self._in_order
 
     def _supervise(
-        self, spark: SparkSession, plans: PlanHolder, queries: Queries, intake: Intake, *, once: bool
+        self,
+        spark: SparkSession,
+        plans: PlanHolder,
+        queries: Queries,
+        intake: Intake,
+        backlogs: BacklogWatch,
+        *,
+        once: bool,
     ) -> None:
         changes = Changes(plans, queries, intake, self._announce, self._hold)
         nudged = threading.Event()
@@ -263,7 +272,9 @@ class Service:
             changes.check()
             if not once:
                 self._subscriptions.follow(plans.active.sources)
-            queries.measure(intake.size())
+            queries.measure()
+            self._metrics.inbox(intake.size())
+            backlogs.follow()
             self._overview.tick()
 
     def _goes_on(self, nudged: threading.Event) -> bool:

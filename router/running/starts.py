@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from router.batches.bounding import Bounding
 from router.batches.pipeline import Pipeline
@@ -39,8 +39,7 @@ PAUSE_FIRST: Final = 1.0
 class Running:
     """One query as it runs. ``sources`` are what it is to read; its generation may have others until it switches.
 
-    ``committed`` is the source's offset up to which batches were committed when the query was started. While it is
-    ``catching_up``, batches take the place of a real-time query until all that is there is read.
+    While it is ``catching_up``, batches take the place of a real-time query until all that is there is read.
     """
 
     name: str
@@ -52,7 +51,6 @@ class Running:
     restart_at: float = 0.0
     switching: bool = False
     ended: bool = False
-    committed: dict[str, Any] | None = None
     catching_up: bool = False
 
 
@@ -90,8 +88,7 @@ class Starts:
             BrokerUnreachable: its brokers do not answer.
             RouterError: it cannot be set up.
         """
-        checked = check_query(self._state, running.name)
-        running.committed = None if checked is None else checked[1].start
+        check_query(self._state, running.name)
         if running.pipeline is not None and running.pipeline.renewed:
             self._succession.renew(running.name, running.pipeline.renewed)
             running.pipeline.renewed = {}

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from bindings.background import faults
 from router.judging.tally import ROUTED, Tally
+from router.watching.backlogs import Backlogs
 
 OTHER: Final = "other"
 DEFINITIONS: Final = 1000
@@ -64,6 +65,8 @@ class Metrics:
         self._told_early = False
         self._definition_labels = _Capped(definitions)
         self._endpoint_labels = _Capped(endpoint_cap)
+        self.backlogs = Backlogs(self._endpoint_labels.of)
+        """What waits at the sources."""
         self._make_flow()
         self._make_state()
         self.expect(sinks, endpoints)
@@ -110,22 +113,12 @@ class Metrics:
 
     def _make_state(self) -> None:
         registry = self.registry
-        self._lag = Gauge(
-            "xrouter_source_lag_records",
-            "Records at the broker that no batch has taken.",
-            ("endpoint",),
-            registry=registry,
-        )
         self._held = Gauge(
             "xrouter_query_held",
             "Whether a query holds a batch; the sink in the way, empty for dead_letters.max_ratio.",
             ("query", "sink"),
             registry=registry,
         )
-        self._rest = Gauge(
-            "xrouter_rest_records", "Records of the rest topic that no batch has taken.", registry=registry
-        )
-        self._inbox_records = Gauge("xrouter_inbox_records", "Records in the inbox.", registry=registry)
         self._inbox_bytes = Gauge("xrouter_inbox_bytes", "Disk space of the inbox.", registry=registry)
         self._info = Gauge("xrouter_catalog_info", "The active catalog, always 1.", ("epoch",), registry=registry)
         self._size = Gauge("xrouter_catalog_definitions", "Definitions of the active catalog.", registry=registry)
@@ -146,6 +139,7 @@ class Metrics:
         for result in _RELOAD_RESULTS:
             self._reloads.labels(result)
         registry.register(FaultCounter())
+        registry.register(self.backlogs)
 
     def expect(self, sinks: Iterable[str] = (), endpoints: Iterable[str] = ()) -> None:
         """Begin the series of sinks and endpoints at 0, so that the first event of each shows up in a rate."""
@@ -234,17 +228,8 @@ class Metrics:
         for name in self._holds.get(query, ()):
             self._held.labels(query, name).set(0)
 
-    def lag(self, endpoint: str, records: int) -> None:
-        """Set how many records of an endpoint wait at its broker."""
-        self._lag.labels(self._endpoint_labels.of(endpoint)).set(records)
-
-    def rest(self, records: int) -> None:
-        """Set how many records wait in the rest topic of real-time mode."""
-        self._rest.set(records)
-
-    def inbox(self, records: int, bytes: int) -> None:
-        """Set what the inbox holds: records not yet committed, and bytes on disk."""
-        self._inbox_records.set(records)
+    def inbox(self, bytes: int) -> None:
+        """Set what the inbox takes on disk."""
         self._inbox_bytes.set(bytes)
 
     def catalog(self, epoch: str, definitions: int) -> None:

@@ -38,6 +38,7 @@ from registry.upkeep.history import HistoryKeeper, HistoryLimits
 from router.errors import EXIT_CODES
 from router.judging.tally import Tally
 from router.settings import KafkaSink, Settings, load_settings
+from router.watching.backlogs import INBOX, REST, Backlog
 from router.watching.metrics import Metrics
 from router.watching.relations import RelationMetrics
 from router.watching.subscriptions import SubscriptionMetrics
@@ -99,7 +100,7 @@ def families() -> tuple[Metric, ...]:
     tally.definitions["/m"] = 1
     tally.ties["/endpoints/e"] = 1
     metrics.batch_done("q", tally, 0.1, 0)
-    metrics.lag("/endpoints/e", 0)
+    metrics.backlogs.answered("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
     metrics.catalog("e", 0)
     metrics.held("q", "s")
     metrics.expect_query("q")

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pytest import approx
 
 from router.judging.tally import DEAD_LETTER, ROUTED, Tally, collect
+from router.watching.backlogs import Backlog
 from router.watching.metrics import LATENCY_BUCKETS, BulkHistogram, Metrics
 
 CONTRACT = {
@@ -20,6 +21,9 @@ CONTRACT = {
     "xrouter_source_lag_records": {"endpoint"},
     "xrouter_rest_records": set(),
     "xrouter_inbox_records": set(),
+    "xrouter_inbox_oldest_seconds": set(),
+    "xrouter_source_oldest_seconds": {"endpoint"},
+    "xrouter_source_up": {"endpoint"},
     "xrouter_inbox_bytes": set(),
     "xrouter_sink_writes": {"sink", "result"},
     "xrouter_catalog_info": {"epoch"},
@@ -56,7 +60,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     )
     metrics.batch_done("q", decided, 0.1, NOW)
     assert value(metrics, "xrouter_ambiguous_records_total", endpoint="/endpoints/a") == 5
-    metrics.lag("/endpoints/a", 1)
+    metrics.backlogs.answered("q", {"/endpoints/a": Backlog(1, NOW)})
     metrics.catalog("e1", 1)
     metrics.held("q", "lake")
     metrics.fault("q", "overdue")
@@ -175,12 +179,9 @@ def test_an_unchanged_catalog_is_no_reload() -> None:
 
 def test_gauges_hold_what_was_last_set() -> None:
     metrics = Metrics()
-    metrics.lag("/endpoints/a", 7)
-    metrics.inbox(3, 4096)
+    metrics.inbox(4096)
     metrics.awaited(2)
     assert value(metrics, "xrouter_catalog_awaited") == 2
-    assert value(metrics, "xrouter_source_lag_records", endpoint="/endpoints/a") == 7
-    assert value(metrics, "xrouter_inbox_records") == 3
     assert value(metrics, "xrouter_inbox_bytes") == 4096
 
 

@@ -1,0 +1,92 @@
+"""When the records at some offsets arrived, as their topics say: the age of what waits first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException, TopicPartition
+
+from bindings.kafka.client import KafkaClient
+
+SECONDS: Final = 3.0
+"""The most time that one question takes."""
+PLACES: Final = 256
+"""Partitions of which it is asked at a time."""
+_POLL_SECONDS: Final = 0.2
+_FETCH_BYTES: Final = 2**16
+Place = tuple[str, int]
+
+
+class KafkaHeads:
+    """Asks a cluster again and again for the times of records, by one connection. Not for concurrent use."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self._consumer: Consumer | None = None
+        self._known: dict[Place, tuple[int, int]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def arrived(self, places: Mapping[Place, int]) -> dict[Place, int]:
+        """Return the time, in milliseconds since 1970, of the first record at or behind each offset.
+
+        What is not told within :data:`SECONDS`, or has no time, is left out. An offset that was asked for at the last
+        question costs nothing.
+        """
+        self._known = {place: known for place, known in self._known.items() if places.get(place) == known[0]}
+        wanted = {place: offset for place, offset in places.items() if place not in self._known}
+        if wanted:
+            try:
+                self._ask(dict(list(wanted.items())[:PLACES]))
+            except KafkaException:
+                self._close()
+        return {place: at for place, (_, at) in self._known.items()}
+
+    def _ask(self, wanted: dict[Place, int]) -> None:
+        consumer = self._consumer = self._consumer or Consumer(self._config())
+        consumer.assign([TopicPartition(*place, offset) for place, offset in wanted.items()])
+        try:
+            deadline = time.monotonic() + SECONDS
+            while wanted and time.monotonic() < deadline:
+                message = consumer.poll(_POLL_SECONDS)
+                if message is None or message.error() is not None:
+                    continue
+                topic, partition = message.topic(), message.partition()
+                assert topic is not None and partition is not None
+                offset = wanted.pop((topic, partition), None)
+                if offset is None:
+                    continue
+                consumer.pause([TopicPartition(topic, partition)])
+                kind, at = message.timestamp()
+                if kind != TIMESTAMP_NOT_AVAILABLE:
+                    self._known[topic, partition] = (offset, at)
+        finally:
+            consumer.unassign()
+
+    def _config(self) -> dict[str, object]:
+        return {
+            "isolation.level": self._client.options.get("isolation.level", "read_uncommitted"),
+            **self._client.librdkafka(),
+            # No group is joined; the client asks for a name all the same.
+            "group.id": "xrouter-heads",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+            "fetch.message.max.bytes": _FETCH_BYTES,
+            "queued.max.messages.kbytes": 1024,
+            "log_level": 0,
+        }
+
+    def _close(self) -> None:
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()

@@ -1,0 +1,116 @@
+"""How much waits behind what is committed: asked of the sources, and of the checkpoints on the disk, not of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from bindings.inbox.errors import InboxDamaged
+from bindings.inbox.offsets import InboxPosition, positions_of
+from bindings.inbox.view import InboxView
+from bindings.kafka.client import KafkaClient, KafkaEnds
+from bindings.kafka.heads import PLACES, KafkaHeads
+from router.reading.positions import EARLIEST, Offsets
+from router.watching.backlogs import Backlog
+
+RECEIVED: Final = "received"
+
+
+class TopicBacklogs:
+    """How much waits in topics of one cluster. It keeps its connections until it is left; not for concurrent use."""
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._ends = KafkaEnds(client)
+        self._heads = KafkaHeads(client)
+
+    def __enter__(self) -> Self:
+        self._heads.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._heads.__exit__(kind, error, trace)
+
+    def look(self, topics: Iterable[str], positions: Offsets) -> dict[str, Backlog | None]:
+        """Return what each topic has behind these positions; None for one that does not exist.
+
+        Raises:
+            KafkaUnreachable: the brokers do not say where the topics end.
+        """
+        wanted = list(topics)
+        ends = self._ends.ends(wanted)
+        starts = self._starts(ends, positions)
+        waiting = {
+            (topic, number): starts[topic][number]
+            for topic, partitions in ends.items()
+            for number, end in partitions.items()
+            if end > starts[topic][number]
+        }
+        arrived = self._heads.arrived(waiting) if 0 < len(waiting) <= PLACES else {}
+        found: dict[str, Backlog | None] = dict.fromkeys(wanted)
+        for topic, partitions in ends.items():
+            records = sum(max(0, end - starts[topic][number]) for number, end in partitions.items())
+            heads = [arrived.get(place) for place in waiting if place[0] == topic]
+            oldest = None if None in heads else min((at for at in heads if at is not None), default=None)
+            found[topic] = Backlog(records, oldest)
+        return found
+
+    def _starts(self, ends: Mapping[str, Mapping[int, int]], positions: Offsets) -> dict[str, dict[int, int]]:
+        """Return where each partition is read on; the brokers know where the first record lies that is wanted."""
+        starts = {
+            topic: {number: positions.get(topic, {}).get(str(number), EARLIEST) for number in partitions}
+            for topic, partitions in ends.items()
+        }
+        unknown = {topic: [n for n, at in numbers.items() if at < 0] for topic, numbers in starts.items()}
+        unknown = {topic: numbers for topic, numbers in unknown.items() if numbers}
+        for topic, firsts in (self._ends.firsts(unknown) if unknown else {}).items():
+            starts[topic] |= firsts
+        return starts
+
+
+class InboxBacklog:
+    """How many durable rows of a local inbox wait. It keeps what sealed segments hold; not for concurrent use."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._view: InboxView | None = None
+        self._backlog = Backlog(0)
+        self._head: tuple[dict[int, InboxPosition], int | None] = ({}, None)
+
+    def look(self, offset: Mapping[str, Any] | None) -> Backlog:
+        """Return what lies behind an offset of the inbox's source; all there is for None, before the first batch."""
+        if self._view is None:
+            self._view = InboxView(self._path)
+        # A segment that is trimmed meanwhile belongs to a batch that is committed: the next look begins behind it.
+        with suppress(InboxDamaged):
+            self._backlog = self._count(self._view, offset)
+        return self._backlog
+
+    def _count(self, view: InboxView, offset: Mapping[str, Any] | None) -> Backlog:
+        if offset is None:
+            positions = {number: view.first(number) for number in view.partitions}
+        else:
+            positions = positions_of(offset, view.layout.inbox)
+        ends = {number: max(position, view.end(number)) for number, position in positions.items()}
+        waiting = {number: position for number, position in positions.items() if ends[number] > position}
+        records = sum(view.count(number, position, ends[number]) for number, position in waiting.items())
+        if waiting != self._head[0]:
+            self._head = (waiting, self._oldest(view, waiting, ends))
+        return Backlog(records, self._head[1] if records else None)
+
+    def _oldest(
+        self, view: InboxView, waiting: Mapping[int, InboxPosition], ends: Mapping[int, InboxPosition]
+    ) -> int | None:
+        """Return when the first row arrived of those that wait, each partition's being its oldest."""
+        arrived: list[int] = []
+        for number, position in waiting.items():
+            spans = view.spans(number, position, view.advance(number, position, 1, ends[number]))
+            for batch in view.read(number, spans):
+                moment = batch.column(RECEIVED)[0].as_py()
+                if moment is not None:
+                    arrived.append(int(moment.timestamp() * 1000))
+        return min(arrived, default=None)

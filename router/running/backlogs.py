@@ -1,0 +1,173 @@
+"""Asks the sources what waits, at a steady interval, whatever the queries do: one thread for each query's sources.
+
+A query that is held, fails or was never started cannot say how far it is behind. So nothing here asks it: where it is
+to read on stands in its checkpoint, and where its sources end they say themselves. A broker that does not answer holds
+up its own thread alone, and its figures are absent meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Final, Self
+
+from bindings.background import Background
+from bindings.inbox.errors import InboxError
+from bindings.inbox.layout import NAME as LAYOUT
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from router.errors import RouterError
+from router.judging.plan import Plan
+from router.logs import get_logger
+from router.reading import generations
+from router.reading.backlogs import InboxBacklog, TopicBacklogs
+from router.reading.positions import Offsets, Positions, cluster_of
+from router.reading.succession import by_query, topics_of
+from router.sources.clusters import inbox_client, rest_client, source_client
+from router.sources.sources import INBOX, REST, Source
+from router.state.state import State
+from router.watching.backlogs import Backlog, Backlogs
+
+TOPICS_SECONDS: Final = 5.0
+"""Time between two questions to brokers."""
+INBOX_SECONDS: Final = 0.5
+"""Time between two looks at a local inbox, which costs next to nothing."""
+_STOP_SECONDS: Final = 1.0
+_log = get_logger()
+
+
+class BacklogWatch:
+    """Asks for what waits from when it is entered until it is left. *active* gives the plan that is in force."""
+
+    def __init__(
+        self,
+        state: State,
+        active: Callable[[], Plan],
+        backlogs: Backlogs,
+        *,
+        topics_seconds: float = TOPICS_SECONDS,
+        inbox_seconds: float = INBOX_SECONDS,
+    ) -> None:
+        self._state = state
+        self._active = active
+        self._backlogs = backlogs
+        self._pauses = (topics_seconds, inbox_seconds)
+        self._ending = threading.Event()
+        self._threads: dict[str, Background] = {}
+
+    def __enter__(self) -> Self:
+        self.follow()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ending.set()
+        for thread in self._threads.values():
+            thread.ask_to_end()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in self._threads.values():
+            # One that waits for a broker dies with the process; nothing depends on it.
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def follow(self) -> None:
+        """Ask for what the plan in force reads, from now on; called again whenever it may be another one."""
+        for query in _queries_of(self._active(), self._state):
+            known = self._threads.get(query)
+            if known is None or not known.alive:
+                asking = _Asking(query, self._state, self._active, self._backlogs, self._ending, self._pauses)
+                self._threads[query] = Background("backlogs", asking.run, name=f"backlogs-{query}")
+                self._threads[query].start()
+
+
+class _Asking:
+    """What one thread asks; it ends when its query has nothing to read any more."""
+
+    def __init__(
+        self,
+        query: str,
+        state: State,
+        active: Callable[[], Plan],
+        backlogs: Backlogs,
+        ending: threading.Event,
+        pauses: tuple[float, float],
+    ) -> None:
+        self._query = query
+        self._state = state
+        self._active = active
+        self._backlogs = backlogs
+        self._ending = ending
+        self._topics_seconds, self._inbox_seconds = pauses
+        self._client: KafkaClient | None = None
+        self._inbox = InboxBacklog(state.inbox)
+
+    def run(self) -> None:
+        """Ask until the query is read no more, or all is to end."""
+        while not self._ending.is_set() and self._wanted is not None:
+            self._client = self._client_of(self._active())
+            with self._connected() as topics:
+                self._ask(topics)
+        self._backlogs.forget(self._query)
+
+    @property
+    def _wanted(self) -> Sequence[Source] | None:
+        return _queries_of(self._active(), self._state).get(self._query)
+
+    def _connected(self) -> AbstractContextManager[TopicBacklogs | None]:
+        return nullcontext() if self._client is None else TopicBacklogs(self._client)
+
+    def _ask(self, topics: TopicBacklogs | None) -> None:
+        """Ask by these connections for as long as they are the right ones."""
+        while (sources := self._wanted) is not None and self._client_of(self._active()) == self._client:
+            wanted = self._topics(sources)
+            try:
+                told = {INBOX: self._local()} if topics is None else topics.look(wanted, self._positions())
+            except (KafkaUnreachable, InboxError, RouterError, OSError, ValueError) as error:
+                _log.debug("what waits is not known", query=self._query, problem=str(error))
+                told = dict.fromkeys(wanted if topics is not None else (INBOX,))
+            self._backlogs.answered(self._query, self._by_endpoint(told, sources))
+            if self._ending.wait(self._inbox_seconds if topics is None else self._topics_seconds):
+                return
+
+    def _client_of(self, plan: Plan) -> KafkaClient | None:
+        if self._query == INBOX:
+            return None if plan.settings.inbox.kafka is None else inbox_client(plan.settings.inbox.kafka)
+        if self._query == REST:
+            return rest_client(plan.settings)
+        sources = by_query(plan.sources).get(self._query)
+        return source_client(sources[0]) if sources else self._client
+
+    def _topics(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        settings = self._active().settings
+        if self._query == INBOX:
+            return () if settings.inbox.kafka is None else (settings.inbox.kafka.topic,)
+        if self._query == REST:
+            return () if settings.realtime is None else (settings.realtime.rest,)
+        return topics_of(sources)
+
+    def _positions(self) -> Offsets:
+        """Return where each topic is to be read on, as the disk has it."""
+        generation = generations.current(self._state, self._query)
+        known = {} if generation is None else generation.positions()
+        if self._query in (INBOX, REST):
+            return known
+        return {**Positions(self._state).of(cluster_of(self._query)), **known}
+
+    def _local(self) -> Backlog | None:
+        generation = generations.current(self._state, INBOX)
+        return self._inbox.look(None if generation is None else generation.reached())
+
+    def _by_endpoint(self, told: Mapping[str, Backlog | None], sources: Sequence[Source]) -> dict[str, Backlog | None]:
+        if self._query in (INBOX, REST):
+            return {self._query: next(iter(told.values()), None)}
+        return {source.endpoint: told.get(source.topic) for source in sources}
+
+
+def _queries_of(plan: Plan, state: State) -> dict[str, tuple[Source, ...]]:
+    """Return what the queries of a plan read: the sources of each; what an inbox still has is read without any."""
+    found = by_query(plan.sources)
+    if (state.inbox / LAYOUT).exists():
+        found.setdefault(INBOX, ())
+    return found if plan.settings.realtime is None else {**found, REST: ()}

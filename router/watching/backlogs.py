@@ -1,0 +1,154 @@
+"""What waits at the sources, as they said themselves when they were last asked, whatever the queries do meanwhile.
+
+A source that does not answer has no figures: 0 would say that nothing waits. Figures that nobody brings up to date go
+after :data:`STALE_SECONDS`. Everything here may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+STALE_SECONDS: Final = 60.0
+INBOX: Final = "inbox"
+REST: Final = "rest"
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Records of a source that are not at all their sinks, and when the oldest arrived (ms since 1970; None unknown).
+
+    The oldest is None as well where nothing waits.
+    """
+
+    records: int
+    oldest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What the sources of one query said, by endpoint (or :data:`INBOX`, :data:`REST`), and when; None is no answer."""
+
+    at: float
+    backlogs: Mapping[str, Backlog | None]
+
+
+class Backlogs(Collector):
+    """The last answers, as metrics; *label* gives what stands for an endpoint there."""
+
+    def __init__(
+        self,
+        label: Callable[[str], str] = str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._label = label
+        self._clock = clock
+        self._now = now
+        self._lock = threading.Lock()
+        self._answers: dict[str, _Answer] = {}
+
+    def answered(self, query: str, backlogs: Mapping[str, Backlog | None]) -> None:
+        """Note what waits for a query, in place of what was noted before."""
+        with self._lock:
+            self._answers[query] = _Answer(self._clock(), dict(backlogs))
+
+    def silent(self, query: str, endpoints: Iterable[str]) -> None:
+        """Note that the sources of a query did not answer."""
+        self.answered(query, dict.fromkeys(endpoints))
+
+    def forget(self, query: str) -> None:
+        """Leave out a query that is read no more."""
+        with self._lock:
+            self._answers.pop(query, None)
+
+    def current(self) -> dict[str, Backlog | None]:
+        """Return what waits at each endpoint, in the inbox and in the rest topic; None is not known."""
+        with self._lock:
+            answers = list(self._answers.values())
+        found: dict[str, Backlog | None] = {}
+        for answer in answers:
+            stale = self._clock() - answer.at > STALE_SECONDS
+            found |= {name: None if stale else backlog for name, backlog in answer.backlogs.items()}
+        return found
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Tell the registry the names, which it then keeps others from taking."""
+        yield from _Families().all
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Give the figures as they are now."""
+        made, now_ms = _Families(), int(self._now() * 1000)
+        shared: dict[str, list[Backlog | None]] = {}
+        for name, backlog in self.current().items():
+            if name == INBOX:
+                made.plain(made.inbox, made.inbox_oldest, backlog, now_ms)
+            elif name == REST:
+                made.plain(made.rest, None, backlog, now_ms)
+            else:
+                shared.setdefault(self._label(name), []).append(backlog)
+        for label, backlogs in shared.items():
+            made.of_endpoint(label, backlogs, now_ms)
+        yield from made.all
+
+
+class _Families:
+    """The metrics of one look."""
+
+    def __init__(self) -> None:
+        self.lag = GaugeMetricFamily(
+            "xrouter_source_lag_records",
+            "Records at the broker that are not at all their sinks; absent while it does not answer.",
+            labels=["endpoint"],
+        )
+        self.oldest = GaugeMetricFamily(
+            "xrouter_source_oldest_seconds", "Age of the oldest of them, 0 where there is none.", labels=["endpoint"]
+        )
+        self.up = GaugeMetricFamily(
+            "xrouter_source_up", "Whether the broker has said where its topic ends.", labels=["endpoint"]
+        )
+        self.inbox = GaugeMetricFamily("xrouter_inbox_records", "Records in the inbox that are not at all their sinks.")
+        self.inbox_oldest = GaugeMetricFamily("xrouter_inbox_oldest_seconds", "Age of the oldest of them.")
+        self.rest = GaugeMetricFamily(
+            "xrouter_rest_records", "Records of the rest topic that are not at all their sinks."
+        )
+
+    @property
+    def all(self) -> tuple[GaugeMetricFamily, ...]:
+        return self.lag, self.oldest, self.up, self.inbox, self.inbox_oldest, self.rest
+
+    def plain(
+        self, records: GaugeMetricFamily, oldest: GaugeMetricFamily | None, backlog: Backlog | None, now: int
+    ) -> None:
+        if backlog is None:
+            return
+        records.add_metric([], backlog.records)
+        age = _age(backlog, now)
+        if oldest is not None and age is not None:
+            oldest.add_metric([], age)
+
+    def of_endpoint(self, label: str, backlogs: list[Backlog | None], now: int) -> None:
+        """Add an endpoint; past the cap of labels, all that share ``other``."""
+        known = [backlog for backlog in backlogs if backlog is not None]
+        whole = len(known) == len(backlogs)
+        self.up.add_metric([label], whole)
+        if not whole:
+            return
+        self.lag.add_metric([label], sum(backlog.records for backlog in known))
+        ages = [_age(backlog, now) for backlog in known]
+        if None not in ages:
+            self.oldest.add_metric([label], max(age for age in ages if age is not None))
+
+
+def _age(backlog: Backlog, now: int) -> float | None:
+    """Return the age in seconds of the oldest; a sender's clock that is ahead counts as 0."""
+    if not backlog.records:
+        return 0.0
+    return None if backlog.oldest is None else max(0, now - backlog.oldest) / 1000

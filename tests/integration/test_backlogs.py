@@ -1,0 +1,156 @@
+"""What waits at real sources, asked of themselves and of checkpoints as Spark leaves them; no query runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bindings.inbox import Inbox
+from bindings.inbox.offsets import offset_json
+from bindings.inbox.view import InboxView
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.parts import InboxRow
+from catalog.load import load as load_catalog
+from router.judging.plan import Plan
+from router.reading import generations
+from router.reading.backlogs import TopicBacklogs
+from router.reading.generations import Generation
+from router.running.backlogs import BacklogWatch
+from router.settings import settings_from_dict
+from router.sources.sources import INBOX
+from router.state.state import State
+from router.watching.backlogs import Backlog
+from router.watching.metrics import Metrics
+from tests.conftest import Kafka, TopicFactory
+from tests.support import load, shop
+from tests.support.brokers import KafkaBroker
+from tests.support.kafka import create_topics, produce
+from tests.support.waiting import wait_until
+
+PLANT = "/endpoints/plant"
+LIMIT = 60.0
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    """A state folder of its own."""
+    with State.open(tmp_path / "state") as opened:
+        yield opened
+
+
+def committed(generation: Generation, offset: dict[str, Any], batch: int = 0) -> None:
+    """Leave what Spark leaves of a batch that is done."""
+    for folder, lines in (
+        ("offsets", ["v1", json.dumps({"batchTimestampMs": 0}), json.dumps(offset)]),
+        ("commits", ["v1", "{}"]),
+    ):
+        path = generation.path / folder / str(batch)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines))
+
+
+def kafka_plan(folder: Path, bootstrap: str, topic: str) -> Plan:
+    catalog = load.write_catalog(folder / "catalog.json", load.catalog(3, topic=topic))
+    told = {
+        "catalog": {"source": str(catalog)},
+        "sources": [{"endpoint": PLANT, "bootstrap_servers": bootstrap}],
+        "sinks": {"lake": {"type": "table", "path": str(folder / "lake")}},
+        "routes": [{"to": ["lake"]}],
+        "dead_letters": {"sinks": ["lake"]},
+        "state": str(folder / "state"),
+    }
+    return Plan(load_catalog([str(catalog)]), settings_from_dict(told, {}, folder))
+
+
+def test_topics_say_what_waits_behind_a_position_and_how_old_it_is(kafka: Kafka, topic_factory: TopicFactory) -> None:
+    topic, empty = topic_factory("waits", 2), topic_factory("empty")
+    began = time.time() * 1000
+    produce(kafka.bootstrap, topic, load.records(30, 3))
+    with TopicBacklogs(KafkaClient(kafka.bootstrap)) as backlogs:
+        for _ in range(2):  # The second time by the same connections, with what is known by then.
+            found = backlogs.look([topic, empty, "nosuch"], {})
+            backlog = found[topic]
+            assert backlog is not None and backlog.oldest is not None
+            assert backlog.records == 30
+            assert began - 1000 <= backlog.oldest <= time.time() * 1000
+            assert found[empty] == Backlog(0)
+            assert found["nosuch"] is None
+        ends = KafkaClient(kafka.bootstrap).ends([topic])[topic]
+        read = backlogs.look([topic], {topic: {"0": ends[0], "1": ends[1] - 1}})[topic]
+        assert read is not None and read.oldest is not None
+        assert read.records == 1
+        assert backlogs.look([topic], {topic: {"0": ends[0], "1": ends[1]}})[topic] == Backlog(0)
+
+
+def test_a_broker_that_is_away_gives_no_figure_and_one_that_is_back_does(tmp_path: Path, state: State) -> None:
+    broker = KafkaBroker(tmp_path / "broker")
+    broker.start()
+    try:
+        create_topics(broker.bootstrap, ["in"])
+        produce(broker.bootstrap, "in", load.records(20, 3))
+        plan = kafka_plan(tmp_path, broker.bootstrap, "in")
+        [query] = {source.query for source in plan.sources}
+        generation = generations.begin(state, query, ("in",))
+        committed(generation, {"in": {"0": 15}})
+        metrics = Metrics()
+
+        def figure(name: str) -> float | None:
+            return metrics.registry.get_sample_value(f"xrouter_source_{name}", {"endpoint": PLANT})
+
+        with BacklogWatch(state, lambda: plan, metrics.backlogs, topics_seconds=0.2):
+            # No query runs, and its last batch says nothing of what came since.
+            wait_until(lambda: figure("lag_records") == 5, LIMIT, "what waits to be told")
+            assert figure("up") == 1
+            assert (figure("oldest_seconds") or 0) > 0
+            committed(generation, {"in": {"0": 20}}, batch=1)
+            wait_until(lambda: figure("lag_records") == 0, LIMIT, "nothing to wait")
+            broker.kill()
+            wait_until(lambda: figure("up") == 0, LIMIT, "the broker to be missed")
+            assert figure("lag_records") is None
+            assert figure("oldest_seconds") is None
+            broker.restart()
+            wait_until(lambda: figure("lag_records") == 0, LIMIT, "the broker to answer again")
+    finally:
+        broker.stop()
+
+
+def test_a_cluster_that_nobody_answers_for_is_given_up_in_time() -> None:
+    began = time.monotonic()
+    with TopicBacklogs(KafkaClient("127.0.0.1:9")) as backlogs, pytest.raises(KafkaUnreachable):
+        backlogs.look(["in"], {})
+    assert time.monotonic() - began < LIMIT
+
+
+def test_the_inbox_says_what_waits_whoever_reads_it(tmp_path: Path, state: State) -> None:
+    shop.write_catalog(tmp_path, mended=False)
+    told = shop.settings(tmp_path, "http://127.0.0.1:9/", state=str(tmp_path / "state"))
+    plan = Plan(load_catalog([str(tmp_path / "catalog.json")]), settings_from_dict(told, {}, tmp_path))
+    inbox = Inbox(state.inbox, partitions=2)
+    metrics = Metrics()
+    rows = [InboxRow(shop.SHOP, "HTTP", 1_700_000_000_000_000 + n, [], b"{}") for n in range(10)]
+
+    def figure(name: str) -> float | None:
+        return metrics.registry.get_sample_value(f"xrouter_inbox_{name}")
+
+    try:
+        with BacklogWatch(state, lambda: plan, metrics.backlogs, inbox_seconds=0.05):
+            wait_until(lambda: figure("records") == 0, LIMIT, "an empty inbox")
+            inbox.append_many(rows).result(60)
+            wait_until(lambda: figure("records") == 10, LIMIT, "what waits to be told")
+            assert (figure("oldest_seconds") or 0) > time.time() - 1_700_000_001
+            view = InboxView(state.inbox)
+            generation = generations.begin(state, INBOX, ())
+            first = {0: view.end(0), 1: view.first(1)}
+            left = view.count(1, first[1], view.end(1))
+            committed(generation, offset_json(inbox.layout.inbox, first))
+            wait_until(lambda: figure("records") == left, LIMIT, "one partition to be read")
+            committed(generation, offset_json(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}), batch=1)
+            wait_until(lambda: figure("records") == 0, LIMIT, "nothing to wait")
+            assert figure("oldest_seconds") == 0
+    finally:
+        inbox.close()

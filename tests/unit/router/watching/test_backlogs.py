@@ -1,0 +1,69 @@
+"""What waits at the sources, as metrics: there when a source has said it, and gone when it has not."""
+
+from __future__ import annotations
+
+from router.watching.backlogs import INBOX, REST, STALE_SECONDS, Backlog, Backlogs
+from router.watching.metrics import Metrics
+
+A, B = "/endpoints/a", "/endpoints/b"
+
+
+def figures(backlogs: Backlogs) -> dict[tuple[str, str], float]:
+    samples = [sample for family in backlogs.collect() for sample in family.samples]
+    return {(each.name.removeprefix("xrouter_"), each.labels.get("endpoint", "")): each.value for each in samples}
+
+
+def test_what_waits_and_since_when() -> None:
+    backlogs = Backlogs(now=lambda: 1_000.0)
+    backlogs.answered("kafka-1", {A: Backlog(1_682, 940_000), B: Backlog(0)})
+    backlogs.answered("inbox", {INBOX: Backlog(3, 1_007_000)})
+    backlogs.answered("rest", {REST: Backlog(4)})
+    assert figures(backlogs) == {
+        ("source_lag_records", A): 1_682,
+        ("source_oldest_seconds", A): 60,
+        ("source_up", A): 1,
+        ("source_lag_records", B): 0,
+        ("source_oldest_seconds", B): 0,
+        ("source_up", B): 1,
+        ("inbox_records", ""): 3,
+        ("inbox_oldest_seconds", ""): 0,
+        ("rest_records", ""): 4,
+    }
+
+
+def test_a_source_that_does_not_answer_has_no_figures_and_is_down() -> None:
+    backlogs = Backlogs()
+    backlogs.answered("kafka-1", {A: Backlog(7, 1)})
+    backlogs.answered("inbox", {INBOX: Backlog(7, 1)})
+    backlogs.silent("kafka-1", [A])
+    backlogs.silent("inbox", [INBOX])
+    assert figures(backlogs) == {("source_up", A): 0}
+
+
+def test_an_age_that_is_not_known_is_absent() -> None:
+    backlogs = Backlogs()
+    backlogs.answered("kafka-1", {A: Backlog(7)})
+    assert figures(backlogs) == {("source_lag_records", A): 7, ("source_up", A): 1}
+
+
+def test_figures_that_nobody_brings_up_to_date_go() -> None:
+    now = 0.0
+    backlogs = Backlogs(clock=lambda: now)
+    backlogs.answered("kafka-1", {A: Backlog(7)})
+    now = STALE_SECONDS
+    assert figures(backlogs)[("source_lag_records", A)] == 7
+    now = STALE_SECONDS + 1
+    assert figures(backlogs) == {("source_up", A): 0}
+    backlogs.forget("kafka-1")
+    assert not figures(backlogs)
+
+
+def test_endpoints_past_the_cap_are_one_series_and_known_only_together() -> None:
+    metrics = Metrics(endpoints=[A], endpoint_cap=1)
+    metrics.backlogs.answered("kafka-1", {A: Backlog(1), "/endpoints/x": Backlog(2), "/endpoints/y": Backlog(3)})
+    found = figures(metrics.backlogs)
+    assert (found[("source_lag_records", A)], found[("source_lag_records", "other")]) == (1, 5)
+    metrics.backlogs.answered("kafka-1", {A: Backlog(1), "/endpoints/x": None, "/endpoints/y": Backlog(3)})
+    found = figures(metrics.backlogs)
+    assert found[("source_up", "other")] == 0
+    assert ("source_lag_records", "other") not in found
