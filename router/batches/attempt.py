@@ -29,6 +29,7 @@ from router.judging.tally import Tally
 from router.writing.commits import Batch
 from router.writing.ordering import NOTHING, HeldBack
 from router.writing.outcomes import Outcomes
+from router.writing.receipts import Receipts
 from router.writing.rejections import REASON, Rejections
 from router.writing.writer import BatchWriter
 
@@ -81,10 +82,12 @@ def attempt(outcomes: Outcomes, batch: Batch, writer: BatchWriter, journal: Jour
         SinkError: a sink is in the way; those before it have their share.
         Exception: what the journal's ``look`` raises; nothing has been written by this attempt.
     """
+    receipts = Receipts()
     if journal.at_once:
         journal.pin(outcomes)
         writer.send_all(outcomes)
         tally = outcomes.tally()
+        receipts.settle(tally, writer.routes)
         journal.spill(outcomes, tally)
         return tally
     try:
@@ -95,15 +98,16 @@ def attempt(outcomes: Outcomes, batch: Batch, writer: BatchWriter, journal: Jour
         held = journal.hold_back(outcomes, tally)
         events = held.left(outcomes)
         if aside is None:
-            rejections = writer.send_events(events, batch, journal.only)
+            rejections = writer.send_events(events, batch, journal.only, receipts)
         else:
             rejections = writer.withhold_events(events, batch, aside)
-        writer.reject_held(rejections, held, batch)
+        writer.reject_held(rejections, held, batch, receipts)
         tally.reject(rejections.counts, REASON)
         if journal.writes_letters:
             letters = outcomes.letters(rejections)
             journal.spill(letters, tally, rejections)
-            writer.send_letters(letters, batch)
+            writer.send_letters(letters, batch, receipts)
+            receipts.settle(tally, writer.routes, rejections)
         journal.relate(outcomes)
         journal.settle(outcomes, tally, rejections)
         return tally

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from router.batches.accounting import Accounting
 from router.batches.attempt import attempt
 from router.batches.bounding import Bounding, Measure, TooLarge
 from router.batches.holding import RETRY_FIRST, Draining, Holding, pauses
@@ -102,7 +103,10 @@ class Pipeline:
         self._holding = Holding(name, self._notes, plans, metrics, status, self._draining)
         self._ordering = Ordering(state, name, self._notes, self._holding.breathe)
         self._watch = Watch(name, metrics, status)
+        stops = plans.active.settings.on_data_loss == "stop"
+        self._accounting = Accounting(name, generation, state, stops_on_loss=stops)
         metrics.expect_query(name)
+        metrics.resume(name, self._accounting.account)
         self.failure: RouterError | None = None
         self.last: int | None = None
         self.renewed: Spans = {}
@@ -140,8 +144,10 @@ class Pipeline:
             tally = self._write_all(rows, number)
             self._status.query(self.name, "running", batch=number)
             now = time.time()
+            fresh = self._accounting.add(number, tally, self._metrics)
             self._status.steps.end(self.name, tally.total)
-            self._metrics.batch_done(self.name, tally, time.monotonic() - began, int(now * 1000))
+            seconds = time.monotonic() - began
+            self._metrics.batch_done(self.name, tally, seconds, int(now * 1000), counted=not fresh)
             self.last = number
             if number == self._final:
                 self.drain()

@@ -25,7 +25,7 @@ from router.writing.outgoing import OnePass
 from router.writing.sink_rows import SinkRows
 from router.writing.spark_outcomes import SparkOutcomes
 from router.writing.staging import Share, StagingPass
-from router.writing.writer import BatchWriter, Counted
+from router.writing.writer import BatchWriter, Counted, Timed, untimed
 
 if TYPE_CHECKING:
     from pyspark import Accumulator, Broadcast
@@ -140,10 +140,11 @@ def load(
     plan: Plan,
     counted: Counted,
     tallies: dict[str, Accumulator[dict[str, str]]] | None = None,
+    timed: Timed = untimed,
 ) -> LoadedPlan:
     """Send a plan to the workers of a session, compiled; *tallies* are what plans before it have counted with."""
     known = {} if tallies is None else tallies
-    return LoadedPlan(plan, spark.sparkContext.broadcast(plan.judge), BatchWriter(plan, counted), known)
+    return LoadedPlan(plan, spark.sparkContext.broadcast(plan.judge), BatchWriter(plan, counted, timed), known)
 
 
 class PlanHolder:
@@ -221,7 +222,7 @@ class PlanHolder:
             with self._lock:
                 known = self._loaded.get(plan.id)
             if known is None:
-                known = load(self._spark, plan, self._metrics.sink_write, self._tallies)
+                known = load(self._spark, plan, self._metrics.sink_write, self._tallies, self._metrics.sinks.took)
                 with self._lock:
                     self._loaded[plan.id] = known
             return known

@@ -61,7 +61,9 @@ def condemned(rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool
         (F.col(name) if name in kept else F.lit(None).cast(rows.schema[name].dataType)).alias(name)
         for name in RAW_COLUMNS[kind]
     )
-    tally = Tally(spilled=sum(row[0] for row in rows.select(spilled).collect()))
+    spills, sizes = zip(*rows.select(spilled, size).collect(), strict=True)
+    tally = Tally(spilled=sum(spills), rows=1)
+    tally.route(endpoint, route, 1, sum(sizes))
     tally.records[(endpoint, DEAD_LETTER, REASON)] = 1
     return rows.select(*raw, F.struct(*members).alias(MATCHED)), tally
 

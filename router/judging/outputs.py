@@ -125,7 +125,8 @@ class OutputBuilder:
         order, offsets = in_order(facts, len(sizes))
         arrived = arrivals[facts.sources[order]]
         taken = int(sizes.sum())
-        counts = tally(placed, outcomes.reasons, decided, order, arrived, spilled=len(spilled), size=taken)
+        kept = {"spilled": len(spilled), "size": taken, "rows": len(sizes)}
+        counts = tally(placed, outcomes.reasons, decided, order, arrived, own, **kept)
         return Decided(outcomes, columns, order, offsets, counts)
 
 

@@ -32,7 +32,10 @@ class Tally:
     """Counts of a whole batch: records by (endpoint, outcome, reason), by definition, and by arrival in ms.
 
     ``spilled`` counts dead letters that are kept in files; ``bytes`` are those of keys and bodies as they arrived.
-    ``ties`` counts routed records, by endpoint, for which ``match.ambiguous`` decided.
+    ``ties`` counts routed records, by endpoint, for which ``match.ambiguous`` decided. ``rows`` are the records as the
+    source gave them, of which one may hold several events. ``routes`` has outcomes and their bytes by endpoint and the
+    number of their route, as they were judged. What came of it once they were written: ``delivered`` outcomes by sink
+    and endpoint, ``delivered_bytes``, and ``missing``, how many a sink should have and says it has not.
     """
 
     records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -41,6 +44,11 @@ class Tally:
     spilled: int = 0
     bytes: int = 0
     ties: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+    routes: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    delivered: Counter[tuple[str, str]] = field(default_factory=Counter)
+    delivered_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    missing: int = 0
 
     @property
     def total(self) -> int:
@@ -60,9 +68,20 @@ class Tally:
         self.spilled += other.spilled
         self.bytes += other.bytes
         self.ties.update(other.ties)
+        self.rows += other.rows
+        for (endpoint, route), (count, size) in other.routes.items():
+            self.route(endpoint, route, count, size)
+        self.delivered.update(other.delivered)
+        self.delivered_bytes.update(other.delivered_bytes)
+        self.missing += other.missing
+
+    def route(self, endpoint: str, route: int, count: int, size: int) -> None:
+        """Add outcomes of an endpoint that a route takes."""
+        before, taken = self.routes.get((endpoint, route), (0, 0))
+        self.routes[endpoint, route] = (before + count, taken + size)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts as JSON."""
+        """Return the counts as JSON, without those by route: other plans number these otherwise."""
         return {
             "records": [[*key, count] for key, count in self.records.items()],
             "definitions": dict(self.definitions),
@@ -70,6 +89,9 @@ class Tally:
             "spilled": self.spilled,
             "bytes": self.bytes,
             "ties": dict(self.ties),
+            "rows": self.rows,
+            "delivered": [[*key, count, self.delivered_bytes[key]] for key, count in self.delivered.items()],
+            "missing": self.missing,
         }
 
     @classmethod
@@ -79,6 +101,10 @@ class Tally:
         arrivals = Counter({at: count for at, count in told["arrivals"]})
         made = cls(records, Counter(told["definitions"]), arrivals, spilled=told["spilled"], bytes=told["bytes"])
         made.ties.update(told.get("ties", {}))
+        made.rows, made.missing = told.get("rows", 0), told.get("missing", 0)
+        for sink, endpoint, count, size in told.get("delivered", ()):
+            made.delivered[sink, endpoint] = count
+            made.delivered_bytes[sink, endpoint] = size
         return made
 
     def reject(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
@@ -95,15 +121,18 @@ def tally(
     tied: Sequence[int],
     order: Int,
     arrivals: Int,
+    sizes: Int,
     *,
     spilled: int = 0,
     size: int = 0,
+    rows: int = 0,
 ) -> str | None:
-    """Return the tally of the rows in *order*, which took *size* bytes, as text; None when there are none.
+    """Return the tally of the outcomes in *order* of *rows* records, which took *size* bytes, as text.
 
-    ``reasons`` are those of dead letters by row, ``tied`` the routed rows for which ``match.ambiguous`` decided.
+    ``reasons`` are those of dead letters by outcome, ``tied`` the routed ones for which ``match.ambiguous`` decided,
+    ``sizes`` the bytes of each. None when there is nothing to count.
     """
-    if not len(order):
+    if not rows and not len(order):
         return None
     pairs, numbers = placed.pairs, placed.numbers
     counted = np.zeros(len(numbers), bool)
@@ -117,7 +146,8 @@ def tally(
         for number in np.flatnonzero(routed).tolist()
     ]
     counts += sorted([endpoint or "", reason, None, count] for (endpoint, reason), count in letters.items())
-    told = {"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled, "bytes": size}
+    told = {"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled, "bytes": size, "rows": rows}
+    told["routes"] = _by_route(placed, order, sizes)
     if tied:
         told["ties"] = sorted(Counter(pairs[number].endpoint or "" for number in numbers[tied]).items())
     return msgspec.json.encode(told).decode()
@@ -135,10 +165,31 @@ def collect(texts: Iterable[str]) -> Tally:
                 total.definitions[message] += count
         for endpoint, count in told.get("ties", ()):
             total.ties[endpoint] += count
+        for endpoint, route, count, size in told.get("routes", ()):
+            total.route(endpoint, route, count, size)
+        total.rows += told.get("rows", 0)
         total.spilled += told["spilled"]
         total.bytes += told["bytes"]
         total.arrivals.update({int(at): count for at, count in told["arrivals"]})
     return total
+
+
+def _by_route(placed: Placed, order: Int, sizes: Int) -> list[list[Any]]:
+    """Return endpoint, route, outcomes and bytes of them, for each that there is."""
+    if not len(order):
+        return []
+    routes = placed.routes.to_numpy(zero_copy_only=False)[order]
+    low = int(routes.min())
+    width = int(routes.max()) - low + 1
+    codes = placed.numbers[order] * width + (routes - low)
+    counts = np.bincount(codes)
+    taken = np.bincount(codes, weights=sizes[order])
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for code in np.flatnonzero(counts).tolist():
+        key = (placed.pairs[code // width].endpoint or "", low + code % width)
+        before, size = found.get(key, (0, 0))
+        found[key] = (before + int(counts[code]), size + int(taken[code]))
+    return [[*key, *values] for key, values in sorted(found.items())]
 
 
 def _histogram(arrivals: Int) -> list[list[int]]:

@@ -23,6 +23,7 @@ from router.realtime.rest import restored
 from router.relating.pairing import Pairing
 from router.running.integrity import check_query
 from router.sources.sources import INBOX, REST, Source
+from router.state.accounts import Accounts
 from router.state.state import State
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ class Starts:
         require_cores(self._spark, plan, generation.topics)
         rows = kafka_rows(self._spark, plan.settings, running.sources, generation, None)
         running.switching = False
+        Accounts(self._state).let_go(running.name)
         running.pipeline = RealTimeQuery(running.name, generation, plan, self._metrics, self._status)
         running.query = running.pipeline.start(rows, self._state)
         self._status.query(running.name, "running")

@@ -38,7 +38,7 @@ class BatchFiles(ArrowSink):
             return WriteResult(0)
         target = self._file(commit.app, commit.version)
         if self.already(commit):
-            return WriteResult(0, repeated=True)
+            return WriteResult(0, repeated=True, before=rows.num_rows)
         try:
             write_atomically(target, lambda file: self.fill(file, rows))
         except OSError as error:

@@ -53,6 +53,8 @@ class Rejected:
 class WriteResult:
     """What a write did: ``rows`` written now, ``repeated`` when the batch had been written before and was left out.
 
+    ``before`` are the rows of the batch that were left out for that.
+
     ``refused`` are the rows that the destination will never take. They are settled as far as the sink goes; whoever
     called makes dead letters of them.
     """
@@ -60,6 +62,7 @@ class WriteResult:
     rows: int
     repeated: bool = False
     refused: tuple[Rejected, ...] = ()
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
@@ -18,6 +18,10 @@ from prometheus_client.registry import Collector
 from bindings.background import faults
 from router.judging.tally import ROUTED, Tally
 from router.watching.backlogs import Backlogs
+from router.watching.deliveries import Deliveries
+
+if TYPE_CHECKING:
+    from router.state.accounts import Account
 
 OTHER: Final = "other"
 DEFINITIONS: Final = 1000
@@ -67,6 +71,9 @@ class Metrics:
         self._endpoint_labels = _Capped(endpoint_cap)
         self.backlogs = Backlogs(self._endpoint_labels.of)
         """What waits at the sources."""
+        self.sinks = Deliveries(self.registry, self._endpoint_labels.of)
+        """What sinks have."""
+        self._resumed: set[str] = set()
         self._make_flow()
         self._make_state()
         self.expect(sinks, endpoints)
@@ -148,33 +155,50 @@ class Metrics:
         for sink in self._sinks:
             for result in _SINK_RESULTS:
                 self._writes.labels(sink, result)
+        self.sinks.expect(self._sinks)
         for endpoint in endpoints:
             label = self._endpoint_labels.of(endpoint)
             self._records.labels(label, ROUTED, "")
             self._received.labels(label)
             self._acknowledged.labels(label)
 
-    def batch_done(self, query: str, tally: Tally, seconds: float, committed_at_ms: int) -> None:
+    def batch_done(
+        self, query: str, tally: Tally, seconds: float, committed_at_ms: int, *, counted: bool = False
+    ) -> None:
         """Add one written batch of a query: its outcomes, how long it took, and how old its records were.
 
+        Its outcomes are *counted* already if it was written before a crash and has come again.
         *committed_at_ms* and the arrivals of the tally are milliseconds since 1970. An arrival in the future (a
         broker's clock ahead of ours) counts as no latency. The query is no label: section 8 has none for it.
         """
-        self.outcomes(tally)
+        if not counted:
+            self.outcomes(tally)
         self._batch.observe(seconds)
         self._bytes.observe(tally.bytes)
         self._latency.add((max(0, committed_at_ms - at) / 1000, count) for at, count in tally.arrivals.items())
 
     def outcomes(self, tally: Tally) -> None:
         """Add what became of records that were written, in batches or one by one."""
-        for (endpoint, outcome, reason), count in tally.records.items():
-            self._records.labels(self._endpoint_labels.of(endpoint), outcome, reason).inc(count)
+        self._add(tally.records)
+        self.sinks.delivered(tally.delivered, tally.delivered_bytes)
+        for endpoint, _, _ in tally.records:
             if not self._told_early:
                 self._tell(endpoint)
         for endpoint, count in tally.ties.items():
             self._ties.labels(self._endpoint_labels.of(endpoint)).inc(count)
         for message, count in tally.definitions.items():
             self._definitions.labels(self._definition_labels.of(message)).inc(count)
+
+    def _add(self, records: Mapping[tuple[str, str, str], int]) -> None:
+        for (endpoint, outcome, reason), count in records.items():
+            self._records.labels(self._endpoint_labels.of(endpoint), outcome, reason).inc(count)
+
+    def resume(self, query: str, account: Account) -> None:
+        """Let the counts of a query go on from its account, unless they do already."""
+        if query not in self._resumed:
+            self._resumed.add(query)
+            self._add(account.records)
+            self.sinks.resume(query, account)
 
     def listen(self, endpoint: str, heard: Callable[[], None]) -> None:
         """Call *heard*, in any thread, when a message of *endpoint* is on the disk.

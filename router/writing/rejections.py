@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -75,6 +75,18 @@ class Rejections:
     def counts(self) -> Counter[tuple[str, str]]:
         """Rejected records by endpoint and definition, each once."""
         return Counter((record.endpoint, record.message) for record in self._records.values())
+
+    def of_sink(self, sink: str) -> Counter[str]:
+        """Return the records that one sink rejected, by endpoint."""
+        rejected = (self._records[position] for position, sinks in self._details.items() if sink in sinks)
+        return Counter(record.endpoint for record in rejected)
+
+    def letters_on(self, routes: Collection[int]) -> Counter[str]:
+        """Return the rejected records whose letter one of these routes takes, by endpoint."""
+        endpoints = Counter(record.endpoint for record in self._records.values())
+        return Counter(
+            {name: count for name, count in endpoints.items() if self._routes.letters(name, REASON) in routes}
+        )
 
     @property
     def details(self) -> dict[str, str]:

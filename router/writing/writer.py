@@ -8,6 +8,7 @@ of the same batch (:mod:`router.writing.rejections`). Nothing is committed to th
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -18,6 +19,7 @@ from router.errors import SinkError
 from router.judging.plan import Plan
 from router.matching.correlation import RELATED
 from router.routing.limits import LetterLimits
+from router.routing.routes import Routes
 from router.settings import event_sinks, letter_sinks, revealed
 from router.sinks import ArrowSink, Commit, Rejected, WriteResult, open_sink
 from router.sinks.forms import DEAD_LETTER, DECIDED, WIDE
@@ -26,23 +28,37 @@ from router.watching.batches import writing
 from router.writing.commits import Batch, commit_of
 from router.writing.ordering import HeldBack
 from router.writing.outcomes import Outcomes
+from router.writing.receipts import Receipts
 from router.writing.rejections import Rejections
 from router.writing.staging import Share
 from router.writing.topic_cap import capped_topics, within
 
 Counted = Callable[[str, str], None]
+Timed = Callable[[str, float], None]
+
+
+def untimed(sink: str, seconds: float) -> None:
+    """Tell nobody."""
 
 
 class BatchWriter:
-    """Writes batches for one plan. *counted* is called with a sink's name and the result of each write to it."""
+    """Writes batches for one plan. *counted* is called with a sink's name and the result of each write to it, and
+    *timed* with how long one took that the sink accepted.
+    """
 
-    def __init__(self, plan: Plan, counted: Counted) -> None:
+    def __init__(self, plan: Plan, counted: Counted, timed: Timed = untimed) -> None:
         self._plan = plan
         self._counted = counted
+        self._timed = timed
         self._letters = letter_sinks(plan.settings)
         self._arrow: dict[tuple[str, bool], ArrowSink] = {}
         self._capped = capped_topics(plan.settings, plan.routes.topics, plan.catalog)
         self._taken: dict[str, tuple[int, set[tuple[tuple[int, ...], str]]]] = {}
+
+    @property
+    def routes(self) -> Routes:
+        """Which sinks get what."""
+        return self._plan.routes
 
     @cached_property
     def one_pass(self) -> bool:
@@ -96,12 +112,18 @@ class BatchWriter:
         names = list(dict.fromkeys([*self._plan.routes.event_sinks, *self._letters]))
         self._publish(names, partial(outcomes.publish_all, names))
 
-    def send_events(self, events: Outcomes, batch: Batch, only: Container[str] | None = None) -> Rejections:
+    def send_events(
+        self,
+        events: Outcomes,
+        batch: Batch,
+        only: Container[str] | None = None,
+        receipts: Receipts | None = None,
+    ) -> Rejections:
         """Step: each sink takes its share of the events; *only* are the sinks that get any, None for all.
 
         A crash or an error leaves some sinks with their share and some without: tables and files have it wholly or not
         at all, and take no commit twice. A sink that took its share in this process is not asked again, unless it
-        rejected some: it must say again which.
+        rejected some: it must say again which. What sinks say they have is added to *receipts*.
 
         Raises:
             SinkError: a sink cannot take its share now; those before it have theirs.
@@ -110,7 +132,7 @@ class BatchWriter:
         for name, numbers in self._plan.routes.event_sinks.items():
             # One that has taken its share is not asked again while another holds the batch: Kafka would double it.
             if (only is None or name in only) and name not in self._noted(batch):
-                rejected = self._send_events(name, numbers, events.on_routes(numbers), batch)
+                rejected = self._send_events(name, numbers, events.on_routes(numbers), batch, receipts)
                 rejections.add(name, rejected)
                 if not rejected:
                     self._note_taken(name, batch)
@@ -135,7 +157,9 @@ class BatchWriter:
                 rejections.add(name, share if unasked else self._sink(name).lacking(commit_of(name, batch), share))
         return rejections
 
-    def reject_held(self, rejections: Rejections, held: HeldBack, batch: Batch) -> None:
+    def reject_held(
+        self, rejections: Rejections, held: HeldBack, batch: Batch, receipts: Receipts | None = None
+    ) -> None:
         """Step: what is held back counts as rejected by all of its sinks. Nothing is written.
 
         What has all that this is a part of has the records as well, from before one of their keys was blocked.
@@ -144,8 +168,10 @@ class BatchWriter:
         for name, numbers in self._plan.routes.event_sinks.items():
             if name not in having:
                 rejections.add(name, held.share(numbers))
+            elif receipts is not None:
+                receipts.waive(name)
 
-    def send_letters(self, letters: Outcomes, batch: Batch) -> None:
+    def send_letters(self, letters: Outcomes, batch: Batch, receipts: Receipts | None = None) -> None:
         """Step: each sink of dead letters takes its share, those of rejected records with the others.
 
         It comes after all sinks of events: one that has the letters of a batch says that these have its events. A crash
@@ -155,7 +181,7 @@ class BatchWriter:
             SinkError: a sink cannot take them now.
         """
         for name, numbers in self._plan.routes.letter_sinks.items():
-            self._send_letters(name, numbers, letters.on_routes(numbers), batch)
+            self._send_letters(name, numbers, letters.on_routes(numbers), batch, receipts)
 
     def has_letters(self, batch: Batch) -> bool:
         """Whether a sink of dead letters is known to have those of the batch: then all sinks have its events.
@@ -210,12 +236,21 @@ class BatchWriter:
         schema = DEAD_LETTER if letters else self._schema(name)
         return None if staging is None else Share(name, letters, numbers, schema, staging)
 
-    def _send_events(self, name: str, numbers: tuple[int, ...], events: Outcomes, batch: Batch) -> tuple[Rejected, ...]:
+    def _send_events(
+        self, name: str, numbers: tuple[int, ...], events: Outcomes, batch: Batch, receipts: Receipts | None
+    ) -> tuple[Rejected, ...]:
         if (share := self._share(name, numbers, batch)) is not None:
-            return self._take(share, events, commit_of(name, batch))
-        if not self._by_spark(name):
+            result = self._take(share, events, commit_of(name, batch))
+        elif not self._by_spark(name):
             sink, rows = self._sink(name), events.events(self._schema(name))
-            return self._write(name, lambda: sink.write(rows, commit_of(name, batch)))
+            result = self._write(name, lambda: sink.write(rows, commit_of(name, batch)))
+        else:
+            return self._publish_events(name, events)
+        if receipts is not None:
+            receipts.add(name, result)
+        return result.refused
+
+    def _publish_events(self, name: str, events: Outcomes) -> tuple[Rejected, ...]:
         rejected: tuple[Rejected, ...] = ()
         if name in self._capped:
             events, rejected = within(events, name, self._capped[name])
@@ -224,15 +259,20 @@ class BatchWriter:
             self._counted(name, "rejected")
         return rejected
 
-    def _send_letters(self, name: str, numbers: tuple[int, ...], letters: Outcomes, batch: Batch) -> None:
+    def _send_letters(
+        self, name: str, numbers: tuple[int, ...], letters: Outcomes, batch: Batch, receipts: Receipts | None
+    ) -> None:
         commit = commit_of(name, batch, letters=True)
         if (share := self._share(name, numbers, batch, letters=True)) is not None:
-            self._take(share, letters, commit)
+            result = self._take(share, letters, commit)
         elif self._by_spark(name):
             self._publish([name], partial(letters.publish_letters, name))
+            return
         else:
             sink, rows = self._sink(name, letters=True), letters.dead_letters()
-            self._write(name, lambda: sink.write(rows, commit))
+            result = self._write(name, lambda: sink.write(rows, commit))
+        if receipts is not None:
+            receipts.add(name, result, letters=True)
 
     def _schema(self, name: str) -> pa.Schema:
         """Return what a sink takes of events: all but tables also need the time as it was written."""
@@ -242,24 +282,28 @@ class BatchWriter:
             schema = DECIDED if self._plan.settings.match.ambiguous != "dead-letter" else WIDE
         return pa.schema([*schema, *((column, pa.string()) for column in RELATED)]) if self._plan.relates else schema
 
-    def _take(self, share: Share, outcomes: Outcomes, commit: Commit) -> tuple[Rejected, ...]:
+    def _take(self, share: Share, outcomes: Outcomes, commit: Commit) -> WriteResult:
         staged = outcomes.staged(share)
         sink = self._sink(share.name, letters=share.letters)
         return self._write(share.name, lambda: sink.take(staged, commit))
 
-    def _write(self, name: str, write: Callable[[], WriteResult]) -> tuple[Rejected, ...]:
+    def _write(self, name: str, write: Callable[[], WriteResult]) -> WriteResult:
         # No look whether it has the batch already: a sink that is down must not hold one that has nothing for it.
+        began = time.monotonic()
         with writing(name):
-            rejected = write().refused
+            result = write()
+        self._timed(name, time.monotonic() - began)
         self._counted(name, "ok")
-        if rejected:
+        if result.refused:
             self._counted(name, "rejected")
-        return rejected
+        return result
 
     def _publish(self, names: Sequence[str], publish: Callable[[], None]) -> None:
+        began = time.monotonic()
         with writing(",".join(names), by_spark=True):
             publish()
         for name in names:
+            self._timed(name, time.monotonic() - began)
             self._counted(name, "ok")
 
     def _sink(self, name: str, *, letters: bool = False) -> ArrowSink:

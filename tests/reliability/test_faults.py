@@ -50,8 +50,8 @@ class Router:
         }
         routes = [
             {"when": {"message": "*/aside"}, "to": ["apart"]},
-            {"when": {"message": "*/stuck"}, "to": ["hook"]},
-            {"to": ["lake", "lines", "hook", "other"]},
+            {"when": {"messagegroup": "G"}, "to": ["lake", "lines", "hook", "other"]},
+            {"to": ["hook"]},
         ]
         return {
             **told,

@@ -123,7 +123,7 @@ class ListSink:
     def _write(self, rows: list[dict[str, Any]], commit: Commit) -> WriteResult:
         self._check()
         if self.already(commit):
-            return WriteResult(0, repeated=True)
+            return WriteResult(0, repeated=True, before=len(rows))
         never = self.world.rejecting.get(self.name, set())
         rejected = [row for row in rows if number_of(row["position"]) in never]
         taken = [row for row in rows if number_of(row["position"]) not in never]
@@ -190,8 +190,9 @@ class ListOutcomes:
         """Count."""
         if any(each.fails for each in self.given):
             raise ValueError("cannot judge it")
-        tally = Tally()
+        tally = Tally(rows=len(self.given))
         for each in self.given:
+            tally.route("e", self._decision(each).route, 1, 100)
             tally.records[("e", DEAD_LETTER if each.reason else ROUTED, each.reason)] += 1
             tally.definitions.update([] if each.reason else [GOOD])
         return tally

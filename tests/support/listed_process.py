@@ -48,6 +48,15 @@ class Process:
         gauge = {each.labels["sink"]: each.value for each in samples if each.name == "xrouter_query_held"}
         return query["reason"] if query["state"] == "held" else "", gauge
 
+    def gap(self) -> float | None:
+        """Return what is missing of what was taken, as the metrics have it."""
+        return self.metrics.registry.get_sample_value("xrouter_conservation_gap", {"query": INBOX})
+
+    def delivered(self) -> dict[str, int]:
+        """Return the records that each sink has, as the metrics have it."""
+        samples = (sample for metric in self.metrics.registry.collect() for sample in metric.samples)
+        return {each.labels["sink"]: int(each.value) for each in samples if each.name == "xrouter_sink_records_total"}
+
     def counts(self) -> Counter[str]:
         """Return the records by what they ended as."""
         samples = (sample for metric in self.metrics.registry.collect() for sample in metric.samples)

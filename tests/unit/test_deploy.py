@@ -99,7 +99,9 @@ def families() -> tuple[Metric, ...]:
     tally = Tally()
     tally.definitions["/m"] = 1
     tally.ties["/endpoints/e"] = 1
+    tally.delivered["s", "/endpoints/e"] = 1
     metrics.batch_done("q", tally, 0.1, 0)
+    metrics.sinks.account("q", 1, 0, 0)
     metrics.backlogs.answered("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
     metrics.catalog("e", 0)
     metrics.held("q", "s")

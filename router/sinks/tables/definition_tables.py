@@ -131,7 +131,11 @@ class DefinitionTablesSink(ArrowSink):
         with ThreadPoolExecutor(_AT_A_TIME, f"tables-{self._name}") as pool:
             pending.extend(pool.submit(write) for write in writes.values())
         results = [future.result() for future in pending]
-        return WriteResult(sum(result.rows for result in results), all(result.repeated for result in results))
+        return WriteResult(
+            sum(result.rows for result in results),
+            all(result.repeated for result in results),
+            before=sum(result.before for result in results),
+        )
 
     def _table(self, place: str) -> TableAt:
         table = self._tables.get(place)

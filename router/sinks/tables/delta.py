@@ -143,7 +143,7 @@ class DeltaSink(ArrowSink):
                 self._head = head
                 # Which of the last life's files reached the disk is unknown, and this is rare: all of them now.
                 os.sync()
-                return WriteResult(0, repeated=True)
+                return WriteResult(0, repeated=True, before=count)
             try:
                 self._head = write(head, properties)
             except CommitFailedError as error:

@@ -40,6 +40,12 @@ CONTRACT = {
     "xrouter_batch_faults": {"query", "fault"},
     "xrouter_batch_bytes": set(),
     "xrouter_catalog_held": set(),
+    "xrouter_sink_records": {"sink", "endpoint"},
+    "xrouter_sink_bytes": {"sink", "endpoint"},
+    "xrouter_sink_write_seconds": {"sink"},
+    "xrouter_conservation_gap": {"query"},
+    "xrouter_taken_records": {"query"},
+    "xrouter_empty_offsets": {"query"},
 }
 NOW = 1_700_000_000_000
 
@@ -58,7 +64,9 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     decided.add(
         Tally.from_json(Tally(Counter(), Counter({"/m": 1}), Counter(), ties=Counter({"/endpoints/a": 3})).to_json())
     )
+    decided.delivered["lake", "/endpoints/a"] = 1
     metrics.batch_done("q", decided, 0.1, NOW)
+    metrics.sinks.account("q", 1, 0, 0)
     assert value(metrics, "xrouter_ambiguous_records_total", endpoint="/endpoints/a") == 5
     metrics.backlogs.answered("q", {"/endpoints/a": Backlog(1, NOW)})
     metrics.catalog("e1", 1)

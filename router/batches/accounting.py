@@ -1,0 +1,110 @@
+"""Whether all that a query takes arrives: what the source says was taken, held against what sinks say they have.
+
+Both are worked out apart from each other: the one from offsets in Spark's checkpoint, from where the last batch ended
+to where this one does, so that a batch which nobody wrote is missed; the other from receipts of sinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from bindings.inbox.errors import InboxError
+from bindings.inbox.offsets import positions_of
+from bindings.inbox.view import InboxView
+from router.judging.tally import Tally
+from router.logs import get_logger
+from router.reading.generations import Generation
+from router.reading.planned import bounds
+from router.state.accounts import Accounts
+from router.state.state import State
+
+if TYPE_CHECKING:
+    from router.watching.metrics import Metrics
+
+_INBOX: Final = "inbox"
+_log = get_logger()
+
+
+class Accounting:
+    """Keeps the account of one query; of one thread.
+
+    Spark ends a query with ``on_data_loss: stop`` when records are gone that it was to read, so that offsets without a
+    record then held none: markers of transactions, or what compaction removed. Else nobody can tell: they are missed.
+    """
+
+    def __init__(self, query: str, generation: Generation, state: State, *, stops_on_loss: bool) -> None:
+        self._query = query
+        self._generation = generation
+        self._stops_on_loss = stops_on_loss
+        self._accounts = Accounts(state)
+        self._inbox = state.inbox
+        self._view: InboxView | None = None
+        self.account = self._accounts.of(query)
+
+    def add(self, batch: int, tally: Tally, metrics: Metrics) -> bool:
+        """Add a batch that all sinks have, durably; False when it was added before a crash."""
+        account = self.account
+        if account.generation == self._generation.id and account.batch >= batch:
+            return False
+        taken, planned = self._taken(batch) or (tally.rows, tally.rows)
+        # What the batch was to read, and had no record: what was passed over before it is another matter.
+        empty = max(0, planned - tally.rows) if self._stops_on_loss and _INBOX not in account.reached else 0
+        account.generation, account.batch = self._generation.id, batch
+        account.taken += taken
+        account.empty += empty
+        account.judged += tally.rows
+        account.missing += tally.missing
+        account.records.update(tally.records)
+        account.delivered.update(tally.delivered)
+        account.delivered_bytes.update(tally.delivered_bytes)
+        try:
+            self._accounts.keep(self._query, account)
+        except OSError as error:  # All sinks have the batch: a full disk is no reason to write it again.
+            _log.warning("account of a query cannot be kept", query=self._query, problem=error.strerror)
+        metrics.sinks.account(self._query, taken, empty, account.gap)
+        return True
+
+    def _taken(self, batch: int) -> tuple[int, int] | None:
+        """Return how many records lie between the end of the account and that of a batch, and move it there.
+
+        The second number is of those between where the batch begins and ends. None where the source does not say where
+        it begins.
+        """
+        try:
+            starts, ends = bounds(self._generation, batch)
+            reached, self.account.reached = self.account.reached, dict(ends)
+            if not ends:
+                return None
+            return self._rows(starts, ends, reached) if _INBOX in ends else _offsets(starts, ends, reached)
+        except (InboxError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            _log.warning("what a batch took is not known", query=self._query, batch=batch, problem=str(error))
+            return None
+
+    def _rows(self, starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mapping[str, Any]) -> tuple[int, int]:
+        if self._view is None:
+            self._view = InboxView(self._inbox)
+        view = self._view
+        own = view.layout.inbox
+        begin = reached if reached.get(_INBOX) == own else starts
+        if begin:
+            firsts = positions_of(begin, own)
+        else:
+            firsts = {number: view.first(number) for number in view.partitions}
+        taken = sum(view.count(number, firsts[number], end) for number, end in positions_of(ends, own).items())
+        return taken, taken
+
+
+def _offsets(starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mapping[str, Any]) -> tuple[int, int] | None:
+    taken = planned = 0
+    for topic, partitions in ends.items():
+        for number, end in partitions.items():
+            start = int(starts.get(topic, {}).get(number, -1))
+            before = reached.get(topic, {}).get(number)
+            # A topic that was made anew is read from its first record: what is read again is taken again.
+            first = start if before is None or 0 <= start < before else before
+            if first < 0:
+                return None
+            taken += max(0, end - first)
+            planned += max(0, end - max(start, first))
+    return taken, planned

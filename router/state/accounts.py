@@ -1,0 +1,113 @@
+"""The account of a query: what it has taken of its source, and what became of it; ``state/ledger/accounts``.
+
+It is written after each batch, when all sinks have it, and names that batch: one that comes again after a crash is
+known, and counted once. It holds counts alone. Without it nothing is lost but these, and they begin anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from router.errors import StateError
+from router.logs import get_logger
+from router.state.durable import read_object, write_durably
+from router.state.state import State
+
+FORMAT: Final = 1
+FOLDER: Final = "accounts"
+_log = get_logger()
+
+
+@dataclass(slots=True)
+class Account:
+    """What a query has done up to a batch of a checkpoint's generation, through all restarts.
+
+    ``taken`` counts records by the offsets of their source, up to ``reached``; ``judged`` those that were judged,
+    ``empty`` offsets that held none, ``missing`` outcomes that a sink should have and says it has not. The rest is as
+    in :class:`~router.judging.tally.Tally`.
+    """
+
+    generation: str = ""
+    batch: int = -1
+    reached: dict[str, Any] = field(default_factory=dict)
+    taken: int = 0
+    judged: int = 0
+    empty: int = 0
+    missing: int = 0
+    records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    delivered: Counter[tuple[str, str]] = field(default_factory=Counter)
+    delivered_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @property
+    def gap(self) -> int:
+        """Records that were taken, and of which it is not known that all sinks have what they are to have."""
+        return self.taken - self.empty - self.judged + self.missing
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the account as JSON."""
+        return {
+            "format": FORMAT,
+            "generation": self.generation,
+            "batch": self.batch,
+            "reached": self.reached,
+            "taken": self.taken,
+            "judged": self.judged,
+            "empty": self.empty,
+            "missing": self.missing,
+            "records": [[*key, count] for key, count in sorted(self.records.items())],
+            "delivered": [[*key, count, self.delivered_bytes[key]] for key, count in sorted(self.delivered.items())],
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Self:
+        """Return the account that :meth:`to_json` wrote."""
+        if told["format"] != FORMAT:
+            raise ValueError(f"it has format {told['format']}")
+        taken, judged, empty, missing = (int(told[name]) for name in ("taken", "judged", "empty", "missing"))
+        made = cls(str(told["generation"]), int(told["batch"]), dict(told["reached"]), taken, judged, empty, missing)
+        for endpoint, outcome, reason, count in told["records"]:
+            made.records[endpoint, outcome, reason] = int(count)
+        for sink, endpoint, count, size in told["delivered"]:
+            made.delivered[sink, endpoint] = int(count)
+            made.delivered_bytes[sink, endpoint] = int(size)
+        return made
+
+
+class Accounts:
+    """The accounts of a state folder; each has one writer."""
+
+    def __init__(self, state: State) -> None:
+        self._folder = state.root / "ledger" / FOLDER
+
+    def of(self, query: str) -> Account:
+        """Return a query's account; a new one where there is none that can be read."""
+        path = self._path(query)
+        try:
+            told = read_object(path)
+            return Account() if told is None else Account.from_json(told)
+        except (StateError, KeyError, TypeError, ValueError) as error:
+            _log.warning("account of a query cannot be read, and begins anew", file=str(path), problem=str(error))
+            return Account()
+
+    def let_go(self, query: str) -> None:
+        """Note that others read on from where a query's account ends, so that it misses nothing of that."""
+        account = self.of(query)
+        if account.reached:
+            account.reached = {}
+            self.keep(query, account)
+
+    def keep(self, query: str, account: Account) -> None:
+        """Write an account, durably.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        write_durably(self._path(query), json.dumps(account.to_json()).encode())
+
+    def _path(self, query: str) -> Path:
+        return self._folder / f"{query}.json"

@@ -1,0 +1,204 @@
+"""What was taken is held against what sinks have: nothing is missing wherever a process dies, and losses show."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+
+from bindings.inbox import Inbox
+from bindings.inbox.offsets import offset_json
+from bindings.inbox.view import InboxView
+from bindings.parts import InboxRow
+from router.batches.accounting import Accounting
+from router.batches.attempt import Journal
+from router.batches.journal import BatchJournal
+from router.batches.parts import BatchParts
+from router.batches.pipeline import Pipeline
+from router.judging.tally import Tally
+from router.reading import generations
+from router.reading.generations import Generation
+from router.sinks import Commit, WriteResult
+from router.sources.sources import INBOX
+from router.state.accounts import Accounts
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.writing.rejections import REASON
+from router.writing.writer import BatchWriter
+from tests.support.listed import Died, ListOutcomes, ListSink, World, dying, plan_of
+from tests.support.listed_process import RECORDS, Process
+
+SINKS: Final = ("lake", "files", "bus", "hook")
+POINTS: Final[tuple[tuple[type, str, int], ...]] = (
+    (BatchJournal, "pin", 1),
+    (ListSink, "take", 1),
+    (ListSink, "write", 1),
+    (ListOutcomes, "publish_events", 1),
+    (BatchWriter, "send_letters", 1),
+    (Journal, "settle", 1),
+    (BatchParts, "written", 1),
+    (Accounting, "add", 1),
+    (Accounts, "keep", 1),
+    (Metrics, "batch_done", 1),
+    (Pipeline, "batch", 1),
+)
+
+
+def planned(generation: Generation, batch: int, end: dict[str, Any]) -> None:
+    """Leave what Spark leaves of a batch that it has planned."""
+    path = generation.path / "offsets" / str(batch)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(("v1", json.dumps({"batchTimestampMs": 0}), json.dumps(end))))
+
+
+def committed(generation: Generation, batch: int) -> None:
+    """Leave what Spark leaves of one that is done."""
+    path = generation.path / "commits" / str(batch)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("v1\n{}")
+
+
+def begun(state: State, first: int = 0) -> Generation:
+    return generations.begin(state, INBOX, ("t",), json.dumps({"t": {"0": first}}))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(("owner", "name", "nth"), POINTS, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_counts_equal_what_sinks_have_wherever_a_process_dies(
+    state: State, world: World, owner: type, name: str, nth: int, when: str
+) -> None:
+    if owner is Journal:
+        owner = BatchJournal
+    plan = plan_of(SINKS)
+    generation = begun(state)
+    planned(generation, 0, {"t": {"0": 8}})
+    with dying(owner, name, when, nth), pytest.raises(Died):
+        Process(state, plan, world, generation).batch()
+    for _ in range(2):  # As when Spark's own commit is lost as well: it is counted already.
+        process = Process(state, plan, world, generation)
+        process.batch()
+        assert process.gap() == 0
+        assert process.counts() == Counter({"routed": 6, "no-match": 1, REASON: 1})
+        tables = {name: len(world.numbers(name)) for name in ("lake", "files")}
+        assert {name: process.delivered()[name] for name in tables} == tables == {"lake": 7, "files": 7}
+        assert process.delivered()["dead"] == len(world.letters()) == 2
+        assert process.delivered()["bus"] == len(set(world.published["bus"])) == 7
+        assert process.delivered()["hook"] == len(set(world.numbers("hook"))) == 6
+    committed(generation, 0)
+    planned(generation, 1, {"t": {"0": 16}})
+    process.batch(1)
+    assert process.gap() == 0
+    assert process.counts().total() == 16
+    assert Process(state, plan, world, generation).counts().total() == 16
+
+
+def test_one_pass_and_records_held_back_are_accounted_for(state: State, world: World) -> None:
+    generation = begun(state)
+    planned(generation, 0, {"t": {"0": 8}})
+    process = Process(state, plan_of(["bus"], kafka=True), world, generation)
+    process.batch()
+    assert (process.gap(), process.delivered()) == (0, {"bus": 7, "dead": 1})
+    generation = begun(state, 8)
+    planned(generation, 0, {"t": {"0": 16}})
+    process = Process(state, plan_of(SINKS, order="park"), world, generation)
+    process.batch()
+    assert process.gap() == 0
+
+
+def test_rows_that_a_sink_does_not_have_are_missing(
+    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = ListSink._write
+
+    def losing(sink: ListSink, rows: Sequence[dict[str, Any]], commit: Commit) -> WriteResult:
+        result = written(sink, list(rows), commit)
+        return replace(result, rows=result.rows - 2) if sink.name == "lake" else result
+
+    monkeypatch.setattr(ListSink, "_write", losing)
+    generation = begun(state)
+    planned(generation, 0, {"t": {"0": 8}})
+    process = Process(state, plan_of(SINKS), world, generation)
+    process.batch()
+    assert process.gap() == 2
+    assert Process(state, plan_of(SINKS), world, generation).gap() == 2
+
+
+def test_a_batch_that_nobody_wrote_is_missed(state: State, world: World) -> None:
+    plan, generation = plan_of(SINKS), begun(state)
+    process = Process(state, plan, world, generation)
+    for batch, end in enumerate((8, 16, 24)):
+        planned(generation, batch, {"t": {"0": end}})
+        if batch != 1:
+            process.batch(batch)
+        committed(generation, batch)
+    assert process.gap() == 8
+
+
+def added(accounting: Accounting, metrics: Metrics, batch: int, rows: int) -> int:
+    assert accounting.add(batch, Tally(rows=rows), metrics)
+    return accounting.account.gap
+
+
+def test_offsets_without_a_record_are_missed_only_where_records_may_have_been_lost(state: State) -> None:
+    metrics = Metrics()
+    for query, stops in (("kafka-1", True), ("kafka-2", False)):
+        generation = generations.begin(state, query, ("t",), json.dumps({"t": {"0": 0}}))
+        planned(generation, 0, {"t": {"0": 10}})
+        accounting = Accounting(query, generation, state, stops_on_loss=stops)
+        assert added(accounting, metrics, 0, 7) == (0 if stops else 3)
+        found = metrics.registry.get_sample_value("xrouter_empty_offsets_total", {"query": query})
+        assert found == (3 if stops else 0)
+
+
+def test_topics_may_come_go_and_be_made_anew(state: State) -> None:
+    metrics = Metrics()
+    for topics, first, end, rows in (
+        ({"t"}, {"t": {"0": 0}}, {"t": {"0": 10}}, 10),
+        ({"u"}, {"u": {"0": 5}}, {"u": {"0": 6}}, 1),  # Meanwhile another query reads t up to 50.
+        ({"t", "u"}, {"t": {"0": 50}, "u": {"0": 6}}, {"t": {"0": 51}, "u": {"0": 7}}, 2),
+        ({"t", "u"}, {"t": {"0": 0}, "u": {"0": 7}}, {"t": {"0": 3}, "u": {"0": 7}}, 3),  # Made anew.
+        ({"t", "u"}, {"t": {"0": 3}, "u": {}}, {"t": {"0": 4}, "u": {"0": 7, "1": 9}}, 10),  # A partition more.
+    ):
+        generation = generations.begin(state, "kafka-1", sorted(topics), json.dumps(first))
+        planned(generation, 0, end)
+        accounting = Accounting("kafka-1", generation, state, stops_on_loss=False)
+        assert added(accounting, metrics, 0, rows) == 0
+
+
+def test_the_inbox_is_counted_by_its_rows(state: State) -> None:
+    inbox, metrics = Inbox(state.inbox, partitions=2), Metrics()
+    generation = generations.begin(state, INBOX, ())
+    accounting = Accounting(INBOX, generation, state, stops_on_loss=True)
+    view = InboxView(state.inbox)
+    try:
+        for batch, rows in enumerate((5, 7, 4)):
+            inbox.append_many([InboxRow("/endpoints/e", "HTTP", 1, [], b"{}") for _ in range(rows)]).result(60)
+            planned(generation, batch, offset_json(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
+            assert added(accounting, metrics, batch, rows) == 0
+            # Another process knows where this one was.
+            accounting = Accounting(INBOX, generation, state, stops_on_loss=True)
+        inbox.append_many([InboxRow("/endpoints/e", "HTTP", 1, [], b"{}") for _ in range(3)]).result(60)
+        planned(generation, 3, offset_json(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
+        assert added(accounting, metrics, 3, 1) == 2
+        taken = metrics.registry.get_sample_value("xrouter_taken_records_total", {"query": INBOX})
+        assert taken == 19
+    finally:
+        inbox.close()
+
+
+def test_an_account_that_cannot_be_read_begins_anew_and_stops_nobody(state: State, world: World) -> None:
+    generation = begun(state)
+    planned(generation, 0, {"t": {"0": 8}})
+    process = Process(state, plan_of(SINKS), world, generation)
+    process.batch()
+    committed(generation, 0)
+    (state.root / "ledger" / "accounts" / f"{INBOX}.json").write_text("{")
+    planned(generation, 1, {"t": {"0": 16}})
+    process = Process(state, plan_of(SINKS), world, generation)
+    process.batch(1)
+    assert process.gap() == 0
+    assert process.counts().total() == len(RECORDS.given)
