@@ -53,7 +53,10 @@ class KafkaHeads:
 
     def _ask(self, wanted: dict[Place, int]) -> None:
         consumer = self._consumer = self._consumer or Consumer(self._config())
-        consumer.assign([TopicPartition(*place, offset) for place, offset in wanted.items()])
+        places = [TopicPartition(*place, offset) for place, offset in wanted.items()]
+        consumer.assign(places)
+        # A partition that was paused stays so when it is assigned anew.
+        consumer.resume(places)
         try:
             deadline = time.monotonic() + SECONDS
             while wanted and time.monotonic() < deadline:

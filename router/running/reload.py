@@ -2,9 +2,9 @@
 
 A catalog is refused when it cannot be read, when it has an error that the active one does not have, when a source
 would not work with it, or when it would show credentials to another address (:mod:`router.state.trust`): a slip of the
-pen must not take a working definition away. It waits while it refers to what cannot be reached. Whoever does not answer
-may take his time over it: looks are taken in a thread of their own, and neither the router's other duties nor its end
-wait for one.
+pen must not take a working definition away. With ``catalog.on_incompatible: refuse`` neither may any other change. It
+waits while it refers to what cannot be reached. Whoever does not answer may take his time over it: looks are taken in
+a thread of their own, and neither the router's other duties nor its end wait for one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from router.errors import ConfigError, StateError
 from router.judging.plan import Plan
 from router.logs import get_logger
 from router.realtime.checks import require_real_time
+from router.running.differences import incompatible, tell_changes
 from router.settings import Settings
 from router.settings.catalogs import logins_of
 from router.state.trust import Pins, clients_of, distrusted
@@ -119,6 +120,11 @@ class Reloader:
             self._status.catalog(catalog.epoch, len(catalog.definitions))
             _log.info("catalog is good again, and what it was", epoch=catalog.epoch)
             return None
+        if self._settings.catalog.on_incompatible == "refuse":
+            wrong = incompatible(self._active.catalog, catalog)
+            if wrong:
+                self._refuse(wrong)
+                return None
         plan = Plan(catalog, self._settings)
         try:
             require_real_time(plan)
@@ -137,9 +143,10 @@ class Reloader:
         except StateError as error:
             self._refuse((Finding("", "", "error", "moved-address", error.message, error.hint),))
             return None
-        self._active = plan
+        before, self._active = self._active.catalog, plan
         self._metrics.reload("accepted")
         _log.info("catalog reloaded", epoch=plan.epoch, definitions=len(catalog.definitions))
+        tell_changes(before, catalog, self._metrics)
         return plan
 
     def _refuse(self, findings: tuple[Finding, ...]) -> None:

@@ -285,6 +285,7 @@ class Service:
 
     def _announce(self, plan: Plan) -> None:
         self._metrics.catalog(plan.epoch, len(plan.catalog.definitions))
+        self._metrics.catalog_state.found(plan.catalog.findings)
         self._status.catalog(plan.epoch, len(plan.catalog.definitions))
         self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
         self._overview.follow(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Literal
 
 from pydantic import Field, SecretStr
 
@@ -55,6 +56,13 @@ class CatalogSettings(Section):
         None,
         description="xid of the source whose messages say that the catalog changed: the router looks at once.",
         pattern=r"^/endpoints/[^/]+$",
+    )
+    on_incompatible: Literal["warn", "refuse"] = Field(
+        "warn",
+        description=(
+            "What becomes of a changed catalog by which records would no longer reach their definition, or consumers "
+            "miss something: it is taken and the log says so, or it is refused and the last good one goes on."
+        ),
     )
     network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
     max_shrink: float = Field(

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from bindings.background import faults
 from router.judging.tally import ROUTED, Tally
 from router.watching.backlogs import Backlogs
+from router.watching.catalogs import CatalogState
 from router.watching.deliveries import Deliveries
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ class Metrics:
         """What waits at the sources."""
         self.sinks = Deliveries(self.registry, self._endpoint_labels.of)
         """What sinks have."""
+        self.catalog_state = CatalogState(self.registry)
+        """What is known of the active catalog."""
         self._resumed: set[str] = set()
         self._make_flow()
         self._make_state()

@@ -59,9 +59,9 @@ def kafka_plan(folder: Path, bootstrap: str, topic: str) -> Plan:
     told = {
         "catalog": {"source": str(catalog)},
         "sources": [{"endpoint": PLANT, "bootstrap_servers": bootstrap}],
-        "sinks": {"lake": {"type": "table", "path": str(folder / "lake")}},
+        "sinks": {name: {"type": "table", "path": str(folder / name)} for name in ("lake", "dead")},
         "routes": [{"to": ["lake"]}],
-        "dead_letters": {"sinks": ["lake"]},
+        "dead_letters": {"sinks": ["dead"]},
         "state": str(folder / "state"),
     }
     return Plan(load_catalog([str(catalog)]), settings_from_dict(told, {}, folder))

@@ -219,7 +219,7 @@ def test_sinks_that_are_down_hold_their_query_and_no_other(shop_router: Router) 
         router.send_by_lane("stuck", 300)
         router.post("good")
         router.wait(lambda: router.waiting().get("source_lag_records") == 301)
-        assert router.waiting()["source_oldest_seconds"] > 0
+        router.wait(lambda: router.waiting().get("source_oldest_seconds", 0) > 0)
         assert router.waiting()["source_up"] == 1
         router.wait(lambda: router.waiting().get("inbox_records") == 2)
         assert router.waiting()["inbox_oldest_seconds"] > 0

@@ -104,6 +104,7 @@ def families() -> tuple[Metric, ...]:
     metrics.sinks.account("q", 1, 0, 0)
     metrics.backlogs.answered("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
     metrics.catalog("e", 0)
+    metrics.catalog_state.found([])
     metrics.held("q", "s")
     metrics.expect_query("q")
     with tempfile.TemporaryDirectory() as folder:

@@ -40,6 +40,8 @@ CONTRACT = {
     "xrouter_batch_faults": {"query", "fault"},
     "xrouter_batch_bytes": set(),
     "xrouter_catalog_held": set(),
+    "xrouter_catalog_findings": {"severity"},
+    "xrouter_catalog_changes": {"compatible"},
     "xrouter_sink_records": {"sink", "endpoint"},
     "xrouter_sink_bytes": {"sink", "endpoint"},
     "xrouter_sink_write_seconds": {"sink"},
@@ -70,6 +72,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     assert value(metrics, "xrouter_ambiguous_records_total", endpoint="/endpoints/a") == 5
     metrics.backlogs.answered("q", {"/endpoints/a": Backlog(1, NOW)})
     metrics.catalog("e1", 1)
+    metrics.catalog_state.found([])
     metrics.held("q", "lake")
     metrics.fault("q", "overdue")
     found = {

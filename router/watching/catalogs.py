@@ -1,0 +1,40 @@
+"""What is known of the active catalog and its changes, as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from catalog.model import Finding
+
+_SEVERITIES: Final = ("error", "warning")
+
+
+class CatalogState:
+    """The findings of the active catalog, and what reloads changed for consumers."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._findings = Gauge(
+            "xrouter_catalog_findings", "Findings of the active catalog.", ("severity",), registry=registry
+        )
+        self._changes = Counter(
+            "xrouter_catalog_changes",
+            "Changes for consumers that reloads brought, by whether these can go on with them.",
+            ("compatible",),
+            registry=registry,
+        )
+        for compatible in ("true", "false"):
+            self._changes.labels(compatible)
+
+    def found(self, findings: Iterable[Finding]) -> None:
+        """Set what reading the active catalog found."""
+        severities = [finding.severity for finding in findings]
+        for severity in _SEVERITIES:
+            self._findings.labels(severity).set(severities.count(severity))
+
+    def changed(self, changes: int, incompatible: int) -> None:
+        """Count the changes of a reload, some of which are incompatible."""
+        self._changes.labels("true").inc(changes - incompatible)
+        self._changes.labels("false").inc(incompatible)

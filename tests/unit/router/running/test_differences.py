@@ -1,0 +1,112 @@
+"""What a reload says of its changes: each that takes records away, a count, and with the setting a refusal."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalog.load import load
+from router.judging.plan import Plan
+from router.logs import configure_logs
+from router.running.reload import Reloader
+from router.settings import LogSettings, load_settings
+from router.watching.metrics import Metrics
+from router.watching.status import Status
+from tests.support.waiting import wait_until
+
+LIMIT = 60.0
+CONFIG = """
+catalog: {source: ./catalog.json, poll: 10ms, on_incompatible: MODE}
+sources: [{endpoint: /endpoints/e}]
+sinks: {out: {type: jsonl, path: ./out}}
+routes: [{to: out}]
+dead_letters: {sinks: [out]}
+"""
+
+
+def write(path: Path, groups: list[str], *, more: bool = False) -> None:
+    """Write a catalog, whose endpoint expects what is in these groups."""
+    options = {"endpoints": [{"uri": "localhost:9092"}], "options": {"topic": "t"}}
+    endpoint = {"usage": ["consumer"], "protocol": "KAFKA", "protocoloptions": options, "messagegroups": groups}
+
+    def event(kind: str) -> dict[str, Any]:
+        return {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": kind}}}
+
+    messages = {"m": event("m"), **({"n": event("n")} if more else {})}
+    document = {"endpoints": {"e": endpoint}, "messagegroups": {"g": {"messages": messages}}}
+    fresh = path.with_suffix(".fresh")
+    fresh.write_text(json.dumps(document))
+    fresh.replace(path)
+
+
+class Reloads:
+    """A reloader over a catalog file."""
+
+    def __init__(self, folder: Path, mode: str) -> None:
+        self.catalog = folder / "catalog.json"
+        (folder / "router.yaml").write_text(CONFIG.replace("MODE", mode))
+        write(self.catalog, ["/messagegroups/g"])
+        settings = load_settings(folder / "router.yaml", {})
+        self.metrics, self.status = Metrics(), Status()
+        active = Plan(load([self.catalog]), settings)
+        self.reloader = Reloader(settings, active, self.metrics, self.status)
+
+    def changes(self, compatible: str) -> float:
+        found = self.metrics.registry.get_sample_value("xrouter_catalog_changes_total", {"compatible": compatible})
+        assert found is not None
+        return found
+
+    def reloads(self, result: str) -> float | None:
+        return self.metrics.registry.get_sample_value("xrouter_catalog_reloads_total", {"result": result})
+
+
+def test_a_typo_that_sends_an_endpoint_to_the_dead_letters_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    configure_logs(LogSettings())
+    logging.getLogger().addHandler(caplog.handler)
+    reloads = Reloads(tmp_path, "warn")
+    write(reloads.catalog, ["/messagegroups/gg"])
+    plan = wait_until(reloads.reloader.poll, LIMIT, "the change to be seen")
+    assert plan is not None
+    wait_until(lambda: reloads.changes("false"), LIMIT, "the change to be counted")
+    wait_until(lambda: "catalog changes" in caplog.text, LIMIT, "all changes to be told")
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert any("incompatible catalog change" in text and "candidate-removed" in text for text in told), told
+    reloads.metrics.catalog_state.found(plan.catalog.findings)
+    found = reloads.metrics.registry.get_sample_value("xrouter_catalog_findings", {"severity": "warning"})
+    assert found == sum(finding.severity == "warning" for finding in plan.catalog.findings) > 0
+
+
+def test_what_takes_nothing_away_is_told_as_well(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    configure_logs(LogSettings())
+    logging.getLogger().addHandler(caplog.handler)
+    reloads = Reloads(tmp_path, "refuse")
+    write(reloads.catalog, ["/messagegroups/g"], more=True)
+    assert wait_until(reloads.reloader.poll, LIMIT, "the change to be seen")
+    wait_until(lambda: "catalog changes" in caplog.text, LIMIT, "all changes to be told")
+    assert "definition-added" in caplog.text
+    assert "incompatible catalog change" not in caplog.text
+    assert reloads.changes("false") == 0 < reloads.changes("true")
+
+
+def test_such_a_catalog_is_refused_where_the_settings_say_so(tmp_path: Path) -> None:
+    reloads = Reloads(tmp_path, "refuse")
+    write(reloads.catalog, ["/messagegroups/gg"])
+
+    def refused() -> bool:
+        assert reloads.reloader.poll() is None
+        return reloads.reloads("refused") == 1
+
+    wait_until(refused, LIMIT, "the refusal")
+    answer = reloads.status.ready()[1]["catalog"]
+    assert {finding["rule"] for finding in answer["refused"]} == {"incompatible"}
+    assert any("candidate-removed" in finding["message"] for finding in answer["refused"])
+    assert reloads.changes("false") == 0
+    # Put right, it goes on as it was.
+    write(reloads.catalog, ["/messagegroups/g"], more=True)
+    assert wait_until(reloads.reloader.poll, LIMIT, "the mended catalog")
