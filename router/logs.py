@@ -93,21 +93,21 @@ def mask_secrets(logger: WrappedLogger, method: str, event: EventDict) -> EventD
     return {name: MASKED if _is_secret(name) else _masked(value) for name, value in event.items()}
 
 
-def jvm_log_conf(conf: Mapping[str, str] | None = None) -> dict[str, str]:
+def jvm_log_conf(conf: Mapping[str, str] | None = None, *, json: bool = False) -> dict[str, str]:
     """Return the Spark configuration that has the JVM print only errors, each as one line, and no progress bars.
 
-    *conf* is the configuration to be added to: Java options in it are kept, and one that names a log4j
-    configuration of its own wins. It must be set before the session starts.
+    The lines are *json*, or texts like our own. *conf* is the configuration to be added to: Java options in it are
+    kept, and one that names a log4j configuration of its own wins. It must be set before the session starts.
     """
     given = (conf or {}).get(JAVA_OPTIONS, "")
-    ours = f"-Dlog4j2.configurationFile={log4j2_file().as_uri()}"
+    ours = f"-Dlog4j2.configurationFile={log4j2_file(json=json).as_uri()}"
     options = given if "log4j2.configurationFile" in given else f"{given} {ours}".strip()
     return {JAVA_OPTIONS: options, "spark.ui.showConsoleProgress": "false"}
 
 
-def log4j2_file() -> Path:
+def log4j2_file(*, json: bool = False) -> Path:
     """Return the shipped configuration of the JVM's logger."""
-    return Path(__file__).resolve().with_name("log4j2.properties")
+    return Path(__file__).resolve().with_name("log4j2.json.properties" if json else "log4j2.properties")
 
 
 def _shared() -> list[Processor]:

@@ -6,12 +6,13 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from router.batches.plans import LoadedPlan, PlanHolder
 from router.errors import SinkError
 from router.logs import get_logger
+from router.reading.succession import reads
 from router.state.notes import BatchNotes, Hold
 from router.watching.steps import HELD
 from router.writing.commits import Batch
@@ -50,6 +51,16 @@ class Holding:
     metrics: Metrics
     status: Status
     draining: threading.Event
+    since: dict[int, float] = field(default_factory=dict)
+    """When the batch that is held was held first."""
+
+    def goes_on(self, number: int) -> None:
+        """Say that a batch is written, if it was said that it is held."""
+        if number in self.since:
+            seconds = round(time.monotonic() - self.since[number], 1)
+            told = reads(self.plans.active.sources, self.query)
+            _log.info("batch goes on", **told, query=self.query, batch=number, held_seconds=seconds)
+        self.since.clear()
 
     def by_sink(self, loaded: LoadedPlan, batch: Batch, error: SinkError, seconds: float, *, parked: bool) -> None:
         """Hold a batch that a sink does not take, with a note of the sinks that have their share, and wait.
@@ -91,7 +102,9 @@ class Holding:
     def _say(self, batch: Batch, reason: str, sink: str, **more: object) -> None:
         self.status.query(self.query, "held", batch=batch.number, reason=reason)
         self.metrics.held(self.query, sink)
-        _log.error("batch held", query=self.query, batch=batch.number, reason=reason, **more)
+        told = reads(self.plans.active.sources, self.query)
+        _log.error("batch held", **told, query=self.query, batch=batch.number, reason=reason, **more)
+        self.since.setdefault(batch.number, time.monotonic())
 
     def _note(self, batch: Batch, reason: str, sink: str, known: frozenset[str]) -> None:
         before = self.notes.held(self.query, batch.number, batch.generation)

@@ -37,6 +37,7 @@ from router.machine.sizing import BatchSizing
 from router.reading.extents import extents, first_of
 from router.reading.generations import Generation
 from router.reading.planned import Spans, turned_back
+from router.reading.succession import reads
 from router.relating.pairing import Pairing
 from router.state.notes import BatchNotes
 from router.state.state import State
@@ -236,6 +237,7 @@ class Pipeline:
                     outcomes = loaded.outcomes(rows, batch, part, arrived=journal.may_reject, at_once=journal.at_once)
                     tally = attempt(outcomes, batch, loaded.writer, journal)
                 self._bounding.learn(tally, time.monotonic() - began)
+                self._holding.goes_on(number)
                 return tally
             except SinkError as error:
                 self._holding.by_sink(loaded, batch, error, next(waits), parked=park is not None)
@@ -249,7 +251,8 @@ class Pipeline:
         assert part is not None
         self._metrics.fault(self.name, fault.kind)
         self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
-        facts = {"query": self.name, "batch": parts.number, "error": fault.text}
+        told = reads(self._plans.active.sources, self.name)
+        facts = {**told, "query": self.name, "batch": parts.number, "error": fault.text}
         hint = self._hint(fault)
         if not parts.failed(fault):
             _log.error("batch failed", **facts, times=parts.failures.all, **hint)

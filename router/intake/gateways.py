@@ -126,6 +126,7 @@ class BrokerGateways:
         self._open = opener
         self._running: dict[str, tuple[BrokerConnection, Gateway]] = {}
         self._retries = Retries()
+        self._connected: dict[str, bool] = {}
 
     def take(self, sources: Iterable[Source]) -> None:
         """Run the gateways of these sources from now on: new ones start, those of none stop, others change live.
@@ -137,6 +138,7 @@ class BrokerGateways:
         for key in [key for key in self._running if key not in wanted]:
             broker, gateway = self._running.pop(key)
             gateway.stop(5.0)
+            self._connected.pop(key, None)
             self._status.no_gateway(broker.name)
         for key, broker in wanted.items():
             known = self._running.get(key)
@@ -167,8 +169,21 @@ class BrokerGateways:
             if gateway.alive:
                 up = gateway.connected
                 self._status.gateway(broker.name, up, gateway.trouble or ("" if up else CONNECTING))
+                self._say(broker, up, gateway.trouble)
             else:
                 self._reopen(broker, gateway)
+
+    def _say(self, broker: BrokerConnection, up: bool, trouble: str) -> None:
+        """Say once that a connection is there, that it is lost, and that it is there again."""
+        before = self._connected.get(broker.key)
+        if up == bool(before):
+            return
+        self._connected[broker.key] = up
+        told = {"protocol": broker.protocol, "endpoints": broker.name}
+        if up:
+            _log.info("connected" if before is None else "connected again", **told)
+        else:
+            _log.warning("connection lost", **told, problem=trouble or CONNECTING)
 
     def _reopen(self, broker: BrokerConnection, ended: Gateway) -> None:
         if not self._retries.due(broker.key):

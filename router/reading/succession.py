@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from router.errors import ConfigError
 from router.reading import generations
@@ -16,6 +17,9 @@ from router.reading.planned import Spans
 from router.reading.positions import EARLIEST, Offsets, Positions, cluster_of
 from router.sources.sources import INBOX, REST, Source, Start
 from router.state.state import State
+
+SHOWN: Final = 5
+"""Endpoints or topics of a query that are named."""
 
 
 class Succession:
@@ -125,6 +129,18 @@ def by_query(sources: Sequence[Source]) -> dict[str, tuple[Source, ...]]:
     for source in sources:
         grouped[source.query] = (*grouped.get(source.query, ()), source)
     return grouped
+
+
+def reads(sources: Sequence[Source], query: str) -> dict[str, str]:
+    """Return what a query reads, for people: endpoints, and topics where these have some; a few of them."""
+    members = by_query(sources).get(query, ())
+    told = {"endpoints": [source.endpoint for source in members], "topics": list(topics_of(members))}
+    return {name: _few(names) for name, names in told.items() if any(names)}
+
+
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def topics_of(sources: Sequence[Source]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from router.logs import get_logger
 from router.reading import generations
 from router.reading.backlogs import InboxBacklog, TopicBacklogs
 from router.reading.positions import Offsets, Positions, cluster_of
-from router.reading.succession import by_query, topics_of
+from router.reading.succession import by_query, reads, topics_of
 from router.sources.clusters import inbox_client, rest_client, source_client
 from router.sources.sources import INBOX, REST, Source
 from router.state.state import State
@@ -101,6 +101,7 @@ class _Asking:
         self._ending = ending
         self._topics_seconds, self._inbox_seconds = pauses
         self._client: KafkaClient | None = None
+        self._trouble = ""
         self._inbox = InboxBacklog(state.inbox)
 
     def run(self) -> None:
@@ -125,11 +126,22 @@ class _Asking:
             try:
                 told = {INBOX: self._local()} if topics is None else topics.look(wanted, self._positions())
             except (KafkaUnreachable, InboxError, RouterError, OSError, ValueError) as error:
-                _log.debug("what waits is not known", query=self._query, problem=str(error))
+                self._say(sources, str(error))
                 told = dict.fromkeys(wanted if topics is not None else (INBOX,))
+            else:
+                self._say(sources, "")
             self._backlogs.answered(self._query, self._by_endpoint(told, sources))
             if self._ending.wait(self._inbox_seconds if topics is None else self._topics_seconds):
                 return
+
+    def _say(self, sources: Sequence[Source], trouble: str) -> None:
+        """Say once that a source does not answer, and once that it does again."""
+        before, self._trouble = self._trouble, trouble
+        told = reads(sources, self._query) or {"source": self._query}
+        if trouble and not before:
+            _log.warning("source does not say what waits", **told, problem=trouble)
+        elif before and not trouble:
+            _log.info("connected again", **told)
 
     def _client_of(self, plan: Plan) -> KafkaClient | None:
         if self._query == INBOX:

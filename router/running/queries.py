@@ -21,7 +21,7 @@ from router.faults import cause_of, lasting_error
 from router.judging.plan import Plan
 from router.logs import get_logger
 from router.machine.sizing import BatchSizing
-from router.reading.succession import Succession, by_query, topics_of
+from router.reading.succession import Succession, by_query, reads, topics_of
 from router.realtime.query import RealTimeQuery
 from router.relating.pairing import Pairing
 from router.running.starts import PAUSE_FIRST, Running, Starts
@@ -115,6 +115,7 @@ class Queries:
                     self._begin(running)
                 continue
             if running.query.isActive:
+                self._recovered(running)
                 if running.switching:
                     self._try_stop(running)
                 elif self._outdated(running):
@@ -253,9 +254,17 @@ class Queries:
         cause = cause_of(text)
         running.catching_up = isinstance(running.pipeline, RealTimeQuery) or running.catching_up
         self._status.query(running.name, "failed", reason=cause)
-        _log.error("query ended, will start again", query=running.name, error=cause, seconds=running.pause)
+        told = reads(running.sources, running.name)
+        _log.error("query ended, will start again", **told, query=running.name, error=cause, seconds=running.pause)
+        running.failed = True
         running.restart_at = time.monotonic() + running.pause
         running.pause = min(running.pause * 2, RESTART_MOST)
+
+    def _recovered(self, running: Running) -> None:
+        """Say that a query that had failed has written a batch again."""
+        if running.failed and running.pipeline is not None and running.pipeline.last is not None:
+            running.failed = False
+            _log.info("query goes on", **reads(running.sources, running.name), query=running.name)
 
     def _begin(self, running: Running) -> None:
         """Start a query, or try again later what a broker or the disk does not let it do now."""

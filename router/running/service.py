@@ -276,6 +276,7 @@ class Service:
             self._metrics.inbox(intake.size())
             backlogs.follow()
             self._overview.tick()
+            self._metrics.flow.tell()
 
     def _goes_on(self, nudged: threading.Event) -> bool:
         """Wait for a tick, which a nudge ends early; False when the router is to stop."""

@@ -53,6 +53,7 @@ class Running:
     switching: bool = False
     ended: bool = False
     catching_up: bool = False
+    failed: bool = False
 
 
 class Starts:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bindings.private import private_file, private_folder
 from router.errors import ConfigError
+from router.spark.jvm_lines import relay
 
 FOLDER: Final = "launch"
 _DEFAULT_OPTIONS: Final = "spark.driver.defaultJavaOptions"
@@ -29,12 +31,12 @@ _UMASK: Final = 0o077
 """All that the JVM writes is state: tables and lines are written by the driver."""
 
 
-def launch_jvm(conf: Mapping[str, str], state: Path) -> None:
+def launch_jvm(conf: Mapping[str, str], state: Path, *, relayed: bool = False) -> None:
     """Start the JVM for the next Spark session, with *conf* as its defaults.
 
     Python workers, which are its children, look for no module in the working directory. Files that it makes are
-    private. What the files in ``state/launch`` hold is read once: they are removed, also after a crash by the next
-    start.
+    private. What it prints is *relayed*, or goes to standard error as it is. What the files in ``state/launch`` hold is
+    read once: they are removed, also after a crash by the next start.
 
     Raises:
         ConfigError: the Java options cannot be parted.
@@ -55,7 +57,12 @@ def launch_jvm(conf: Mapping[str, str], state: Path) -> None:
         started = {_LAUNCHER: os.environ.get(_LAUNCHER, _BRIEF), "SPARK_HOME": _find_spark_home()}
         with _environment({_SUBMIT: arguments, _SAFE_PATH: "1", "PYTHONPATH": _python_path(), **started}):
             # A process group of its own: a terminal that hangs up tells ours, and the JVM must outlive the drain.
-            gateway = launch_gateway(popen_kwargs={"umask": _UMASK, "process_group": 0})  # type: ignore[no-untyped-call]
+            process: dict[str, Any] = {"umask": _UMASK, "process_group": 0}
+            if relayed:
+                process["stderr"] = subprocess.PIPE
+            gateway = launch_gateway(popen_kwargs=process)  # type: ignore[no-untyped-call]
+            if relayed:
+                relay(gateway.proc.stderr)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     SparkContext._ensure_initialized(gateway=gateway)

@@ -104,7 +104,8 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     for place, options in (("driver", f"{_JIT} {OPTIONS}"), ("executor", _JIT)):
         name = f"spark.{place}.extraJavaOptions"
         chosen[name] = f"{options} {chosen.get(name, '')}".strip()
-    chosen |= jvm_log_conf(chosen) | _ENFORCED | {"spark.master": settings.spark.master}
+    json = settings.log.format == "json"
+    chosen |= jvm_log_conf(chosen, json=json) | _ENFORCED | {"spark.master": settings.spark.master}
     if jars:
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
     builder = SparkSession.builder
@@ -114,7 +115,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
     try:
         with jvm_death_named(divided(settings).heap_remedy):
             with _own_interrupt(), master_named(settings.spark):
-                launch_jvm(chosen, state)
+                launch_jvm(chosen, state, relayed=json)
                 spark = builder.getOrCreate()
             part_quietly(spark.sparkContext)
             import_as_driver(spark)

@@ -131,6 +131,7 @@ class Watch:
             self._released()
 
     def _released(self) -> None:
+        _log.info("batch goes on", query=self._query, batch=self._number)
         self._metrics.released(self._query)
         self._status.query(self._query, "running", batch=self._number)
 

@@ -20,6 +20,7 @@ from router.judging.tally import ROUTED, Tally
 from router.watching.backlogs import Backlogs
 from router.watching.catalogs import CatalogState
 from router.watching.deliveries import Deliveries
+from router.watching.flow import Flow
 
 if TYPE_CHECKING:
     from router.state.accounts import Account
@@ -76,6 +77,8 @@ class Metrics:
         """What sinks have."""
         self.catalog_state = CatalogState(self.registry)
         """What is known of the active catalog."""
+        self.flow = Flow()
+        """What the log is to say of what went through."""
         self._resumed: set[str] = set()
         self._make_flow()
         self._make_state()
@@ -183,6 +186,7 @@ class Metrics:
     def outcomes(self, tally: Tally) -> None:
         """Add what became of records that were written, in batches or one by one."""
         self._add(tally.records)
+        self.flow.add(tally.records)
         self.sinks.delivered(tally.delivered, tally.delivered_bytes)
         for endpoint, _, _ in tally.records:
             if not self._told_early:

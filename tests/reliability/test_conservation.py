@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -61,6 +62,7 @@ def configured(router: RouterProcess, kafka: Kafka, topic: str) -> None:
             "dead_letters": {"sinks": ["dead"]},
             "max_records_per_batch": 2_000,
             "trigger": "100ms",
+            "log": {"format": "json"},
         }
     )
 
@@ -97,6 +99,8 @@ def kill_and_count(router: RouterProcess, kafka: Kafka, topic: str, *, kills: in
     lag = 'xrouter_source_lag_records{endpoint="/endpoints/plant"}'
     wait_until(lambda: router.metrics().get(lag) == 0, LIMIT, said(router))
     assert router.stop() == 0, router.log[-2000:]
+    lines = [json.loads(line) for line in router.log.splitlines()]
+    assert {"catalog loaded", "running", "stopped"} <= {line["event"] for line in lines}
     return killed
 
 

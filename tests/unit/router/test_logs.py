@@ -18,6 +18,7 @@ import structlog
 
 from router.logs import JAVA_OPTIONS, OURS, QUIET, configure_logs, get_logger, jvm_log_conf, log4j2_file
 from router.settings import LogSettings
+from router.spark.jvm_lines import relay
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -145,9 +146,21 @@ def test_jvm_options_are_added_to_those_given_and_give_way_to_a_log4j_of_ones_ow
     assert jvm_log_conf()["spark.ui.showConsoleProgress"] == "false"
 
 
+def test_what_the_jvm_prints_is_json_where_our_lines_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert jvm_log_conf(json=True)[JAVA_OPTIONS].endswith(log4j2_file(json=True).as_uri())
+    configure_logs(LogSettings(format="json"))
+    printed = b'WARNING: Using incubator modules\n\n{"event": "a", "level": "error"}\n{"event": "torn' + b"x" * 20_000
+    relay(io.BytesIO(printed)).join(10)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in lines[:2]] == ["printed by the JVM", "a"]
+    assert lines[0]["line"] == "WARNING: Using incubator modules"
+    assert [line["event"] for line in lines[2:]] == ["printed by the JVM"] * 3
+
+
 @pytest.mark.slow
-def test_the_jvm_configuration_is_shipped() -> None:
-    text = log4j2_file().read_text(encoding="utf-8")
+@pytest.mark.parametrize("json", [False, True])
+def test_the_jvm_configuration_is_shipped(json: bool) -> None:
+    text = log4j2_file(json=json).read_text(encoding="utf-8")
     assert "rootLogger.level = error" in text
     package_data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     patterns = [pattern for listed in package_data.values() for pattern in listed]

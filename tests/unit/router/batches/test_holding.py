@@ -11,8 +11,14 @@ import structlog
 
 from router.batches.holding import Draining, Holding
 from router.errors import SinkError
+from router.reading import generations
+from router.sources.sources import INBOX
 from router.state.notes import BatchNotes
+from router.state.state import State
 from router.writing.commits import Batch
+from tests.support import shop
+from tests.support.listed import World, plan_of
+from tests.support.listed_process import Process
 
 
 @pytest.mark.parametrize(
@@ -27,9 +33,33 @@ def test_only_what_a_sink_never_takes_is_to_be_set_aside(tmp_path: Path, error: 
     draining.set()
     loaded = Mock()
     loaded.writer.taken.return_value = frozenset()
-    holding = Holding("kafka", BatchNotes(tmp_path), Mock(), Mock(), Mock(), draining)
+    holding = Holding("kafka", BatchNotes(tmp_path), Mock(active=Mock(sources=())), Mock(), Mock(), draining)
     with structlog.testing.capture_logs() as logged, pytest.raises(Draining):
         holding.by_sink(loaded, Batch("kafka", "kafka", "g", 0, "2026-01-02T00:00:00+00:00"), error, 1.0, parked=False)
     (entry,) = logged
     assert advice in entry["hint"]
     assert ("park" in entry["hint"]) is (advice == "batches park")
+
+
+def test_a_batch_that_was_held_says_that_it_goes_on(
+    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for all its tries, with what it reads."""
+    tries: list[object] = []
+
+    def wait(*_: object, **__: object) -> None:
+        tries.append(None)
+        if len(tries) == 3:
+            world.down = set()
+
+    monkeypatch.setattr(Holding, "_wait", wait)
+    world.down = {"files"}
+    generation = generations.begin(state, INBOX, ())
+    process = Process(state, plan_of(("lake", "files")), world, generation)
+    with structlog.testing.capture_logs() as logged:
+        process.batch()
+        process.batch(1)
+    assert [entry["event"] for entry in logged] == ["batch held"] * 3 + ["batch goes on"]
+    assert logged[-1]["batch"] == 0
+    assert logged[-1]["log_level"] == "info"
+    assert logged[0]["endpoints"] == logged[-1]["endpoints"] == ", ".join((shop.SHOP, shop.EMPTY))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 import pytest
+import structlog
 
 from bindings.background import faults
 from bindings.gateways import GatewayError, Subscription
@@ -63,6 +64,28 @@ def source() -> Source:
     return Source(ENDPOINT, "mqtt", f"mqtt:{ENDPOINT}", "inbox", settings, **place)  # type: ignore[arg-type]
 
 
+def settings_of() -> Settings:
+    given = {
+        "catalog": {"source": "x"},
+        "sinks": {"out": {"type": "jsonl", "path": "-"}},
+        "dead_letters": {"sinks": ["out"]},
+    }
+    return Settings.model_validate({**given, "routes": [{"to": ["out"]}]})
+
+
+def test_a_connection_that_is_lost_and_there_again_is_told_once(source: Source) -> None:
+    gateway = FragileGateway()
+    gateways = BrokerGateways(NoRows(), settings_of(), Metrics(), Status(), "id", lambda *_: gateway)
+    with structlog.testing.capture_logs() as logged:
+        gateways.take([source])
+        for connected in (True, True, False, False, True, True):
+            gateway.connected, gateway.trouble = connected, "" if connected else "the broker went away"
+            gateways.check()
+    told = [(entry["event"], entry["endpoints"]) for entry in logged if entry["event"] != "gateway started"]
+    assert told == [(event, ENDPOINT) for event in ("connected", "connection lost", "connected again")]
+    assert [entry["problem"] for entry in logged if "problem" in entry] == ["the broker went away"]
+
+
 def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
     monkeypatch.setattr("bindings.backoff.time.monotonic", lambda: now[0])
@@ -74,13 +97,7 @@ def test_a_gateway_that_ended_by_itself_is_opened_again(source: Source, monkeypa
         return opened[-1]
 
     status = Status()
-    given = {
-        "catalog": {"source": "x"},
-        "sinks": {"out": {"type": "jsonl", "path": "-"}},
-        "dead_letters": {"sinks": ["out"]},
-    }
-    settings = Settings.model_validate({**given, "routes": [{"to": ["out"]}]})
-    gateways = BrokerGateways(NoRows(), settings, Metrics(), status, "id", opener)
+    gateways = BrokerGateways(NoRows(), settings_of(), Metrics(), status, "id", opener)
 
     def reasons() -> str:
         return " ".join(status.ready()[1]["reasons"])
