@@ -44,7 +44,7 @@ from router.sinks import check_endpoints, close_targets
 from router.sources.clusters import check_reachable
 from router.sources.sources import REST, missing_sources
 from router.spark.executors import require_context
-from router.spark.jvm_life import jvm_alive, require_jvm
+from router.spark.jvm_life import jvm_alive, jvm_pid, require_jvm
 from router.spark.session import spark_session
 from router.spark.signals import signals
 from router.state.durable import disk_of
@@ -52,6 +52,7 @@ from router.state.state import State
 from router.state.trust import Pins, admit, clients_of
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
+from router.watching.process import watch_jvm
 from router.watching.relations import RelationMetrics
 from router.watching.status import Status
 from router.watching.subscriptions import SubscriptionMetrics
@@ -215,6 +216,7 @@ class Service:
             intake.open_inbox(self._first)
             _log.info("memory divided", **divided(self._settings).log_fields)
             spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
+            watch_jvm(self._metrics.registry, jvm_pid())
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)
             pairing = stack.enter_context(self._pairs())

@@ -35,6 +35,13 @@ _LOST: Final = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetEr
 """Errors that may come before the process is seen to have ended."""
 
 
+def jvm_pid() -> int:
+    """Return the process of the JVM, which there is."""
+    process = _process()
+    assert process is not None
+    return int(process.pid)
+
+
 def jvm_alive() -> bool:
     """Whether there is a JVM of ours, and it has not ended."""
     process = _process()

@@ -21,6 +21,7 @@ from router.watching.backlogs import Backlogs
 from router.watching.catalogs import CatalogState
 from router.watching.deliveries import Deliveries
 from router.watching.flow import Flow
+from router.watching.process import watch_process
 
 if TYPE_CHECKING:
     from router.state.accounts import Account
@@ -153,6 +154,7 @@ class Metrics:
             self._reloads.labels(result)
         registry.register(FaultCounter())
         registry.register(self.backlogs)
+        watch_process(registry)
 
     def expect(self, sinks: Iterable[str] = (), endpoints: Iterable[str] = ()) -> None:
         """Begin the series of sinks and endpoints at 0, so that the first event of each shows up in a rate."""

@@ -17,6 +17,7 @@ from bindings.http.problems import Reply
 from bindings.http.request import Head
 from bindings.http.server import HttpServer
 from router.errors import ConfigError
+from router.watching.process import StatusCollector
 
 if TYPE_CHECKING:
     from router.watching.metrics import Metrics
@@ -42,6 +43,7 @@ class MonitorServer:
         self._host = host
         self.port = port
         self._status = status
+        metrics.registry.register(StatusCollector(status))
         self._pages = pages
         self._exposition = Exposition(metrics.registry)
         self._server: HttpServer | None = None

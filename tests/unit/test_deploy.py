@@ -40,7 +40,9 @@ from router.judging.tally import Tally
 from router.settings import KafkaSink, Settings, load_settings
 from router.watching.backlogs import INBOX, REST, Backlog
 from router.watching.metrics import Metrics
+from router.watching.process import StatusCollector, watch_jvm
 from router.watching.relations import RelationMetrics
+from router.watching.status import Status
 from router.watching.subscriptions import SubscriptionMetrics
 from tests.support.composed import PASSWORDS
 
@@ -91,7 +93,10 @@ def known_samples() -> dict[str, set[str]]:
 @cache
 def families() -> tuple[Metric, ...]:
     """Return all metrics, as they are when everything has happened once."""
-    metrics = Metrics(["s"], ["/endpoints/e"])
+    metrics, status = Metrics(["s"], ["/endpoints/e"]), Status()
+    status.gateway("http", True)
+    metrics.registry.register(StatusCollector(status))
+    watch_jvm(metrics.registry, os.getpid())
     RelationMetrics(metrics.registry, lambda result: None)
     subscriptions = SubscriptionMetrics(metrics.registry)
     subscriptions.up("/endpoints/e", up=True)
@@ -162,7 +167,7 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
 @pytest.mark.parametrize(("name", "expression"), EXPRESSIONS, ids=[name for name, _ in EXPRESSIONS])
 def test_queries_use_only_metrics_and_labels_that_there_are(name: str, expression: str) -> None:
     known = known_samples()
-    for metric, matchers in re.findall(r"\b(xrouter_\w+)\s*(?:\{([^}]*)\})?", expression):
+    for metric, matchers in re.findall(r"\b((?:xrouter|process)_\w+)\s*(?:\{([^}]*)\})?", expression):
         assert metric in known, f"{name}: no metric {metric}"
         used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
         assert used <= known[metric] - {"le"}, f"{name}: {metric} has no labels {used - known[metric]}"

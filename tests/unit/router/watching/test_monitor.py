@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import platform
 import socket
 import threading
 from collections.abc import Iterator
@@ -226,3 +227,22 @@ def test_after_stop_nothing_listens_and_the_port_can_be_taken_again(status: Stat
     again.start()
     assert httpx.get(f"{again.address}/readyz").status_code == 200
     again.stop()
+
+
+def test_the_process_and_its_readiness_are_metrics(server: MonitorServer, status: Status) -> None:
+    def metrics() -> dict[str, float]:
+        lines = httpx.get(f"{server.address}/metrics").text.splitlines()
+        samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in samples}
+
+    status.gateway("/endpoints/plant", False, "connecting")
+    found = metrics()
+    assert found["xrouter_ready"] == 0
+    assert found['xrouter_gateway_connected{gateway="http"}'] == 1
+    assert found['xrouter_gateway_connected{gateway="/endpoints/plant"}'] == 0
+    assert [name for name in found if name.startswith(f'xrouter_build_info{{python="{platform.python_version()}"')]
+    assert found["process_cpu_seconds_total"] > 0
+    assert found["process_resident_memory_bytes"] > 2**20
+    assert 0 < found["process_open_fds"] < found["process_max_fds"]
+    status.no_gateway("/endpoints/plant")
+    assert metrics()["xrouter_ready"] == 1
