@@ -16,7 +16,7 @@ SHOWN: Final = 20
 """Changes of a reload that are logged one by one, the incompatible ones first."""
 CAP: Final = 500
 """Characters of one change."""
-RULE: Final = "incompatible"
+RULE: Final = "incompatible-change"
 _HINT: Final = "mend it; or restart the router, which takes it as it is"
 _log = get_logger()
 

@@ -104,7 +104,7 @@ def test_such_a_catalog_is_refused_where_the_settings_say_so(tmp_path: Path) -> 
 
     wait_until(refused, LIMIT, "the refusal")
     answer = reloads.status.ready()[1]["catalog"]
-    assert {finding["rule"] for finding in answer["refused"]} == {"incompatible"}
+    assert {finding["rule"] for finding in answer["refused"]} == {"incompatible-change"}
     assert any("candidate-removed" in finding["message"] for finding in answer["refused"])
     assert reloads.changes("false") == 0
     # Put right, it goes on as it was.
