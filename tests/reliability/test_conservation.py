@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 DEFINITIONS = 20
 LIMIT = 300.0
-BURST = 500
+BURST = 200
 KILLS = 2
 
 
@@ -37,7 +37,7 @@ class Sender:
         while not self._over.is_set():
             produce(*self._place, load.records(BURST, DEFINITIONS, start=self.sent))
             self.sent += BURST
-            self._over.wait(0.2)
+            self._over.wait(0.5)
 
     @contextmanager
     def sending(self) -> Iterator[None]:
