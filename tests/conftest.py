@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from router.spark.connectors import kafka_jars
-from router.spark.worker_path import DAEMON_CONF, import_as_driver
+from router.spark.worker_path import DAEMON_CONF, import_as_driver, seek_no_data_sources
 from tests.support.brokers import GIVEN_VARIABLE, kafka_for_tests
 from tests.support.examples import FULL, QUICK
 from tests.support.router import RouterProcess
@@ -136,6 +136,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     import_as_driver(session)
+    seek_no_data_sources(session)
     session.sparkContext.setLogLevel("ERROR")
     try:
         yield session

@@ -27,7 +27,7 @@ from router.spark.executors import examine_executors, master_named
 from router.spark.jvm import end_jvm, launch_jvm
 from router.spark.jvm_life import OPTIONS, jvm_alive, jvm_death_named, part_quietly
 from router.spark.shipping import ship_code
-from router.spark.worker_path import DAEMON_CONF, import_as_driver
+from router.spark.worker_path import DAEMON_CONF, import_as_driver, seek_no_data_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,6 +119,7 @@ def spark_session(settings: Settings, state: Path, sources: Sequence[Source]) ->
                 spark = builder.getOrCreate()
             part_quietly(spark.sparkContext)
             import_as_driver(spark)
+            seek_no_data_sources(spark)
             spark.sparkContext.setLogLevel("ERROR")
             spark.dataSource.register(InboxDataSource)
             _lock(spark, state / "lock.jvm")

@@ -1,4 +1,5 @@
-"""Where Python workers of the router's own JVM come from, and find pyspark: where the driver has it, compiled.
+"""Where Python workers of the router's own JVM come from, and find pyspark: where the driver has it, compiled. And what
+Spark need not start Python for.
 
 Spark puts its archive ``pyspark.zip`` first on their path. Python keeps no compiled code of an archive, so each process
 would compile anew what it needs of it: nearly a second of CPU for each of five processes before the first batch.
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from router.settings.spark import is_local
 
@@ -40,3 +41,19 @@ def import_as_driver(spark: SparkSession) -> None:
         inner = shown.getClass().getDeclaredField("m")
         inner.setAccessible(True)
         inner.get(shown).remove(_HOME)
+
+
+def seek_no_data_sources(spark: SparkSession) -> None:
+    """Have Spark look for no data sources in installed packages: the router registers its own.
+
+    Before it opens any source or sink it would else start Python, and import each package there is whose name begins
+    with ``pyspark_``: half a second of each start, and code that nobody asked for.
+    """
+    from py4j.protocol import Py4JError
+
+    # Spark keeps for its whole JVM what it has found; a test tells when another Spark keeps it elsewhere.
+    with suppress(Py4JError):
+        jvm: Any = spark.sparkContext._jvm
+        manager = getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$")
+        none = jvm.scala.Option.apply(jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap()))
+        getattr(getattr(manager, "MODULE$"), "dataSourceBuilders_$eq")(none)

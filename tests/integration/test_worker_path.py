@@ -17,11 +17,13 @@ import pyspark
 import pytest
 from pyspark import cloudpickle
 
+from bindings.inbox.stream import InboxDataSource
 from catalog.load import load
 from router.judging.plan import Plan
 from router.settings import settings_from_dict
 from router.spark import worker_daemon
 from router.spark.worker_path import import_as_driver
+from tests.support.process_tree import below, command_of
 from tests.support.samples import FOLDER
 
 if TYPE_CHECKING:
@@ -52,6 +54,18 @@ def test_workers_are_forked_with_what_they_need(spark: SparkSession) -> None:
 
     (row,) = spark.range(1).coalesce(1).mapInArrow(parent, "command string").collect()
     assert row.command.split("\0")[1:-1] == ["-m", "router.spark.worker_daemon", "pyspark.worker"]
+
+
+@pytest.mark.spark
+def test_no_python_is_started_to_look_for_data_sources(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("one\n")
+    # Spark looks, if it does, before it opens the first of any kind.
+    assert [row.value for row in spark.read.text(str(tmp_path / "lines")).collect()] == ["one"]
+    spark.dataSource.register(InboxDataSource)
+    assert spark.readStream.format("xrouter_inbox").option("path", str(tmp_path)).load().isStreaming
+    commands = [command_of(pid) for pid in below(os.getpid())]
+    assert [command for command in commands if "create_data_source" in command]
+    assert not [command for command in commands if "lookup_data_sources" in command]
 
 
 def test_a_plan_brings_no_module_that_was_not_there_before_the_fork(tmp_path: Path) -> None:
