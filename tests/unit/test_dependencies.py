@@ -26,7 +26,10 @@ PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["pr
 NEEDED: Final = [Requirement(text) for text in PROJECT["dependencies"]]
 FOR_TESTS: Final = [Requirement(text) for text in PROJECT["optional-dependencies"]["dev"]]
 LOCK, LOCK_DEV = "requirements.lock", "requirements-dev.lock"
-NOT_IMPORTED: Final = {"pandas": "PySpark asks for it where functions take Arrow"}
+NOT_IMPORTED: Final = {
+    "pandas": "PySpark asks for it where functions take Arrow",
+    "sniffio": "httpx asks for it with each lock of asyncio, in vain for a millisecond where it is not installed",
+}
 """Dependencies that our code does not import, and why they are needed."""
 PRIVATE: Final[dict[str, tuple[type[Any], dict[str, str]]]] = {
     "nats-py": (
