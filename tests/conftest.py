@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import uuid
@@ -49,6 +50,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files = {item: item.path.relative_to(ROOT).as_posix() for item in items}
     place = {path: number for number, path in enumerate(longest_first(files.values(), read_weights()))}
     items.sort(key=lambda item: place[files[item]])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Look for no garbage among what lives as long as the run: modules and tests, ten thousands of objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 TopicFactory = Callable[..., str]

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+from catalog.paused_gc import paused_gc
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("catalog", "bindings", "registry", "router")
 MAY_IMPORT = {
@@ -44,7 +46,8 @@ def tree_of(path: Path) -> ast.Module:
 @cache
 def nodes_of(path: Path) -> tuple[ast.AST, ...]:
     """All nodes of a module: walking a tree takes longer than what most rules ask of it."""
-    return tuple(ast.walk(tree_of(path)))
+    with paused_gc():  # which would go through all the nodes of all the modules so far, again and again
+        return tuple(ast.walk(tree_of(path)))
 
 
 @cache
@@ -201,6 +204,8 @@ def test_nothing_is_left_for_later(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     found = [number for number, line in enumerate(text.splitlines(), 1) if re.search(r"\b(TODO|FIXME|XXX)\b", line)]
     assert not found, f"{name_of(path)} puts something off on lines {found}; open an issue instead"
+    if NotImplementedError.__name__ not in text:
+        return
     names = [node for node in nodes_of(path) if isinstance(node, ast.Name)]
     stubs = [node.lineno for node in names if node.id == NotImplementedError.__name__]
     assert not stubs, f"{name_of(path)} is not implemented on lines {stubs}"

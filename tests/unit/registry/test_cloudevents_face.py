@@ -22,6 +22,7 @@ from registry.http.access import Roles
 from registry.http.application import Limits
 from registry.http.requests import Pages
 from tests.support.older_documents import newer_document, older_document
+from tests.support.registry_cases import empty
 from tests.support.registry_server import served
 
 FACE = "/cloudevents"
@@ -34,11 +35,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     """A registry that takes what lint would not: that is for lint's own tests."""
     with served(tmp_path_factory.mktemp("registry"), lint="off") as found:
         yield found
-
-
-def clean(client: httpx.Client) -> None:
-    for name in ("endpoints", "messagegroups", "schemagroups"):
-        assert client.delete(f"/{name}").status_code == 204
 
 
 def read(client: httpx.Client, path: str) -> Catalog:
@@ -62,7 +58,7 @@ def assert_same(one: Catalog, other: Catalog) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_the_core_wrote_this_face_shows(seed: int, client: httpx.Client) -> None:
-    clean(client)
+    empty(client)
     document = newer_document(Random(seed))
     written = client.post("/", json=document)
     assert written.status_code == 200, written.text
@@ -73,7 +69,7 @@ def test_what_the_core_wrote_this_face_shows(seed: int, client: httpx.Client) ->
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_this_face_wrote_the_core_shows(seed: int, client: httpx.Client, tmp_path: Path) -> None:
-    clean(client)
+    empty(client)
     document = older_document(Random(seed))
     for name in COLLECTIONS:
         for body in document[name].values():
@@ -89,7 +85,7 @@ def test_what_this_face_wrote_the_core_shows(seed: int, client: httpx.Client, tm
 
 @pytest.mark.parametrize("seed", range(20, 30))
 def test_what_is_sent_back_as_it_was_shown_changes_nothing(seed: int, client: httpx.Client) -> None:
-    clean(client)
+    empty(client)
     assert client.post("/", json=newer_document(Random(seed))).status_code == 200
     before = stored(client)
     for name, held in COLLECTIONS.items():
@@ -168,7 +164,7 @@ def test_a_write_has_its_history_and_its_events(tmp_path: Path) -> None:
 
 
 def test_the_two_older_faces_show_one_another_s_definitions(client: httpx.Client) -> None:
-    clean(client)
+    empty(client)
     body = {"format": "CloudEvents/1.0", "metadata": {"attributes": {"type": {"value": "t"}}}}
     assert client.put(f"{FACE}/definitionGroups/g", json={"format": "CloudEvents/1.0"}).status_code == 201
     assert client.put(f"{FACE}/definitionGroups/g/definitions/d", json=body).status_code == 201

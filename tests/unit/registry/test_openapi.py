@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,17 @@ from registry.delivery.limits import DeliveryLimits
 from registry.delivery.settings import DeliverySettings
 from registry.http.access import Roles
 from registry.model.domains import model_source
-from tests.support.random_requests import send_random
 from tests.support.registry_server import served
 
 _logger = logging.getLogger(__name__)
 DELIVERY = DeliverySettings(allowed=("127.0.0.1",), limits=DeliveryLimits(max_subscriptions=5))
+
+
+def send_random(base: str, count: int, number: int) -> Counter[int]:
+    """Send random requests; what makes them is loaded where it is used, and not by all who collect this module."""
+    from tests.support import random_requests
+
+    return random_requests.send_random(base, count, number)
 
 
 def document(client: Any) -> dict[str, Any]:

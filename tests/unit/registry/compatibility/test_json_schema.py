@@ -8,7 +8,6 @@ from typing import Any
 
 import hypothesis
 import pytest
-import yaml
 from hypothesis import strategies as st
 
 from catalog.schemas.contract import SchemaSource
@@ -17,10 +16,11 @@ from registry.compatibility.json_schema.reading import Root
 from registry.compatibility.json_schema.subsets import Proof
 from registry.compatibility.json_schema.witnesses import witness
 from registry.compatibility.undecided import Undecided
+from tests.support.cases import read_cases
 from tests.support.examples import examples
 
 FILE = Path(__file__).parents[3] / "cases" / "compatibility" / "json_schema.yaml"
-CASES = yaml.safe_load(FILE.read_text("utf-8"))
+CASES = read_cases(FILE)
 WORDS = {True: "yes", False: "no", "unknown": "unknown"}
 
 
