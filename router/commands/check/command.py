@@ -71,6 +71,7 @@ def check(
     everything: Annotated[
         bool, typer.Option("--all", help=f"Text: show more than {FOLDED_ABOVE} findings of one rule in one file.")
     ] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="End with 1 also when there are warnings.")] = False,
     allow: AllowAddresses = None,
     logins: LoginsOption = None,
     _explained: Annotated[
@@ -89,6 +90,8 @@ def check(
     Example: xrouter check catalog.xreg.json --config router.yaml
     """
     findings, status = examined(sources, config, allow or (), logins)
+    if strict and status == CLEAN and any(finding.severity == "warning" for finding in findings):
+        status = ERRORS
     if format is CheckFormat.json:
         say_json([*map(finding_to_json, findings)])
     elif format is CheckFormat.sarif:

@@ -108,3 +108,25 @@ def test_explain(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.count("Basis: ") == len(rules())
     assert status_of(["check", "--explain", "base-cycel"]) == 1
     assert "did you mean base-cycle?" in capsys.readouterr().err
+
+
+def test_strict_fails_for_warnings_and_not_for_infos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The findings are those of the plain call; only the end differs, in SARIF as well."""
+    warned = tmp_path / "warned.json"
+    group = {"messages": {"m": {"envelope": "CloudEvents/1.0", "basemessage": "/messagegroups/G/messages/none"}}}
+    warned.write_text(json.dumps({"specversion": "1.0-rc2", "messagegroups": {"G": group}}))
+    assert status_of(["check", str(warned), "--format", "json"]) == 0
+    plain = capsys.readouterr().out
+    assert {each["severity"] for each in json.loads(plain)} >= {"warning"}
+    assert status_of(["check", str(warned), "--strict", "--format", "json"]) == 1
+    assert capsys.readouterr().out == plain
+    assert status_of(["check", str(warned), "--strict", "--format", "sarif"]) == 1
+    assert json.loads(capsys.readouterr().out)["runs"][0]["invocations"][0]["exitCode"] == 1
+    informed = tmp_path / "informed"
+    informed.mkdir()
+    (informed / "other.json").write_text("{}")
+    message = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "t"}}}
+    tree = {"specversion": "1.0-rc2", "messagegroups": {"G": {"messages": {"m": message}}}}
+    (informed / "catalog.json").write_text(json.dumps(tree))
+    assert status_of(["check", str(informed), "--strict", "--format", "json"]) == 0
+    assert {each["severity"] for each in json.loads(capsys.readouterr().out)} == {"info"}
