@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from catalog.model import Finding
 from router.judging.plan import Plan
+from router.matching.conformance import decides
 from router.routing.routes import DEAD, Known, RouteRule, letter_number
 from router.routing.settled import Settled
 from router.settings import REASONS, Settings, event_routes
@@ -76,7 +77,8 @@ class RouteSurvey:
     """Everything of one plan. ``unreached`` are routes that nothing takes, ``unrouted`` definitions that no source has.
 
     ``left_over`` are definitions that only the last route of events takes, where there are others; ``unsettled`` are
-    those of which records that keep to it go by the rest topic, in real-time mode.
+    those of which records that keep to it go by the rest topic, in real-time mode. ``unheld`` are definitions with a
+    schema that bodies need not keep to, on one of their ways at least.
     """
 
     flows: tuple[Flow, ...]
@@ -85,6 +87,7 @@ class RouteSurvey:
     unrouted: tuple[str, ...]
     left_over: tuple[str, ...]
     unsettled: tuple[str, ...]
+    unheld: tuple[str, ...]
 
 
 def survey(plan: Plan) -> RouteSurvey:
@@ -103,7 +106,16 @@ def survey(plan: Plan) -> RouteSurvey:
         tuple(xid for xid in plan.catalog.definitions if xid not in reached),
         tuple(sorted({flow.message for flow in flows} - others)) if len(events) > 1 else (),
         tuple(_unsettled(plan, flows)) if plan.settings.is_real_time else (),
+        tuple(_unheld(plan, flows)),
     )
+
+
+def _unheld(plan: Plan, flows: Iterable[Flow]) -> Iterator[str]:
+    matcher = plan.judge.matcher
+    # Where there is neither envelope nor protocol, the schema decides whatever the settings say.
+    free = {each.xid for each in matcher.targets if matcher.checks.has_schema(each) and not decides(each)}
+    loose = {flow.message for flow in flows if not all(plan.routes.always(way.route) for way in flow.ways)}
+    return iter(sorted(free & loose))
 
 
 def _unsettled(plan: Plan, flows: Iterable[Flow]) -> Iterator[str]:
@@ -130,6 +142,10 @@ def route_findings(file: str, plan: Plan) -> Iterator[Finding]:
         hint = "see the operations notes on real-time mode for what makes a definition quick, or leave it"
         message = f"records of {xid}, or some, go by the rest topic, in batches"
         yield Finding(file, "/realtime/rest", "info", "unsettled-definition", message, hint)
+    for xid in surveyed.unheld:
+        hint = "set match.validate, or validate of its route, to always, or leave it"
+        message = f"records of {xid} may be routed with bodies that its schema rejects"
+        yield Finding(file, "/match/validate", "info", "unheld-schema", message, hint)
 
 
 def _flows(plan: Plan) -> Iterator[Flow]:

@@ -45,8 +45,8 @@ state: ./state
 
 http: {{port: 8080}}      # where HTTP endpoints listen, on loopback; `host: 0.0.0.0` is for everybody
 metrics: {{port: 9464}}   # status page at /, /metrics, /healthz and /readyz
+match: {{validate: always}}   # every body must keep to its schema; `ambiguous`: schemas only tell definitions apart
 # trigger: 500ms
-# match: {{validate: ambiguous}}   # `always` holds every body against its schema
 """
 _COMPOSE: Final = """\
 # Brokers to try {settings} with: `docker compose up -d`. Without passwords, on loopback only: for nothing but a try.

@@ -77,6 +77,7 @@ def _objects(surveyed: RouteSurvey) -> Iterator[dict[str, Any]]:
         "unrouted-definition": surveyed.unrouted,
         "left-over-definition": surveyed.left_over,
         "unsettled-definition": surveyed.unsettled,
+        "unheld-schema": surveyed.unheld,
     }
     for kind, xids in by_kind.items():
         for xid in xids:
@@ -119,6 +120,8 @@ def _notes(surveyed: RouteSurvey) -> Iterator[str]:
         yield f"Definitions that only the last route takes: {_some(surveyed.left_over)}"
     if surveyed.unsettled:
         yield f"Definitions whose records, or some, go by the rest topic: {_some(surveyed.unsettled)}"
+    if surveyed.unheld:
+        yield f"Definitions whose schemas bodies need not keep to: {_some(surveyed.unheld)}"
 
 
 def _some(xids: Sequence[str]) -> str:

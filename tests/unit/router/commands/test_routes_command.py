@@ -192,3 +192,37 @@ def test_in_real_time_mode_it_is_told_what_goes_by_the_rest_topic(
     config.write_text(yaml.safe_dump({**told, "sinks": {"bus": {**bus, "key": "{type}"}, "dead": SINKS["dead"]}}))
     assert status_of(check) == 1
     assert {"source"} == {each["rule"] for each in json.loads(capsys.readouterr().out) if each["severity"] == "error"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "route", "told"),
+    [
+        ("ambiguous", None, True),
+        ("never", None, True),
+        ("always", None, False),
+        ("ambiguous", "always", False),
+        ("always", "never", True),
+    ],
+)
+def test_schemas_that_are_not_held_are_told(
+    config: Path, capsys: pytest.CaptureFixture[str], mode: str, route: str | None, told: bool
+) -> None:
+    tree = catalog()
+    order = tree["messagegroups"]["Shop"]["messages"]["order"]
+    order |= {"dataschemaformat": "JsonSchema/draft-07", "dataschema": {"type": "object"}}
+    (config.parent / "catalog.json").write_text(json.dumps(tree))
+    last = {"to": ["tables"]} | ({"validate": route} if route else {})
+    sinks = {name: SINKS[name] for name in ("tables", "dead")}
+    settings = yaml.safe_load(config.read_text()) | {"sinks": sinks, "match": {"validate": mode}, "routes": [last]}
+    config.write_text(yaml.safe_dump(settings))
+    found = [each for each in objects(config, capsys) if each["kind"] == "unheld-schema"]
+    assert found == ([{"kind": "unheld-schema", "message": ORDER}] if told else [])
+    assert status_of(["routes", str(config)]) == 0
+    assert (f"Definitions whose schemas bodies need not keep to: {ORDER}\n" in capsys.readouterr().out) == told
+    assert status_of(["check", str(config.parent / "catalog.json"), "--config", str(config), "--format", "json"]) == 0
+    rules = {each["rule"]: each for each in json.loads(capsys.readouterr().out)}
+    assert ("unheld-schema" in rules) == told
+    assert not told or (rules["unheld-schema"]["severity"], ORDER in rules["unheld-schema"]["message"]) == (
+        "info",
+        True,
+    )
