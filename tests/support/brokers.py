@@ -38,13 +38,15 @@ KAFKA_SERVER: Final = Request(
     )
 )
 
-# What the file of docker-compose.yml leaves to its place.
+# What the file of docker-compose.yml leaves to its place. And the controller writes less often than twice a second that
+# nothing happens: the brokers run through a whole run of the tests, and do nothing most of the time.
 _PLACE: Final = """
 controller.quorum.voters=1@{host}:{controller}
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
 advertised.listeners=PLAINTEXT://{host}:{port}
 listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
+metadata.max.idle.interval.ms=10000
 """
 
 LOGGING: Final = """\
