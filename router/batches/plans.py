@@ -150,9 +150,9 @@ def load(
 class PlanHolder:
     """The active plan, and those that batches in progress were begun under; thread-safe.
 
-    ``activate`` takes effect with the next batch of every query, never inside one. A plan stays loaded, with what its
-    writer knows of a batch, for as long as it is active or somebody has hold of it: a batch keeps its own through all
-    its tries, however many reloads come meanwhile.
+    ``activate`` takes effect with the next try of every batch that is not pinned yet, and never inside a try. A plan
+    stays loaded, with what its writer knows of a batch, for as long as it is active or somebody has hold of it: a
+    batch that is pinned keeps its own through all its tries, however many reloads come meanwhile.
     """
 
     def __init__(self, spark: SparkSession, state: State, plan: Plan, metrics: Metrics) -> None:

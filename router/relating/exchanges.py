@@ -6,8 +6,9 @@ number, are durable before the sink gets it, and repeat after a crash. So a sink
 Each process delivers under an id of its own, but for what an earlier one began: after an older copy of the file was put
 back, the sink has the next numbers of the old id, and would leave these deliveries out.
 
-A half waits for a time that passes only while a router runs, so that no stop of it makes answers late. How many wait is
-bounded: for want of room the oldest are given up.
+A half waits for a time that passes only while a router runs, and is given up only when all that arrived before its end
+has been read, so that neither a stop nor a backlog makes answers late. How many wait is bounded: for want of room the
+oldest are given up.
 """
 
 from __future__ import annotations
@@ -82,16 +83,25 @@ class Exchanges:
     """The file of open exchanges; thread-safe.
 
     ``wait`` is for how many seconds a half waits for another, ``most`` how many wait at a time. ``clock`` gives the
-    seconds since 1970.
+    seconds since 1970, ``read_until`` up to which of these all that arrived has been read.
 
     Raises:
         StateError, DiskError: on opening, and in each method that writes.
     """
 
-    def __init__(self, path: Path, *, wait: float, most: int, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        wait: float,
+        most: int,
+        read_until: Callable[[], float],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._path = path
         self._wait = wait
         self._most = most
+        self._read_until = read_until
         self._clock = clock
         self._lock = threading.Lock()
         self._database = connect(path)
@@ -130,7 +140,7 @@ class Exchanges:
         """Tell whether a half has waited long enough."""
         with self._lock, translated(self._path):
             due: float | None = self._database.execute("SELECT min(due) FROM halves").fetchone()[0]
-        return due is not None and due <= self._clock()
+        return due is not None and due <= self._passed()
 
     def expire(self) -> Counter[str]:
         """Give up the halves that have waited long enough, a bounded number at a time; return what became of them."""
@@ -138,7 +148,7 @@ class Exchanges:
             return Counter()
         with self._changing():
             due = "SELECT number, asked, paired, told FROM halves WHERE due <= ? ORDER BY due LIMIT ?"
-            self._give_up(self._some(due, self._clock(), AT_ONCE), "time")
+            self._give_up(self._some(due, self._passed(), AT_ONCE), "time")
             return Counter(self._counts)
 
     def delivery(self) -> Delivery | None:
@@ -180,6 +190,10 @@ class Exchanges:
                 raise
             self._changed = now
 
+    def _passed(self) -> float:
+        """Return the time up to which none can come any more for those who wait."""
+        return min(self._clock(), self._read_until())
+
     def _stale(self) -> bool:
         """Tell whether a half is due; or whether to note that time passes, so that a start knows what it missed."""
         return self.overdue() or self._clock() - self._changed >= NOTED_SECONDS
@@ -197,39 +211,29 @@ class Exchanges:
 
     def _answer(self, key: str, told: Half) -> None:
         """Pair an answer with the last question of its key; all of them count as answered from then on."""
-        now = self._clock()
-        # The last question of a key is due last. So this is one look, however many have the key.
+        # One look, however many have the key.
         last = "SELECT max(number) FROM keys WHERE key = ? AND asked = ?"
-        found = f"SELECT number, told FROM halves WHERE number IN (({last}), ({last})) AND due > ? ORDER BY number DESC"
-        question = self._database.execute(found, (key, OPEN, key, ANSWERED, now)).fetchone()
+        found = f"SELECT number, told FROM halves WHERE number IN (({last}), ({last})) ORDER BY number DESC"
+        question = self._database.execute(found, (key, OPEN, key, ANSWERED)).fetchone()
         if question is None:
             self._keep((key,), told, asked=False)
             return
         # Each question is marked but once, however many answers have the key.
         marked = "SELECT number FROM keys WHERE key = ? AND asked = ?"
-        self._database.execute(f"UPDATE halves SET paired = 1 WHERE number IN ({marked}) AND due > ?", (key, OPEN, now))
+        self._database.execute(f"UPDATE halves SET paired = 1 WHERE number IN ({marked})", (key, OPEN))
         self._database.execute("UPDATE keys SET asked = ? WHERE key = ? AND asked = ?", (ANSWERED, key, OPEN))
         self._settle("paired", "", _HALF.decode(question[1]), told)
 
     def _ask(self, keys: Sequence[str], told: Half) -> None:
         """Keep a question, and pair the answers that came before it."""
         number = self._keep(keys, told, asked=True)
-        now = self._clock()
-        waiting = (
-            "SELECT number, due > ?, told FROM keys JOIN halves USING (number) WHERE key = ? AND keys.asked = ? "
-            "ORDER BY number LIMIT ?"
-        )
+        waiting = "SELECT number, told FROM keys JOIN halves USING (number) WHERE key = ? AND keys.asked = ?"
         for key in keys:
-            while answers := self._some(waiting, now, key, ANSWER, AT_ONCE):
-                for each, waits, text in answers:
-                    half = _HALF.decode(text)
-                    if waits:
-                        self._settle("paired", "", told, half)
-                    else:
-                        self._settle("unasked", "time", None, half)
+            while answers := self._some(f"{waiting} ORDER BY number LIMIT ?", key, ANSWER, AT_ONCE):
+                for each, text in answers:
+                    self._settle("paired", "", told, _HALF.decode(text))
                     self._drop(each)
-                if any(waits for _, waits, _ in answers):
-                    self._database.execute("UPDATE halves SET paired = 1 WHERE number = ?", (number,))
+                self._database.execute("UPDATE halves SET paired = 1 WHERE number = ?", (number,))
 
     def _keep(self, keys: Sequence[str], told: Half, *, asked: bool) -> int:
         number = self._database.execute(

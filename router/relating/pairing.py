@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -40,8 +40,8 @@ class Pairing:
     What is undelivered then, or after a crash, is delivered after the next start.
     """
 
-    def __init__(self, settings: Settings, metrics: RelationMetrics) -> None:
-        """Open the file of what is open.
+    def __init__(self, settings: Settings, metrics: RelationMetrics, read_until: Callable[[], float]) -> None:
+        """Open the file of what is open. *read_until* gives the time up to which all that arrived has been read.
 
         Raises:
             StateError, DiskError: it cannot be used.
@@ -53,7 +53,7 @@ class Pairing:
         self._sink: PairSink = open_pairs(self._to, settings.sinks[self._to])
         path = Path(settings.state) / FOLDER / "exchanges.db"
         wait = settings.relations.wait.total_seconds()
-        self._exchanges = Exchanges(path, wait=wait, most=settings.relations.most)
+        self._exchanges = Exchanges(path, wait=wait, most=settings.relations.most, read_until=read_until)
         self._backoff = Backoff(*RETRY)
         self._news, self._stop = threading.Event(), threading.Event()
         self._thread = Background("relations", self._run)

@@ -311,7 +311,8 @@ class Service:
         if self._settings.relations is None:
             return nullcontext()
         written = partial(self._metrics.sink_write, self._settings.relations.to)
-        return Pairing(self._settings, RelationMetrics(self._metrics.registry, written))
+        metrics = RelationMetrics(self._metrics.registry, written)
+        return Pairing(self._settings, metrics, self._metrics.backlogs.read_until)
 
     def _local_store(self) -> Store:
         return local_store(self._settings, self._state)

@@ -17,7 +17,8 @@ class RelationSettings(Section):
     wait: Duration = Field(
         timedelta(hours=1),
         ge=timedelta(seconds=1),
-        description="How long a message waits for its answer, or an answer for what it answers, while the router runs.",
+        description="How long a message waits for its answer, or an answer for what it answers, while the router runs; "
+        "longer while records wait to be read that arrived in that time.",
     )
     most: int = Field(
         1_000_000, ge=1, description="Most messages that wait; and most pairs that wait for the sink before batches do."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -56,7 +57,7 @@ def test_a_table_has_each_pair_once(tmp_path: Path) -> None:
     rows = [row("1", asks=("k",)), row("2", answers="k", correlation="k"), row("3", answers="k", correlation="k")]
     for number in (0, 0, 1):
         registry = CollectorRegistry()
-        with Pairing(settings, RelationMetrics(registry, lambda result: None)) as pairing:
+        with Pairing(settings, RelationMetrics(registry, lambda result: None), time.time) as pairing:
             pairing.take(iter(rows if number == 0 else rows[2:]), Commit("g-relations", number), "q", "e")
         assert registry.get_sample_value("xrouter_relations_undelivered") == 0
     table = DeltaTable(str(tmp_path / "pairs")).to_pyarrow_table().to_pylist()
@@ -92,7 +93,9 @@ def test_a_topic_gets_pairs_as_events_once_it_is_there(tmp_path: Path, monkeypat
     publisher = Publisher()
     monkeypatch.setattr(KafkaSink, "publisher", lambda *_: publisher)
     written: list[str] = []
-    with Pairing(settings_of(tmp_path, KAFKA, most=1), RelationMetrics(CollectorRegistry(), written.append)) as pairing:
+    with Pairing(
+        settings_of(tmp_path, KAFKA, most=1), RelationMetrics(CollectorRegistry(), written.append), time.time
+    ) as pairing:
         rows = [row("1", asks=("k",)), row("2", answers="k", correlation="c")]
         pairing.take(rows, Commit("g-relations", 0), "q", "e")
         wait_until(lambda: "error" in written, 30, lambda: "a refused write")
@@ -118,7 +121,9 @@ def test_what_time_gives_up_is_delivered_without_a_batch(tmp_path: Path, monkeyp
     publisher.up = True
     monkeypatch.setattr(KafkaSink, "publisher", lambda *_: publisher)
     registry = CollectorRegistry()
-    with Pairing(settings_of(tmp_path, KAFKA, wait="1s"), RelationMetrics(registry, lambda result: None)) as pairing:
+    with Pairing(
+        settings_of(tmp_path, KAFKA, wait="1s"), RelationMetrics(registry, lambda result: None), time.time
+    ) as pairing:
         pairing.take([row("1", asks=("k",))], Commit("g-relations", 0), "q", "e")
         wait_until(lambda: publisher.sent, 60, lambda: "the question to be given up")
     assert registry.get_sample_value("xrouter_relations_total", {"outcome": "unanswered"}) == 1
@@ -131,7 +136,9 @@ def test_time_is_kept_while_the_sink_is_away(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(exchanges, "AT_ONCE", 10)
     monkeypatch.setattr(pairing_module, "RETRY", (3600.0, 3600.0))
     registry = CollectorRegistry()
-    with Pairing(settings_of(tmp_path, KAFKA, wait="1s"), RelationMetrics(registry, lambda result: None)) as pairing:
+    with Pairing(
+        settings_of(tmp_path, KAFKA, wait="1s"), RelationMetrics(registry, lambda result: None), time.time
+    ) as pairing:
         rows = [row(str(number), asks=(f"k{number}",)) for number in range(100)]
         pairing.take([*rows, row("lost", answers="")], Commit("g-relations", 0), "q", "e")
         given_up = {"outcome": "unanswered"}
@@ -158,9 +165,8 @@ def test_time_is_kept_while_there_is_always_more_to_deliver(tmp_path: Path, monk
     publisher = Busy()
     publisher.up = True
     monkeypatch.setattr(KafkaSink, "publisher", lambda *_: publisher)
-    with Pairing(
-        settings_of(tmp_path, KAFKA, wait="1s"), RelationMetrics(CollectorRegistry(), lambda _: None)
-    ) as pairing:
+    metrics = RelationMetrics(CollectorRegistry(), lambda _: None)
+    with Pairing(settings_of(tmp_path, KAFKA, wait="1s"), metrics, time.time) as pairing:
         pairing.take([row("1", asks=("k",)), row("x", answers="")], Commit("g-relations", 0), "q", "e")
         try:
             assert given_up.wait(30)

@@ -67,3 +67,20 @@ def test_endpoints_past_the_cap_are_one_series_and_known_only_together() -> None
     found = figures(metrics.backlogs)
     assert found[("source_up", "other")] == 0
     assert ("source_lag_records", "other") not in found
+
+
+def test_up_to_when_all_that_arrived_is_read() -> None:
+    backlogs = Backlogs(now=lambda: 1_000.0)
+    assert backlogs.read_until() == 0, "nobody has said anything"
+    backlogs.answered("kafka-1", {A: Backlog(0), B: Backlog(0)}, asked=990.0)
+    backlogs.answered("inbox", {INBOX: Backlog(0)})
+    assert backlogs.read_until() == 990
+    backlogs.answered("kafka-1", {A: Backlog(2, 940_500), B: Backlog(0)}, asked=995.0)
+    assert backlogs.read_until() == 940.5
+    backlogs.answered("rest", {}, asked=0.0)
+    assert backlogs.read_until() == 0, "one has not been asked yet"
+    backlogs.forget("rest")
+    backlogs.answered("kafka-1", {A: Backlog(2)})
+    assert backlogs.read_until() == 0, "it is not known since when they wait"
+    backlogs.silent("kafka-1", [A])
+    assert backlogs.read_until() == 0
