@@ -18,6 +18,10 @@ from bindings.kafka.login import SaslLogin
 TIMEOUT_SECONDS: Final = 10.0
 _SHARED: Final = ("security.protocol", "client.id")
 """Options that both clients know by the same name and in the same sense."""
+_READING: Final = {"max.poll.records": "3000"}
+"""After each poll Spark asks the broker where its partition begins and ends, so one is to take most of a fetch. Spark
+also keeps what a poll gave, for each partition: more would take memory where there are hundreds.
+"""
 _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
 """What no further try mends: a login or a certificate that is not taken."""
 
@@ -49,7 +53,7 @@ class KafkaClient:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def jvm(self) -> dict[str, str]:
-        """Return the options of Spark's Kafka source and sink, names with ``kafka.`` in front.
+        """Return the options of Spark's Kafka source and sink that they connect with, names with ``kafka.`` in front.
 
         Raises:
             OSError: the certificate or key cannot be read.
@@ -63,7 +67,15 @@ class KafkaClient:
             made |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": private}
         if self.login is not None:
             made |= self.login.jvm()
-        return {f"kafka.{name}": value for name, value in (made | dict(self.options)).items()}
+        return _prefixed(made | dict(self.options))
+
+    def reading(self) -> dict[str, str]:
+        """Return the options of Spark's Kafka source for batches, by which it reads quickly unless told otherwise.
+
+        Raises:
+            OSError: as :meth:`jvm`.
+        """
+        return _prefixed(_READING) | self.jvm()
 
     def librdkafka(self, *, elsewhere: bool = False) -> dict[str, Any]:
         """Return the configuration for confluent-kafka; *elsewhere* is for another machine, without our files.
@@ -204,6 +216,10 @@ class KafkaEnds:
             asked[0].poll(0)
             yield asked
         self._kept = asked
+
+
+def _prefixed(options: Mapping[str, str]) -> dict[str, str]:
+    return {f"kafka.{name}": value for name, value in options.items()}
 
 
 def _text_of(file: str) -> str:

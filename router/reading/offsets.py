@@ -49,7 +49,7 @@ def spans_reader(spark: SparkSession, settings: Settings, query: str, sources: S
         starts, ends = (
             {t: {str(n): span[at] for n, span in each.items()} for t, each in spans.items()} for at in (0, 1)
         )
-        reader = spark.read.format("kafka").options(**client.jvm()).option("includeHeaders", "true")
+        reader = spark.read.format("kafka").options(**client.reading()).option("includeHeaders", "true")
         reader = reader.option("assign", json.dumps({topic: list(each) for topic, each in spans.items()}))
         reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
         return reader.option("failOnDataLoss", str(settings.on_data_loss == "stop").lower()).load()

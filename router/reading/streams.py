@@ -84,7 +84,7 @@ def _generation_rows(
 def _topics(
     spark: SparkSession, settings: Settings, client: KafkaClient, topics: str, beginning: str, records: int | None
 ) -> DataFrame:
-    reader = spark.readStream.format("kafka").options(**client.jvm())
+    reader = spark.readStream.format("kafka").options(**client.reading())
     reader = reader.option("subscribe", topics).option("includeHeaders", "true")
     if records is not None:
         reader = reader.option("maxOffsetsPerTrigger", records)

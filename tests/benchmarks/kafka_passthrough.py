@@ -1,9 +1,9 @@
 """``make bench``: Kafka -> router -> Kafka against a bare Spark pass-through of the same topic, in one session.
 
-Every variant reads the same topic to its end with the same source options, partitions, trigger and batch size, and
-writes with the same producer options. ``bare`` is Kafka to Kafka in ``writeStream``; ``bare in foreachBatch`` the same
-write from inside the callback. The figure is the ratio of medians, and the processor time of a record in this process,
-the JVM and its Python workers.
+Every variant reads the same topic to its end, with the same partitions, trigger, batch size and producer options.
+``bare`` is Kafka to Kafka in ``writeStream``, as Spark reads when it is told nothing; ``bare in foreachBatch`` the same
+write from inside the callback; ``bare, read alike`` has the options of the source that the router gives its own. The
+figure is the ratio of medians, and the processor time of a record in this process, the JVM and its Python workers.
 
 What a router does once, when it starts, is left out: each comparison begins with rounds that do not count, in which
 HotSpot compiles and workers take the plan. What its compiler still takes in those that count is told; with many rounds
@@ -20,7 +20,8 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -55,7 +56,18 @@ PARTITIONS: Final = 4
 BATCH: Final = 100_000
 SMALL: Final = 200
 SMALL_BATCHES: Final = 40
-COMPARISONS: Final = (("bare", "bare in foreachBatch", "routed"), ("bare", "routed, no lineage"))
+COMPARISONS: Final = (
+    ("bare", "bare, read alike", "bare in foreachBatch", "routed"),
+    ("bare", "bare, read alike", "routed, no lineage"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One way from topic to topic, and the options of Spark's source that are its own."""
+
+    run: Callable[[], Run]
+    reading: Mapping[str, str]
 
 
 class Bench:
@@ -66,6 +78,8 @@ class Bench:
         self._state = state
         self._bootstrap = bootstrap
         self._topic = topic
+        self.reading = source_client(plan.sources[0]).reading()
+        """Options of Spark's source as the router has them."""
         self._metrics = Metrics()
         self._holders = [PlanHolder(spark, state, each, self._metrics) for each in (plan, bare)]
         for holder, each in zip(self._holders, (plan, bare), strict=True):
@@ -141,19 +155,25 @@ def _measure(chosen: argparse.Namespace, folder: Path, bootstrap: str) -> None:
     others = running()
     with State.open(folder / "state") as state, spark_session(settings, state.root, plans[0].sources) as spark:
         bench = Bench(spark, state, bootstrap, plans[0], plans[1], "in")
-        variants: dict[str, Callable[[], Run]] = {
-            "bare": bench.bare,
-            "bare in foreachBatch": bench.bare_in_batch,
-            "routed": bench.routed,
-            "routed, no lineage": partial(bench.routed, lineage=False),
+        variants = {
+            "bare": Variant(bench.bare, {}),
+            "bare, read alike": Variant(bench.bare, bench.reading),
+            "bare in foreachBatch": Variant(bench.bare_in_batch, {}),
+            "routed": Variant(bench.routed, bench.reading),
+            "routed, no lineage": Variant(partial(bench.routed, lineage=False), bench.reading),
         }
         streams = Streams(spark, bootstrap, folder, others)
-        batches = {name: streams.each_batch("in", run(), SMALL).seconds for name, run in variants.items()}
+        batches = {
+            name: streams.each_batch("in", each.run(), SMALL, each.reading).seconds for name, each in variants.items()
+        }
         produce(bootstrap, "in", records)
         costs: dict[str, list[Cost]] = {name: [] for name in variants}
         for names in COMPARISONS:
             for number in range(chosen.warm + chosen.rounds):
-                taken = {name: streams.whole("in", variants[name](), BATCH) for name in names}
+                chosen_variants = {name: variants[name] for name in names}
+                taken = {
+                    name: streams.whole("in", each.run(), BATCH, each.reading) for name, each in chosen_variants.items()
+                }
                 if number >= chosen.warm:
                     for name, cost in taken.items():
                         costs[name].append(cost)
