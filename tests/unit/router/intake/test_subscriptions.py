@@ -101,7 +101,7 @@ def test_a_manager_that_is_away_is_asked_again(tmp_path: Path, manager: Manager,
     server.close()
     router = Router(tmp_path, server.url).start()
     wait_until(lambda: router.requests("create", "error") >= 1, LIMIT, "a try")
-    wait_until(lambda: "Connection" in str(router.status.ready()[1]["gateways"][GATEWAY]), LIMIT, "the reason")
+    wait_until(lambda: "onnection" in str(router.status.ready()[1]["gateways"][GATEWAY]), LIMIT, "the reason")
     server.open()
     router.until_ready()
     router.stop()
