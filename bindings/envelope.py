@@ -1,4 +1,4 @@
-"""Is this record a CloudEvent, and in which mode? (semantics.md section 4, CloudEvents 1.0.2 protocol bindings)
+"""Is this record a CloudEvent, and in which mode? (JUDGING.md#cloudevents, CloudEvents 1.0.2 protocol bindings)
 
 The exact, plain reading of one record. ``match`` and ``run`` use it for every record whose columns alone do not
 settle the question; those that do are read by :mod:`bindings.kafka.facts` and :mod:`bindings.columns.envelopes`, which
@@ -110,7 +110,7 @@ def envelope_of(
 def binary_attributes(parts: Parts, rule: AttributeRule) -> tuple[dict[str, str], list[str]]:
     """Return the attributes of binary mode, first value of each name, and the faults of names and values.
 
-    A header without a value counts as absent (section 10).
+    A header without a value counts as absent.
     """
     attributes: dict[str, str] = {}
     faults: list[str] = []
@@ -163,7 +163,7 @@ def name_fault(name: str) -> str:
 
 
 def header_text(value: str) -> str | None:
-    """Return the attribute value that an HTTP or NATS header carries: unquoted, then percent-decoded (section 10).
+    """Return the attribute value that an HTTP or NATS header carries: unquoted, then percent-decoded.
 
     None for percent sequences that are no UTF-8. Quotes that do not end and malformed sequences stay as written.
     """

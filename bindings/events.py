@@ -1,7 +1,7 @@
 """The byte-exact codec for CloudEvents in JSON, structured and batched (CloudEvents JSON format 1.0.2).
 
 ``data`` is cut out of the text as it was written: numbers, escapes and white space survive. One codec serves
-``match`` and ``run`` (architecture.md section 2); nothing else in the project reads an event envelope.
+``match`` and ``run``; nothing else in the project reads an event envelope.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ARRAY: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _SPACE: Final = " \t\r\n"
 _VALUE: Final = json.JSONDecoder(parse_int=str, parse_float=str)
 TEXTS: Final = frozenset(("id", "source", "type", "subject"))
-"""Attributes that are JSON strings, and no number or boolean that reads like one (section 10)."""
+"""Attributes that are JSON strings, and no number or boolean that reads like one (JUDGING.md#cloudevents)."""
 _WHOLE: Final = re.compile(r"-?+[0-9]++", re.ASCII)
 _BRACKETS: Final = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[{]|[\]}]', re.DOTALL)
 
@@ -75,7 +75,7 @@ def decode_batch(body: bytes | None) -> list[bytes]:
 
 
 def looks_like_event(body: bytes | None) -> bool:
-    """Tell whether a body is a JSON object with a ``specversion`` string (semantics.md section 4, sniffing)."""
+    """Tell whether a body is a JSON object with a ``specversion`` string (JUDGING.md#cloudevents)."""
     if not body or (b"specversion" not in body and b"\\u" not in body):
         return False
     if body.lstrip(b" \t\r\n")[:1] != b"{":

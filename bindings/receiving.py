@@ -21,7 +21,7 @@ class Receiving:
 
     ``addresses`` returns what to subscribe to for an endpoint (topic filters, nodes, subjects), the widest ones only,
     and nothing where nothing says: what the endpoint's options name, else the path of its address, else a filter for
-    each definition expected there (architecture.md section 2). It raises ValueError, with what is wrong, for an option
+    each definition expected there (JUDGING.md#sources). It raises ValueError, with what is wrong, for an option
     or path that is no such thing. ``overlap`` tells whether one message may come by both of two addresses. ``gateway``
     makes what does not connect before its start, and raises GatewayError for a subscription that can never work.
     """

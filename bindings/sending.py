@@ -192,7 +192,7 @@ class Sending:
     def _part(self, prop: Property, text: str) -> Part:
         """Return the part for one option; numbers and booleans keep their type where the protocol has types.
 
-        A text of type ``binary`` is the base64 of the bytes to be sent (section 10).
+        A text of type ``binary`` is the base64 of the bytes to be sent.
         """
         if prop.type == "binary" or prop.name in self.blobs:
             return Part(prop.name, binary_value(text), BINARY_KIND)

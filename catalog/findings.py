@@ -1,4 +1,4 @@
-"""The collector of findings: everything that reads a catalog reports here and goes on (semantics.md section 2)."""
+"""The collector of findings: everything that reads a catalog reports here and goes on (JUDGING.md#catalogs)."""
 
 from __future__ import annotations
 

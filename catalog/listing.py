@@ -16,7 +16,7 @@ _LISTS: Final = frozenset({"headers", "query", "user_properties"})
 
 
 def listing(definition: Definition, catalog: Catalog) -> dict[str, Any]:
-    """Return one line of ``catalog list`` (architecture.md section 4): the effective definition in 1.0 spelling.
+    """Return one line of ``catalog list``: the effective definition in 1.0 spelling.
 
     ``endpoints`` are the xids of the endpoints that expect it; their defaults are not applied. A definition that is
     related to none has no ``relation``.

@@ -1,6 +1,6 @@
 """The native record: one message as its protocol delivered it, in the one JSON form used everywhere.
 
-Tests, ``match``, dead letters, replay and ``emit`` all speak this form (semantics.md section 3)::
+Tests, ``match``, dead letters, replay and ``emit`` all speak this form (JUDGING.md#records)::
 
     {"endpoint": "/endpoints/plant", "protocol": "KAFKA", "native": {...}, "body": "text",
      "time": "2026-01-02T03:04:05Z"}
@@ -28,7 +28,7 @@ MAX_DEPTH: Final = 512
 class Record:
     """One native record.
 
-    ``native`` holds the protocol's own members under the names of semantics.md section 3, with name/value
+    ``native`` holds the protocol's own members under the names of JUDGING.md#records, with name/value
     lists left as lists of ``{"name", "value" | "value_base64"}``: order and repeats carry meaning.
     ``time`` is the arrival or broker time as RFC 3339 text. ``position`` names the place of the record in
     its source (``topic-partition-offset``, or inbox segment and row); empty when it has none.

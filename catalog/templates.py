@@ -1,4 +1,4 @@
-"""Templates: RFC 6570 level 1 as semantics.md section 5 rule 2 reads it; compiled once, matched in linear time.
+"""Templates: RFC 6570 level 1 as JUDGING.md#templates reads it; compiled once, matched in linear time.
 
 A placeholder is ``{name}`` with a name of letters, digits, ``_``, ``-`` and ``.``; any other brace is literal text. As
 placeholders never cross a separator, a value fits only when its separators are those of the template, in order. Each

@@ -1,4 +1,4 @@
-"""The property types of semantics.md section 2: validity, comparison and the text form of values.
+"""The property types of JUDGING.md#property-types: validity, comparison and the text form of values.
 
 Every function here is called per record or per distinct value, so all run in linear time on any text: the expressions
 are possessive (they never back up) and are applied with ``fullmatch``, since ``$`` would let a final newline through.
@@ -99,7 +99,7 @@ def media_type_of(content_type: str | None) -> str:
 
 
 def is_valid(type: str, text: str, *, bits32: bool = False) -> bool:
-    """Tell whether *text* is valid for the property type (semantics.md section 2).
+    """Tell whether *text* is valid for the property type (JUDGING.md#property-types).
 
     ``bits32`` bounds ``integer`` to 32 bit signed, as CloudEvents attributes are. Types that no specification
     knows constrain nothing.
@@ -136,7 +136,7 @@ def canonical(type: str, value: object) -> Hashable | None:
 
 
 def binary_value(text: str) -> bytes:
-    """Return the bytes that a declared value of type ``binary`` stands for (section 10, binary constraints).
+    """Return the bytes that a declared value of type ``binary`` stands for (JUDGING.md#constraints).
 
     It is base64; a text that is none, which lint reports, stands for itself.
     """
@@ -171,7 +171,7 @@ def instant(text: str) -> int | None:
 
 
 def is_any_timestamp(value: object) -> bool:
-    """Tell whether a declared value means "now" to a producer and any timestamp to a matcher (section 5 rule 1)."""
+    """Tell whether a declared value means "now" to a producer and any timestamp to a matcher."""
     return isinstance(value, str) and (_ANY_TIMESTAMP.fullmatch(value) is not None or is_old_now(value))
 
 

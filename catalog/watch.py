@@ -64,7 +64,7 @@ class CatalogWatcher:
     """Compares what the last load has read with what is there now, at most once per *interval* seconds.
 
     A catalog is refused for errors that the one in use does not have, and waits for what it refers to and cannot be
-    reached (semantics.md section 7); both only while another is in use.
+    reached (JUDGING.md#epochs-and-reloads); both only while another is in use.
 
     A change that looks unfinished (:mod:`catalog.documents.doubting`) is taken when the next look finds the same.
 

@@ -12,7 +12,7 @@ RouterError              1   anything of ours without a code of its own
 └── DiskError           11   the disk of the state folder is full or refuses
 
 Exit code 2 belongs to typer (wrong usage of the command line). A record never ends the process: what is wrong with
-one becomes a dead letter (semantics.md section 7).
+one becomes a dead letter (JUDGING.md#dead-letters).
 """
 
 from __future__ import annotations

@@ -189,7 +189,7 @@ def test_texts_are_taken_apart_by_ascii_rules_only(path: Path) -> None:
 
 @every_source
 def test_no_row_wise_python_udf(path: Path) -> None:
-    """Python sees whole Arrow arrays or nothing (architecture.md section 2): ``arrow_udf`` is the one way."""
+    """Python sees whole Arrow arrays or nothing: ``arrow_udf`` is the one way."""
     banned = {"udf", "udtf"}
     for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pyspark"):

@@ -1,4 +1,4 @@
-"""What a definition declares, as an AMQP value of the type that it names (semantics.md section 9).
+"""What a definition declares, as an AMQP value of the type that it names (JUDGING.md#sending).
 
 A field that the specification gives a type has that one. Elsewhere an AMQP type that the definition names counts, then
 the CloudEvents AMQP binding's for the property's type: ``integer`` is an int (a long, or ulong, past 32 bits),

@@ -1,4 +1,4 @@
-"""The head of a request, and from it the properties of a native record (semantics.md section 3)."""
+"""The head of a request, and from it the properties of a native record (JUDGING.md#records)."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from catalog.templates import Template, parse
 class HttpRoute:
     """What one endpoint hosts.
 
-    ``path`` is compared with the raw, undecoded path: plain text, or a template (semantics.md section 5, rule 2), which
+    ``path`` is compared with the raw, undecoded path: plain text, or a template (JUDGING.md#templates), which
     is matched in time linear in the path. ``users`` are the names of those who may send to it; None is everybody whom
     the gateway lets in.
     """

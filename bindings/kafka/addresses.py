@@ -1,4 +1,4 @@
-"""Addresses of Kafka brokers, whose scheme says the security protocol as in other bindings (semantics section 10)."""
+"""Addresses of Kafka brokers, whose scheme says the security protocol as in other bindings (OPERATIONS.md#security)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class FilterError(ValueError):
 
 
 def filter_of_template(template: str) -> str:
-    """Return the narrowest filter that takes every topic which fits a template (semantics.md section 5, rule 2).
+    """Return the narrowest filter that takes every topic which fits a template (JUDGING.md#templates).
 
     A level with a placeholder becomes ``+``, since a placeholder never takes a ``/``; a template that is one
     placeholder takes anything and becomes ``#``. Wildcards that stand in the template already are kept.

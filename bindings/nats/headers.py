@@ -1,7 +1,7 @@
 """The header block of a NATS message, byte for byte.
 
 Client libraries give headers as a map, which loses repeats, order and whatever is no UTF-8; all of that has a meaning
-in a native record (semantics.md section 3). So the block is read and written here, as ``HPUB`` and ``HMSG`` carry it.
+in a native record (JUDGING.md#records). So the block is read and written here, as ``HPUB`` and ``HMSG`` carry it.
 """
 
 from __future__ import annotations

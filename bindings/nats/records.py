@@ -1,4 +1,4 @@
-"""From a message as NATS delivered it to a row of the inbox (semantics.md section 3)."""
+"""From a message as NATS delivered it to a row of the inbox (JUDGING.md#records)."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _BLANK: Final = "{}"
 
 
 def subject_of_template(template: str) -> str:
-    """Return the narrowest subject that takes every subject which fits a template (semantics.md section 5, rule 2).
+    """Return the narrowest subject that takes every subject which fits a template (JUDGING.md#templates).
 
     A token with a placeholder becomes ``*``, since a placeholder never takes a dot; a template that is one placeholder
     takes anything and becomes ``>``. Wildcards that stand in the template already are kept.

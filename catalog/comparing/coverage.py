@@ -1,4 +1,4 @@
-"""Does one definition match every record that another matches? Decided from the constraints alone (semantics.md 5).
+"""Does one definition match every record that another matches? Decided from its constraints (JUDGING.md#constraints).
 
 "Yes" is a promise that a test holds against a plain matcher; "no" only says that it cannot be promised. So a change
 is called wider or narrower when that is sure, and different otherwise.

@@ -121,7 +121,7 @@ def _contexts(before: Definition, after: Definition) -> Iterator[Change]:
 
 
 def _mapped(before: Definition, after: Definition) -> Iterator[Change]:
-    """Tell of the attributes that native records get when they become events (section 6)."""
+    """Tell of the attributes that native records get when they become events (JUDGING.md#mapping)."""
     one, other = _attributes(before), _attributes(after)
     if one is None or other is None:
         return  # only one of them maps, which the relation of the whole tells

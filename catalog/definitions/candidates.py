@@ -1,6 +1,6 @@
 """Definitions that cannot win among the candidates of an endpoint, or of a group without endpoints.
 
-One rule decides (semantics.md section 5): a definition loses every record that also matches a candidate which is as
+One rule decides (JUDGING.md#specificity): a definition loses every record that also matches a candidate which is as
 specific and does not reject the body. Comparing all pairs would take hours for large catalogs. But such a candidate has
 the same strong demands, so definitions are bucketed by those, and within a bucket by the rest; only the few kinds of
 demands in one bucket are compared with each other.

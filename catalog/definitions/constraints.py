@@ -1,4 +1,4 @@
-"""One constraint on one property: the rules of semantics.md section 5, for one value at a time.
+"""One constraint on one property: the rules of JUDGING.md#constraints, for one value at a time.
 
 The vectorised classes of ``classes`` are built from these and must agree with them; explanations ask them directly.
 """
@@ -33,7 +33,7 @@ MEDIA_PROPERTIES: Final = frozenset({"e.datacontenttype", *(f"p.{option}" for op
 """Keys whose values are compared as media types."""
 BASE64_KEY: Final = "key_base64"
 CONTENT: Final = "d"
-"""The key of rule 6: the content type of the data, whatever the mode."""
+"""The key of the content type of the data, whatever the mode (JUDGING.md#content-type)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def protocol_constraints(
     """Yield (key, constraint) for the options of a definition that *protocol* carries, keys ``p.PATH``.
 
     Those of type binary are looked for under ``b.PATH``: the bytes of a value, whatever it is, as base64 text.
-    Properties that change hop by hop are left out unless asked for (section 5, rule 5).
+    Properties that change hop by hop are left out unless asked for (JUDGING.md#hop-by-hop-properties).
     """
     for prop in definition.protocoloptions:
         if changes_by_hop(prop.name) and not hop_by_hop:
@@ -153,7 +153,7 @@ def property_of(key: str) -> str:
 
 
 def content_constraint(definition: Definition) -> Constraint | None:
-    """Return rule 6 as a constraint on the key ``d``; None when the definition sets no content type."""
+    """Return the constraint on the key ``d``; None when the definition sets no content type."""
     if not definition.datacontenttype:
         return None
     return Constraint("media", "string", definition.datacontenttype, optional=True, counts=False)

@@ -1,4 +1,4 @@
-"""What a definition asks of one kind of record, in a form in which equal demands are equal (semantics.md section 5).
+"""What a definition asks of one kind of record, in a form in which equal demands are equal (JUDGING.md#constraints).
 
 Two parts. *Strong* demands are what specificity counts: literals, and templates with their literal characters, with
 placeholders reduced to gaps. *Weak* ones only exclude records: presence, valid types, gaps that must hold the same.
@@ -54,7 +54,7 @@ class Demands:
     """What one definition asks of events, or of native records.
 
     ``strong`` is hashable and sorted; ``free`` counts literals that every event has (specversion). ``same`` are groups
-    of gaps that must hold the same value. ``content`` is the content type of rule 6.
+    of gaps that must hold the same value. ``content`` is that of JUDGING.md#content-type.
     """
 
     strong: Hashable

@@ -1,4 +1,4 @@
-"""Inheritance: every message with all that its bases give it (semantics.md section 2, basemessage of 1.0).
+"""Inheritance: every message with all that its bases give it (JUDGING.md#inheritance, basemessage of 1.0).
 
 Chains are followed by a loop, never by recursion, so that no document can exhaust the stack, and every message is
 resolved once.
@@ -28,7 +28,7 @@ class Effective:
     """A message after inheritance; attributes are merged but not yet read as properties.
 
     ``protocol_declared`` is False when only a group's default gives the protocol. ``spelling`` is the protocol whose
-    options these are: an endpoint's default is none of the message (section 2), yet tells what an inline one means.
+    options these are: an endpoint's default is none of the message, yet tells what an inline one means.
     """
 
     message: DeclaredMessage

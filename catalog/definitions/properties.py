@@ -1,4 +1,4 @@
-"""Merged attributes to properties: the type, value and need of every constrainable place (semantics.md section 2)."""
+"""Merged attributes to properties: type, value and need of every constrainable place (JUDGING.md#property-types)."""
 
 from __future__ import annotations
 

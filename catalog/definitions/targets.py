@@ -25,7 +25,7 @@ class Target:
     """One candidate. ``protocol`` restricts it (None: any protocol).
 
     ``event`` are the constraints on a record that is a CloudEvent, ``native`` those on one that is not; None means
-    that records of that kind never match it (semantics.md section 5).
+    that records of that kind never match it (JUDGING.md#matching).
     """
 
     definition: Definition
@@ -55,7 +55,7 @@ class Target:
 
 
 def rank(constraints: Iterable[Keyed]) -> tuple[int, int]:
-    """Count properties constrained by literals, and literal characters in templates (section 5, rule b)."""
+    """Count properties constrained by literals, and literal characters in templates (JUDGING.md#specificity)."""
     literals = {
         property_of(key)
         for key, constraint in constraints

@@ -16,9 +16,9 @@ Names = Mapping[Kind, Mapping[str, str]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dialect:
-    """A dialect of semantics.md section 2; :mod:`catalog.dialects.detection` lists them all.
+    """A dialect of JUDGING.md#catalogs; :mod:`catalog.dialects.detection` lists them all.
 
-    The names of all dialects are read in every document (section 10); ``names`` are a document's own, and not remarked
+    The names of all dialects are read in every document; ``names`` are a document's own, and not remarked
     upon.
     """
 

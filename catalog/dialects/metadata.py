@@ -2,7 +2,7 @@
 
 ``metadata`` holds attributes of an envelope or options of a protocol, by what ``format`` names, else by the names in
 it. The specification's own example puts attribute constraints into ``envelopeoptions`` of a message; they are
-``envelopemetadata`` (semantics.md section 10).
+``envelopemetadata`` (JUDGING.md#catalogs).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The names of all dialects, every one of which is read in every document (semantics.md section 10).
+"""The names of all dialects, every one of which is read in every document (JUDGING.md#catalogs).
 
 A name that is not of the document's own dialect is remarked upon, since other tools may not know it.
 """

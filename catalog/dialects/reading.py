@@ -68,8 +68,7 @@ class Format:
 def read_format(holder: Mapping[str, Any], at: Place, reader: DocumentReader) -> Format:
     """Read envelope and protocol, each from the first of its names that is given; ``None`` is not given.
 
-    An envelope that is the name of a protocol is the protocol, unless another is named as such (semantics.md section
-    10).
+    An envelope that is the name of a protocol is the protocol, unless another is named as such.
     """
     named: dict[str, str] = {}
     written: dict[str, Place] = {}

@@ -1,4 +1,4 @@
-"""Signs that several dialects are known by; content tells, never a file name (semantics.md section 2)."""
+"""Signs that several dialects are known by; content tells, never a file name (JUDGING.md#catalogs)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CloudEvents asks of its attributes, and whether a native message can become such an event (section 6)."""
+"""What CloudEvents asks of its attributes, and whether a native message can become one (JUDGING.md#mapping)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WITH_RULES: Final = frozenset({"specversion", "id", "time", "dataschema"})
 _NOT_FIXED: Final = frozenset({"id", "time"})
 _FALLS_BACK: Final = frozenset({"id", "source", "time"})
 _HAS_DEFAULT: Final = frozenset({"type", "specversion", "datacontenttype", "dataschema", "partitionkey"})
-"""Attributes that mapping can fill without a declared value (section 6)."""
+"""Attributes that mapping can fill without a declared value (JUDGING.md#mapping)."""
 
 
 def events(subject: Subject) -> None:

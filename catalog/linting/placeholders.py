@@ -1,4 +1,4 @@
-"""Which types take placeholders, and what stands in braces without being one (semantics.md section 5 rule 2)."""
+"""Which types take placeholders, and what stands in braces without being one (JUDGING.md#templates)."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ and a test holds that nothing reports a rule, or a severity, that is not in ther
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -18,6 +19,8 @@ from catalog.model import Severity
 from catalog.parsing.texts import parse_text
 
 TABLE: Final = Path(__file__).with_name("rules.yaml")
+_PAGE: Final = re.compile(r"\w+/([A-Z]+\.md(?:#[a-z-]+)?)")
+"""A page of this project, as ``basis`` names it: by its path in the repository."""
 _HEAD: Final = """\
 # Rules of lint
 
@@ -33,7 +36,7 @@ class Rule:
     """One rule. ``severities`` are those it reports with, the usual one first.
 
     ``doc`` says in one sentence what was found, ``why`` what comes of it, ``basis`` which text asks for it: a section
-    of the router's semantics or architecture, of the xRegistry message or endpoint specification, or of CloudEvents.
+    of this project's pages, mostly of ``router/JUDGING.md``, or of a specification.
     """
 
     id: str
@@ -78,7 +81,8 @@ def page() -> str:
             "|---|---|---|---|---|",
         ]
         for rule in members:
-            cells = (f"`{rule.id}`", ", ".join(rule.severities), rule.doc, rule.why, rule.basis)
+            basis = _PAGE.sub(r"[\1](../\g<0>)", rule.basis)
+            cells = (f"`{rule.id}`", ", ".join(rule.severities), rule.doc, rule.why, basis)
             lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"

@@ -28,7 +28,7 @@ def unconstrained(subject: Subject) -> None:
 
 
 def _takes_everything(definition: Definition) -> bool:
-    """Tell whether there is no demand at all; for one without envelope and protocol a schema is one (section 5)."""
+    """Tell whether there is no demand at all; for one without envelope and protocol a schema is one."""
     if definition.envelope not in (CLOUDEVENTS, None):
         return False
     if definition.envelope is None and definition.protocol is None and schema_of(definition) is not None:

@@ -49,7 +49,7 @@ def witness(one: Asks, other: Asks) -> dict[str, str] | None:
 
 
 def with_content(asks: Asks, other: Asks, content: str | None) -> Asks:
-    """Add that data is of the type *content* (rule 6) to what is asked of each content type that either side names."""
+    """Add that data is of the type *content* to what is asked of each content type that either side names."""
     if not content:
         return asks
     keys = [key for key in dict.fromkeys((*asks, *other)) if key in MEDIA_PROPERTIES]

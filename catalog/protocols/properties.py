@@ -251,7 +251,7 @@ def squashed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def canonical_protocol(name: str) -> str:
-    """Return the canonical protocol name (section 5: HTTP versions are one), or the name itself when unknown."""
+    """Return the canonical protocol name (HTTP versions are one), or the name itself when unknown."""
     found = _PROTOCOL.fullmatch(name.strip().lower())
     if found is None:
         return name
@@ -303,7 +303,7 @@ def canonical_member(table: Mapping[str, PropertyType], name: str) -> str | None
 
 
 def changes_by_hop(option: str) -> bool:
-    """Tell an option that changes hop by hop, and so filters nothing by default (section 5, rule 5)."""
+    """Tell an option that changes hop by hop, and so filters nothing by default (JUDGING.md#hop-by-hop-properties)."""
     return not _HOPS.isdisjoint((option, option.partition(".")[0]))
 
 

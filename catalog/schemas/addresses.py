@@ -3,7 +3,7 @@
 What a catalog writes is relative: to its registry (an xid, or the pointer that documents have for it), or to the
 document it is written in. The address of the registry is what it calls itself (``self``), else what the settings say
 (``catalog.base_uri``), else where its document was read. A local file is no address: nobody else could follow it
-(semantics.md section 10).
+(JUDGING.md#mapping).
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def looks_like_json(body: bytes) -> bool:
 
 
 def json_value(body: bytes, *, doubles: bool = False) -> Any:
-    """Return the value of a JSON text, whatever its numbers are (semantics.md section 10).
+    """Return the value of a JSON text, whatever its numbers are (JUDGING.md#data-schemas).
 
     A number that no double can hold is a Decimal, or with *doubles* an infinity.
 

@@ -1,5 +1,5 @@
 """Bodies as schemas see them: without the content coding they travel in, and behind a frame of Confluent's
-serializers (semantics.md section 10). What is stored and forwarded stays as it came.
+serializers (JUDGING.md#data-schemas). What is stored and forwarded stays as it came.
 """
 
 from __future__ import annotations

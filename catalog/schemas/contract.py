@@ -1,4 +1,4 @@
-"""What a payload schema is before and after it is compiled (semantics.md section 8)."""
+"""What a payload schema is before and after it is compiled (JUDGING.md#data-schemas)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Collects the documents of a load's schemas: from the registry, from files and URLs, and what they refer to.
 
-Everything that validation may need is here when loading ends; nothing is fetched afterwards (semantics.md section 7).
+Everything that validation may need is here when loading ends; nothing is fetched afterwards (JUDGING.md#data-schemas).
 """
 
 from __future__ import annotations

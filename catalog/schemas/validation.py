@@ -1,4 +1,4 @@
-"""Bodies held against the data schemas of a catalog's definitions (semantics.md sections 5 and 8)."""
+"""Bodies held against the data schemas of a catalog's definitions (JUDGING.md#data-schemas)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the outbox as CloudEvents: those of xRegistry (``events.md``), or of the Message Catalog (seed 004, 5.5)."""
+"""Rows of the outbox as CloudEvents: those of xRegistry (``events.md``), or of Message Catalog 0.1 (section 5.5)."""
 
 from __future__ import annotations
 

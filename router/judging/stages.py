@@ -146,7 +146,7 @@ def event_headers() -> Column:
 
 
 def lineage_headers(epoch: str, related: Sequence[str] = ()) -> Column:
-    """Return the headers that say where an event comes from (architecture.md section 9).
+    """Return the headers that say where an event comes from (JUDGING.md#what-comes-out).
 
     *related* are the columns of relations (:mod:`router.judging.relating`) that outcomes of the plan have.
     """

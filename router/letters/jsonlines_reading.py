@@ -25,7 +25,7 @@ _log = get_logger()
 
 
 class _Line(msgspec.Struct):
-    """The members of a line (architecture.md section 9); only the id is required."""
+    """The members of a line (JUDGING.md#what-comes-out); only the id is required."""
 
     letter: str
     reason: str | None = None

@@ -1,4 +1,4 @@
-"""One dead letter, read back from whatever sink holds it (architecture.md section 9, semantics.md section 7)."""
+"""One dead letter, read back from whatever sink holds it (JUDGING.md#what-comes-out)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is not shown of a letter: values that settings or catalog mark as sensitive (semantics.md section 7).
+"""What is not shown of a letter: values that settings or catalog mark as sensitive (deploy/OPERATIONS.md#dead-letters).
 
 Marks are names of attributes, headers and properties (``*`` globs, any letter case, with or without the prefix that a
 binding puts before attributes), JSON pointers into bodies (``*`` for any one step; also into the data of a structured

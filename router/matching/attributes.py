@@ -1,4 +1,4 @@
-"""What CloudEvents 1.0.2 lets an attribute be: the last look before a mapped event leaves (semantics.md section 6).
+"""What CloudEvents 1.0.2 lets an attribute be: the last look before a mapped event leaves (JUDGING.md#mapping).
 
 Names are lower-case letters and digits, a String holds neither control characters nor noncharacters, the core
 attributes are not empty, and each value is of its type: the one CloudEvents gives, and the one declared. What breaks a
@@ -27,7 +27,7 @@ Types = tuple[str, ...]
 """The types that a value must be valid for; ``VERSION`` and ``ABSOLUTE`` are of our own."""
 VERSION: Final = "specversion"
 ABSOLUTE: Final = "absolute URI"
-"""The type of ``dataschema``: in a catalog a URI may be relative, in an event that leaves it may not (section 10)."""
+"""The type of ``dataschema``: in a catalog a URI may be relative, in an event that leaves it may not."""
 CORE_TYPES: Final = {"source": "urireference", "dataschema": ABSOLUTE, "time": "timestamp", VERSION: VERSION}
 NOT_EMPTY: Final = frozenset({"id", "type", "subject", "datacontenttype", *CORE_TYPES})
 RESERVED: Final = frozenset({"data", "data_base64"})

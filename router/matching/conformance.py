@@ -1,4 +1,4 @@
-"""Bodies held against data schemas: candidates whose schema rejects the body are dropped (semantics.md sections 5, 8).
+"""Bodies held against data schemas: candidates whose schema rejects the body are dropped (JUDGING.md#data-schemas).
 
 Three cases. A definition with neither envelope nor protocol is decided by its schema, always. Where several
 definitions match one record, schemas tell them apart. With ``always``, a single match must conform as well. A body

@@ -1,4 +1,4 @@
-"""Why a record went where it went: the whole story of one line of ``match``, for people (semantics.md sections 4 to 6).
+"""Why a record went where it went: the whole story of one line of ``match``, for people (JUDGING.md#matching).
 
 Nothing is decided here. What holds and fails is asked of the constraints that the index was built from, what schemas
 say of the verdicts that dropped candidates, and the winner is chosen by the rule that chose it.

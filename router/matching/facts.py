@@ -280,7 +280,7 @@ class RawFacts:
         by_key: dict[str, list[str | None]] = {}
         for part in parts:
             if part.value is None:
-                continue  # A header without a value counts as absent (section 10).
+                continue  # A header without a value counts as absent.
             for key, text in _texts(part, binding):
                 if key in self._keys:
                     by_key.setdefault(key, []).append(text)

@@ -1,4 +1,4 @@
-"""Mapping native records to CloudEvents, for whole batches (semantics.md section 6).
+"""Mapping native records to CloudEvents, for whole batches (JUDGING.md#mapping).
 
 What an attribute is made of is settled once per definition and channel: literal text, placeholders and defaults,
 joined. Whether every placeholder is supplied is settled there too, so that a definition which can never be mapped

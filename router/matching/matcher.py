@@ -96,7 +96,7 @@ class Matcher:
         self._sniffs: dict[tuple[int, str], bool] = {}
 
     def sniffs(self, channel: int, protocol: str) -> bool:
-        """Tell whether a JSON body without the media type of events may be one there (semantics.md section 4)."""
+        """Tell whether a JSON body without the media type of events may be one there (JUDGING.md#cloudevents)."""
         known = self._sniffs.get((channel, protocol))
         if known is None:
             candidates = [self.targets[number] for number in self.channels[channel].candidates] if channel >= 0 else []

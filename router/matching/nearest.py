@@ -1,4 +1,4 @@
-"""Why did nothing match? The nearest definitions, each with what failed (semantics.md section 5).
+"""Why did nothing match? The nearest definitions, each with what failed (JUDGING.md#nearest-definitions).
 
 Classes already tell which constraints the values of a row satisfy, so how many properties of each candidate fail is a
 sum over a few short arrays, and the same for all rows of one combination of classes. That sum misses only placeholders
@@ -113,7 +113,7 @@ class Nearest:
         self._misspelt: dict[tuple[int, int], bool] = {}
 
     def explain(self, row: Row) -> list[dict[str, Any]]:
-        """Return up to three nearest candidates, as the JSON form of architecture.md section 4."""
+        """Return up to three nearest candidates, as the JSON form of JUDGING.md#nearest-definitions."""
         mismatches: dict[str, list[dict[str, Any]]] = {}
         for number, checks in self.ranked(row, looks=LOOKS):
             # Endpoints that share a channel may each see the same definition; the nearer counts.

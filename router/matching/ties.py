@@ -1,4 +1,4 @@
-"""What becomes of records that several definitions match equally well: ``match.ambiguous``, semantics.md section 10."""
+"""What becomes of records that several definitions match equally well: ``match.ambiguous``, JUDGING.md#specificity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From match sets to winners: equal placeholders, specificity, ambiguity (semantics.md section 5)."""
+"""From match sets to winners: equal placeholders, specificity, ambiguity (JUDGING.md#specificity)."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class WinnerChooser:
         return self.ties.winner(self._index.targets, best, matched.bits, event=matched.event)
 
     def most_specific(self, matched: MatchSet) -> list[int]:
-        """Return the targets of a set that specificity leaves, in order (section 5, rule b)."""
+        """Return the targets of a set that specificity leaves, in order."""
         targets = self._index.targets
         ranks = {
             number: targets[number].event_rank if matched.event else targets[number].native_rank

@@ -1,4 +1,4 @@
-"""Native records (semantics.md section 3) of many rows as JSON, without bodies, as the exact codec writes them."""
+"""Native records (JUDGING.md#records) of many rows as JSON, without bodies, as the exact codec writes them."""
 
 from __future__ import annotations
 

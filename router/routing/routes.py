@@ -1,4 +1,4 @@
-"""Which route takes a record, and to which destinations (architecture.md sections 3 and 9).
+"""Which route takes a record, and to which destinations (JUDGING.md#routes).
 
 What a condition asks of definition, group and endpoint holds for every record of one definition on one channel, so it
 is decided once for those; so are conditions on attributes whose values the definition settles

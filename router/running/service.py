@@ -135,7 +135,7 @@ def monitored(settings: Settings, status: Status, replays: Replays | None = None
 
 
 def whole_catalog(settings: Settings, stop: threading.Event, monitoring: Monitored) -> Catalog | None:
-    """Load the catalog, and hold until all that it refers to is loaded or known to be unloadable (section 7).
+    """Load the catalog, and hold until all that it refers to is loaded or known to be unloadable.
 
     None when *stop* came first, however long somebody takes to answer.
 

@@ -1,4 +1,4 @@
-"""Where a message of a sink goes: a topic, node, subject or URL, made from a template (architecture.md section 9).
+"""Where a message of a sink goes: a topic, node, subject or URL, made from a template (JUDGING.md#what-comes-out).
 
 Templates have the variables of :mod:`router.settings.names`, and its rules for missing values. Values come from outside
 and are escaped to ``[A-Za-z0-9._-]`` with ``%``, in subjects also the dot, so that none can add a level, a wildcard or

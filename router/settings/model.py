@@ -1,4 +1,4 @@
-"""What the settings are: one frozen model for each section of the file (architecture.md section 3).
+"""What the settings are: one frozen model for each section of the file (deploy/SETTINGS.md).
 
 Every option is a field with type, default and one line of doc; the table in the README is generated from them. How a
 file and the environment become these models is in :mod:`router.settings.load`.

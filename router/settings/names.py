@@ -1,4 +1,4 @@
-"""Names of destinations, made from templates such as ``events.{messagegroup}`` (architecture.md section 9).
+"""Names of destinations, made from templates such as ``events.{messagegroup}`` (JUDGING.md#what-comes-out).
 
 A template is literal text with variables: ``message messagegroup messageid endpoint endpointid``, the event's ``type
 source subject``, any attribute of it as ``attributes.NAME``, and a context attribute as ``context.NAME``. A value is

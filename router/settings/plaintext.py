@@ -1,4 +1,4 @@
-"""Which settings hold secrets of ours, and which addresses would carry them in plain text (semantics section 10).
+"""Which settings hold secrets of ours, and which addresses would carry them in plain text (OPERATIONS.md#security).
 
 No address is excepted, loopback neither: who means to do without TLS says so with ``allow_plaintext_password``.
 """

@@ -1,4 +1,4 @@
-"""Routes as they are written: what each takes, and to which sinks (architecture.md section 3).
+"""Routes as they are written: what each takes, and to which sinks (JUDGING.md#routes).
 
 Routes of two kinds stand in one list, told apart by ``when.outcome``: those of events and those of dead letters. In
 each kind the first that takes a record decides. A route is called by its place in the list, whatever its kind.
@@ -18,7 +18,7 @@ REASONS: Final = (
     *("no-candidates", "no-match", "ambiguous", "invalid-cloudevent", "schema-violation", "undecodable"),
     *("unmappable", "oversized", "sink-rejected"),
 )
-"""Why a record is a dead letter (semantics.md section 7)."""
+"""Why a record is a dead letter; each has a section of its own below JUDGING.md#dead-letters."""
 Validate = Literal["never", "ambiguous", "always"]
 Missing = Literal["placeholder", "reject"]
 MISSING_TEXT: Final = "Where a template's variable has neither value nor default: `_`, or no event (`sink-rejected`)."

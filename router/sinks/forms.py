@@ -1,4 +1,4 @@
-"""The columns and lines that leave the router (architecture.md section 9): wide table, dead letters, JSON lines."""
+"""The columns and lines that leave the router (JUDGING.md#what-comes-out): wide table, dead letters, JSON lines."""
 
 from __future__ import annotations
 

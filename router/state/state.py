@@ -32,7 +32,7 @@ _UNPIN: Final = (
 
 
 class State:
-    """An open, locked state folder. ``root`` is its path; see architecture.md section 9 for what lies where."""
+    """An open, locked state folder. ``root`` is its path; see deploy/OPERATIONS.md#state for what lies where."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""Everything the router counts, under the names of architecture.md section 8, in a registry of its own.
+"""Everything the router counts, under the names of deploy/OPERATIONS.md#metrics, in a registry of its own.
 
 Labels that come from catalogs and records are bounded: the first values seen keep a series of their own, the rest
 share ``other``. Everything here may be called from any thread.
@@ -177,7 +177,7 @@ class Metrics:
 
         Its outcomes are *counted* already if it was written before a crash and has come again.
         *committed_at_ms* and the arrivals of the tally are milliseconds since 1970. An arrival in the future (a
-        broker's clock ahead of ours) counts as no latency. The query is no label: section 8 has none for it.
+        broker's clock ahead of ours) counts as no latency. The query is no label.
         """
         if not counted:
             self.outcomes(tally)

@@ -1,4 +1,4 @@
-"""The order of records of one key, when ``dead_letters.order`` is ``park`` (semantics.md section 7).
+"""The order of records of one key, when ``dead_letters.order`` is ``park`` (deploy/OPERATIONS.md#dead-letters).
 
 A record whose key has an earlier dead letter is *held back*: no sink gets it, and it becomes a dead letter as well, one
 that waits for the first. Which records those are is settled before the first write of a batch, in this order: the keys

@@ -1,4 +1,4 @@
-"""Records that a sink turned down at write time, after they had been judged as routed (semantics.md section 7).
+"""Records that a sink turned down at write time, after they had been judged as routed (JUDGING.md#sink-rejected).
 
 A rejected record ends as one dead letter, ``sink-rejected``, whatever the number of its sinks: those that took it keep
 it, and the letter says which did not and why. Letters are written after all sinks of events and before the batch

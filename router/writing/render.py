@@ -44,7 +44,7 @@ def native_column(kind: Kind) -> Column:
 
 
 def spilled_records(rows: DataFrame, kind: Kind) -> Iterator[tuple[str, bytes]]:
-    """Yield the id and the whole native record (semantics.md section 3) of each letter to be kept in a file."""
+    """Yield the id and the whole native record (JUDGING.md#records) of each letter to be kept in a file."""
     from pyspark.sql import functions as F
 
     wanted = rows.where("m.spilled").select(

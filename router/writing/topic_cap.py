@@ -1,4 +1,4 @@
-"""The cap on the topics that a Kafka sink's template makes (architecture.md section 9), held on the driver.
+"""The cap on the topics that a Kafka sink's template makes (JUDGING.md#what-comes-out), held on the driver.
 
 Spark writes those records, so they are not seen one by one. Where the catalog bounds the topics below the cap nothing
 is done. Else the distinct topics of a batch are counted before it is written, on the rows that were kept for its sinks;

@@ -1,4 +1,4 @@
-"""Every rule of semantics.md, from tests/conformance/rules: for each protocol by ``match``, by the plain reference
+"""Every rule of router/JUDGING.md, from tests/conformance/rules: for each protocol by ``match``, by the plain reference
 matcher and through Spark, with the same outcome.
 """
 
@@ -112,9 +112,9 @@ def test_each_rule_has_both_kinds_of_record_for_each_protocol_it_applies_to(rule
     assert all(why for why in rule.inapplicable.values())
 
 
-def test_the_sections_that_decide_outcomes_are_all_there() -> None:
-    sections = {rule.id.partition("-")[0].partition(".")[0] for rule in RULES}
-    assert sections == {"1", "2", "3", "4", "5", "6", "7", "8", "10"}
+def test_the_topics_that_decide_outcomes_are_all_there() -> None:
+    topics = {rule.id.partition("-")[0].partition(".")[0] for rule in RULES}
+    assert topics == {"1", "2", "3", "4", "5", "6", "7", "8", "10"}
     assert {sample.protocol for sample in SUITE.samples} == set(PROTOCOLS)
 
 

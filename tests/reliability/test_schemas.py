@@ -1,4 +1,4 @@
-"""Payload schemas in a running router: held for at the first start, waited for at a reload, and told by (section 7)."""
+"""Payload schemas in a running router: held for at the first start, waited for at a reload, and told by."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Real Kafka brokers for tests: one that is given, one in a container, or a local process of our own.
 
-Never a mock, and never a skip: when no broker can be had, the run fails and says why (architecture.md section 5).
+Never a mock, and never a skip: when no broker can be had, the run fails and says why.
 Run as a module it fetches what the local process needs, so that later runs work offline.
 """
 

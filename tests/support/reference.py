@@ -1,4 +1,4 @@
-"""A slow, plain matcher written straight from semantics.md sections 4 to 6: one record, one definition at a time.
+"""A slow, plain matcher written straight from JUDGING.md#matching: one record, one definition at a time.
 
 It shares with the product the reading of envelopes and the property types, and nothing of how candidates are indexed,
 split, chosen or mapped. Where it and the product differ, one of them is wrong.
@@ -126,7 +126,7 @@ class Reference:
         return endpoint, [each for each in found if envelope_name(each, endpoint) in (None, CLOUDEVENTS)]
 
     def sniffs(self, record: Record, binding: Binding) -> bool:
-        """Whether a JSON body counts as an event without its media type (section 4)."""
+        """Whether a JSON body counts as an event without its media type."""
         endpoint, candidates = self._candidates(record)
         if binding.protocol == "MQTT/3.1.1":
             return True
@@ -311,7 +311,7 @@ def holds(key: str, prop: Property, texts: Sequence[str | None], *, nats: bool) 
 
 
 def holds_bytes(prop: Property, found: bytes) -> bool:
-    """The value of a binary property is base64 text, and compares as the bytes it stands for (section 10)."""
+    """The value of a binary property is base64 text, and compares as the bytes it stands for."""
     if prop.value is None:
         return True
     text = text_of(prop.value)

@@ -1,4 +1,4 @@
-"""What schemas look at, for the plain matcher (semantics.md section 10)."""
+"""What schemas look at, for the plain matcher (JUDGING.md#data-schemas)."""
 
 from __future__ import annotations
 

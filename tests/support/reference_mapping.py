@@ -1,4 +1,4 @@
-"""Section 6 of semantics.md for the plain matcher: a native record becomes a CloudEvent."""
+"""JUDGING.md#mapping for the plain matcher: a native record becomes a CloudEvent."""
 
 from __future__ import annotations
 

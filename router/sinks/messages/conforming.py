@@ -1,4 +1,4 @@
-"""Messages held against the definitions they were made by, before they are sent (semantics.md section 9).
+"""Messages held against the definitions they were made by, before they are sent (JUDGING.md#sending).
 
 The matcher is that of ``run``, given what a receiver of the message would read. One whose constrained values are those
 of a message that was held before has its verdict: definitions of literals are so decided once.

@@ -1,4 +1,4 @@
-"""Messages shaped by a ``producer`` endpoint of the catalog (semantics.md section 9).
+"""Messages shaped by a ``producer`` endpoint of the catalog (JUDGING.md#sending).
 
 Of the endpoint's candidates, the definition that an event already has is taken, else one that has the event's
 ``type``; among several, one whose other attributes hold as well. It is used as a template: literals set, placeholders

@@ -127,7 +127,7 @@ def with_types(parts: tuple[Part, ...], more: list[Part]) -> tuple[Part, ...]:
 
 
 def lineage_parts(event: Event, binding: Binding) -> list[Part]:
-    """Return the ``xrouter-*`` properties (architecture.md section 9), percent-encoded where attributes are."""
+    """Return the ``xrouter-*`` properties (JUDGING.md#what-comes-out), percent-encoded where attributes are."""
     lineage = {
         "message": event.message,
         "endpoint": event.endpoint,

@@ -1,9 +1,8 @@
 """Headers that a record came with and that were no CloudEvents attributes, passed on with the message it becomes.
 
-Architecture.md section 9 asks it of Kafka; the other protocols do the same in their own place: user properties,
-application properties, headers. Left out is what speaks of a connection and not of the message, what would be read as
-an attribute of the event, what the target sets by itself, and what its protocol has no form for: a header is never
-worth a message.
+Each protocol has a place of its own for them: headers, user properties, application properties. Left out is what speaks
+of a connection and not of the message, what would be read as an attribute of the event, what the target sets by itself,
+and what its protocol has no form for: a header is never worth a message.
 """
 
 from __future__ import annotations

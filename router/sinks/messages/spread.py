@@ -1,4 +1,4 @@
-"""The cap on distinct destinations of a sink (architecture.md section 9).
+"""The cap on distinct destinations of a sink (JUDGING.md#what-comes-out).
 
 Templates make topics, nodes, subjects and URLs out of values that come from outside, and a broker may create each one.
 So a sink has at most a set number of them; past it a record is ``sink-rejected``. The known ones are in memory: a new

@@ -1,5 +1,5 @@
 """Bodies of a table's rows as their columns are read from them: without content coding, and behind Confluent's frames
-(semantics.md section 10). The column ``data`` keeps them as they came.
+(JUDGING.md#data-schemas). The column ``data`` keeps them as they came.
 """
 
 from __future__ import annotations

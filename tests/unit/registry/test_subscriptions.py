@@ -161,7 +161,7 @@ TAKEN: dict[str, Any] = {
     "MQTT": {"protocol": "MQTT3", "sink": "mqtts://broker.internal", "protocolsettings": {"topicname": "a/b"}},
     "AMQP": {"protocol": "AMQP", "sink": "amqp://broker.internal/queue"},
     "NATS": {"protocol": "NATS", "sink": "nats://10.1.0.1", "protocolsettings": {"subject": "a.b"}},
-    "the seed's own": {
+    "the specification's own": {
         "source": "https://reg.example",
         "protocol": "HTTPS",
         "sink": "https://target.example.com/notifications",

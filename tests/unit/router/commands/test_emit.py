@@ -1,4 +1,4 @@
-"""Producing: what `emit` makes must match its own definition (semantics.md section 9)."""
+"""Producing: what `emit` makes must match its own definition (JUDGING.md#sending)."""
 
 from __future__ import annotations
 

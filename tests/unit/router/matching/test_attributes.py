@@ -1,4 +1,4 @@
-"""No mapped record leaves as an invalid CloudEvent (semantics.md section 6, CloudEvents 1.0.2 section 3)."""
+"""No mapped record leaves as an invalid CloudEvent (JUDGING.md#mapping, CloudEvents 1.0.2 section 3)."""
 
 from __future__ import annotations
 

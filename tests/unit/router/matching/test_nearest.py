@@ -1,4 +1,4 @@
-"""The nearest definitions of records that match nothing, against a plain look at every candidate (section 5)."""
+"""The nearest definitions of records that match nothing, against a plain look at every candidate."""
 
 from __future__ import annotations
 

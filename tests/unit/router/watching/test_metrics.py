@@ -31,7 +31,7 @@ CONTRACT = {
     "xrouter_catalog_reloads": {"result"},
     "xrouter_gateway_received": {"endpoint"},
     "xrouter_gateway_acknowledged": {"endpoint"},
-    # Additions to section 8.
+    # Later additions.
     "xrouter_ambiguous_records": {"endpoint"},
     "xrouter_query_held": {"query", "sink"},
     "xrouter_catalog_awaited": set(),
