@@ -18,7 +18,7 @@ SETTINGS: Final = ROOT / "deploy" / "SETTINGS.md"
 BAR: Final = r"\|"
 MEANINGS: Final = {
     0: "done",
-    1: "anything without a code of its own; for `check`, `test`, `doctor` and `demo`: something is wrong",
+    1: "anything without a code of its own; for `check`, `match`, `test`, `doctor` and `demo`: something is wrong",
     2: "wrong usage; for `check`: a catalog that cannot be read; for `test`: cases that cannot be",
     3: "settings that cannot be read, are unknown, or contradict each other",
     4: "no usable catalog",

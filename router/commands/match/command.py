@@ -8,18 +8,23 @@ from dataclasses import replace
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from catalog.escaping import escaped_json
 from catalog.model import Catalog
 from router.commands.arguments import AllowAddresses, BaseUri, CatalogOption, MorePaths, usable_catalog
+from router.commands.match.expecting import OPTION, Expectation, ExpectationUnreadable, expectation_of
 from router.commands.match.explained import Teller
 from router.commands.registries import LoginsOption, fetcher
 from router.errors import RouterError
 from router.matching.explanation import BEST, Explainer
 from router.matching.records import RecordMatcher, to_line
+from router.terminal import say
+
+NOT_AS_EXPECTED: Final = 1
+"""The exit code when a record is not as ``--expect`` says."""
 
 
 class Validate(StrEnum):
@@ -73,10 +78,19 @@ def match(
     framing: Annotated[
         Frames, typer.Option(help="Whether schemas look behind Confluent's frame of Kafka bodies; `auto`: of some.")
     ] = Frames.auto,
+    expect: Annotated[
+        str | None,
+        typer.Option(
+            OPTION,
+            metavar="OUTCOME|FILE",
+            help="What should become of each record, as the cases of `xrouter test` say it; a list has one for each.",
+        ),
+    ] = None,
 ) -> None:
     """Say for each native record which definition takes it, or why none does.
 
     With neither --endpoint nor --group the record's own endpoint decides, else every definition is a candidate.
+    With --expect it ends with 1 when something is not so, after telling what on standard error.
 
     Example: xrouter match --catalog catalog.xreg.json --endpoint /endpoints/garden --explain <records.jsonl
     """
@@ -84,6 +98,9 @@ def match(
         raise typer.BadParameter("--endpoint and --group exclude each other; give one of them")
     if everything and not explain:
         raise typer.BadParameter("--all goes with --explain")
+    if explain and expect is not None:
+        raise typer.BadParameter(f"--explain and {OPTION} exclude each other; give one of them")
+    expected = None if expect is None else _expected(expect)
     loaded = usable_catalog([*catalog, *(more or [])], fetcher(logins, allow or ()), base_uri=base_uri)
     if endpoint is not None:
         _require(endpoint, loaded.endpoints, "endpoint")
@@ -95,7 +112,20 @@ def match(
     output = sys.stdout.buffer
     for outcome in matcher.outcomes(sys.stdin.buffer):
         output.write(escaped_json(to_line(outcome)))
+        for line in () if expected is None else expected.told(outcome):
+            say(line, err=True)
     output.flush()
+    if expected is not None:
+        text, good = expected.summary()
+        say(text, err=True)
+        raise typer.Exit(0 if good else NOT_AS_EXPECTED)
+
+
+def _expected(given: str) -> Expectation:
+    try:
+        return expectation_of(given)
+    except ExpectationUnreadable as error:
+        raise typer.BadParameter(f"{OPTION}: {error}") from error
 
 
 def _explain(explainer: Explainer) -> None:

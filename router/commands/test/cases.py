@@ -93,6 +93,18 @@ def read_cases(paths: Iterable[Path]) -> list[CaseFile]:
     return files
 
 
+def outcome_faults(form: Any) -> Iterator[tuple[str, str]]:
+    """Yield pointer and fault of what says no outcome of ``match``: one that a catalog alone decides."""
+    if not isinstance(form, dict) or not form:
+        yield "", "is no map of what should become of a record"
+        return
+    places = {"": form} | {f"/events/{number}": each for number, each in enumerate(_listed(form.get("events")))}
+    for at, each in places.items():
+        settled = [name for name in ROUTED if isinstance(each, dict) and name in each]
+        yield from ((f"{at}/{name}", "takes a router's settings; use `xrouter test --config`") for name in settled)
+    yield from _expect_faults(form, "", _EXPECT)
+
+
 def _files_of(given: Path) -> list[Path]:
     if not given.is_dir():
         return [given]
@@ -271,6 +283,10 @@ def _texts(value: Any) -> tuple[str, ...]:
     """Return a text or a list of texts as texts; nothing of anything else."""
     listed = value if isinstance(value, list) else [value]
     return tuple(listed) if all(isinstance(each, str) and each for each in listed) else ()
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _beside(base: Path, source: str) -> str:

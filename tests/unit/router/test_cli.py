@@ -187,3 +187,62 @@ def test_doctor_finds_a_java_that_is_missing(xrouter: Any, monkeypatch: pytest.M
     monkeypatch.delenv("JAVA_HOME", raising=False)
     status, out, _ = xrouter("doctor")
     assert status == 1 and "fail java: no java command (remedy: install Java 17 or 21" in out
+
+
+RECORDS = b"""\
+{"protocol": "HTTP", "endpoint": "/endpoints/tills", "native": {"method": "POST", "path": "/stores/7/tills/2/refunds"}}
+{"protocol": "HTTP", "endpoint": "/endpoints/none", "native": {"path": "/"}}
+"""
+REASONS = "[{outcome: dead-letter, reason: no-match}, {reason: no-candidates, message: null}]"
+
+
+@pytest.mark.parametrize(
+    ("expected", "status", "told"),
+    [
+        ("{outcome: dead-letter}", 0, ["2 of 2 records as expected"]),
+        ('{"reason": "no-match"}', 1, ["record 2: /reason: expected no-match, found no-candidates", "1 of 2 records"]),
+        (REASONS, 0, ["2 of 2 records as expected"]),
+        ("[{reason: no-match}]", 1, ["record 2: /: expected (none), found", "1 of 2 records"]),
+        ("[{reason: no-match}, {reason: no-candidates}, {}]", 2, ["/2/ is no map"]),
+        (f"{REASONS[:-1]}, {{outcome: routed}}]", 1, ["2 of 2 records as expected; 1 record more expected than came"]),
+        ("{outcome: routed, context: {store: '7'}}", 1, ["/outcome: expected routed", "/context/store: expected 7"]),
+        ("{reasn: no-match}", 2, ["/reasn is unknown; did you mean reason?"]),
+        ("{sinks: [lake]}", 2, ["/sinks takes a router's settings"]),
+        ("[]", 2, ["is an empty list"]),
+        ("nowhere.json", 2, ["nowhere.json cannot be read"]),
+        ("{outcome: routed", 2, ["--expect"]),
+    ],
+)
+def test_match_says_what_is_not_as_expected(xrouter: Any, expected: str, status: int, told: list[str]) -> None:
+    found, out, err = xrouter("match", "--catalog", MARKET, "--expect", expected, stdin=RECORDS)
+    text = " ".join(err.replace("│", " ").split())
+    assert found == status and all(each in text for each in told), err
+    assert len(out.splitlines()) == (0 if status == 2 else 2), "outcomes are written as ever"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("e.yaml", "- reason: no-match\n- reason: no-candidates\n"),
+        ("e.json", '{"outcome": "dead-letter"}'),
+        ("e.jsonl", '{"reason": "no-match"}\n\n{"reason": "no-candidates"}\n'),
+    ],
+)
+def test_match_expects_what_a_file_says(xrouter: Any, tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    arguments = ("match", "--catalog", MARKET, "--expect", str(tmp_path / name))
+    assert xrouter(*arguments, stdin=RECORDS)[0] == 0
+    assert xrouter(*arguments, stdin=RECORDS.splitlines()[1])[0] == int(name != "e.json")
+    status, _, err = xrouter(*arguments, stdin=b"")
+    assert status == 1 and err.startswith("0 of 0 records as expected"), "no record is no success"
+
+
+def test_what_match_finds_is_what_match_may_expect(xrouter: Any, tmp_path: Path) -> None:
+    emit = ("emit", "--catalog", MARKET, "--message", SALE, *CONTEXT, "--mode", "native", "--count", "3", "--seed", "1")
+    records = xrouter(*emit)[1].encode() + RECORDS
+    outcomes = [json.loads(line) for line in xrouter("match", "--catalog", MARKET, stdin=records)[1].splitlines()]
+    decided = ("outcome", "reason", "message", "context", "cloudevent")
+    forms = [{name: each[name] for name in decided if name in each} for each in outcomes]
+    (tmp_path / "e.json").write_text(json.dumps(forms))
+    status, _, err = xrouter("match", "--catalog", MARKET, "--expect", str(tmp_path / "e.json"), stdin=records)
+    assert (status, err) == (0, "5 of 5 records as expected\n")
