@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "top": "router.commands.top.command:top",
     "check": "router.commands.check.command:check",
     "routes": "router.commands.routes.command:routes",
+    "plan": "router.commands.plan.command:plan",
     "test": "router.commands.test.command:test",
     "match": "router.commands.match.command:match",
     "emit": "router.commands.emit.command:emit",

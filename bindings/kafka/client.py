@@ -207,6 +207,16 @@ class KafkaEnds:
         with self._asking() as (admin, _):
             return self._client._firsts(admin, partitions)
 
+    def since(self, partitions: Mapping[str, Iterable[int]], milliseconds: int) -> dict[str, dict[int, int]]:
+        """Return the offset of the first record of that time or later; negative where there is none.
+
+        Raises:
+            KafkaUnreachable: as :meth:`ends`.
+        """
+        moment: OffsetSpec = OffsetSpec.for_timestamp(milliseconds)
+        with self._asking() as (admin, _):
+            return self._client._offsets(admin, partitions, moment)
+
     @contextlib.contextmanager
     def _asking(self) -> Iterator[Asked]:
         kept, self._kept = self._kept, None

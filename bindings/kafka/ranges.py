@@ -50,9 +50,16 @@ def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRan
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    config = {
+    config = reading(client, elsewhere=True)
+    places = spark.range(0, len(ranges), 1, max(1, len(ranges)))
+    return places.mapInArrow(_reader(config, ranges), from_arrow_schema(SOURCE_SCHEMA))
+
+
+def reading(client: KafkaClient, *, elsewhere: bool = False) -> dict[str, Any]:
+    """Return the configuration by which :func:`records_of` reads; *elsewhere* is for another machine."""
+    return {
         "isolation.level": client.options.get("isolation.level", "read_uncommitted"),
-        **client.librdkafka(elsewhere=True),
+        **client.librdkafka(elsewhere=elsewhere),
         # No group is joined; the client asks for a name all the same.
         "group.id": "xrouter-ranges",
         "enable.auto.commit": False,
@@ -62,8 +69,6 @@ def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRan
         "queued.max.messages.kbytes": 16384,
         "log_level": 0,
     }
-    places = spark.range(0, len(ranges), 1, max(1, len(ranges)))
-    return places.mapInArrow(_reader(config, ranges), from_arrow_schema(SOURCE_SCHEMA))
 
 
 def _reader(

@@ -62,14 +62,14 @@ def write_difference(difference: Difference) -> None:
             shown = change.xid
             console.print(styled((shown, "bold")))
         colour = "green" if change.compatible else "red"
-        console.print(styled("  ", (change.kind, colour), _description(change)))
+        console.print(styled("  ", (change.kind, colour), description(change)))
     wrong = sum(not change.compatible for change in difference.changes)
     changes = counted(len(difference.changes), "change")
     console.print(f"{changes}, {wrong} incompatible" if difference.changes else "nothing changed for consumers")
 
 
-def _description(change: Change) -> str:
-    """Say all but kind and xid: name, relation, values and detail."""
+def description(change: Change) -> str:
+    """Say all of a change but kind and xid: name, relation, values and detail."""
     words = [change.name] if change.name else []
     if change.relation is not None:
         words.append(f"({change.relation})")

@@ -109,7 +109,7 @@ class RouterJudging:
             except RecordError as error:
                 outcomes[number] = dead_letter("undecodable", str(error)) | self._way(DEAD)
         if entries:
-            rows = rows_of(_letter(entry) for entry in entries).select(list(INBOX_COLUMNS))
+            rows = rows_of(letter_of_entry(entry) for entry in entries).select(list(INBOX_COLUMNS))
             decided = judge_letters(self._plan.judge, rows.combine_chunks().to_batches()[0])
             judged.batches.append(decided.outcomes)
             outcomes |= self._outcomes(decided, entries)
@@ -169,7 +169,7 @@ def _name(key: str) -> str:
     return "datacontenttype" if key == _CONTENT_TYPE else key.removeprefix(_PREFIX)
 
 
-def _letter(entry: NumberedRecord) -> Letter:
+def letter_of_entry(entry: NumberedRecord) -> Letter:
     """Return a record in the form in which it is judged again; what a source adds to each record is added."""
     record, native = entry.record, entry.record.native
     received = parse_instant(record.time)

@@ -1,0 +1,109 @@
+"""``xrouter plan`` reads the ends of topics at a real broker: no more than is asked for, and commits nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+
+from router.cli import status_of
+from tests.conftest import Kafka, TopicFactory
+
+pytestmark = pytest.mark.broker
+SECONDS = 120.0
+NOW = 1_767_323_045_000
+"""2026-01-02T03:04:05Z"""
+
+
+def produce(bootstrap: str, topic: str, records: Iterable[tuple[int, str, int]]) -> None:
+    """Send records, each with its partition, type and time."""
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    faults: list[Any] = []
+    for partition, kind, timestamp in records:
+        producer.produce(
+            topic,
+            b"{}",
+            headers=[("ce_specversion", "1.0"), ("ce_id", "1"), ("ce_source", "/s"), ("ce_type", kind)],
+            partition=partition,
+            timestamp=timestamp,
+            on_delivery=lambda fault, _: faults.append(fault),
+        )
+    assert producer.flush(SECONDS) == 0
+    assert not any(faults)
+
+
+def catalog_of(bootstrap: str, topic: str, kinds: Iterable[str]) -> dict[str, Any]:
+    return {
+        "endpoints": {
+            "plant": {
+                "usage": ["consumer"],
+                "protocol": "KAFKA",
+                "protocoloptions": {"endpoints": [{"uri": bootstrap}], "options": {"topic": topic}},
+                "messagegroups": ["/messagegroups/Plant"],
+            }
+        },
+        "messagegroups": {
+            "Plant": {
+                "envelope": "CloudEvents/1.0",
+                "messages": {kind: {"envelopemetadata": {"type": {"value": kind}}} for kind in kinds},
+            }
+        },
+    }
+
+
+def report_of(
+    folder: Path, bootstrap: str, topic: str, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, dict[str, Any]]:
+    """Plan a catalog that lacks the definition ``b``."""
+    (folder / "catalog.json").write_text(json.dumps(catalog_of(bootstrap, topic, "ab")))
+    (folder / "new.json").write_text(json.dumps(catalog_of(bootstrap, topic, "a")))
+    told = {
+        "catalog": {"source": "catalog.json"},
+        "sinks": {"events": {"type": "jsonl"}, "dead": {"type": "table", "path": "dead"}},
+        "routes": [{"to": "events"}],
+        "dead_letters": {"sinks": ["dead"]},
+        "state": "state",
+    }
+    (folder / "router.yaml").write_text(yaml.safe_dump(told))
+    new = str(folder / "new.json")
+    status = status_of(["plan", str(folder / "router.yaml"), "--new", new, "--format", "json", *arguments])
+    out, err = capsys.readouterr()
+    assert not err
+    return status, json.loads(out)
+
+
+def test_the_ends_of_partitions_are_read(
+    kafka: Kafka, topic_factory: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = topic_factory(partitions=2)
+    status, report = report_of(tmp_path, kafka.bootstrap, topic, capsys)
+    assert (status, report["outcomes"]) == (0, 0)
+    assert report["places"][0] == {"place": f"topic {topic}", "records": 0, "notes": ["it is empty"]}
+
+    old, late = NOW, NOW + 86_400_000
+    produce(
+        kafka.bootstrap, topic, [(0, "a", old)] * 10 + [(0, "b", old), (1, "b", old), (1, "c", late), (0, "b", late)]
+    )
+    status, report = report_of(tmp_path, kafka.bootstrap, topic, capsys)
+    assert (status, report["outcomes"], report["changed"]["dead-letter"]) == (1, 14, 3)
+    assert {each["position"] for each in report["samples"]} == {f"{topic}-0-10", f"{topic}-0-11", f"{topic}-1-0"}
+    assert report["places"][0]["notes"] == ["it has no more than 14"]
+
+    _, report = report_of(tmp_path, kafka.bootstrap, topic, capsys, "--last", "4")
+    # Of both partitions as many: one has not more than these two.
+    assert (report["outcomes"], report["changed"]["dead-letter"]) == (4, 3)
+    _, report = report_of(tmp_path, kafka.bootstrap, topic, capsys, "--since", "2026-01-03")
+    assert (report["outcomes"], report["changed"]["dead-letter"]) == (2, 1)
+    groups = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_consumer_groups(request_timeout=SECONDS).result()
+    assert not [each.group_id for each in groups.valid if each.group_id.startswith("xrouter-ranges")]
+
+
+def test_a_topic_that_is_not_there_is_told(kafka: Kafka, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, report = report_of(tmp_path, kafka.bootstrap, "nowhere-at-all", capsys)
+    assert (status, report["places"][0]["notes"]) == (0, ["the brokers have no such topic"])

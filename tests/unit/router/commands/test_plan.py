@@ -1,0 +1,389 @@
+"""``xrouter plan``: what a new catalog would do to the last records, told before a reload does it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from bindings.inbox.inbox import Inbox
+from bindings.inbox.space import InboxLimits
+from bindings.parts import InboxRow, Part
+from router.cli import status_of
+from router.letters.redaction import HIDDEN
+from tests.support.letters import row, write_letters
+
+READING: Final = "/messagegroups/Plant/messages/Reading"
+ALARM: Final = "/messagegroups/Plant/messages/Alarm"
+VALVE: Final = "/messagegroups/Plant/messages/Valve"
+Planned = Callable[..., tuple[int, dict[str, Any]]]
+Change = Callable[[dict[str, Any]], None]
+
+
+def message(type_: str, **options: Any) -> dict[str, Any]:
+    """A definition of mapped Kafka records, told apart by a header."""
+    return {
+        "envelope": "CloudEvents/1.0",
+        "envelopemetadata": {"type": {"value": type_}, "subject": {"value": "{line}", "type": "uritemplate"}},
+        "protocol": "KAFKA",
+        "protocoloptions": {
+            "key": {"value": "lines/{line}", "type": "uritemplate"},
+            "headers": [{"name": "kind", "value": type_}],
+            **options,
+        },
+    }
+
+
+def catalog() -> dict[str, Any]:
+    """An endpoint of Kafka with three definitions."""
+    return {
+        "endpoints": {
+            "plant": {
+                "usage": ["consumer"],
+                "protocol": "KAFKA",
+                "protocoloptions": {"endpoints": [{"uri": "127.0.0.1:1"}], "options": {"topic": "plant"}},
+                "messagegroups": ["/messagegroups/Plant"],
+            }
+        },
+        "messagegroups": {
+            "Plant": {"messages": {"Reading": message("reading"), "Alarm": message("alarm"), "Valve": message("valve")}}
+        },
+    }
+
+
+def record(kind: str, line: str = "7", **headers: str) -> dict[str, Any]:
+    listed = [{"name": name, "value": value} for name, value in {"kind": kind, **headers}.items()]
+    return {"protocol": "KAFKA", "native": {"topic": "plant", "key": f"lines/{line}", "headers": listed}, "body": "x"}
+
+
+RECORDS: Final = [record("reading"), record("reading", "8"), record("alarm"), record("valve"), record("door")]
+
+
+def lines(path: Path, records: Iterable[dict[str, Any]]) -> Path:
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in records))
+    return path
+
+
+def settings(folder: Path, **more: Any) -> Path:
+    told = {
+        "catalog": {"source": "catalog.json"},
+        "sinks": {"events": {"type": "jsonl"}, "alarms": {"type": "jsonl"}, "dead": {"type": "table", "path": "dead"}},
+        "routes": [{"when": {"message": "*/Alarm*"}, "to": ["alarms"]}, {"to": ["events"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "state": "state",
+        **more,
+    }
+    file = folder / "router.yaml"
+    file.write_text(yaml.safe_dump(told))
+    return file
+
+
+@pytest.fixture
+def plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Planned:
+    """``plan(change, *arguments)`` judges :data:`RECORDS` by the catalog and a changed one: exit code and report."""
+    (tmp_path / "catalog.json").write_text(json.dumps(catalog()))
+    config, records = settings(tmp_path), lines(tmp_path / "records.jsonl", RECORDS)
+
+    def run(change: Change | None, *arguments: object) -> tuple[int, dict[str, Any]]:
+        new = copy.deepcopy(catalog())
+        if change is not None:
+            change(new)
+        (tmp_path / "new.json").write_text(json.dumps(new))
+        given = arguments or ("--records", records)
+        status = status_of(
+            ["plan", str(config), "--new", str(tmp_path / "new.json"), "--format", "json", *map(str, given)]
+        )
+        out, err = capsys.readouterr()
+        assert not err
+        return status, json.loads(out)
+
+    return run
+
+
+def messages(tree: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = tree["messagegroups"]["Plant"]["messages"]
+    return found
+
+
+def differences(report: dict[str, Any]) -> dict[str, int]:
+    return {kind: number for kind, number in report["changed"].items() if number}
+
+
+def test_nothing_changes_by_the_same_catalog(plan: Planned, tmp_path: Path) -> None:
+    status, report = plan(None)
+    assert (status, report["outcomes"], report["unchanged"], differences(report)) == (0, 5, 5, {})
+    assert report["before"] == report["after"]
+    place = f"file {tmp_path / 'records.jsonl'}"
+    assert report["places"] == [{"place": place, "records": 5, "notes": ["it has no more than 5"]}]
+
+
+def test_a_definition_that_is_added_matches_what_was_dead(plan: Planned, tmp_path: Path) -> None:
+    status, report = plan(lambda new: messages(new).update(Door=message("door")))
+    assert (status, report["unchanged"], differences(report)) == (0, 4, {"matched": 1})
+    (sample,) = report["samples"]
+    assert sample["position"] == f"{tmp_path / 'records.jsonl'}:5"
+    assert sample["before"]["reason"] == "no-match"
+    assert sample["after"] == {"message": "/messagegroups/Plant/messages/Door", "sinks": ["events"]}
+    assert "Door: definition-added" in sample["cause"]
+
+
+def test_a_definition_that_is_removed_loses_its_records(plan: Planned) -> None:
+    status, report = plan(lambda new: messages(new).pop("Valve"))
+    assert (status, report["unchanged"], differences(report)) == (1, 4, {"dead-letter": 1})
+    assert report["groups"] == [{"kind": "dead-letter", "before": VALVE, "after": "no-match", "outcomes": 1}]
+    assert report["samples"][0]["cause"] == f"{VALVE}: definition-removed (narrower)"
+    assert report["samples"][0]["after"]["sinks"] == ["dead"]
+
+
+def test_a_constraint_that_is_narrowed_names_what_is_missed(plan: Planned) -> None:
+    def narrow(new: dict[str, Any]) -> None:
+        messages(new)["Reading"]["protocoloptions"]["key"] = {"value": "lines/7"}
+
+    status, report = plan(narrow)
+    assert (status, differences(report)) == (1, {"dead-letter": 2})
+    kept, missed = report["samples"]
+    # The key that is asked for has no placeholder any more, from which the subject came.
+    assert kept["after"]["reason"] == "unmappable"
+    assert missed["after"]["reason"] == "no-match"
+    assert missed["cause"] == f"{READING} asks for protocoloptions.key lines/7, and the record has lines/8"
+
+
+def test_a_template_that_changes_its_names_changes_the_event(plan: Planned) -> None:
+    def rename(new: dict[str, Any]) -> None:
+        reading = messages(new)["Reading"]
+        reading["envelopemetadata"]["subject"]["value"] = "line-{line}"
+
+    status, report = plan(rename)
+    assert (status, differences(report)) == (0, {"event": 2})
+    assert report["samples"][0]["before"]["attributes"] == {"subject": "7"}
+    assert report["samples"][0]["after"]["attributes"] == {"subject": "line-7"}
+    assert "mapped-attribute-changed subject" in report["samples"][0]["cause"]
+    assert plan(rename, "--records", _file(report), "--fail-on", "event")[0] == 1
+
+
+def test_a_definition_that_takes_over_moves_records_to_another_route(plan: Planned) -> None:
+    def rename(new: dict[str, Any]) -> None:
+        messages(new)["AlarmOfDoor"] = messages(new).pop("Valve")
+
+    status, report = plan(rename)
+    assert (status, differences(report)) == (1, {"definition": 1, "route": 1})
+    (sample,) = report["samples"]
+    assert sample["kinds"] == ["definition", "route"]
+    assert (sample["before"]["sinks"], sample["after"]["sinks"]) == (["events"], ["alarms"])
+    assert "definition-renamed" in sample["cause"]
+    assert plan(rename, "--records", _file(report), "--fail-on", "none")[0] == 0
+    assert plan(rename, "--records", _file(report), "--fail-on", "event")[0] == 0
+    assert plan(rename, "--records", _file(report), "--fail-on", "route")[0] == 1
+
+
+def with_gate(tree: dict[str, Any]) -> None:
+    """Add an endpoint of HTTP with one definition, whose subject is a secret."""
+    tree["endpoints"]["gate"] = {
+        "usage": ["consumer"],
+        "protocol": "HTTP",
+        "protocoloptions": {"endpoints": [{"uri": "http://127.0.0.1/gate"}]},
+        "messagegroups": ["/messagegroups/Gate"],
+    }
+    subject = {"value": "card/{card}", "type": "uritemplate", "sensitive": True}
+    entry = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "entry"}, "subject": subject}}
+    tree["messagegroups"]["Gate"] = {"messages": {"Entry": entry}}
+
+
+def without_entry(tree: dict[str, Any]) -> None:
+    tree["messagegroups"]["Gate"]["messages"]["Entry"]["envelopemetadata"]["subject"]["value"] = "pass/{card}"
+
+
+def entry(number: int, type_: str = "entry") -> InboxRow:
+    headers = {
+        "specversion": "1.0",
+        "id": str(number),
+        "source": "/gate",
+        "type": type_,
+        "subject": f"card/443355{number}",
+    }
+    parts = [Part("method", b"POST"), Part("path", b"/gate")]
+    parts += [Part(f"headers.ce-{name}", value.encode()) for name, value in headers.items()]
+    received = int(datetime(2026, 1, 2, tzinfo=UTC).timestamp()) * 1_000_000 + number
+    return InboxRow("/endpoints/gate", "HTTP", received, parts, b"{}")
+
+
+@pytest.fixture
+def gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """``gate(*arguments)`` plans a catalog in which an endpoint's records would miss their definition."""
+    tree = catalog()
+    with_gate(tree)
+    (tmp_path / "catalog.json").write_text(json.dumps(tree))
+    without_entry(tree)
+    (tmp_path / "new.json").write_text(json.dumps(tree))
+    config = settings(tmp_path)
+
+    def run(*arguments: object) -> tuple[int, str]:
+        status = status_of(["plan", str(config), "--new", str(tmp_path / "new.json"), *map(str, arguments)])
+        out, err = capsys.readouterr()
+        assert not err, err
+        return status, out
+
+    return run
+
+
+def test_the_inbox_gives_its_last_records(gate: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path / "state" / "inbox", partitions=2, limits=InboxLimits(min_free_bytes=0))
+    try:
+        inbox.append_many([entry(number) for number in range(20)]).result(60)
+        status, out = gate("--from", "inbox", "--format", "json", "--last", 15)
+        report = json.loads(out)
+        assert (status, report["outcomes"], differences(report)) == (1, 15, {"dead-letter": 15})
+        assert report["places"] == [{"place": "inbox", "records": 15, "notes": []}]
+        report = json.loads(gate("--from", "inbox", "--format", "json")[1])
+        assert (report["outcomes"], report["places"][0]["notes"]) == (20, ["it has no more than 20"])
+        report = json.loads(gate("--from", "inbox", "--format", "json", "--since", "2026-01-03")[1])
+        assert (report["outcomes"], report["samples"]) == (0, [])
+    finally:
+        inbox.close()
+
+
+def test_what_is_marked_as_sensitive_is_hidden(gate: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path / "state" / "inbox", partitions=1, limits=InboxLimits(min_free_bytes=0))
+    try:
+        inbox.append_many([entry(1), entry(2, "exit")]).result(60)
+        for form in ("text", "json"):
+            status, out = gate("--from", "inbox", "--format", form)
+            assert status == 1
+            assert HIDDEN in out
+            assert "443355" not in out
+        assert "card/4433551" in gate("--from", "inbox", "--reveal")[1]
+    finally:
+        inbox.close()
+
+
+def test_dead_letters_that_would_match_are_told(tmp_path: Path, plan: Planned) -> None:
+    native = {
+        "topic": "plant",
+        "partition": 0,
+        "offset": 4,
+        "key": "lines/7",
+        "headers": [{"name": "kind", "value": "door"}],
+    }
+    letters = [
+        row(
+            number,
+            protocol="KAFKA",
+            native=json.dumps(native),
+            endpoint="/endpoints/plant",
+            position=f"plant-0-{number}",
+        )
+        for number in range(3)
+    ]
+    write_letters(tmp_path / "router.yaml", letters)
+    status, report = plan(lambda new: messages(new).update(Door=message("door")), "--from", "dead-letters")
+    assert (status, differences(report)) == (0, {"matched": 3})
+    assert report["places"][0]["notes"] == ["3 letters found among the newest"]
+    _, report = plan(None, "--from", "dead-letters", "--since", "2026-02-01")
+    assert report["outcomes"] == 0
+
+
+def test_events_of_a_batch_count_one_by_one(plan: Planned, tmp_path: Path) -> None:
+    def events(new: dict[str, Any]) -> None:
+        del messages(new)["Valve"]
+
+    listed = [{"specversion": "1.0", "id": str(at), "source": "/s", "type": kind} for at, kind in enumerate(("a", "b"))]
+    batch = {
+        "protocol": "KAFKA",
+        "native": {
+            "topic": "plant",
+            "headers": [{"name": "content-type", "value": "application/cloudevents-batch+json"}],
+        },
+        "body": json.dumps(listed),
+    }
+    _, report = plan(events, "--records", lines(tmp_path / "batch.jsonl", [batch, record("valve")]))
+    assert (report["outcomes"], report["unchanged"]) == (3, 2)
+
+
+def test_cases_are_records_too(plan: Planned, tmp_path: Path) -> None:
+    cases = tmp_path / "plant.cases.yaml"
+    cases.write_text(
+        yaml.safe_dump({"cases": [{"name": "a", "record": record("valve"), "expect": {"outcome": "routed"}}]})
+    )
+    status, report = plan(lambda new: messages(new).pop("Valve"), "--records", cases)
+    assert (status, report["samples"][0]["position"]) == (1, f"{cases}: a")
+
+
+def test_an_empty_file_changes_nothing_and_says_so(plan: Planned, tmp_path: Path) -> None:
+    status, report = plan(lambda new: messages(new).pop("Valve"), "--records", lines(tmp_path / "none.jsonl", []))
+    assert (status, report["outcomes"], report["places"][0]["notes"]) == (0, 0, ["it is empty"])
+
+
+def test_only_the_last_records_are_judged(plan: Planned, tmp_path: Path) -> None:
+    records = lines(tmp_path / "many.jsonl", [*(record("valve") for _ in range(9)), record("alarm")])
+    _, report = plan(lambda new: messages(new).pop("Valve"), "--records", records, "--last", 3)
+    assert (report["outcomes"], differences(report)) == (3, {"dead-letter": 2})
+    assert report["places"][0]["notes"] == ["the last 3 of its 10 records were read"]
+
+
+def test_names_of_senders_and_catalogs_act_on_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "\x1b[31mred\u202e\nfalse: line"
+    tree = catalog()
+    messages(tree)["Reading"]["envelopemetadata"]["subject"]["value"] = f"{hostile}{{line}}"
+    (tmp_path / "catalog.json").write_text(json.dumps(catalog()))
+    (tmp_path / "new.json").write_text(json.dumps(tree))
+    records = lines(tmp_path / "records.jsonl", [record("reading", hostile)])
+    for form in ("text", "json"):
+        arguments = ["plan", str(settings(tmp_path)), "--new", str(tmp_path / "new.json"), "--records", str(records)]
+        assert status_of([*arguments, "--format", form, "--fail-on", "route"]) == 0
+        out = capsys.readouterr().out
+        assert "newly dead-lettered: 1" in out or form == "json"
+        assert "[31mred" in out
+        assert not {"\x1b", "\u202e"} & set(out)
+        assert "\nfalse" not in out
+
+
+def test_what_cannot_be_asked_for_or_read_is_one_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "catalog.json").write_text(json.dumps(catalog()))
+    config, new = settings(tmp_path), ["--new", str(tmp_path / "catalog.json")]
+
+    def told(*arguments: object) -> tuple[int, str]:
+        status = status_of(["plan", str(config), *new, *map(str, arguments)])
+        err = capsys.readouterr().err
+        assert err.startswith("xrouter: error: ")
+        return status, err
+
+    assert "exclude each other" in told("--last", 3, "--since", "2h")[1]
+    assert "goes alone" in told("--fail-on", "none", "--fail-on", "route")[1]
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"protocol": "KAFKA", "native": {}}\nnonsense\n')
+    assert f"{broken}:2: " in told("--records", broken)[1]
+    assert "cannot be read" in told("--records", tmp_path / "none.jsonl")[1]
+    # Nobody answers at the port of the catalog's broker.
+    status, err = told("--from", "topics")
+    assert (status, "source /endpoints/plant: Kafka at 127.0.0.1:1 does not answer" in err) == (5, True)
+    assert "--records judges files" in err
+
+
+@pytest.mark.full
+def test_many_records_take_seconds(plan: Planned, tmp_path: Path) -> None:
+    records = lines(tmp_path / "many.jsonl", RECORDS * 4_000)
+
+    def five(new: dict[str, Any]) -> None:
+        del messages(new)["Valve"]
+        messages(new)["Door"] = message("door")
+        messages(new)["Reading"]["envelopemetadata"]["subject"]["value"] = "line-{line}"
+        messages(new)["Siren"] = messages(new).pop("Alarm")
+
+    started = time.process_time()
+    status, report = plan(five, "--records", records, "--last", 20_000)
+    seconds = time.process_time() - started
+    assert (status, report["outcomes"]) == (1, 20_000)
+    expected = {"matched": 4_000, "dead-letter": 4_000, "definition": 4_000, "route": 4_000, "event": 8_000}
+    assert differences(report) == expected
+    assert seconds < 20
+
+
+def _file(report: dict[str, Any]) -> str:
+    return str(report["places"][0]["place"]).removeprefix("file ")
