@@ -3,6 +3,7 @@
 A file is one document, ``{"catalog": PATHS, "config": CONFIG, "cases": [CASE...]}``, in YAML or JSON, or a case on each
 line (``.jsonl``), the first of which may be the same head without cases. A case is ``{"name", "record", "expect"}``:
 the record in the form of ``match``, and the members of its outcome that matter. Paths start from the file's folder.
+``cases.schema.json`` says the same to editors.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ MAX_PROBLEMS: Final = 50
 """Faults of files that are told; more have one cause."""
 ROUTED: Final = ("endpoint", "route", "sinks", "topics")
 """What only the settings of a router decide."""
+SCHEMA: Final = "$schema"
+"""The member by which JSON names its schema, for editors."""
 _HEAD: Final = ("catalog", "config")
 _CASE: Final = ("name", "record", "expect")
 _RECORD: Final = ("endpoint", "protocol", "native", "body", "body_base64", "time")
@@ -148,7 +151,7 @@ class _Reader:
         tree = parsed.tree
         if not isinstance(tree, dict):
             raise DocumentError(f"{path} is no map with the member cases")
-        notes += _head_faults(tree, (*_HEAD, "cases"))
+        notes += _head_faults(tree, (SCHEMA, *_HEAD, "cases"))
         given = tree.get("cases", [])
         if not isinstance(given, list):
             notes.append(("/cases", "is no list"))
@@ -215,6 +218,8 @@ def _case(form: Mapping[str, Any], pointer: str, number: int, line: int | None) 
 
 def _head_faults(form: Mapping[str, Any], known: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     yield from _unknown(form, known, "")
+    if form.get(SCHEMA) is not None and not isinstance(form[SCHEMA], str):
+        yield f"/{SCHEMA}", "is no text"
     catalog = form.get("catalog")
     if catalog is not None and not _texts(catalog):
         yield "/catalog", "is neither a path nor a list of paths"

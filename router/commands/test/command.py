@@ -19,10 +19,10 @@ from router.commands.arguments import AllowAddresses, BaseUri, OutputFormat, usa
 from router.commands.documents import check_free
 from router.commands.documents import write_text as write_file
 from router.commands.registries import LoginsOption, fetcher
-from router.commands.test.cases import ROUTED, SUFFIXES, CaseFile, CasesUnreadable, read_cases
+from router.commands.test.cases import LINES, ROUTED, SUFFIXES, CaseFile, CasesUnreadable, read_cases
 from router.commands.test.coverage import ASKED, KINDS, Coverage
 from router.commands.test.judging import CatalogJudging, Judging, RouterJudging
-from router.commands.test.recording import COUNT, head_of, record, records_of, text_of
+from router.commands.test.recording import COUNT, SCHEMA_COPY, case_schema, head_of, record, records_of, text_of
 from router.commands.test.reports import Placed, github_annotations, json_report, junit, placed, write_text
 from router.commands.test.running import Result, run_cases
 from router.errors import RouterError
@@ -31,7 +31,7 @@ from router.letters.reading import read_letters
 from router.letters.redaction import marks_of_settings
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
-from router.terminal import counted, say, say_json, terminal
+from router.terminal import counted, say, say_json, terminal, write_document
 
 PASSED: Final = 0
 FAILED: Final = 1
@@ -75,6 +75,13 @@ class _Options:
             sources, fetcher_of(settings.catalog), base_uri=base_uri, declarations=self.declarations
         )
         return RouterJudging(loaded, settings), settings
+
+
+def _schema(wanted: bool) -> None:
+    """Write the schema of files of cases, and end."""
+    if wanted:
+        write_document(case_schema())
+        raise typer.Exit
 
 
 def test(
@@ -125,6 +132,15 @@ def test(
     allow: AllowAddresses = None,
     base_uri: BaseUri = "",
     logins: LoginsOption = None,
+    _schema_only: Annotated[
+        bool,
+        typer.Option(
+            "--schema",
+            callback=_schema,
+            is_eager=True,
+            help="Write the JSON Schema of files of cases instead, and end.",
+        ),
+    ] = False,
 ) -> None:
     """Hold cases against a catalog, or with --config against a router's settings, offline and without Spark.
 
@@ -249,6 +265,8 @@ def _record(paths: Sequence[Path], source: str, options: _Options, *, count: int
         say("no cases: there is no record to make one of" if not made.hidden else _hidden(made.hidden), err=True)
         raise typer.Exit(FAILED)
     write_file(text_of(head_of(sources, config, output), made.cases, output), output)
+    if output.suffix.lower() not in LINES:
+        write_file(case_schema().decode("utf-8"), output.parent / SCHEMA_COPY)
     say(f"{output}: {counted(len(made.cases), 'case')} recorded")
     if made.hidden:
         say(_hidden(made.hidden))

@@ -10,6 +10,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -18,7 +19,7 @@ import msgspec
 from catalog.convert import json_text, yaml_text
 from catalog.errors import RecordError
 from catalog.record import Record, parse_record
-from router.commands.test.cases import LINES
+from router.commands.test.cases import LINES, SCHEMA
 from router.commands.test.judging import Judging, lines_of_records
 from router.errors import RouterError
 from router.letters.letter import Letter
@@ -28,6 +29,8 @@ from router.matching.records import EVERYTHING
 COUNT: Final = 100
 """Records that make cases, unless more are asked for."""
 MAX_LINE: Final = 64 * 1024 * 1024
+SCHEMA_COPY: Final = ".cases.schema.json"
+"""The schema beside a file of cases. Nobody looks for a catalog, or for cases, in what begins with a dot."""
 _KEPT: Final = ("outcome", "reason", "message", "context", "cloudevent", "endpoint", "sinks", "topics")
 
 
@@ -90,14 +93,21 @@ def head_of(catalog: Sequence[str], config: Path | None, output: Path) -> dict[s
     return head
 
 
+def case_schema() -> bytes:
+    """Return the JSON Schema of files of cases, as the package has it."""
+    return (files("router.commands.test") / "cases.schema.json").read_bytes()
+
+
 def text_of(head: Mapping[str, Any], cases: Sequence[Mapping[str, Any]], output: Path) -> str:
-    """Return a file of cases as its name says: lines of JSON, YAML or JSON."""
+    """Return a file of cases as its name says: lines of JSON, or YAML or JSON that names :data:`SCHEMA_COPY`."""
     suffix = output.suffix.lower()
     if suffix in LINES:
         forms = [head, *cases] if head else cases
         return "".join(f"{msgspec.json.encode(form).decode()}\n" for form in forms)
     document = {**head, "cases": list(cases)}
-    return yaml_text(document) if suffix in (".yaml", ".yml") else json_text(document)
+    if suffix in (".yaml", ".yml"):
+        return f"# yaml-language-server: $schema=./{SCHEMA_COPY}\n{yaml_text(document)}"
+    return json_text({SCHEMA: f"./{SCHEMA_COPY}", **document})
 
 
 def _seen_from(output: Path, path: Path) -> str:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
+import yaml
 
-from router.commands.test.cases import MAX_CASES
+from router.commands.test.cases import MAX_CASES, CasesUnreadable, read_cases
 from router.commands.test.comparing import differences
+from router.commands.test.recording import case_schema
+from router.settings.routes import REASONS
 from tests.support.case_files import GREENHOUSE, VALVE, XRouter, runner, valve, written
+from tests.support.samples import FOLDER
 
 COMPARED: list[tuple[str, Any, Any, list[str]]] = [
     ("only what is written counts", {"message": "m"}, {"message": "m", "context": {"a": "1"}}, []),
@@ -120,3 +126,70 @@ def test_what_a_file_needs_is_asked_for(xrouter: XRouter, tmp_path: Path) -> Non
     routed = written(tmp_path / "a.cases.yaml", [{"name": "n", "record": valve(), "expect": {"sinks": ["lake"]}}])
     status, _, err = xrouter(routed)
     assert (status, "n: sinks takes a router's settings; give --config" in err) == (2, True)
+
+
+DECIDED = {"outcome": "routed", "context": {"a": 1, "b": None, "c": True}, "cloudevent": {"id": "1"}}
+RIGHT: list[Any] = [
+    {"cases": []},
+    {"$schema": "./x", "catalog": ["a", "b"], "config": "r.yaml", "cases": [{"record": {}, "expect": DECIDED}]},
+    {"cases": [{"record": {"protocol": 3}, "expect": {"reason": "undecodable", "message": None, "route": None}}]},
+    {"cases": [{"record": {}, "expect": {"sinks": "a", "topics": {"a": "t"}, "route": 0, "endpoint": "/endpoints/e"}}]},
+    {"cases": [{"name": None, "record": {"body": []}, "expect": {"outcome": "batch", "events": [{}, DECIDED]}}]},
+]
+WRONG_CASES: list[Any] = [
+    3,
+    {"record": {}},
+    {"expect": DECIDED},
+    {"record": {"protocl": "HTTP"}, "expect": DECIDED},
+    {"record": [], "expect": DECIDED},
+    {"record": {}, "expect": {}},
+    {"record": {}, "expect": DECIDED, "note": ""},
+    {"record": {}, "expect": DECIDED, "name": 3},
+    {"record": {}, "expect": {"massage": "m"}},
+    {"record": {}, "expect": {"outcome": 3}},
+    {"record": {}, "expect": {"context": "a"}},
+    {"record": {}, "expect": {"cloudevent": {"id": []}}},
+    {"record": {}, "expect": {"topics": {"a": {}}}},
+    {"record": {}, "expect": {"route": "first"}},
+    {"record": {}, "expect": {"route": True}},
+    {"record": {}, "expect": {"sinks": []}},
+    {"record": {}, "expect": {"endpoint": 1}},
+    {"record": {}, "expect": {"events": 1}},
+    {"record": {}, "expect": {"events": [1]}},
+    {"record": {}, "expect": {"events": [{"events": []}]}},
+    {"record": {}, "expect": {"events": [{"context": 1}]}},
+]
+WRONG: list[Any] = [
+    3,
+    {"case": []},
+    {"$schema": 3},
+    {"catalog": []},
+    {"catalog": ["a", ""]},
+    {"config": ["a"]},
+    {"cases": {}},
+    *({"cases": [case]} for case in WRONG_CASES),
+]
+
+
+@pytest.mark.parametrize("document", [*RIGHT, *WRONG], ids=str)
+def test_the_schema_takes_what_the_reader_takes(tmp_path: Path, document: Any) -> None:
+    path = tmp_path / "a.cases.json"
+    # A case that is right in any event: a file without cases is refused for another reason.
+    if isinstance(document, dict) and isinstance(document.get("cases", []), list):
+        document = {**document, "cases": [*document.get("cases", []), {"record": {}, "expect": DECIDED}]}
+    path.write_text(json.dumps(document))
+    try:
+        read_cases([path])
+    except CasesUnreadable:
+        taken = False
+    else:
+        taken = True
+    assert jsonschema_rs.validator_for(json.loads(case_schema())).is_valid(document) is taken
+
+
+def test_the_schema_knows_every_reason_and_the_samples(xrouter: XRouter) -> None:
+    schema = json.loads(case_schema())
+    assert schema["$defs"]["expected"]["properties"]["reason"]["enum"] == [*REASONS, None]
+    jsonschema_rs.validator_for(schema).validate(yaml.safe_load((FOLDER / "greenhouse.cases.yaml").read_text()))
+    status, out, _ = xrouter("--schema")
+    assert (status, json.loads(out)) == (0, schema)

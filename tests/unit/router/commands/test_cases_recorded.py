@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 
+import jsonschema_rs
 import pytest
 import yaml
 
@@ -36,6 +37,7 @@ def test_a_recorded_case_fails_after_the_catalog_changed(
     report = reported(xrouter, output)
     assert (report["passed"], report["failed"]) == (4, 0)
     if suffix == "yaml":
+        assert output.read_text().startswith("# yaml-language-server: $schema=./.cases.schema.json\n")
         head = yaml.safe_load(output.read_text())
         assert head["catalog"] == ["../greenhouse.xreg.yaml"]
         assert head["cases"][1]["name"] == "Greenhouse.Plain.Valve 2"
@@ -43,6 +45,13 @@ def test_a_recorded_case_fails_after_the_catalog_changed(
         assert head["cases"][3]["expect"] == {"outcome": "dead-letter", "reason": "no-match"}
         # The id of a mapped event depends on where its record lies.
         assert "id" not in head["cases"][1]["expect"]["cloudevent"]
+    beside = output.parent / ".cases.schema.json"
+    if suffix == "jsonl":
+        assert not beside.exists(), "a schema is of a document, and no line names one"
+    else:
+        schema = jsonschema_rs.validator_for(json.loads(beside.read_bytes()))
+        schema.validate(yaml.safe_load(output.read_text()))
+    assert reported(xrouter, output.parent)["passed"] == 4, "the schema is no file of cases"
     catalog.write_text(GREENHOUSE.read_text().replace("valves.{house}.{valve}", "valve.{house}"))
     status, out, _ = xrouter(output)
     assert status == 1
