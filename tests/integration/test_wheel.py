@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -102,6 +103,12 @@ def test_what_starts_no_spark_works(xrouter: Path, nowhere: Path) -> None:
     assert "/endpoints/garden-mqtt" in run(xrouter, "routes", "router.yaml", cwd=garden).stdout
     assert run(xrouter, "check", "--explain", "all", cwd=nowhere).stdout
     assert "doctor" in run(xrouter, "--help", cwd=nowhere).stdout
+    native = {"method": "POST", "path": "/beds/7/moisture"}
+    record = {"endpoint": "/endpoints/garden-http", "protocol": "HTTP", "native": native, "body": '{"percent": 41}'}
+    expect = {"outcome": "routed", "context": {"bed": "7"}, "route": 0, "sinks": ["events"]}
+    cases = {"config": "router.yaml", "cases": [{"record": record, "expect": expect}]}
+    (garden / "garden.cases.json").write_text(json.dumps(cases))
+    assert "1 of 1 case passed" in run(xrouter, "test", "garden.cases.json", cwd=garden).stdout
     (garden / "registry.yaml").write_text("open: true\n")
     run(xrouter, "registry", "import", "registry.yaml", "catalog.xreg.json", cwd=garden)
     assert "garden-http" in run(xrouter, "registry", "export", "registry.yaml", cwd=garden).stdout
