@@ -346,5 +346,5 @@ def _until_drained(pipeline: Pipeline, rows: DataFrame) -> None:
         pipeline.batch(rows, 0)
 
 
-def _die(*_: object) -> None:
+def _die(*_: object, **__: object) -> None:
     raise Died
