@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -141,11 +142,13 @@ def test_tables_have_what_the_columns_say(
     assert (outcomes._staging is None) is arrived
     tally = attempt(outcomes, batch, loaded.writer, Journal())
     kept: SparkOutcomes = loaded.outcomes(frame, batch, Part(), arrived=True)
-    assert kept.evaluate() == tally
+    assert kept.evaluate() == replace(tally, delivered=Counter(), delivered_bytes=Counter())
     events = kept.on_routes(loaded.plan.routes.event_sinks["lake"]).events(DECIDED)
     letters = kept.letters().dead_letters()
     kept.release()
     assert events.num_rows and letters.num_rows
+    delivered = {sink: sum(n for (name, _), n in tally.delivered.items() if name == sink) for sink in ("lake", "dead")}
+    assert delivered == {"lake": events.num_rows, "dead": letters.num_rows}
     assert rows_of(written(tmp_path / "lake", DECIDED)) == rows_of(events)
     assert rows_of(written(tmp_path / "dead", DEAD_LETTER)) == rows_of(letters)
     for name in ("lake", "dead"):
