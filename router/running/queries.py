@@ -29,7 +29,7 @@ from router.sources.sources import INBOX, REST, Source
 from router.spark.jvm_life import kill_jvm
 from router.state.durable import disk_of
 from router.state.state import State
-from router.watching.progress import finding_seconds
+from router.watching.steps import finding_seconds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,10 +66,6 @@ class Backlogs(Collector):
         """
         with self._lock:
             self._answers[query] = _Answer(self._clock(), self._now() if asked is None else asked, dict(backlogs))
-
-    def silent(self, query: str, endpoints: Iterable[str]) -> None:
-        """Note that the sources of a query did not answer."""
-        self.answered(query, dict.fromkeys(endpoints))
 
     def forget(self, query: str) -> None:
         """Leave out a query that is read no more."""

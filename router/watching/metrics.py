@@ -7,18 +7,15 @@ share ``other``. Everything here may be called from any thread.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily
-from prometheus_client.registry import Collector
 
-from bindings.background import faults
 from router.judging.tally import ROUTED, Tally
 from router.watching.backlogs import Backlogs
 from router.watching.catalogs import CatalogState
+from router.watching.collectors import BulkHistogram, Capped, FaultCounter
 from router.watching.deliveries import Deliveries
 from router.watching.flow import Flow
 from router.watching.process import watch_process
@@ -26,7 +23,6 @@ from router.watching.process import watch_process
 if TYPE_CHECKING:
     from router.state.accounts import Account
 
-OTHER: Final = "other"
 DEFINITIONS: Final = 1000
 """Definitions with a series of their own, unless told otherwise."""
 ENDPOINTS: Final = 1000
@@ -35,7 +31,6 @@ LATENCY_BUCKETS: Final = (
     *(10.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
 """Upper bounds in seconds: from a batch that had little to do, to a backlog of ten minutes."""
-INFINITE: Final = float("inf")
 BATCH_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 BYTES_BUCKETS: Final = tuple(2.0**power for power in range(16, 33, 2))
 """64 KiB to 4 GiB."""
@@ -70,8 +65,8 @@ class Metrics:
         self._lock = threading.Lock()
         self._listening: tuple[str, Callable[[], None]] | None = None
         self._told_early = False
-        self._definition_labels = _Capped(definitions)
-        self._endpoint_labels = _Capped(endpoint_cap)
+        self._definition_labels = Capped(definitions)
+        self._endpoint_labels = Capped(endpoint_cap)
         self.backlogs = Backlogs(self._endpoint_labels.of)
         """What waits at the sources."""
         self.sinks = Deliveries(self.registry, self._endpoint_labels.of)
@@ -300,77 +295,3 @@ class Metrics:
         self._acknowledged.labels(self._endpoint_labels.of(endpoint)).inc()
         if self._tell(endpoint):
             self._told_early = True
-
-
-class FaultCounter(Collector):
-    """What :mod:`bindings.background` has counted in this process."""
-
-    def describe(self) -> Iterator[CounterMetricFamily]:
-        """Tell the registry the name, which it then keeps others from taking."""
-        yield self._family()
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        """Give the faults of each part as they are now."""
-        family = self._family()
-        for part, count in sorted(faults().items()):
-            family.add_metric([part], count)
-        yield family
-
-    @staticmethod
-    def _family() -> CounterMetricFamily:
-        text = "Faults of background threads and gateways, which began again."
-        return CounterMetricFamily("xrouter_background_faults", text, labels=["part"])
-
-
-class BulkHistogram(Collector):
-    """A histogram without labels that takes many equal values at once; the client library's takes one at a time."""
-
-    def __init__(self, name: str, documentation: str, buckets: Iterable[float]) -> None:
-        self._name = name
-        self._documentation = documentation
-        self._bounds = tuple(buckets)
-        self._counts = [0] * (len(self._bounds) + 1)
-        self._sum = 0.0
-        self._lock = threading.Lock()
-
-    def add(self, values: Iterable[tuple[float, int]]) -> None:
-        """Add each value as many times as the number beside it."""
-        with self._lock:
-            for value, count in values:
-                self._counts[bisect_left(self._bounds, value)] += count
-                self._sum += value * count
-
-    def describe(self) -> Iterator[HistogramMetricFamily]:
-        """Tell the registry the name, which it then keeps others from taking."""
-        yield HistogramMetricFamily(self._name, self._documentation)
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Give the buckets as they are now, each with those below it."""
-        with self._lock:
-            counts, total = list(self._counts), self._sum
-        buckets: list[tuple[str, float]] = []
-        below = 0
-        for bound, count in zip((*self._bounds, INFINITE), counts, strict=True):
-            below += count
-            buckets.append(("+Inf" if bound == INFINITE else repr(bound), below))
-        family = HistogramMetricFamily(self._name, self._documentation)
-        family.add_metric([], buckets, sum_value=total)
-        yield family
-
-
-class _Capped:
-    """Label values with a cap: the first ones keep their own, all later ones become ``other``."""
-
-    def __init__(self, cap: int) -> None:
-        self._cap = cap
-        self._known: set[str] = set()
-        self._lock = threading.Lock()
-
-    def of(self, value: str) -> str:
-        if value in self._known:
-            return value
-        with self._lock:
-            if value not in self._known and len(self._known) >= self._cap:
-                return OTHER
-            self._known.add(value)
-        return value

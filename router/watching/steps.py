@@ -27,6 +27,12 @@ def sink_step(sink: str) -> str:
     return f"sink {sink}"
 
 
+def finding_seconds(progress: Any) -> float:
+    """Return how long Spark took over the last batch besides the batch itself: to find, plan and note it."""
+    told: dict[str, int] = progress["durationMs"]
+    return max(0, told.get("triggerExecution", 0) - told.get("addBatch", 0)) / 1000
+
+
 @dataclass(frozen=True, slots=True)
 class _Batch:
     number: int

@@ -35,8 +35,8 @@ def test_a_source_that_does_not_answer_has_no_figures_and_is_down() -> None:
     backlogs = Backlogs()
     backlogs.answered("kafka-1", {A: Backlog(7, 1)})
     backlogs.answered("inbox", {INBOX: Backlog(7, 1)})
-    backlogs.silent("kafka-1", [A])
-    backlogs.silent("inbox", [INBOX])
+    backlogs.answered("kafka-1", {A: None})
+    backlogs.answered("inbox", {INBOX: None})
     assert figures(backlogs) == {("source_up", A): 0}
 
 
@@ -82,5 +82,5 @@ def test_up_to_when_all_that_arrived_is_read() -> None:
     backlogs.forget("rest")
     backlogs.answered("kafka-1", {A: Backlog(2)})
     assert backlogs.read_until() == 0, "it is not known since when they wait"
-    backlogs.silent("kafka-1", [A])
+    backlogs.answered("kafka-1", {A: None})
     assert backlogs.read_until() == 0

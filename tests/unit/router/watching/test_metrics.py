@@ -11,7 +11,8 @@ from pytest import approx
 
 from router.judging.tally import DEAD_LETTER, ROUTED, Tally, collect
 from router.watching.backlogs import Backlog
-from router.watching.metrics import LATENCY_BUCKETS, BulkHistogram, Metrics
+from router.watching.collectors import BulkHistogram
+from router.watching.metrics import LATENCY_BUCKETS, Metrics
 
 CONTRACT = {
     "xrouter_records": {"endpoint", "outcome", "reason"},
