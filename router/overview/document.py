@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from router.judging.plan import VERSION, Plan
 from router.overview.access import Doorkeeper
-from router.overview.epochs import Differences
+from router.overview.epochs import history
 from router.overview.figures import INBOX_BYTES, INBOX_OLDEST, INBOX_RECORDS, REST, Figures, Reading
 from router.overview.picture import Ways, picture
 from router.watching.status import Status
@@ -27,13 +27,10 @@ Told = Callable[[], list[dict[str, Any]]]
 class StatusDocument:
     """Makes the document. Any thread may call it, and one at a time works at it."""
 
-    def __init__(
-        self, status: Status, figures: Figures, door: Doorkeeper, differences: Differences, replays: Told
-    ) -> None:
+    def __init__(self, status: Status, figures: Figures, door: Doorkeeper, replays: Told) -> None:
         self._status = status
         self._figures = figures
         self._door = door
-        self._differences = differences
         self._replays = replays
         self._started = datetime.now(UTC)
         self._making = threading.Lock()
@@ -80,7 +77,7 @@ class StatusDocument:
             },
             "rest_records": _whole(reading, REST),
             "replays": self._replays(),
-            "epochs": self._differences.history(self._status.catalogs),
+            "epochs": history(self._status.catalogs, self._status.differences),
         }
 
     def _queries(self, told: dict[str, Any], reading: Reading) -> dict[str, Any]:

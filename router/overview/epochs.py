@@ -2,70 +2,48 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from catalog.comparing import compare
-from catalog.model import Catalog
-from router.watching.status import EPOCHS, CatalogEvent
+from router.watching.status import CatalogDifference, CatalogEvent
 
-CHANGES: Final = 100
-"""Changes of one reload that are told; the rest is counted."""
 VALUE: Final = 500
 """Characters of a value before or after a change."""
 
 
-class Differences:
-    """What changed from one epoch to the next, as JSON. Any thread may call it."""
+def history(events: Sequence[CatalogEvent], differences: Mapping[str, CatalogDifference]) -> list[dict[str, Any]]:
+    """Return what became of catalogs, newest first; the difference is that of the newest change to an epoch."""
+    told: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    for event in reversed(events):
+        difference = None if event.epoch is None or event.epoch in seen else differences.get(event.epoch)
+        told.append(
+            {
+                "at": event.at,
+                "result": "refused" if event.epoch is None else "active",
+                "epoch": event.epoch,
+                "definitions": None if event.epoch is None else event.definitions,
+                "difference": None if difference is None else _told(difference),
+                "findings": [asdict(finding) for finding in event.findings],
+                "findings_total": event.total,
+                "times": event.times,
+            }
+        )
+        if event.epoch is not None:
+            seen.add(event.epoch)
+    return told
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._by_epoch: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
-    def note(self, before: Catalog, after: Catalog) -> None:
-        """Compare two catalogs, of which the second takes the place of the first; it takes seconds for thousands."""
-        difference = compare(before, after)
-        changes = [each.to_json() for each in difference.changes[:CHANGES]]
-        for change in changes:
-            change |= {side: _short(change[side]) for side in ("before", "after")}
-        told = {
-            "before": difference.before,
-            "compatible": difference.compatible,
-            "incompatible": sum(not each.compatible for each in difference.changes),
-            "total": len(difference.changes),
-            "changes": changes,
-        }
-        with self._lock:
-            self._by_epoch.pop(after.epoch, None)
-            self._by_epoch[after.epoch] = told
-            while len(self._by_epoch) > EPOCHS:
-                self._by_epoch.popitem(last=False)
-
-    def history(self, events: Sequence[CatalogEvent]) -> list[dict[str, Any]]:
-        """Return what became of catalogs, newest first; the difference is that of the newest change to an epoch."""
-        told: list[dict[str, Any]] = []
-        seen: set[str] = set()
-        with self._lock:
-            for event in reversed(events):
-                newest = event.epoch is not None and event.epoch not in seen
-                told.append(
-                    {
-                        "at": event.at,
-                        "result": "refused" if event.epoch is None else "active",
-                        "epoch": event.epoch,
-                        "definitions": None if event.epoch is None else event.definitions,
-                        "difference": self._by_epoch.get(event.epoch) if event.epoch is not None and newest else None,
-                        "findings": [asdict(finding) for finding in event.findings],
-                        "findings_total": event.total,
-                        "times": event.times,
-                    }
-                )
-                if event.epoch is not None:
-                    seen.add(event.epoch)
-        return told
+def _told(difference: CatalogDifference) -> dict[str, Any]:
+    changes = [each.to_json() for each in difference.changes]
+    return {
+        "before": difference.before,
+        "compatible": not difference.incompatible,
+        "incompatible": difference.incompatible,
+        "total": difference.total,
+        "changes": [change | {side: _short(change[side]) for side in ("before", "after")} for change in changes],
+    }
 
 
 def _short(value: Any) -> Any:

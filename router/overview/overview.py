@@ -25,7 +25,6 @@ from router.letters.letter import Letter
 from router.logs import get_logger
 from router.overview.access import Doorkeeper
 from router.overview.document import StatusDocument
-from router.overview.epochs import Differences
 from router.overview.figures import Figures
 from router.overview.page import page
 from router.overview.records import PASTED, Judging, Records
@@ -108,20 +107,15 @@ class Overview:
         self._page = page()
         self._door = Doorkeeper(settings.metrics, records=replays is not None)
         self._figures = Figures(metrics.registry)
-        self._differences = Differences()
         told = _nothing if replays is None else replays.told
-        self._document = StatusDocument(status, self._figures, self._door, self._differences, told)
+        self._document = StatusDocument(status, self._figures, self._door, told)
         self._figures_lane, self._records_lane = _Lane("status-figures"), _Lane("status-records")
         self._plan: Plan | None = None
 
     def follow(self, plan: Plan) -> None:
-        """Tell of this plan from now on; what changed with it is found out beside the stream."""
-        before, self._plan = self._plan, plan
+        """Tell of this plan from now on."""
+        self._plan = plan
         self._document.follow(plan)
-        if before is not None and before.epoch != plan.epoch:
-            old, new = before.catalog, plan.catalog
-            if not self._records_lane.take(lambda: self._differences.note(old, new)):
-                _log.warning("the changes of a reload are not told on the status page, which is busy", epoch=plan.epoch)
 
     def tick(self) -> None:
         """Take samples for rates; call it every second or so."""

@@ -11,6 +11,7 @@ from router.logs import get_logger
 
 if TYPE_CHECKING:
     from router.watching.metrics import Metrics
+    from router.watching.status import Status
 
 SHOWN: Final = 20
 """Changes of a reload that are logged one by one, the incompatible ones first."""
@@ -21,17 +22,23 @@ _HINT: Final = "mend it; or restart the router, which takes it as it is"
 _log = get_logger()
 
 
-def incompatible(active: Catalog, catalog: Catalog) -> tuple[Finding, ...]:
+def incompatible(difference: Difference) -> tuple[Finding, ...]:
     """Return what would no longer reach its definition with a changed catalog, as findings."""
-    wrong = (change for change in compare(active, catalog).changes if not change.compatible)
+    wrong = (change for change in difference.changes if not change.compatible)
     return tuple(Finding("", change.xid, "error", RULE, _text(change), _HINT) for change in wrong)
 
 
-def tell_changes(active: Catalog, catalog: Catalog, metrics: Metrics) -> threading.Thread:
-    """Log and count, in a thread of its own, what a reload changes: comparing large catalogs holds up nobody."""
+def tell_changes(
+    active: Catalog, catalog: Catalog, known: Difference | None, metrics: Metrics, status: Status
+) -> threading.Thread:
+    """Log, count and note what a reload changes, in a thread of its own: comparing large catalogs holds up nobody.
+
+    *known* is the difference where it has been worked out already.
+    """
 
     def tell() -> None:
-        difference = compare(active, catalog)
+        difference = known or compare(active, catalog)
+        status.compared(difference)
         metrics.catalog_state.changed(len(difference.changes), _wrong(difference))
         _log_difference(difference)
 

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from catalog.comparing import compare
 from catalog.documents.doubting import Doubtful
 from catalog.model import Catalog, Finding
 from catalog.watch import CatalogWatcher, RefusedCatalog, Waiting
@@ -120,8 +121,10 @@ class Reloader:
             self._status.catalog(catalog.epoch, len(catalog.definitions))
             _log.info("catalog is good again, and what it was", epoch=catalog.epoch)
             return None
+        difference = None
         if self._settings.catalog.on_incompatible == "refuse":
-            wrong = incompatible(self._active.catalog, catalog)
+            difference = compare(self._active.catalog, catalog)
+            wrong = incompatible(difference)
             if wrong:
                 self._refuse(wrong)
                 return None
@@ -146,7 +149,7 @@ class Reloader:
         before, self._active = self._active.catalog, plan
         self._metrics.reload("accepted")
         _log.info("catalog reloaded", epoch=plan.epoch, definitions=len(catalog.definitions))
-        tell_changes(before, catalog, self._metrics)
+        tell_changes(before, catalog, difference, self._metrics, self._status)
         return plan
 
     def _refuse(self, findings: tuple[Finding, ...]) -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from catalog.comparing import Change, Difference
 from catalog.model import Finding
 from router.watching.steps import Steps
 
@@ -23,6 +24,8 @@ FINDINGS: Final = 20
 """Findings of a refused catalog, and references of one that waits, that are shown; the log has all."""
 EPOCHS: Final = 30
 """Epochs and refused catalogs that are remembered."""
+CHANGES: Final = 100
+"""Changes of one catalog that are remembered; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,16 @@ class CatalogEvent:
     times: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogDifference:
+    """What a catalog changed when it took the place of that of epoch ``before``: counts, and the first changes."""
+
+    before: str
+    total: int
+    incompatible: int
+    changes: tuple[Change, ...]
+
+
 class Status:
     """The state of one router, as its parts report it. ``clock`` gives seconds that never go back."""
 
@@ -78,6 +91,7 @@ class Status:
         self._draining = False
         self._beaten: float | None = None
         self._history: deque[CatalogEvent] = deque(maxlen=EPOCHS)
+        self._differences: OrderedDict[str, CatalogDifference] = OrderedDict()
         self.steps = Steps()
         """Where the batches of the queries spend their time."""
 
@@ -129,6 +143,22 @@ class Status:
         """What became of the last catalogs, oldest first."""
         with self._lock:
             return list(self._history)
+
+    def compared(self, difference: Difference) -> None:
+        """Note what a catalog changes that takes effect; it is found out beside the stream, so before or after that."""
+        wrong = sum(not each.compatible for each in difference.changes)
+        told = CatalogDifference(difference.before, len(difference.changes), wrong, difference.changes[:CHANGES])
+        with self._lock:
+            self._differences[difference.after] = told
+            self._differences.move_to_end(difference.after)
+            while len(self._differences) > EPOCHS:
+                self._differences.popitem(last=False)
+
+    @property
+    def differences(self) -> dict[str, CatalogDifference]:
+        """What the last catalogs changed, by their epochs."""
+        with self._lock:
+            return dict(self._differences)
 
     def awaiting(self, references: Sequence[str]) -> None:
         """Note what a catalog refers to and waits for, since it cannot be reached for now; nothing ends the wait.

@@ -10,6 +10,7 @@ from typing import Any, Final
 import httpx
 import yaml
 
+from catalog.comparing import compare
 from catalog.load import load
 from router.judging.plan import Plan
 from router.judging.tally import Tally
@@ -41,13 +42,17 @@ class Served:
         self.overview = Overview(self.settings, self.metrics, self.status, SingleReplays(folder))
         self.server = MonitorServer("127.0.0.1", 0, self.metrics, self.status, self.overview)
         self.folder = folder
+        self.plan: Plan | None = None
 
     def activate(self) -> None:
         """Let the catalog as it is take effect, as a start or a reload does."""
         plan = Plan(load([str(self.folder / "catalog.json")]), self.settings)
         self.metrics.expect(endpoints=[source.endpoint for source in plan.sources])
         self.status.catalog(plan.epoch, len(plan.catalog.definitions))
+        if self.plan is not None:
+            self.status.compared(compare(self.plan.catalog, plan.catalog))
         self.overview.follow(plan)
+        self.plan = plan
 
     def get(self, path: str, **headers: str) -> httpx.Response:
         return httpx.get(f"{self.server.address}{path}", headers=headers, timeout=SECONDS)
