@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from registry.core.answering import CONFIGURED, OPENAPI, Answerer
-from registry.core.capabilities import chosen_of, heard, ignorable
+from registry.core.capabilities import capabilities_of, chosen_of, heard, ignorable
 from registry.core.changes import log_of
 from registry.core.linting import Linter
 from registry.core.marking import mark
@@ -85,15 +85,15 @@ class Session:
 class RegistryService:
     """A registry over a database. Any thread may call it; writes wait for one another.
 
-    *describe* returns what :data:`OPENAPI` shows, for a model and the registry's URL. ``authority`` is the URI of who
-    controls the messages that are written here and name nobody; '' is the URL of the message catalog.
+    *describe* returns what :data:`OPENAPI` shows, for a model, capabilities and the registry's URL. ``authority`` is
+    the URI of who controls the messages that are written here and name nobody; '' is the URL of the message catalog.
     """
 
     def __init__(
         self,
         database: Database,
         linter: Linter,
-        describe: Callable[[Model, str], Mapping[str, Any]],
+        describe: Callable[[Model, Mapping[str, Any], str], Mapping[str, Any]],
         authority: str = "",
     ) -> None:
         self.authority: Final = authority
@@ -146,7 +146,7 @@ class RegistryService:
             return Answer(None, etag=tag)
         answerer = Answerer(reader, model, registry, request)
         if place == OPENAPI:
-            answer = Answer(self._describe(model, request.base))
+            answer = Answer(self._describe(model, capabilities_of(registry.capabilities), request.base))
         else:
             answer = answerer.configured(place) if isinstance(place, str) else answerer.read(place)
         return replace(answer, etag=tag) if tag else answer

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from prometheus_client.registry import Collector
@@ -87,7 +88,7 @@ def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]
     service = RegistryService(
         database,
         Linter(settings.lint),
-        lambda model, base: openapi_of(model, base, settings.access, subscriptions=subscriptions),
+        partial(openapi_of, access=settings.access, subscriptions=subscriptions),
         settings.authority,
     )
     try:

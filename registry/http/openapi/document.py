@@ -12,7 +12,7 @@ from registry.core.places import Place
 from registry.core.service import METHODS
 from registry.core.views import SPECVERSION
 from registry.http.openapi import operations
-from registry.http.openapi.parameters import path_parameters
+from registry.http.openapi.parameters import heard, path_parameters
 from registry.http.openapi.schemas import Schema, all_schemas
 from registry.http.openapi.subscriptions import subscription_paths, subscription_schemas
 from registry.http.requests import DETAILS, VERBS
@@ -33,12 +33,20 @@ _PROBLEM: Final[Schema] = {
 }
 
 
-def openapi_of(model: Model, base: str, access: Access | None = None, *, subscriptions: bool = False) -> dict[str, Any]:
+def openapi_of(
+    model: Model,
+    capabilities: Mapping[str, Any],
+    base: str,
+    access: Access | None = None,
+    *,
+    subscriptions: bool = False,
+) -> dict[str, Any]:
     """Return the document for a registry at *base*, its URL, whose clients *access* lets in.
 
-    With *subscriptions* it has those of events too, and they come before types of the model that have their path.
+    Flags that *capabilities* do not list are not in it. With *subscriptions* it has those of events too, and they come
+    before types of the model that have their path.
     """
-    paths = {path: item for path, item in _paths(model)}
+    paths = {path: _heard(item, capabilities) for path, item in _paths(model)}
     components: dict[str, Any] = {"schemas": {"problem": _PROBLEM, **all_schemas(model)}}
     if subscriptions:
         paths |= subscription_paths()
@@ -104,6 +112,14 @@ def _item(place: Place, model: Model, *, document: bool = False) -> dict[str, An
         if verb in METHODS[place.kind] and not (document and verb == "patch")
     }
     return {"parameters": list(path_parameters(place)), **_without_head(methods)}
+
+
+def _heard(item: dict[str, Any], capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out of all operations of a path the flags that are turned off."""
+    for method, each in item.items():
+        if method != "parameters" and "parameters" in each:
+            each["parameters"] = list(heard(each["parameters"], capabilities))
+    return item
 
 
 def _without_head(methods: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,28 @@ def test_it_has_every_method_of_every_path(tmp_path: Path) -> None:
             assert methods == allowed - ({"PATCH"} if without_patch else set()), path
 
 
+def flags_of(shown: dict[str, Any], path: str, method: str) -> dict[str, Any]:
+    """The parameters in the query of an operation, with their schemas."""
+    return {
+        each["name"]: each["schema"] for each in shown["paths"][path][method]["parameters"] if each["in"] == "query"
+    }
+
+
+def test_it_has_no_flag_that_is_turned_off(tmp_path: Path) -> None:
+    groups, one = "/messagegroups", "/messagegroups/{messagegroupid}"
+    with served(tmp_path) as client:
+        before = document(client)
+        assert {"filter", "inline", "sort", "limit", "cursor"} <= flags_of(before, groups, "get").keys()
+        assert "id" in flags_of(before, one, "put")["ignore"]["items"]["enum"]
+        given = {"flags": ["filter", "ignore"], "ignores": ["epoch"], "pagination": False}
+        assert client.patch("/capabilities", json=given).status_code == 200
+        shown = document(client)
+        assert flags_of(shown, groups, "get").keys() == {"filter"}
+        assert flags_of(shown, one, "put")["ignore"]["items"]["enum"] == ["*", "epoch"]
+        assert client.patch("/capabilities", json={"flags": None}).status_code == 200
+        assert {"inline", "sort"} <= flags_of(document(client), groups, "get").keys()
+
+
 def test_it_follows_the_model(tmp_path: Path) -> None:
     source = model_source()
     shelf = {
