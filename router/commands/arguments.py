@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +13,7 @@ from catalog.documents.fetching import Fetcher
 from catalog.load import load
 from catalog.model import Catalog
 from router.errors import CatalogUnavailable, RouterError
+from router.terminal import write_document
 
 
 class OutputFormat(StrEnum):
@@ -48,6 +50,18 @@ BaseUri = Annotated[
         help="Address of the registry that the catalog is of, where it names none: `dataschema` of events is below it.",
     ),
 ]
+
+
+def schema_option(files: str, schema: Callable[[], bytes]) -> Any:
+    """Return the option ``--schema``, which writes the JSON Schema of a kind of files in place of anything else."""
+
+    def write(wanted: bool) -> None:
+        if wanted:
+            write_document(schema())
+            raise typer.Exit
+
+    text = f"Write the JSON Schema of {files} instead, and end."
+    return typer.Option("--schema", callback=write, is_eager=True, help=text)
 
 
 def usable_catalog(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -105,17 +105,22 @@ def letter_of_line(line: bytes, sink: str) -> Letter:
     )
 
 
+def letters_of(lines: Iterable[tuple[int | None, bytes]], sink: str, path: Path) -> Iterator[Letter]:
+    """Yield the letters of these lines of a file, with their numbers if known; one without is left out and logged."""
+    for number, line in lines:
+        try:
+            yield letter_of_line(line, sink)
+        except ValueError as error:
+            _log.warning("line left out", sink=sink, file=str(path), line=number, problem=str(error))
+
+
 def _file(sink: str, path: Path) -> Iterator[Letter]:
     try:
         file = path.open("rb")
     except FileNotFoundError:
         return  # Retention removed it meanwhile.
     with file:
-        for number, line in enumerate(file, 1):
-            try:
-                yield letter_of_line(line, sink)
-            except ValueError as error:
-                _log.warning("line left out", sink=sink, file=str(path), line=number, problem=str(error))
+        yield from letters_of(enumerate(file, 1), sink, path)
 
 
 def _embedded(raw: msgspec.Raw) -> str | None:

@@ -24,7 +24,6 @@ from router.errors import SinkError
 from router.letters import jsonlines_reading, kafka_reading, table_reading
 from router.letters.letter import Letter
 from router.letters.reading import readable_sinks
-from router.logs import get_logger
 from router.settings import JsonLinesSink, KafkaSink, Settings, TableSink
 from router.sinks.forms import DEAD_LETTER
 
@@ -45,7 +44,6 @@ _FOUND: Final = ["letter", "failed"]
 _HINT: Final = "`xrouter dead-letters show` looks through all there are"
 Wanted = Callable[[list[tuple[datetime, str]]], set[str]]
 """Chooses ids of the letters that were looked at, each with the time it was written."""
-_log = get_logger()
 
 
 def latest_letters(settings: Settings, most: int) -> list[Letter]:
@@ -146,11 +144,7 @@ def _whole(name: str, groups: Iterable[Any], schema: pa.Schema, chosen: set[str]
     only = pads.field("letter").isin(pa.array(sorted(chosen), pa.string()))
     for group in groups:
         for batch in group.to_batches(schema=schema, columns=DEAD_LETTER.names, filter=only, batch_size=_ROWS):
-            for row in table_reading.plain(batch).to_pylist():
-                try:
-                    yield table_reading.letter_of(row, name)
-                except ValueError as error:
-                    _log.warning("dead letter left out: it is damaged", sink=name, problem=str(error))
+            yield from table_reading.letters_of(batch, name)
 
 
 def in_files(name: str, sink: JsonLinesSink, spill: Path, wanted: Wanted) -> list[Letter]:
@@ -166,21 +160,13 @@ def in_files(name: str, sink: JsonLinesSink, spill: Path, wanted: Wanted) -> lis
                 start = max(0, path.stat().st_size - LOOK_BYTES)
                 file.seek(start)
                 lines = file.read(LOOK_BYTES).split(b"\n")[1 if start else 0 :]
-            letters += _lines(name, lines)
+            whole = ((None, line) for line in lines if line.strip())
+            letters += jsonlines_reading.letters_of(whole, name, path)
             if len(letters) >= LOOK_OFFSETS:
                 break
     except OSError as error:
         raise SinkError(name, f"{sink.path} cannot be read: {error.strerror}", hint="check its rights") from error
     return _chosen(letters, wanted)
-
-
-def _lines(name: str, lines: Sequence[bytes]) -> Iterator[Letter]:
-    for line in lines:
-        if line.strip():
-            try:
-                yield jsonlines_reading.letter_of_line(line, name)
-            except ValueError as error:
-                _log.warning("line left out", sink=name, problem=str(error))
 
 
 def in_topics(name: str, sink: KafkaSink, spill: Path, wanted: Wanted) -> list[Letter]:

@@ -136,14 +136,19 @@ def _letters(sink: str, rows: Any, bodies: bool, schema: pa.Schema | None = None
     options = {"columns": columns, "batch_size": ROWS, "batch_readahead": 1, "fragment_readahead": 1}
     scanner = rows.scanner(**options) if schema is None else rows.scanner(schema=schema, **options)
     for batch in scanner.to_batches():
-        for row in plain(batch).to_pylist():
-            try:
-                yield letter_of(row, sink)
-            except ValueError as error:
-                _log.warning("dead letter left out: it is damaged", sink=sink, letter=row["letter"], problem=str(error))
+        yield from letters_of(batch, sink)
 
 
-def plain(batch: pa.RecordBatch) -> pa.Table:
+def letters_of(batch: pa.RecordBatch, sink: str) -> Iterator[Letter]:
+    """Yield the letters of these rows; a damaged one is left out and logged."""
+    for row in _plain(batch).to_pylist():
+        try:
+            yield letter_of(row, sink)
+        except ValueError as error:
+            _log.warning("dead letter left out: it is damaged", sink=sink, letter=row["letter"], problem=str(error))
+
+
+def _plain(batch: pa.RecordBatch) -> pa.Table:
     """Turn instants into microseconds: some that a table can hold are beyond Python's calendar."""
     table = pa.Table.from_batches([batch])
     for name in ("received", FAILED):

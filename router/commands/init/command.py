@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from catalog.convert import json_text
+from router.commands.arguments import schema_option
 from router.commands.documents import write_text
 from router.commands.init.protocols import PROTOCOLS, First, catalog_of
 from router.commands.init.texts import (
@@ -20,16 +21,13 @@ from router.commands.init.texts import (
     settings_text,
 )
 from router.errors import RouterError
-from router.terminal import say, write_document
+from router.terminal import say
 
 
-def _schema(wanted: bool) -> None:
-    """Write the schema of settings, and end."""
-    if wanted:
-        from router.settings.json_schema import packaged_schema
+def _settings_schema() -> bytes:
+    from router.settings.json_schema import packaged_schema
 
-        write_document(packaged_schema())
-        raise typer.Exit
+    return packaged_schema()
 
 
 def init(
@@ -41,15 +39,7 @@ def init(
     mqtt: Annotated[bool, typer.Option("--mqtt", help="Subscribe to MQTT topics.")] = False,
     amqp: Annotated[bool, typer.Option("--amqp", help="Receive from an AMQP 1.0 node.")] = False,
     nats: Annotated[bool, typer.Option("--nats", help="Subscribe to NATS subjects.")] = False,
-    _schema_only: Annotated[
-        bool,
-        typer.Option(
-            "--schema",
-            callback=_schema,
-            is_eager=True,
-            help="Write the JSON Schema of settings files instead, and end.",
-        ),
-    ] = False,
+    _schema: Annotated[bool, schema_option("settings files", _settings_schema)] = False,
 ) -> None:
     """Write commented settings, a first catalog and a compose file of the brokers, and say what to do next.
 
@@ -74,13 +64,11 @@ def init(
 
 
 def _files(chosen: list[First]) -> dict[str, str]:
-    from router.settings.json_schema import packaged_schema
-
     texts = {
         SETTINGS_NAME: settings_text(chosen),
         CATALOG_NAME: json_text(catalog_of(chosen)),
         COMPOSE_NAME: compose_text(chosen),
-        SCHEMA_COPY: packaged_schema().decode("utf-8"),
+        SCHEMA_COPY: _settings_schema().decode("utf-8"),
     }
     return {name: text for name, text in texts.items() if text}
 

@@ -15,7 +15,7 @@ import typer
 
 from catalog.declared import Declarations
 from catalog.record import Record
-from router.commands.arguments import AllowAddresses, BaseUri, OutputFormat, usable_catalog
+from router.commands.arguments import AllowAddresses, BaseUri, OutputFormat, schema_option, usable_catalog
 from router.commands.documents import check_free
 from router.commands.documents import write_text as write_file
 from router.commands.registries import LoginsOption, fetcher
@@ -31,7 +31,7 @@ from router.letters.reading import read_letters
 from router.letters.redaction import marks_of_settings
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
-from router.terminal import counted, say, say_json, terminal, write_document
+from router.terminal import counted, say, say_json, terminal
 
 PASSED: Final = 0
 FAILED: Final = 1
@@ -75,13 +75,6 @@ class _Options:
             sources, fetcher_of(settings.catalog), base_uri=base_uri, declarations=self.declarations
         )
         return RouterJudging(loaded, settings), settings
-
-
-def _schema(wanted: bool) -> None:
-    """Write the schema of files of cases, and end."""
-    if wanted:
-        write_document(case_schema())
-        raise typer.Exit
 
 
 def test(
@@ -132,15 +125,7 @@ def test(
     allow: AllowAddresses = None,
     base_uri: BaseUri = "",
     logins: LoginsOption = None,
-    _schema_only: Annotated[
-        bool,
-        typer.Option(
-            "--schema",
-            callback=_schema,
-            is_eager=True,
-            help="Write the JSON Schema of files of cases instead, and end.",
-        ),
-    ] = False,
+    _schema: Annotated[bool, schema_option("files of cases", case_schema)] = False,
 ) -> None:
     """Hold cases against a catalog, or with --config against a router's settings, offline and without Spark.
 
