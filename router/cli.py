@@ -91,11 +91,12 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
         # The edge of the process: whatever it is becomes one line and an exit code.
         if os.environ.get(DEBUG):
             traceback.print_exc()
-        message, hint, status = _told(error)
-        say(_flat(f"xrouter: error: {message}"), err=True)
-        if hint:
-            say(_flat(f"hint: {hint}"), err=True)
-        return status
+        for each in (error, *getattr(error, "others", ())):
+            message, hint, _ = _told(each)
+            say(_flat(f"xrouter: error: {message}"), err=True)
+            if hint:
+                say(_flat(f"hint: {hint}"), err=True)
+        return _told(error)[2]
 
 
 def _told(error: Exception) -> tuple[str, str, int]:

@@ -28,6 +28,9 @@ class RouterError(Exception):
     message already does). Neither ever holds a secret.
     """
 
+    others: tuple[RouterError, ...] = ()
+    """What is wrong besides, each with its own line; the exit code is that of the first."""
+
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(" ".join(message.split()))
         self.hint = " ".join(hint.split())

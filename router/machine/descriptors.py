@@ -5,26 +5,17 @@ from __future__ import annotations
 import resource
 from typing import Final
 
-from router.logs import get_logger
-
 ENOUGH: Final = 4096
 """Descriptors with which the defaults of all limits can be reached, with room for Spark, inbox and tables."""
-_log = get_logger()
+LEAST: Final = 512
+"""Descriptors below which no router starts: the JVM alone opens some 300 files."""
 
 
-def raise_descriptor_limit() -> int:
-    """Raise the limit on open files as far as this process may, say so in the log when it stays low, and return it."""
+def raise_descriptor_limit() -> None:
+    """Raise the limit on open files as far as this process may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    limit = descriptor_limit()
-    if limit < ENOUGH:
-        _log.warning(
-            "the limit on open files is low: fewer senders can be connected at a time",
-            limit=limit,
-            hint=f"raise it to {ENOUGH} or more (ulimit -Hn, LimitNOFILE of systemd, --ulimit nofile of containers)",
-        )
-    return limit
 
 
 def descriptor_limit() -> int:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from router.errors import ConfigError
+from router.examining.checks import gateway_checks, require
 from router.intake.intake import Intake, topic_store
 from router.judging.plan import Plan
 from router.logs import configure_logs, get_logger
@@ -52,6 +53,7 @@ def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Moni
     if not pushed:
         raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
     admit(clients_of(settings, plan.catalog, plan.sources), Pins(Path(settings.state)))
+    require(gateway_checks(settings, plan.catalog, plan.sources))
     metrics, status = monitoring.metrics, monitoring.status
     metrics.expect(endpoints=pushed)
     with ExitStack() as stack:

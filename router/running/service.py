@@ -21,6 +21,7 @@ from bindings.private import open_to
 from catalog.model import Catalog
 from router.batches.plans import PlanHolder
 from router.errors import ConfigError
+from router.examining.checks import require, router_checks
 from router.intake.intake import Intake, Store, local_store
 from router.intake.subscriptions import Subscriptions
 from router.judging.loading import read_catalog
@@ -41,7 +42,6 @@ from router.running.reload import BackgroundReloads, Reloader, unless_stopped
 from router.settings import Settings, load_settings
 from router.settings.catalogs import logins_of
 from router.sinks import check_endpoints, close_targets
-from router.sources.clusters import check_reachable
 from router.sources.sources import REST, missing_sources
 from router.spark.executors import require_context
 from router.spark.jvm_life import jvm_alive, jvm_pid, require_jvm
@@ -204,7 +204,7 @@ class Service:
             names = [*wanted, *Succession(self._state).left(wanted)]
             check_state(self._state, names, inbox=self._settings.inbox.kafka is None)
         admit(clients_of(self._settings, self._first.catalog, self._first.sources), Pins(self._state.root))
-        check_reachable(self._first.sources, self._settings)
+        require(router_checks(self._settings, self._first.catalog, self._first.sources, once=once))
         require_real_time(self._first, once=once)
         require_rest_topic(self._settings, self._state)
         check_endpoints(self._settings, self._first.catalog)

@@ -135,15 +135,16 @@ def resolve(request: Request, into: Path | None = None) -> tuple[Path, ...]:
 
 
 def find_java() -> Path:
-    """Return the java command, that of ``JAVA_HOME`` first.
+    """Return the java command that Spark takes: that of ``JAVA_HOME`` where it is set, else the first of the path.
 
     Raises:
         JavaMissing: there is none.
     """
     if home := os.environ.get("JAVA_HOME"):
         command = Path(home) / "bin" / "java"
-        if command.is_file():
-            return command
+        if not command.is_file():
+            raise JavaMissing(f"JAVA_HOME is {home}, which has no bin/java", hint="correct JAVA_HOME, or unset it")
+        return command
     if on_path := shutil.which("java"):
         return Path(on_path)
     raise JavaMissing("there is no java command", hint="install Java 17 or 21, or set JAVA_HOME to it")

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import typer
 from rich.table import Table
 
-from router.commands.doctor.doctor import Diagnosis, examine
+from router.commands.doctor.examining import examine
+from router.examining.diagnosis import Diagnosis
 from router.terminal import say, styled, terminal
 
 _COLOURS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -19,7 +20,9 @@ def doctor(
         Path | None, typer.Argument(metavar="CONFIG", help="Settings, to look at catalog, state and brokers as well.")
     ] = None,
 ) -> None:
-    """Look at Java, Spark, connectors, and with settings at catalog, disk and brokers; ends with 1 when one fails.
+    """Look at what a start needs: Java, Spark, descriptors; with settings memory, disk, ports, catalog and brokers too.
+
+    What `run` would end with is `fail`, and ends this with 1; what it would wait for, or do less by, is `warn`.
 
     Example: xrouter doctor router.yaml
     """

@@ -241,3 +241,11 @@ class RemoteSink(SinkSettings):
     def own_cluster(self) -> KafkaClient | None:
         """Return how to reach the Kafka brokers that the settings name; None where they name none."""
         return None
+
+    def cluster_at(self, name: str, endpoint: Endpoint | None) -> KafkaClient | None:
+        """Return how to reach the Kafka brokers of settings or endpoint; None for a sink of another protocol.
+
+        Raises:
+            SinkError: there are none, or their addresses contradict each other or the settings.
+        """
+        return None

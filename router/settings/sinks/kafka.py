@@ -109,7 +109,7 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
         """Return a producer."""
         from bindings.kafka.publisher import KafkaPublisher
 
-        client = kafka_client(self._brokers(name, endpoint), self, self.options)
+        client = self.cluster_at(name, endpoint)
         return KafkaPublisher(client, max_message_bytes=self.max_message_bytes, timeout=_SECONDS)
 
     def destination(self, filled: Filled, *, letters: bool) -> str:
@@ -119,6 +119,10 @@ class KafkaSink(KafkaLogin, _KafkaRecords):
     def own_cluster(self) -> KafkaClient | None:
         """Return how to reach the brokers of the settings."""
         return self.cluster() if self.bootstrap_servers else None
+
+    def cluster_at(self, name: str, endpoint: Endpoint | None) -> KafkaClient:
+        """Return how to reach the brokers of the settings, else those of the endpoint."""
+        return kafka_client(self._brokers(name, endpoint), self, self.options)
 
     def cluster(self) -> KafkaClient:
         """Return how to reach the brokers of the settings, which it has."""

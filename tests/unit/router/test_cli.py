@@ -178,7 +178,7 @@ def test_doctor_finds_java_and_reads_settings(xrouter: Any, tmp_path: Path) -> N
 
 
 def test_doctor_says_that_few_files_may_be_opened(xrouter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("router.commands.doctor.doctor.descriptor_limit", lambda: 1024)
+    monkeypatch.setattr("router.examining.machine.descriptor_limit", lambda: 1024)
     assert "up to 1024; fewer senders can be connected at a time" in " ".join(xrouter("doctor")[1].split())
 
 
@@ -186,7 +186,7 @@ def test_doctor_finds_a_java_that_is_missing(xrouter: Any, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     status, out, _ = xrouter("doctor")
-    assert status == 1 and "fail java: no java command (remedy: install Java 17 or 21" in out
+    assert status == 1 and "fail java: there is no java command (remedy: install Java 17 or 21" in out
 
 
 RECORDS = b"""\

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from router.commands.check.command import examined
-from router.commands.doctor.doctor import Diagnosis, examine
+from router.commands.doctor.examining import examine
+from router.examining.diagnosis import Diagnosis
 from tests.support.load import catalog, write_catalog
 from tests.support.ports import LOOPBACK, free_ports
 

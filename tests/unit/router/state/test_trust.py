@@ -11,7 +11,7 @@ import pytest
 from catalog.load import load
 from router.cli import status_of
 from router.commands.check.command import examined
-from router.commands.doctor.doctor import examine
+from router.commands.doctor.examining import examine
 from router.errors import ConfigError, StateError
 from router.judging.plan import Plan
 from router.running.reload import Reloader

@@ -1,0 +1,77 @@
+"""What ``doctor`` looks at: all that a start does, and what is read on the way there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from catalog.errors import DocumentError
+from catalog.load import load
+from catalog.model import Catalog
+from router.errors import ConfigError, StateError
+from router.examining.checks import machine_checks, place_checks, reach_checks
+from router.examining.diagnosis import Diagnosis, diagnoses
+from router.settings import Settings, load_settings
+from router.settings.catalogs import fetcher_of
+from router.sources.sources import missing_sources, sources_of
+from router.state.trust import Pins, clients_of, distrusted
+
+
+def examine(config: Path | None = None) -> Iterator[Diagnosis]:
+    """Yield what is found; without *config* only what every start needs. Nobody is waited for longer than 30 s."""
+    if config is None:
+        yield from diagnoses(machine_checks())
+        return
+    try:
+        settings = load_settings(config)
+    except ConfigError as error:
+        yield from diagnoses(machine_checks())
+        yield Diagnosis("settings", "fail", "; ".join(error.problems), error.hint or f"mend {config}")
+        return
+    yield from diagnoses([*machine_checks(), *place_checks(settings)])
+    yield Diagnosis("settings", "ok", str(config))
+    read = settings.catalog
+    try:
+        catalog = load(read.source, fetcher=fetcher_of(read), base_uri=read.base_uri)
+    except DocumentError as error:
+        yield Diagnosis("catalog", "fail", str(error), error.hint or "correct catalog.source")
+        return
+    yield _catalog(catalog, settings)
+    yield from _others(catalog, settings)
+
+
+def _catalog(catalog: Catalog, settings: Settings) -> Diagnosis:
+    summary = f"{len(catalog.definitions)} definitions, {len(catalog.endpoints)} endpoints, epoch {catalog.epoch}"
+    sources = " ".join(map(str, settings.catalog.source))
+    if not catalog.definitions:
+        return Diagnosis("catalog", "fail", "no usable definition", f"see `xrouter check {sources}`")
+    if missing := missing_sources(catalog, settings):
+        return Diagnosis(
+            "catalog", "warn", f"{summary}; it lacks {', '.join(missing)}", "correct sources, or the catalog"
+        )
+    if any(finding.severity == "error" for finding in catalog.findings):
+        return Diagnosis("catalog", "warn", f"{summary}; some are left out", f"see `xrouter check {sources}`")
+    return Diagnosis("catalog", "ok", summary)
+
+
+def _others(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:
+    """Yield who is to be reached; nobody is asked who must not see our credentials."""
+    try:
+        sources = sources_of(catalog, settings)
+    except ConfigError as error:
+        yield Diagnosis("sources", "fail", error.message, error.hint)
+        return
+    pins = Pins(Path(settings.state))
+    try:
+        wrong = distrusted(clients_of(settings, catalog, sources), pins)
+        known = pins.known()
+    except StateError as error:
+        yield Diagnosis("addresses", "fail", error.message, error.hint)
+        return
+    for finding in wrong:
+        yield Diagnosis("addresses", "fail", finding.message, finding.hint)
+    if wrong:
+        return
+    for name, addresses in known.items():
+        yield Diagnosis("addresses", "ok", f"{name}: credentials are for {', '.join(addresses)}")
+    yield from diagnoses(list(reach_checks(settings, catalog, sources, beside=True)))

@@ -1,0 +1,92 @@
+"""The one list of what is looked at before a start: ``doctor`` shows all of it, ``run`` ends on what would stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+
+from catalog.model import Catalog
+from router.examining.diagnosis import Check, diagnoses, refusal
+from router.examining.machine import cluster, connectors, java, memory, open_files, spark
+from router.examining.places import http_port, metrics_port, sink_folders, state_folder
+from router.examining.reaching import peer_checks
+from router.logs import get_logger
+from router.settings import Settings
+from router.sources.sources import Source
+
+_log = get_logger()
+
+
+def machine_checks() -> list[Check]:
+    """Return what every start of a router needs, whatever its settings."""
+    return [
+        Check("java", java),
+        Check("pyspark", spark),
+        Check("connectors", connectors),
+        Check("open files", open_files),
+    ]
+
+
+def place_checks(settings: Settings) -> list[Check]:
+    """Return what is looked at by the settings alone."""
+    return [
+        Check("memory", partial(memory, settings)),
+        Check("state", partial(state_folder, settings)),
+        Check("sinks", partial(sink_folders, settings)),
+        Check("metrics port", partial(metrics_port, settings)),
+    ]
+
+
+def reach_checks(
+    settings: Settings,
+    catalog: Catalog,
+    sources: Sequence[Source],
+    *,
+    gateways: bool = True,
+    listens: bool = True,
+    beside: bool = False,
+) -> Iterator[Check]:
+    """Yield what is looked at by settings and catalog.
+
+    Credentials are shown to Kafka: addresses must be known to be those they are for. *gateways* tells whether messages
+    are taken in here, *listens* whether HTTP is, *beside* whether that may be another process than this one.
+    """
+    if listens and gateways and any(source.served for source in sources):
+        yield Check("http port", partial(http_port, settings, beside=beside))
+    pushed = any(source.pushed for source in sources)
+    yield Check("cluster", partial(cluster, settings, pushed=pushed))
+    yield from peer_checks(settings, catalog, sources, gateways=gateways)
+
+
+def require(checks: Iterable[Check]) -> None:
+    """Look at everything at once; what does not stop a start goes to the log.
+
+    Raises:
+        RouterError: something would stop it; ``others`` are further things that would.
+    """
+    found = list(diagnoses(list(checks)))
+    error = refusal(found)
+    if error is not None:
+        raise error
+    for each in found:
+        if each.state == "warn":
+            _log.warning("not as it should be", what=each.name, problem=each.observation, hint=each.remedy)
+
+
+def router_checks(
+    settings: Settings, catalog: Catalog, sources: Sequence[Source], *, once: bool = False
+) -> Iterator[Check]:
+    """Yield what ``run`` looks at; its metrics are served by then."""
+    # What is missing of the connectors, a start fetches, and says so.
+    every = [*machine_checks(), *place_checks(settings)]
+    yield from (check for check in every if check.name not in ("connectors", "metrics port"))
+    yield from reach_checks(settings, catalog, sources, gateways=settings.inbox.kafka is None, listens=not once)
+
+
+def gateway_checks(settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[Check]:
+    """Yield what ``gateway`` looks at; it starts no Spark and writes to no sink."""
+    yield Check("open files", open_files)
+    pushed = [source for source in sources if source.pushed]
+    if any(source.served for source in pushed):
+        yield Check("http port", partial(http_port, settings))
+    yield from peer_checks(settings, catalog, pushed, gateways=True, sinks=False)

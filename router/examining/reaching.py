@@ -1,0 +1,162 @@
+"""Who is to be reached: the brokers and servers of sources and sinks, asked as far as that changes nothing there.
+
+Kafka is asked with our login, since a start needs its answer. Other brokers and servers are only connected to, with
+TLS where it is spoken: gateways and sinks wait for those that are away.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from bindings.addresses import Address, AddressForm, addresses_of, tls_context
+from bindings.gateways import Connection, GatewayError, Tls
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.protocols import BINDINGS
+from catalog.model import Catalog
+from router.errors import BrokerUnreachable, ConfigError, RouterError, SinkError
+from router.examining.diagnosis import Check, Diagnosis, State
+from router.intake.gateways import connections_of
+from router.settings import Settings
+from router.settings.sinks.contract import RemoteSink
+from router.sinks.messages.opening import endpoint_of
+from router.sources.clusters import inbox_client, source_client
+from router.sources.sources import Source
+
+CONNECT_SECONDS: Final = 5.0
+_START_KAFKA: Final = "start the broker, or correct bootstrap_servers and credentials"
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked of a Kafka cluster, and for whom; ``waited`` tells that a start does not need the answer."""
+
+    name: str
+    client: KafkaClient
+    topic: str = ""
+    waited: bool = False
+
+
+def peer_checks(
+    settings: Settings, catalog: Catalog, sources: Sequence[Source], *, gateways: bool, sinks: bool = True
+) -> Iterator[Check]:
+    """Yield a look at who is to be reached: for sources and the inbox, and for *sinks*.
+
+    Without *gateways* the brokers that these connect to are left out. What shares a Kafka cluster is one look.
+    """
+    asked = [
+        _Asked(f"source {source.endpoint}", source_client(source), source.topic)
+        for source in sources
+        if not source.pushed
+    ]
+    chosen = settings.inbox.kafka
+    if chosen is not None:
+        asked.append(_Asked("inbox", inbox_client(chosen), chosen.topic))
+    others: list[Check] = []
+    for broker in connections_of(sources, "check") if gateways else ():
+        form = BINDINGS[broker.protocol].sending.form
+        away = "start the broker, or correct the address; the gateway connects by itself once it answers"
+        # The server of NATS speaks first, and only then TLS.
+        greets = broker.protocol == "NATS"
+        name = f"source {broker.name}"
+        others.append(Check(name, partial(_servers, name, form, broker.connection, away, ConfigError, greets=greets)))
+    for name, sink in settings.sinks.items() if sinks else ():
+        if sink.remote is not None:
+            looked = _sink(name, sink.remote, catalog)
+            (asked if isinstance(looked, _Asked) else others).append(looked)  # type: ignore[arg-type]
+    yield from (Check(group[0].name, partial(_kafka, group)) for group in _by_cluster(asked))
+    yield from others
+
+
+def _sink(name: str, sink: RemoteSink, catalog: Catalog) -> Check | _Asked:
+    called = f"sink {name}"
+    try:
+        endpoint = endpoint_of(name, sink, catalog)
+        cluster = sink.cluster_at(name, endpoint)
+        if cluster is not None:
+            return _Asked(called, cluster, waited=sink.own_cluster() is None)
+        connection = sink.connection(name, endpoint)
+    except SinkError as error:
+        fault = Diagnosis(called, "fail", error.message.removeprefix(f"{called}: "), error.hint, SinkError)
+        return Check(called, lambda: (fault,))
+    away = "start the server, or correct the address; batches wait until it answers"
+    greets = sink.family == "nats"
+    return Check(called, partial(_servers, called, sink.sending.form, connection, away, SinkError, greets=greets))
+
+
+def _by_cluster(asked: Iterable[_Asked]) -> list[list[_Asked]]:
+    """Gather what is asked of one cluster with one login."""
+    groups: list[list[_Asked]] = []
+    for each in asked:
+        group = next((group for group in groups if group[0].client == each.client), None)
+        if group is None:
+            groups.append([each])
+        else:
+            group.append(each)
+    return groups
+
+
+def _kafka(group: Sequence[_Asked]) -> Iterator[Diagnosis]:
+    """Ask a cluster once for all."""
+    client = group[0].client
+    try:
+        topics = client.partitions(sorted({each.topic for each in group if each.topic}))
+    except KafkaUnreachable as error:
+        for each in group:
+            state: State = "warn" if each.waited else "fail"
+            yield Diagnosis(each.name, state, str(error), _START_KAFKA, BrokerUnreachable)
+        return
+    for each in group:
+        if not each.topic:
+            yield Diagnosis(each.name, "ok", f"Kafka at {client.servers} answers")
+        elif each.topic not in topics:
+            yield Diagnosis(each.name, "warn", f"Kafka at {client.servers} has no topic {each.topic}", "make the topic")
+        else:
+            told = f"Kafka at {client.servers}, topic {each.topic}, {len(topics[each.topic])} partitions"
+            yield Diagnosis(each.name, "ok", told)
+
+
+def _servers(
+    name: str, form: AddressForm, connection: Connection, away: str, error: type[RouterError], *, greets: bool
+) -> Iterator[Diagnosis]:
+    """Look whether one of the servers of a connection takes connections.
+
+    What no waiting mends is ``fail``: an address of no form, a certificate that cannot be read.
+    """
+    try:
+        addresses = addresses_of(form, _bare(connection))
+        context = tls_context(connection.tls or Tls()) if any(address.tls for address in addresses) else None
+    except GatewayError as wrong:
+        yield Diagnosis(name, "fail", str(wrong), "correct its address, or its tls", error)
+        return
+    faults: list[str] = []
+    for address in addresses:
+        if fault := _fault(address, None if greets else context):
+            faults.append(f"{address.url}: {fault}")
+        else:
+            yield Diagnosis(name, "ok", f"{address.url} takes connections")
+            return
+    yield Diagnosis(name, "warn", "; ".join(faults) or "it has no address", away)
+
+
+def _bare(connection: Connection) -> Connection:
+    """Return the connection with addresses up to what differs from record to record."""
+    return Connection(tuple(uri.partition("{")[0] for uri in connection.uris), tls=connection.tls)
+
+
+def _fault(address: Address, context: ssl.SSLContext | None) -> str:
+    """Say why a server does not take a connection; empty when it does. No login is shown."""
+    try:
+        with socket.create_connection((address.host, address.port), CONNECT_SECONDS) as plain:
+            if address.tls and context is not None:
+                context.wrap_socket(plain, server_hostname=address.host).close()
+    except TimeoutError:
+        return f"no answer within {CONNECT_SECONDS:g} s"
+    except (OSError, ValueError) as error:
+        checked = getattr(error, "verify_message", "")
+        return f"its certificate does not hold: {checked}" if checked else getattr(error, "strerror", "") or str(error)
+    return ""

@@ -1,0 +1,333 @@
+"""What stops a start, told by ``doctor``, and by ``run`` before Spark: the same list, at once, within a limit."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from bindings.locks import take_lock
+from catalog.load import load
+from router.cli import status_of
+from router.commands.doctor.examining import examine
+from router.errors import BrokerUnreachable, SinkError
+from router.examining.checks import require, router_checks
+from router.examining.diagnosis import Check, Diagnosis, diagnoses, refusal
+from router.settings import load_settings
+from router.sources.sources import sources_of
+from tests.support.authority import Authority
+from tests.support.ports import LOOPBACK, free_ports
+
+BROKERS: Final = {
+    "mqtt": ("MQTT/5.0", "mqtt", {"topic": "in"}),
+    "amqp": ("AMQP/1.0", "amqp", {"node": "in"}),
+    "nats": ("NATS", "nats", {"subject": "in"}),
+}
+SINKS: Final = {
+    "mqtt": {"topic": "out"},
+    "amqp": {"node": "out"},
+    "nats": {"subject": "out"},
+    "http": {},
+}
+
+
+class Place:
+    """A folder with settings and a catalog: HTTP comes in, tables go out; more as a test wants."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = folder / "router.yaml"
+        self.endpoints: dict[str, Any] = {
+            "door": self.endpoint("HTTP", {"path": "/in"}),
+        }
+        self.settings: dict[str, Any] = {
+            "catalog": {"source": str(folder / "catalog.json")},
+            "state": str(folder / "state"),
+            "http": {"port": 0},
+            "metrics": {"port": 0},
+            "sinks": {
+                "lake": {"type": "table", "path": str(folder / "lake")},
+                "dead": {"type": "table", "path": str(folder / "dead")},
+            },
+            "routes": [{"to": ["lake"]}],
+            "dead_letters": {"sinks": ["dead"]},
+        }
+
+    @staticmethod
+    def endpoint(protocol: str, options: dict[str, Any], uri: str = "") -> dict[str, Any]:
+        """Return an endpoint of the one definition there is."""
+        told = {"options": options, **({"endpoints": [{"uri": uri}]} if uri else {})}
+        return {
+            "usage": ["consumer"],
+            "protocol": protocol,
+            "protocoloptions": told,
+            "messagegroups": ["/messagegroups/g"],
+        }
+
+    def sink(self, name: str, told: dict[str, Any]) -> None:
+        """Add a sink that takes all events."""
+        self.settings["sinks"][name] = told
+        self.settings["routes"][0]["to"].append(name)
+
+    def write(self) -> Path:
+        """Write both files; return the settings'."""
+        metadata = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "made"}}}
+        groups = {"g": {"messages": {"m": metadata}}}
+        (self.folder / "catalog.json").write_text(json.dumps({"messagegroups": groups, "endpoints": self.endpoints}))
+        self.config.write_text(yaml.safe_dump(self.settings))
+        return self.config
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens at."""
+    with socket.create_server((LOOPBACK, 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def states(config: Path) -> dict[str, Diagnosis]:
+    return {each.name: each for each in examine(config)}
+
+
+def no_java(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+
+
+def few_files(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    monkeypatch.setattr("router.examining.machine.descriptor_limit", lambda: 200)
+
+
+def no_folder(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    (place.folder / "file").write_text("")
+    place.settings["sinks"]["lake"]["path"] = str(place.folder / "file" / "lake")
+
+
+def no_log(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    (place.folder / "lake").mkdir()
+    (place.folder / "lake" / "_delta_log").write_text("")
+
+
+def http_taken(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    place.settings["http"]["port"] = port
+
+
+def no_certificate(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    place.settings["http"]["tls"] = {"cert": "/nowhere.pem", "key": "/nowhere.key"}
+
+
+def kafka_away(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    place.endpoints["log"] = Place.endpoint("KAFKA", {"topic": "in"}, "kafka://127.0.0.1:1")
+
+
+def kafka_sink_away(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    place.sink("bus", {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "out"})
+
+
+def mqtt_certificate(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    place.endpoints["bus"] = Place.endpoint("MQTT/5.0", {"topic": "in"}, "mqtts://127.0.0.1:1")
+    place.settings["sources"] = [{"endpoint": "/endpoints/bus", "tls": {"ca": "/nowhere.pem"}}]
+
+
+def http_certificate(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    place.sink("hook", {"type": "http", "url": "https://127.0.0.1:1/{type}", "tls": {"ca": "/nowhere.pem"}})
+
+
+def master_away(place: Place, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+    chosen = {"master": "spark://127.0.0.1:1", "driver_host": LOOPBACK, "shared_folders": [str(place.folder)]}
+    place.settings["spark"] = chosen
+    del place.endpoints["door"]
+    kafka_away(place, monkeypatch, port)
+
+
+Fault = Callable[[Place, pytest.MonkeyPatch, int], None]
+STOPPING: Final[Sequence[tuple[Fault, str, int, str]]] = (
+    (no_java, "java", 10, "JAVA_HOME is /nowhere, which has no bin/java"),
+    (few_files, "open files", 1, "up to 200; Spark needs"),
+    (no_folder, "sink lake", 8, "file is no folder"),
+    (no_log, "sink lake", 8, "_delta_log is no folder"),
+    (http_taken, "http port", 3, "Address already in use"),
+    (no_certificate, "http port", 3, "/nowhere.pem"),
+    (kafka_away, "source /endpoints/log", 5, "Kafka at 127.0.0.1:1 does not answer"),
+    (kafka_sink_away, "sink bus", 5, "Kafka at 127.0.0.1:1 does not answer"),
+    (mqtt_certificate, "source /endpoints/bus", 3, "/nowhere.pem cannot be read"),
+    (http_certificate, "sink hook", 8, "/nowhere.pem cannot be read"),
+    (master_away, "cluster", 5, "nobody listens at spark://127.0.0.1:1"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "name", "code", "told"), STOPPING, ids=[each[0].__name__ for each in STOPPING])
+def test_what_doctor_finds_ends_a_start_before_spark(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    taken: int,
+    capsys: pytest.CaptureFixture[str],
+    fault: Fault,
+    name: str,
+    code: int,
+    told: str,
+) -> None:
+    monkeypatch.setattr("bindings.kafka.client.TIMEOUT_SECONDS", 0.5)
+    fault(place, monkeypatch, taken)
+    config = str(place.write())
+    found = states(Path(config))[name]
+    assert found.state == "fail" and told in found.observation and found.remedy
+    assert status_of(["doctor", config]) == 1
+    capsys.readouterr()
+    assert status_of(["run", config]) == code
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xrouter: error: ")]
+    assert any(name.removeprefix("sink ") in line and told in line for line in errors), errors
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    assert context is None or context._gateway is None or context._active_spark_context is not None
+
+
+@pytest.mark.slow
+def test_a_start_names_all_that_is_in_its_way(
+    place: Place, monkeypatch: pytest.MonkeyPatch, taken: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for fault in (no_java, no_folder, http_taken):
+        fault(place, monkeypatch, taken)
+    assert status_of(["run", str(place.write())]) == 10
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("xrouter: error", "hint: "))]
+    assert [line.split(": ")[2] for line in told if line.startswith("xrouter")] == ["java", "sink lake", "http port"]
+    assert len(told) == 6
+
+
+def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, (protocol, scheme, options) in BROKERS.items():
+        place.endpoints[name] = Place.endpoint(protocol, options, f"{scheme}://127.0.0.1:1")
+    for name, told in SINKS.items():
+        address = {"url": "http://127.0.0.1:1/{type}"} if name == "http" else {"uri": f"{name}://127.0.0.1:1"}
+        place.sink(name, {"type": name, **address, **told})
+    config = place.write()
+    found = states(config)
+    for name in (*(f"source /endpoints/{each}" for each in BROKERS), *(f"sink {each}" for each in SINKS)):
+        assert found[name].state == "warn" and "127.0.0.1:1: Connection refused" in found[name].observation, name
+    assert not any(each.state == "fail" for each in found.values())
+    settings = load_settings(config)
+    catalog = load(settings.catalog.source)
+    capsys.readouterr()
+    require(router_checks(settings, catalog, sources_of(catalog, settings)))
+    err = capsys.readouterr().err
+    assert err.count("not as it should be") >= 7 and "the gateway connects by itself" in err
+
+
+def test_who_answers_is_ok(place: Place, taken: int) -> None:
+    for name, (protocol, scheme, options) in BROKERS.items():
+        # The first is away: one that answers will do.
+        place.endpoints[name] = Place.endpoint(protocol, options, f"{scheme}://127.0.0.1:{taken}")
+        place.endpoints[name]["protocoloptions"]["endpoints"].insert(0, {"uri": f"{scheme}://127.0.0.1:1"})
+    for name, told in SINKS.items():
+        address = (
+            {"url": f"http://127.0.0.1:{taken}/{{type}}"} if name == "http" else {"uri": f"{name}://127.0.0.1:{taken}"}
+        )
+        place.sink(name, {"type": name, **address, **told})
+    found = states(place.write())
+    for name in (*(f"source /endpoints/{each}" for each in BROKERS), *(f"sink {each}" for each in SINKS)):
+        assert found[name].state == "ok" and f":{taken} takes connections" in found[name].observation, name
+
+
+def test_a_certificate_of_somebody_else_is_told(place: Place, tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    with TlsServer(theirs) as port:
+        for name, authority in (("ours", ours), ("theirs", theirs)):
+            url = f"https://localhost:{port}/{{type}}"
+            place.sink(name, {"type": "http", "url": url, "tls": {"ca": str(authority.certificate)}})
+        found = states(place.write())
+    assert found["sink theirs"].state == "ok"
+    assert found["sink ours"].state == "warn" and "its certificate does not hold" in found["sink ours"].observation
+
+
+def test_what_a_running_router_has_is_not_missing(place: Place, taken: int) -> None:
+    place.settings["http"]["port"] = place.settings["metrics"]["port"] = taken
+    config = place.write()
+    assert [states(config)[name].state for name in ("http port", "metrics port")] == ["fail", "fail"]
+    (place.folder / "state").mkdir()
+    with take_lock(place.folder / "state" / "lock"):
+        found = states(config)
+    for name in ("http port", "metrics port"):
+        assert found[name].state == "ok" and "while a router runs" in found[name].observation
+
+
+def test_a_gateway_process_looks_at_what_it_needs(
+    place: Place, taken: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    monkeypatch.setattr("bindings.kafka.client.TIMEOUT_SECONDS", 0.5)
+    place.settings["inbox"] = {"kafka": {"bootstrap_servers": "127.0.0.1:1", "topic": "t"}}
+    place.settings["http"]["port"] = taken
+    assert status_of(["gateway", str(place.write())]) == 3
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("xrouter: error: ")]
+    assert [line.split(": ")[2] for line in errors] == ["http port", "inbox"]
+
+
+def test_nobody_is_waited_for_longer_than_his_limit() -> None:
+    never = threading.Event()
+
+    def slow() -> Iterator[Diagnosis]:
+        never.wait()
+        yield Diagnosis("slow", "ok", "too late")
+
+    def quick() -> Iterator[Diagnosis]:
+        yield Diagnosis("quick", "ok", "there")
+
+    began = time.monotonic()
+    found = list(diagnoses([Check(f"slow {n}", slow, 0.5) for n in range(20)] + [Check("quick", quick)]))
+    never.set()
+    assert time.monotonic() - began < 8, "all at once"
+    assert [each.state for each in found] == ["warn"] * 20 + ["ok"]
+    assert "after 0.5 s" in found[0].observation and refusal(found) is None
+
+
+def test_a_refusal_has_the_code_of_the_first_and_names_all() -> None:
+    found = [
+        Diagnosis("a", "warn", "waits"),
+        Diagnosis("sink lake", "fail", "full", "free it", SinkError),
+        Diagnosis("source s", "fail", "away", "start it", BrokerUnreachable),
+    ]
+    error = refusal(found)
+    assert isinstance(error, SinkError) and (error.message, error.sink) == ("sink lake: full", "lake")
+    assert [(each.message, each.hint, each.exit_code) for each in error.others] == [("source s: away", "start it", 5)]
+
+
+class TlsServer:
+    """Answers handshakes on a thread for the time of the block; its port."""
+
+    def __init__(self, authority: Authority) -> None:
+        pair = authority.sign("localhost", alternatives="DNS:localhost,IP:127.0.0.1")
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(pair.certificate, pair.key)
+
+    def __enter__(self) -> int:
+        self._server = socket.create_server((LOOPBACK, free_ports(1)[0]))
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        return int(self._server.getsockname()[1])
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            try:
+                self._context.wrap_socket(client, server_side=True).close()
+            except OSError:
+                client.close()
+
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
