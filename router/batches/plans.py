@@ -179,6 +179,8 @@ class PlanHolder:
         loaded = self._load(plan)
         if self._current is not None:
             loaded.prepare(self._current, queries)
+        # Before a batch can have records of what it expects.
+        self._metrics.coverage.follow(plan)
         with self._lock:
             self._active, self._current = loaded.plan, loaded
 

@@ -29,7 +29,7 @@ BUCKETS: Final = 64
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of a whole batch: records by (endpoint, outcome, reason), by definition, and by arrival in ms.
+    """Counts of a whole batch: records by (endpoint, outcome, reason), by (endpoint, definition), by arrival in ms.
 
     ``spilled`` counts dead letters that are kept in files; ``bytes`` are those of keys and bodies as they arrived.
     ``ties`` counts routed records, by endpoint, for which ``match.ambiguous`` decided. ``rows`` are the records as the
@@ -39,7 +39,7 @@ class Tally:
     """
 
     records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    definitions: Counter[str] = field(default_factory=Counter)
+    definitions: Counter[tuple[str, str]] = field(default_factory=Counter)
     arrivals: Counter[int] = field(default_factory=Counter)
     spilled: int = 0
     bytes: int = 0
@@ -84,7 +84,7 @@ class Tally:
         """Return the counts as JSON, without those by route: other plans number these otherwise."""
         return {
             "records": [[*key, count] for key, count in self.records.items()],
-            "definitions": dict(self.definitions),
+            "definitions": [[*pair, count] for pair, count in self.definitions.items()],
             "arrivals": [[at, count] for at, count in self.arrivals.items()],
             "spilled": self.spilled,
             "bytes": self.bytes,
@@ -99,7 +99,8 @@ class Tally:
         """Return the tally that :meth:`to_json` wrote."""
         records = Counter({(endpoint, outcome, reason): count for endpoint, outcome, reason, count in told["records"]})
         arrivals = Counter({at: count for at, count in told["arrivals"]})
-        made = cls(records, Counter(told["definitions"]), arrivals, spilled=told["spilled"], bytes=told["bytes"])
+        definitions = Counter({(endpoint, message): count for endpoint, message, count in told["definitions"]})
+        made = cls(records, definitions, arrivals, spilled=told["spilled"], bytes=told["bytes"])
         made.ties.update(told.get("ties", {}))
         made.rows, made.missing = told.get("rows", 0), told.get("missing", 0)
         for sink, endpoint, count, size in told.get("delivered", ()):
@@ -112,7 +113,7 @@ class Tally:
         for (endpoint, message), count in counts.items():
             self.records[(endpoint, ROUTED, "")] -= count
             self.records[(endpoint, DEAD_LETTER, reason)] += count
-            self.definitions[message] -= count
+            self.definitions[endpoint, message] -= count
 
 
 def tally(
@@ -162,7 +163,7 @@ def collect(texts: Iterable[str]) -> Tally:
             outcome = DEAD_LETTER if reason else ROUTED
             total.records[(endpoint, outcome, reason or "")] += count
             if message:
-                total.definitions[message] += count
+                total.definitions[endpoint, message] += count
         for endpoint, count in told.get("ties", ()):
             total.ties[endpoint] += count
         for endpoint, route, count, size in told.get("routes", ()):

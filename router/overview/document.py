@@ -12,7 +12,9 @@ from router.judging.plan import VERSION, Plan
 from router.overview.access import Doorkeeper
 from router.overview.epochs import history
 from router.overview.figures import INBOX_BYTES, INBOX_OLDEST, INBOX_RECORDS, REST, Figures, Reading
+from router.overview.occurrences import Occurred
 from router.overview.picture import Ways, picture
+from router.watching.coverage import Coverage
 from router.watching.status import Status
 
 FORMAT: Final = 1
@@ -27,8 +29,9 @@ Told = Callable[[], list[dict[str, Any]]]
 class StatusDocument:
     """Makes the document. Any thread may call it, and one at a time works at it."""
 
-    def __init__(self, status: Status, figures: Figures, door: Doorkeeper, replays: Told) -> None:
+    def __init__(self, status: Status, figures: Figures, coverage: Coverage, door: Doorkeeper, replays: Told) -> None:
         self._status = status
+        self._coverage = coverage
         self._figures = figures
         self._door = door
         self._replays = replays
@@ -55,6 +58,7 @@ class StatusDocument:
         _, ready = self._status.ready()
         reading = self._figures.reading()
         plan = self._plan
+        occurred = Occurred(self._coverage.known())
         now = datetime.now(UTC)
         return {
             "format": FORMAT,
@@ -69,7 +73,8 @@ class StatusDocument:
             **ready,
             "reasons": [*life["reasons"], *ready["reasons"]],
             "queries": self._queries(ready["queries"], reading),
-            "flow": None if plan is None else picture(plan, self._ways_of(plan), reading),
+            "flow": None if plan is None else picture(plan, self._ways_of(plan), reading, occurred),
+            "coverage": occurred.never(),
             "inbox": {
                 "records": _whole(reading, INBOX_RECORDS),
                 "bytes": _whole(reading, INBOX_BYTES),

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from router.judging.plan import Plan
 from router.overview.figures import ACKNOWLEDGED, DEFINITIONS, LAG, OLDEST, RECEIVED, WRITES, Figure, Reading
+from router.overview.occurrences import Occurred
 from router.overview.survey import survey
 from router.settings.takers import event_sinks, letter_sinks
 
@@ -49,7 +50,7 @@ class Ways:
         return cls(*({name: tuple(each) for name, each in found.items()} for found in (definitions, sinks, letters)))
 
 
-def picture(plan: Plan, ways: Ways, reading: Reading) -> dict[str, Any]:
+def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dict[str, Any]:
     """Return endpoints, definitions, sinks and what leads from one to another, with figures, as JSON."""
     outcomes, definitions = reading.outcomes(), reading.by(DEFINITIONS, 0)
     sources = {source.endpoint: source for source in plan.sources}
@@ -88,11 +89,17 @@ def picture(plan: Plan, ways: Ways, reading: Reading) -> dict[str, Any]:
                 "oldest_seconds": reading.value(OLDEST, xid),
                 "received": _whole(reading.value(RECEIVED, xid)),
                 "acknowledged": _whole(reading.value(ACKNOWLEDGED, xid)),
+                **occurred.source(xid),
             }
             for xid in shown
         ],
         "definitions": [
-            {"definition": xid, **_told(definitions.get(xid, _NOTHING)), "gone": xid not in ways.sinks}
+            {
+                "definition": xid,
+                **_told(definitions.get(xid, _NOTHING)),
+                **occurred.definition(xid),
+                "gone": xid not in ways.sinks,
+            }
             for xid in messages
         ],
         "sinks": list(_sinks(plan, reading)),

@@ -45,5 +45,5 @@ def tally_of(progress: Mapping[str, Any], types: Sequence[SettledType]) -> Tally
     for bar in (observed[COUNTS] or ()) if observed is not None else ():
         settled, count = types[int(bar["x"])], int(bar["y"])
         tally.records[(settled.endpoint or "", ROUTED, "")] += count
-        tally.definitions[settled.message] += count
+        tally.definitions[settled.endpoint or "", settled.message] += count
     return tally

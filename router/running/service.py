@@ -215,6 +215,8 @@ class Service:
             stack.callback(intake.close)
             intake.open_inbox(self._first)
             _log.info("memory divided", **divided(self._settings).log_fields)
+            self._metrics.coverage.keep_in(self._state.root)
+            stack.callback(self._metrics.coverage.close)
             spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
             watch_jvm(self._metrics.registry, jvm_pid())
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
@@ -279,6 +281,7 @@ class Service:
             backlogs.follow()
             self._overview.tick()
             self._metrics.flow.tell()
+            self._metrics.coverage.tick()
 
     def _goes_on(self, nudged: threading.Event) -> bool:
         """Wait for a tick, which a nudge ends early; False when the router is to stop."""

@@ -19,3 +19,8 @@ def parse_instant(text: str | None) -> datetime | None:
         return (moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
+
+
+def instant_of(seconds: int | None) -> str | None:
+    """Write a whole number of seconds since 1970 as an instant; None stays None."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -16,6 +16,7 @@ from router.judging.tally import ROUTED, Tally
 from router.watching.backlogs import Backlogs
 from router.watching.catalogs import CatalogState
 from router.watching.collectors import BulkHistogram, Capped, FaultCounter
+from router.watching.coverage import Coverage
 from router.watching.deliveries import Deliveries
 from router.watching.flow import Flow
 from router.watching.process import watch_process
@@ -69,6 +70,8 @@ class Metrics:
         self._endpoint_labels = Capped(endpoint_cap)
         self.backlogs = Backlogs(self._endpoint_labels.of)
         """What waits at the sources."""
+        self.coverage = Coverage(self._endpoint_labels.of)
+        """Which definitions have occurred."""
         self.sinks = Deliveries(self.registry, self._endpoint_labels.of)
         """What sinks have."""
         self.catalog_state = CatalogState(self.registry)
@@ -149,6 +152,7 @@ class Metrics:
             self._reloads.labels(result)
         registry.register(FaultCounter())
         registry.register(self.backlogs)
+        registry.register(self.coverage)
         watch_process(registry)
 
     def expect(self, sinks: Iterable[str] = (), endpoints: Iterable[str] = ()) -> None:
@@ -174,7 +178,9 @@ class Metrics:
         *committed_at_ms* and the arrivals of the tally are milliseconds since 1970. An arrival in the future (a
         broker's clock ahead of ours) counts as no latency. The query is no label.
         """
-        if not counted:
+        if counted:
+            self.coverage.saw(tally)
+        else:
             self.outcomes(tally)
         self._batch.observe(seconds)
         self._bytes.observe(tally.bytes)
@@ -183,6 +189,7 @@ class Metrics:
     def outcomes(self, tally: Tally) -> None:
         """Add what became of records that were written, in batches or one by one."""
         self._add(tally.records)
+        self.coverage.saw(tally)
         self.flow.add(tally.records)
         self.sinks.delivered(tally.delivered, tally.delivered_bytes)
         for endpoint, _, _ in tally.records:
@@ -190,7 +197,7 @@ class Metrics:
                 self._tell(endpoint)
         for endpoint, count in tally.ties.items():
             self._ties.labels(self._endpoint_labels.of(endpoint)).inc(count)
-        for message, count in tally.definitions.items():
+        for (_, message), count in tally.definitions.items():
             self._definitions.labels(self._definition_labels.of(message)).inc(count)
 
     def _add(self, records: Mapping[tuple[str, str, str], int]) -> None:

@@ -194,7 +194,7 @@ class ListOutcomes:
         for each in self.given:
             tally.route("e", self._decision(each).route, 1, 100)
             tally.records[("e", DEAD_LETTER if each.reason else ROUTED, each.reason)] += 1
-            tally.definitions.update([] if each.reason else [GOOD])
+            tally.definitions.update([] if each.reason else [("e", GOOD)])
         return tally
 
     def release(self) -> None:

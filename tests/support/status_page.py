@@ -51,6 +51,7 @@ class Served:
         self.status.catalog(plan.epoch, len(plan.catalog.definitions))
         if self.plan is not None:
             self.status.compared(compare(self.plan.catalog, plan.catalog))
+        self.metrics.coverage.follow(plan)
         self.overview.follow(plan)
         self.plan = plan
 
@@ -91,7 +92,7 @@ def event(kind: str) -> dict[str, Any]:
 def tally(routed: int, dead: int) -> Tally:
     """Return the counts of a batch of the till."""
     records = Counter({(TILL, "routed", ""): routed, (TILL, "dead-letter", "no-match"): dead})
-    return Tally(records=records, definitions=Counter({SALE: routed}))
+    return Tally(records=records, definitions=Counter({(TILL, SALE): routed}))
 
 
 def record(kind: str, subject: str = "shop/7") -> bytes:

@@ -45,6 +45,7 @@ from router.watching.relations import RelationMetrics
 from router.watching.status import Status
 from router.watching.subscriptions import SubscriptionMetrics
 from tests.support.composed import PASSWORDS
+from tests.support.expecting import plan
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -102,12 +103,13 @@ def families() -> tuple[Metric, ...]:
     subscriptions.up("/endpoints/e", up=True)
     subscriptions.request("/endpoints/e", "create", "ok")
     tally = Tally()
-    tally.definitions["/m"] = 1
+    tally.definitions["/endpoints/e", "/m"] = 1
     tally.ties["/endpoints/e"] = 1
     tally.delivered["s", "/endpoints/e"] = 1
     metrics.batch_done("q", tally, 0.1, 0)
     metrics.sinks.account("q", 1, 0, 0)
     metrics.backlogs.answered("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
+    metrics.coverage.follow(plan("m"))
     metrics.catalog("e", 0)
     metrics.catalog_state.found([])
     metrics.held("q", "s")

@@ -20,7 +20,7 @@ function showState(told) {
   keyed($('reasons'), waits, (each) => each, (each) => el('li', {}, each));
 }
 
-const SOURCE_COLUMNS = [['Endpoint'], ['A second', 'n'], ['Routed', 'n'], ['Dead letters', 'n'], ['Behind', 'n'], ['Oldest waiting'], ['Query']];
+const SOURCE_COLUMNS = [['Endpoint'], ['A second', 'n'], ['Routed', 'n'], ['Dead letters', 'n'], ['Behind', 'n'], ['Oldest waiting'], ['Last record'], ['Query']];
 function showSources(told) {
   const flow = told.flow;
   keyed($('sources'), flow ? flow.endpoints : [], (each) => each.endpoint, () => row(SOURCE_COLUMNS, true), (node, each) => {
@@ -33,10 +33,21 @@ function showSources(told) {
     setText(cells[4], each.pushed ? `${number(told.inbox.records)} in the inbox` : each.lag === null ? '–' : number(each.lag));
     const oldest = each.pushed ? told.inbox.oldest_seconds : each.oldest_seconds;
     setText(cells[5], oldest === null ? '–' : oldest === 0 ? 'nothing waits' : `${seconds(oldest)} ago`);
-    setText(cells[6], query ? `${each.query}: ${query.state}` : '–');
-    cells[6].className = query && query.state !== 'running' ? 'bad' : '';
+    setText(cells[6], each.last_record ? new Date(each.last_record).toLocaleString() : 'never');
+    setText(cells[7], query ? `${each.query}: ${query.state}` : '–');
+    cells[7].className = query && query.state !== 'running' ? 'bad' : '';
   });
+  showUnseen(told.coverage);
   setText($('inbox'), told.inbox.bytes ? `The inbox holds ${plural(told.inbox.records || 0, 'record')} and ${bytes(told.inbox.bytes)} on disk.` : '');
+}
+
+function showUnseen(coverage) {
+  $('unseen-section').hidden = !coverage.unseen;
+  setText($('unseen-title'), `${number(coverage.unseen)} of ${plural(coverage.expected, 'expected definition')} never occurred`);
+  const named = coverage.unseen_definitions, more = coverage.unseen - named.length;
+  const items = named.map((each) => [`${each.endpoint} ${each.definition}`, `${each.definition} at ${each.endpoint}, expected since ${new Date(each.since).toLocaleString()}`]);
+  if (more > 0) items.push(['more', `and ${number(more)} more, which xrouter routes --unseen tells`]);
+  keyed($('unseen'), items, (each) => each[0], () => el('li', {}), (node, each) => setText(node, each[1]));
 }
 
 function showDefinitions(flow) {

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from catalog.load import load
 from router.cli import status_of
+from router.judging.plan import Plan
+from router.judging.tally import ROUTED, Tally
+from router.settings import load_settings
+from router.state.instants import parse_instant
+from router.watching.coverage import Coverage
 
 GROUPS = "/messagegroups/{}/messages/{}"
 READING, ALARM, ORDER, LOST = (
@@ -147,6 +154,67 @@ def test_plain_text_is_a_row_for_each_way(config: Path, capsys: pytest.CaptureFi
     assert ["/endpoints/plant", "dead letters", "4", "no-candidates, no-match", "late: late.{reason}"] in rows
     assert "Routes that nothing reaches: 3, 5, 6\n" in out
     assert f"Definitions that no source expects: {LOST}\n" in out
+
+
+def run_once(config: Path, *pairs: tuple[str, str]) -> None:
+    """Let a router start by these settings and have a record of each definition at its endpoint."""
+    settings = load_settings(config)
+    coverage = Coverage()
+    coverage.keep_in(Path(settings.state))
+    coverage.follow(Plan(load([str(config.parent / "catalog.json")]), settings))
+    coverage.saw(Tally(Counter((endpoint, ROUTED, "") for endpoint, _ in pairs), Counter(pairs)))
+    coverage.close()
+
+
+def test_it_tells_when_each_definition_last_occurred(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert all(each.get("last_record") is each.get("since") is None for each in objects(config, capsys))
+    assert status_of(["routes", str(config)]) == 0
+    assert "never" not in capsys.readouterr().out
+    run_once(config, ("/endpoints/plant", READING))
+    found = objects(config, capsys)
+    told = {each["message"]: each for each in found if each["kind"] == "definition"}
+    moments = {xid: parse_instant(each["last_record"]) for xid, each in told.items()}
+    assert moments[READING] is not None and moments[ALARM] is moments[ORDER] is None
+    assert all(parse_instant(each["since"]) is not None for each in told.values())
+    (silent,) = [each for each in found if each["kind"] == "silent-endpoint"]
+    assert silent["endpoint"] == "/endpoints/shop" and silent["since"] == told[ORDER]["since"]
+    assert status_of(["routes", str(config)]) == 0
+    out = capsys.readouterr().out
+    rows = [line.split("\t") for line in out.splitlines() if "\t" in line and "dead letters" not in line]
+    assert {row[5] for row in rows if row[1].startswith(READING)} == {told[READING]["last_record"]}
+    assert {row[5] for row in rows if row[1].startswith(ALARM)} == {f"never since {told[ALARM]['since']}"}
+    assert f"Definitions that never occurred where they are expected: {ALARM}, {ORDER}\n" in out
+    assert "Sources without a record so far: /endpoints/shop\n" in out
+
+
+def test_unseen_shows_what_never_occurred_alone(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert status_of(["routes", str(config), "--unseen"]) == 1
+    assert "no router has run yet by these settings" in capsys.readouterr().err
+    run_once(config, ("/endpoints/plant", READING))
+    assert status_of(["routes", str(config), "--unseen", "--format", "json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {each["message"] for each in found if each["kind"] == "definition"} == {ALARM, ORDER}
+    assert {each["kind"] for each in found} == {"definition", "silent-endpoint"}
+    # What the catalog has since got is expected by no router yet, and has not occurred either.
+    tree = catalog()
+    tree["messagegroups"]["Shop"]["messages"]["return"] = tree["messagegroups"]["Shop"]["messages"]["order"]
+    (config.parent / "catalog.json").write_text(json.dumps(tree))
+    assert status_of(["routes", str(config), "--unseen", "--format", "json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    new = GROUPS.format("Shop", "return")
+    assert {each["message"]: each["since"] for each in found if each["kind"] == "definition"}[new] is None
+    run_once(config, *(("/endpoints/plant", xid) for xid in (READING, ALARM)), ("/endpoints/shop", ORDER))
+    run_once(config, ("/endpoints/shop", new))
+    assert status_of(["routes", str(config), "--unseen"]) == 0
+    assert capsys.readouterr().out == "Every definition has occurred where it is expected.\n"
+
+
+def test_a_file_of_what_occurred_that_is_damaged_is_named(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_once(config)
+    path = Path(load_settings(config).state) / "ledger" / "sightings.db"
+    path.write_bytes(b"no database at all" * 300)
+    assert status_of(["routes", str(config)]) > 0
+    assert str(path) in capsys.readouterr().err
 
 
 def test_check_warns_of_routes_and_tells_of_definitions(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

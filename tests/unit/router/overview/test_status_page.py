@@ -20,6 +20,7 @@ from router.judging.tally import Tally
 from router.overview.overview import Overview
 from router.overview.page import SCRIPTS
 from router.settings import load_settings
+from router.state.instants import parse_instant
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
 from router.watching.status import Status
@@ -83,10 +84,37 @@ def test_thousands_of_definitions_are_summed_up(tmp_path: Path) -> None:
         many = {f"M{number}": event(f"m{number}") for number in range(300)}
         (tmp_path / "catalog.json").write_text(json.dumps(changed(**many)))
         served.activate()
-        served.metrics.outcomes(Tally(definitions=Counter({"/messagegroups/G/messages/M299": 5})))
+        served.metrics.outcomes(Tally(definitions=Counter({(TILL, "/messagegroups/G/messages/M299"): 5})))
         flow = served.told()["flow"]
         assert flow["definitions"][0]["definition"] == "/messagegroups/G/messages/M299"
         assert len(flow["definitions"]) == 40 and flow["left_out"]["definitions"] == 261
+
+
+def test_what_never_occurred_is_told_with_since_when(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        many = {f"M{number}": event(f"m{number}") for number in range(120)}
+        (tmp_path / "catalog.json").write_text(json.dumps(changed(**many)))
+        served.activate()
+        told = served.told()
+        coverage, endpoint = told["coverage"], told["flow"]["endpoints"][0]
+        assert (coverage["expected"], coverage["unseen"], coverage["silent"]) == (121, 121, 1)
+        assert len(coverage["unseen_definitions"]) == 100
+        epoch = told["catalog"]["epoch"]
+        (silent,) = coverage["silent_endpoints"]
+        assert (silent["endpoint"], silent["epoch"]) == (TILL, epoch) and parse_instant(silent["since"])
+        assert (endpoint["last_record"], endpoint["definitions"], endpoint["unseen"]) == (None, 121, 121)
+        served.metrics.outcomes(tally(1, 0))
+        told = wait_until(lambda: seen(served), SECONDS, "the record to be told")
+        (sale,) = [each for each in told["flow"]["definitions"] if each["definition"] == SALE]
+        endpoint = told["flow"]["endpoints"][0]
+        assert endpoint["unseen"] == 120 and endpoint["last_record"] == sale["last_record"]
+        assert parse_instant(sale["last_record"]) and told["coverage"]["silent_endpoints"] == []
+        assert SALE not in {each["definition"] for each in told["coverage"]["unseen_definitions"]}
+
+
+def seen(served: Served) -> dict[str, Any] | None:
+    told = served.told()
+    return told if told["coverage"]["unseen"] == 120 else None
 
 
 def test_the_time_of_a_batch_is_told_by_step(served: Served) -> None:

@@ -13,6 +13,7 @@ from router.judging.tally import DEAD_LETTER, ROUTED, Tally, collect
 from router.watching.backlogs import Backlog
 from router.watching.collectors import BulkHistogram
 from router.watching.metrics import LATENCY_BUCKETS, Metrics
+from tests.support.expecting import plan
 
 CONTRACT = {
     "xrouter_records": {"endpoint", "outcome", "reason"},
@@ -56,6 +57,9 @@ CONTRACT = {
     "xrouter_conservation_gap": {"query"},
     "xrouter_taken_records": {"query"},
     "xrouter_empty_offsets": {"query"},
+    "xrouter_source_last_record_timestamp_seconds": {"endpoint"},
+    "xrouter_source_definitions": {"endpoint"},
+    "xrouter_source_unseen_definitions": {"endpoint"},
 }
 NOW = 1_700_000_000_000
 
@@ -72,13 +76,18 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics = Metrics(["lake"], ["/endpoints/a"])
     decided = collect(['{"counts": [], "arrivals": [], "spilled": 0, "bytes": 0, "ties": [["/endpoints/a", 2]]}'])
     decided.add(
-        Tally.from_json(Tally(Counter(), Counter({"/m": 1}), Counter(), ties=Counter({"/endpoints/a": 3})).to_json())
+        Tally.from_json(
+            Tally(
+                Counter(), Counter({("/endpoints/a", "/m"): 1}), Counter(), ties=Counter({"/endpoints/a": 3})
+            ).to_json()
+        )
     )
     decided.delivered["lake", "/endpoints/a"] = 1
     metrics.batch_done("q", decided, 0.1, NOW)
     metrics.sinks.account("q", 1, 0, 0)
     assert value(metrics, "xrouter_ambiguous_records_total", endpoint="/endpoints/a") == 5
     metrics.backlogs.answered("q", {"/endpoints/a": Backlog(1, NOW)})
+    metrics.coverage.follow(plan("m"))
     metrics.catalog("e1", 1)
     metrics.catalog_state.found([])
     metrics.held("q", "lake")
@@ -93,7 +102,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
 def test_a_batch_adds_its_outcomes_and_definitions() -> None:
     metrics = Metrics()
     batch = tally({("/endpoints/a", ROUTED, ""): 5, ("/endpoints/a", DEAD_LETTER, "no-match"): 2})
-    batch.definitions["/messagegroups/g/messages/m"] = 5
+    batch.definitions["/endpoints/a", "/messagegroups/g/messages/m"] = 5
     batch.bytes = 1_000
     metrics.batch_done("q", batch, 0.3, NOW)
     metrics.batch_done("q", batch, 0.3, NOW)
@@ -129,7 +138,7 @@ def test_bulk_histogram_puts_a_bound_into_its_own_bucket() -> None:
 def test_definitions_and_endpoints_past_their_cap_share_other() -> None:
     metrics = Metrics(definitions=2, endpoint_cap=1)
     batch = tally({(f"/endpoints/{n}", ROUTED, ""): 1 for n in range(3)})
-    batch.definitions.update({f"/m/{n}": 1 for n in range(5)})
+    batch.definitions.update({("/endpoints/a", f"/m/{n}"): 1 for n in range(5)})
     metrics.batch_done("q", batch, 0.1, NOW)
     assert value(metrics, "xrouter_definition_records_total", message="/m/1") == 1
     assert value(metrics, "xrouter_definition_records_total", message="/m/2") is None

@@ -1,0 +1,192 @@
+"""Coverage over time: which of the definitions that sources expect have occurred, and when the last record came.
+
+A place (a source, or a definition at a source) is known from when a plan first expects it, and goes when none does;
+through restarts it is kept in :mod:`router.state.sightings`. A first occurrence is on the disk before the source
+commits it; later ones follow once a minute, so that a crash takes back a minute of ``last`` at most. There is a series
+for each source and none for each definition, of which there may be tens of thousands.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from router.errors import RouterError
+from router.judging.tally import Tally
+from router.logs import get_logger
+from router.state.sightings import Place, Sighting, Sightings
+
+if TYPE_CHECKING:
+    from router.judging.plan import Plan
+
+EVERY_SECONDS: Final = 60.0
+"""Time between two notes of what occurred again."""
+_log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrences:
+    """Of one source: its last record in seconds since 1970 (None: never), definitions it expects, and those unseen."""
+
+    last: int | None
+    expected: int
+    unseen: int
+
+
+class Coverage(Collector):
+    """What has occurred; *label* gives what stands for an endpoint in metrics. From any thread."""
+
+    def __init__(
+        self,
+        label: Callable[[str], str] = str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._label = label
+        self._clock = clock
+        self._now = now
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._known: dict[Place, Sighting] = {}
+        self._changed: set[Place] = set()
+        self._gone: set[Place] = set()
+        self._kept: Sightings | None = None
+        self._refused = False
+        self._kept_at = clock()
+
+    def keep_in(self, root: Path) -> None:
+        """Go on from what is noted in a state folder, and note there what changes; before any plan is followed.
+
+        What the disk refuses keeps no router from its start: this process then knows what it sees itself.
+        """
+        try:
+            sightings = Sightings(root)
+            known = sightings.all()
+        except RouterError as error:
+            _log.warning("what has occurred cannot be kept, and is forgotten with this process", problem=str(error))
+            return
+        if sightings.replaced:
+            _log.warning("what has occurred cannot be read, and is noted anew", problem=sightings.replaced)
+        with self._lock:
+            self._kept, self._known = sightings, known
+
+    def follow(self, plan: Plan) -> None:
+        """Expect what this plan does, and nothing else, from now on."""
+        expected = {Place(source.endpoint) for source in plan.sources}
+        matcher = plan.judge.matcher
+        for channel in matcher.channels:
+            places = (Place(channel.endpoint_of(each) or "", matcher.targets[each].xid) for each in channel.candidates)
+            expected.update(places)
+        now = int(self._now())
+        with self._lock:
+            new = expected - self._known.keys()
+            gone = self._known.keys() - expected
+            self._gone = (self._gone | gone) - new
+            self._changed = (self._changed - gone) | new
+            self._known.update((place, Sighting(plan.epoch, now)) for place in new)
+            for place in gone:
+                del self._known[place]
+        self._keep()
+
+    def saw(self, tally: Tally) -> None:
+        """Take in the records of a batch that all sinks have; one that comes again changes nothing."""
+        places = {Place(endpoint) for (endpoint, _, _), count in tally.records.items() if count}
+        places.update(Place(*pair) for pair in tally.definitions)
+        now, first = int(self._now()), False
+        with self._lock:
+            for place in places & self._known.keys():
+                sighting = self._known[place]
+                first = first or sighting.first is None
+                seen = sighting.first if sighting.first is not None else now
+                self._known[place] = replace(sighting, first=seen, last=max(now, sighting.last or 0))
+                self._changed.add(place)
+        if first:
+            self._keep()
+
+    def tick(self) -> None:
+        """Note what occurred again, if it is time to; call it every now and then."""
+        if self._clock() - self._kept_at >= EVERY_SECONDS:
+            self._keep()
+
+    def close(self) -> None:
+        """Note what is not noted yet, for the last time."""
+        self._keep()
+        with self._writing:
+            if self._kept is not None:
+                self._kept.close()
+                self._kept = None
+
+    def known(self) -> dict[Place, Sighting]:
+        """Return what is known of each place."""
+        with self._lock:
+            return dict(self._known)
+
+    def by_source(self) -> dict[str, Occurrences]:
+        """Return what is known of each source."""
+        with self._lock:
+            known = dict(self._known)
+        expected = Counter(place.endpoint for place in known if place.message)
+        unseen = Counter(place.endpoint for place, each in known.items() if place.message and each.first is None)
+        return {
+            place.endpoint: Occurrences(each.last, expected[place.endpoint], unseen[place.endpoint])
+            for place, each in known.items()
+            if not place.message
+        }
+
+    def _keep(self) -> None:
+        """Write what has changed. What the disk refuses waits: it holds up no batch."""
+        with self._writing:
+            self._kept_at = self._clock()
+            if self._kept is None:
+                return
+            with self._lock:
+                changed = {place: self._known[place] for place in self._changed}
+                gone = self._gone
+                self._changed, self._gone = set(), set()
+            if not changed and not gone:
+                return
+            try:
+                self._kept.keep(changed, gone)
+                self._refused = False
+            except RouterError as error:
+                with self._lock:
+                    self._changed |= changed.keys() & self._known.keys()
+                    self._gone |= gone - self._known.keys()
+                if not self._refused:
+                    _log.warning("what has occurred cannot be noted, and is tried again", problem=str(error))
+                self._refused = True
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Tell the registry the names, which it then keeps others from taking."""
+        yield from _families()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Give the figures as they are now; past the cap of labels, all that share ``other``."""
+        shared: dict[str, list[Occurrences]] = {}
+        for endpoint, each in self.by_source().items():
+            shared.setdefault(self._label(endpoint), []).append(each)
+        last, expected, unseen = families = _families()
+        for label, some in shared.items():
+            last.add_metric([label], max(each.last or 0 for each in some))
+            expected.add_metric([label], sum(each.expected for each in some))
+            unseen.add_metric([label], sum(each.unseen for each in some))
+        yield from families
+
+
+def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily, GaugeMetricFamily]:
+    texts = {
+        "xrouter_source_last_record_timestamp_seconds": "When the last record of a source was written; 0 is never.",
+        "xrouter_source_definitions": "Definitions that a source expects.",
+        "xrouter_source_unseen_definitions": "Definitions that a source expects, and that never occurred there.",
+    }
+    last, expected, unseen = (GaugeMetricFamily(name, text, labels=["endpoint"]) for name, text in texts.items())
+    return last, expected, unseen

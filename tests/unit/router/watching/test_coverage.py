@@ -1,0 +1,208 @@
+"""Coverage over time: what never occurred and what occurred when, through reloads, restarts and repeats."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from router.errors import StateError
+from router.judging.tally import DEAD_LETTER, ROUTED, Tally
+from router.state.sightings import Place, Sighting, sightings_in
+from router.watching.coverage import EVERY_SECONDS, Coverage
+from router.watching.metrics import Metrics
+from tests.support.expecting import plan
+
+A, B = "/endpoints/a", "/endpoints/b"
+ONE, TWO, THREE = (f"/messagegroups/g/messages/{name}" for name in ("one", "two", "three"))
+FILE = Path("ledger") / "sightings.db"
+
+
+class Clock:
+    """Goes on when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def batch(*pairs: tuple[str, str]) -> Tally:
+    """Return the counts of a batch with a record of each definition at its endpoint."""
+    records = Counter((endpoint, ROUTED, "") for endpoint, _ in pairs)
+    return Tally(records, Counter(pairs))
+
+
+def process(clock: Clock, root: Path | None = None) -> Coverage:
+    """Return what a router that starts has of it."""
+    coverage = Coverage(clock=clock, now=clock)
+    if root is not None:
+        coverage.keep_in(root)
+    return coverage
+
+
+def never(coverage: Coverage) -> set[Place]:
+    return {place for place, each in coverage.known().items() if each.first is None}
+
+
+def test_what_is_expected_is_unseen_until_it_occurs_where_it_is_expected(clock: Clock) -> None:
+    coverage = process(clock)
+    coverage.follow(plan("one", "two"))
+    assert never(coverage) == {Place(A), Place(A, ONE), Place(A, TWO), Place(B), Place(B, ONE), Place(B, TWO)}
+    clock.now += 5
+    coverage.saw(batch((A, ONE), (A, THREE), ("", ONE)))
+    assert never(coverage) == {Place(A, TWO), Place(B), Place(B, ONE), Place(B, TWO)}
+    first = coverage.known()[Place(A, ONE)]
+    assert (first.first, first.last, first.since) == (1_700_000_005, 1_700_000_005, 1_700_000_000)
+    clock.now += 5
+    coverage.saw(batch((A, ONE)))
+    assert coverage.known()[Place(A, ONE)] == Sighting(first.epoch, first.since, first.first, 1_700_000_010)
+    assert coverage.by_source()[A].unseen == 1 and coverage.by_source()[B].last is None
+
+
+def test_dead_letters_are_records_of_their_endpoint_and_of_no_definition(clock: Clock) -> None:
+    coverage = process(clock)
+    coverage.follow(plan("one"))
+    coverage.saw(Tally(Counter({(A, DEAD_LETTER, "no-match"): 2, (B, ROUTED, ""): 0})))
+    assert never(coverage) == {Place(A, ONE), Place(B), Place(B, ONE)}
+
+
+def test_a_reload_forgets_what_goes_and_begins_what_comes(clock: Clock) -> None:
+    coverage = process(clock)
+    before, after = plan("one", "two"), plan("two", "three", endpoints="a")
+    coverage.follow(before)
+    coverage.saw(batch((A, ONE), (A, TWO), (B, ONE)))
+    clock.now += 100
+    coverage.follow(after)
+    known = coverage.known()
+    assert set(known) == {Place(A), Place(A, TWO), Place(A, THREE)}
+    assert known[Place(A, TWO)].first == 1_700_000_000 and known[Place(A, TWO)].epoch == before.epoch
+    assert known[Place(A, THREE)] == Sighting(after.epoch, 1_700_000_100)
+    coverage.follow(before)
+    assert coverage.known()[Place(A, ONE)] == Sighting(before.epoch, 1_700_000_100)
+    assert coverage.by_source()[A].unseen == 1
+
+
+def test_it_goes_on_through_restarts_and_a_first_occurrence_survives_a_kill(clock: Clock, tmp_path: Path) -> None:
+    assert sightings_in(tmp_path) is None
+    killed = process(clock, tmp_path)
+    killed.follow(plan("one", "two"))
+    clock.now += 5
+    killed.saw(batch((A, ONE)))
+    clock.now += 5
+    killed.saw(batch((A, ONE)))
+    found = sightings_in(tmp_path)
+    assert found is not None and found[Place(A, ONE)].last == 1_700_000_005 and found[Place(A, TWO)].last is None
+    clock.now += EVERY_SECONDS
+    killed.tick()
+    assert (sightings_in(tmp_path) or {})[Place(A, ONE)].last == 1_700_000_010
+    # Nobody closed it.
+    again = process(clock, tmp_path)
+    again.follow(plan("two", "one", "three", endpoints="a"))
+    assert never(again) == {Place(A, TWO), Place(A, THREE)}
+    assert again.known()[Place(A, ONE)].since == 1_700_000_000
+    assert again.known()[Place(A, THREE)].since == int(clock.now)
+    again.saw(batch((A, ONE)))
+    again.close()
+    found = sightings_in(tmp_path)
+    assert found is not None and set(found) == set(again.known())
+    assert found[Place(A, ONE)].last == int(clock.now)
+
+
+def test_a_clock_that_goes_back_takes_nothing_back(clock: Clock) -> None:
+    coverage = process(clock)
+    coverage.follow(plan("one"))
+    coverage.saw(batch((A, ONE)))
+    clock.now -= 1000
+    coverage.saw(batch((A, ONE)))
+    assert coverage.by_source()[A].last == 1_700_000_000
+
+
+def test_a_batch_that_comes_again_after_a_crash_is_seen_though_it_counts_once() -> None:
+    metrics = Metrics()
+    metrics.coverage.follow(plan("one"))
+    metrics.batch_done("q", batch((A, ONE)), 0.1, 0, counted=True)
+    assert metrics.registry.get_sample_value("xrouter_source_unseen_definitions", {"endpoint": A}) == 0
+    assert metrics.registry.get_sample_value("xrouter_definition_records_total", {"message": ONE}) is None
+
+
+def test_there_is_a_series_for_each_source_and_none_for_definitions() -> None:
+    metrics = Metrics(endpoint_cap=1, definitions=0)
+    metrics.expect(endpoints=[A])
+    metrics.coverage.follow(plan(*(f"m{number}" for number in range(50))))
+    metrics.outcomes(batch((B, "/messagegroups/g/messages/m1")))
+    families = [family for family in metrics.registry.collect() if family.name.startswith("xrouter_source_")]
+    told = {
+        (sample.name.removeprefix("xrouter_source_"), sample.labels["endpoint"]): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    assert told[("definitions", A)] == 50 == told[("definitions", "other")]
+    assert told[("unseen_definitions", A)] == 50 and told[("unseen_definitions", "other")] == 49
+    assert told[("last_record_timestamp_seconds", A)] == 0
+    assert told[("last_record_timestamp_seconds", "other")] > 1_700_000_000
+
+
+def damaged(path: Path) -> None:
+    path.write_bytes(b"no database" * 1000)
+
+
+def of_a_later_format(path: Path) -> None:
+
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA user_version = 9")
+    database.close()
+
+
+@pytest.mark.parametrize("spoil", [damaged, of_a_later_format])
+def test_a_file_that_cannot_be_read_begins_anew(spoil: Callable[[Path], None], clock: Clock, tmp_path: Path) -> None:
+    first = process(clock, tmp_path)
+    first.follow(plan("one"))
+    first.saw(batch((A, ONE)))
+    first.close()
+    spoil(tmp_path / FILE)
+    with pytest.raises(StateError, match=r"sightings\.db"):
+        sightings_in(tmp_path)
+    again = process(clock, tmp_path)
+    again.follow(plan("one"))
+    assert Place(A, ONE) in never(again)
+    again.saw(batch((A, ONE)))
+    again.close()
+    found = sightings_in(tmp_path)
+    assert found is not None and found[Place(A, ONE)].first is not None
+
+
+def test_a_disk_that_refuses_holds_up_nothing(clock: Clock, tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("a file where the folder should be")
+    coverage = process(clock, tmp_path)
+    coverage.follow(plan("one"))
+    coverage.saw(batch((A, ONE)))
+    coverage.tick()
+    coverage.close()
+    assert Place(A, ONE) not in never(coverage)
+
+
+def test_what_could_not_be_written_is_written_later(clock: Clock, tmp_path: Path) -> None:
+
+    coverage = process(clock, tmp_path)
+    coverage.follow(plan("one"))
+    database = sqlite3.connect(tmp_path / FILE, isolation_level=None)
+    database.execute("ALTER TABLE sightings RENAME TO away")
+    coverage.saw(batch((A, ONE)))
+    coverage.follow(plan("one", endpoints="a"))
+    database.execute("ALTER TABLE away RENAME TO sightings")
+    database.close()
+    clock.now += EVERY_SECONDS
+    coverage.tick()
+    found = sightings_in(tmp_path)
+    assert found is not None and set(found) == {Place(A), Place(A, ONE)}
+    assert found[Place(A, ONE)].first == 1_700_000_000
