@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "run": "router.commands.run:run",
     "gateway": "router.commands.gateway:gateway",
     "top": "router.commands.top.command:top",
+    "tap": "router.commands.tap.command:tap",
     "check": "router.commands.check.command:check",
     "routes": "router.commands.routes.command:routes",
     "plan": "router.commands.plan.command:plan",

@@ -95,12 +95,12 @@ def records_of(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.Rec
         rows: list[dict[str, Any]] = []
         size = 0
         for message in _messages(consumer, wanted):
-            rows.append(_row(message))
+            rows.append(row_of(message))
             size += len(message.value() or b"") + len(message.key() or b"")
             if len(rows) >= _ROWS or size >= _BYTES:
-                yield _batch(rows)
+                yield batch_of(rows)
                 rows, size = [], 0
-        yield _batch(rows)
+        yield batch_of(rows)
     except KafkaException as error:
         raise RangeUnreadable(f"{wanted.topic}-{wanted.partition}: {error.args[0].str()}") from error
     finally:
@@ -131,7 +131,8 @@ def _messages(consumer: Consumer, wanted: KafkaRange) -> Iterator[Message]:
             return
 
 
-def _row(message: Message) -> dict[str, Any]:
+def row_of(message: Message) -> dict[str, Any]:
+    """Return a message as a row of :data:`SOURCE_SCHEMA`."""
     stamp: tuple[int, int] = message.timestamp()
     pairs: list[Any] = list(message.headers() or ())
     headers = [{"key": name, "value": value} for name, value in pairs]
@@ -146,5 +147,6 @@ def _row(message: Message) -> dict[str, Any]:
     }
 
 
-def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Return rows as an Arrow batch."""
     return pa.RecordBatch.from_pylist(rows, SOURCE_SCHEMA)

@@ -210,6 +210,12 @@ class Redaction:
         hidden = len(steps) > MAX_STEPS or any(self.redactor.hides(".".join(steps[at:])) for at in range(len(steps)))
         return HIDDEN if hidden else self.text(text)
 
+    def derived(self, name: str, text: str) -> str:
+        """Return a value that was made of the record: a template may take a part of one that is hidden out of it."""
+        if text and any(text in hidden for hidden in self.values):
+            return HIDDEN
+        return self.value(name, text) or ""
+
     def near(self, nearest: Mapping[str, Any]) -> dict[str, Any]:
         """Return one nearest definition with its mismatches as they may be shown."""
         return {**nearest, "mismatches": [self._mismatch(each) for each in nearest.get("mismatches") or ()]}

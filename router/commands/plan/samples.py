@@ -111,14 +111,7 @@ def _shown(verdict: Verdict, other: Verdict, redaction: Redaction) -> dict[str, 
 
 def _differing(mine: Mapping[str, str], others: Mapping[str, str], redaction: Redaction) -> dict[str, str | None]:
     names = sorted(name for name in {*mine, *others} if mine.get(name) != others.get(name))
-    return {name: None if name not in mine else _cut(_value(name, mine[name], redaction)) for name in names[:VALUES]}
-
-
-def _value(name: str, text: str, redaction: Redaction) -> str:
-    """Return a value as it may be shown: a template may take a part of one that is hidden out of it."""
-    if text and any(text in hidden for hidden in redaction.values):
-        return HIDDEN
-    return redaction.value(name, text) or ""
+    return {name: None if name not in mine else _cut(redaction.derived(name, mine[name])) for name in names[:VALUES]}
 
 
 def _cut(text: str) -> str:

@@ -1,0 +1,111 @@
+"""``xrouter tap`` beside a running router: topics and inbox at once, as the router judges them, and nothing changed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import httpx
+from confluent_kafka.admin import AdminClient
+
+from tests.conftest import Kafka, TopicFactory
+from tests.support import shop
+from tests.support.kafka import produce
+from tests.support.ports import free_ports
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+
+LIMIT: Final = 240.0
+TOPIC: Final = "/endpoints/topic"
+
+
+@contextmanager
+def traffic(kafka: Kafka, topic: str, port: int) -> Iterator[Counter[str]]:
+    """Send good and late events to both while the block runs; yields how many of each were sent."""
+    over, sent = threading.Event(), Counter[str]()
+
+    def send() -> None:
+        number = 0
+        with httpx.Client(timeout=LIMIT) as client:
+            while not over.wait(0.1):
+                kind = ("good", "late")[number % 2]
+                event = {"specversion": "1.0", "id": f"id-{number}", "source": "/s", "type": kind}
+                headers = [(f"ce_{name}", value.encode()) for name, value in event.items()]
+                produce(kafka.bootstrap, topic, [(b"k", json.dumps({"n": number}).encode(), headers)])
+                client.post(
+                    f"http://127.0.0.1:{port}/shop",
+                    content=json.dumps({"n": number}).encode(),
+                    headers={f"ce-{name}": value for name, value in event.items()}
+                    | {"content-type": "application/json"},
+                )
+                sent[kind] += 2
+                number += 1
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    try:
+        yield sent
+    finally:
+        over.set()
+        thread.join(LIMIT)
+
+
+def test_a_tap_shows_what_the_router_does_and_leaves_no_trace(
+    router: RouterProcess, kafka: Kafka, topic_factory: TopicFactory
+) -> None:
+    (port,) = free_ports(1)
+    topic = topic_factory("tapped")
+    catalog = shop.catalog(mended=False)
+    catalog["endpoints"]["topic"] = {
+        "usage": "consumer",
+        "protocol": "KAFKA",
+        "protocoloptions": {"endpoints": [{"uri": f"kafka://{kafka.bootstrap}"}], "options": {"topic": topic}},
+        "messagegroups": ["/messagegroups/G"],
+    }
+    (router.folder / "catalog.json").write_text(json.dumps(catalog))
+    told = shop.settings(router.folder, "http://127.0.0.1:9/", http={"port": port})
+    router.configure({**told, "sources": [{"endpoint": shop.SHOP}, {"endpoint": TOPIC}]})
+    router.start()
+    groups = groups_of(kafka)
+    with traffic(kafka, topic, port) as sent:
+        done = subprocess.run(
+            [sys.executable, "-m", "router", "tap", str(router.config), "--format", "json", "-n", "16"],
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+        wait_until(lambda: sent["late"] > 4, LIMIT, "some more traffic")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {each["endpoint"] for each in found} == {shop.SHOP, TOPIC}
+    verdicts = {
+        each["after"]["attributes"]["id"]: (each["outcome"], each["message"]) for each in found if each["after"]
+    }
+    assert set(verdicts.values()) == {("routed", "/messagegroups/G/messages/good")}
+    assert {each["reason"] for each in found if not each["after"]} == {"no-match"}
+
+    # The router did the same, with all of it: the tap took nothing away.
+    done_with = sum(sent.values())
+    wait_until(lambda: router.total("xrouter_records_total") == done_with, LIMIT, "all records at their sinks")
+    assert router.total("xrouter_records_total", outcome="routed") == sent["good"]
+    assert router.total("xrouter_records_total", reason="no-match") == sent["late"]
+    written = {each["id"] for each in shop.rows_of(router.folder / "lake")}
+    assert set(verdicts) <= written
+    dead = {each["position"] for each in shop.rows_of(router.folder / "dead")}
+    shown = {each["position"] for each in found if each["outcome"] == "dead-letter"}
+    assert {each for each in shown if each.startswith(topic)} <= dead and shown
+    assert groups_of(kafka) == groups
+    assert router.stop() == 0
+
+
+def groups_of(kafka: Kafka) -> set[str]:
+    """Return the consumer groups that the broker knows."""
+    listed = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_consumer_groups().result(LIMIT)
+    return {each.group_id for each in listed.valid}

@@ -1,0 +1,226 @@
+"""``xrouter tap``: a live sample of records beside the router, with verdicts, hidden, chosen and bounded."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, Final
+
+import pytest
+import yaml
+
+from bindings.inbox import Inbox
+from bindings.parts import InboxRow, Part
+from router.cli import status_of
+from router.commands.tap.following import ROWS
+from router.letters.redaction import HIDDEN
+from tests.support.letters import CATALOG, settings_file
+from tests.support.waiting import wait_until
+
+TILL: Final = "/endpoints/till"
+SALE: Final = "/messagegroups/G/messages/Sale"
+SECONDS: Final = 240.0
+CARD: Final = "4000-1234-5678"
+KINDS: Final = ("sale", "sale", "sold")
+"""What is sent, again and again; no definition takes the last."""
+SHOPS: Final = ("east", "west")
+Rows = Callable[[int], InboxRow]
+
+
+def row_of(number: int) -> InboxRow:
+    """Return record *number* of the traffic."""
+    headers = {
+        "ce-specversion": "1.0",
+        "ce-id": f"id-{number}",
+        "ce-source": "/tills/1",
+        "ce-type": KINDS[number % 3],
+        "ce-subject": f"shop/{SHOPS[number % 2]}",
+        "ce-card": CARD,
+        "x-lane": "a\x1b[31mb",
+        "content-type": "application/json",
+    }
+    parts = [Part("method", b"POST"), Part("path", b"/till")]
+    parts += [Part(f"headers.{name}", value.encode()) for name, value in headers.items()]
+    body = json.dumps({"amount": number % 5, "card": CARD, "lines": [{"sku": f"s{number % 2}"}]})
+    return InboxRow(TILL, "HTTP", 1_767_323_045_123_456 + number, parts, body.encode())
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Settings whose catalog marks an attribute as sensitive, and which hide a member of bodies."""
+    catalog = json.loads(json.dumps(CATALOG))
+    sale = catalog["messagegroups"]["G"]["messages"]["Sale"]
+    sale["envelopemetadata"]["card"] = {"type": "string", "sensitive": True}
+    (tmp_path / "catalog.json").write_text(json.dumps(catalog))
+    path = settings_file(tmp_path, redact=["/card"])
+    path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "state": str(tmp_path / "state")}))
+    Inbox(tmp_path / "state" / "inbox", partitions=2).close()
+    return path
+
+
+@contextmanager
+def traffic(config: Path, row: Rows = row_of, *, burst: int = 1) -> Iterator[None]:
+    """Store records in the inbox while the block runs, so many at a time."""
+    over = threading.Event()
+    inbox = Inbox(config.parent / "state" / "inbox", partitions=2)
+
+    def send() -> None:
+        number = 0
+        while not over.wait(0.02 * burst):
+            inbox.append_many([row(number + at) for at in range(burst)]).result(SECONDS)
+            number += burst
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(SECONDS)
+        inbox.close()
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Let Ctrl-C end a tap that finds nothing."""
+    watch = threading.Timer(SECONDS, os.kill, (os.getpid(), signal.SIGINT))
+    watch.start()
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+def tapped(config: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
+    """Tap until there are as many samples as asked for, and return them."""
+    with traffic(config), limited():
+        assert status_of(["tap", str(config), "--format", "json", "--rate", "1000", *options]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_records_are_shown_before_and_after_with_their_verdicts(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = tapped(config, capsys, "-n", "12")
+    assert len(found) == 12 and {each["outcome"] for each in found} == {"routed", "dead-letter"}
+    sale = next(each for each in found if each["outcome"] == "routed")
+    assert (sale["endpoint"], sale["message"], sale["reason"], sale["sinks"]) == (TILL, SALE, None, ["events"])
+    native = dict(sale["before"]["native"])
+    assert native["headers.ce-type"] == "sale" and native["path"] == "/till"
+    assert sale["after"]["attributes"]["type"] == "sale"
+    assert sale["after"]["context"] == {"shop": sale["after"]["attributes"]["subject"].removeprefix("shop/")}
+    assert sale["before"]["body_bytes"] > 40 and sale["before"]["body_cut"] is False
+    letter = next(each for each in found if each["outcome"] == "dead-letter")
+    assert (letter["reason"], letter["after"], letter["sinks"]) == ("no-match", None, ["delta"])
+    assert letter["nearest"][0]["message"] == SALE
+    assert {"property": "type", "expected": "sale", "found": "sold"} in [
+        {**each, "property": each["property"].rpartition(".")[2]} for each in letter["nearest"][0]["mismatches"]
+    ]
+    # What catalog or settings mark is hidden wherever it stands, and cannot be asked for.
+    assert CARD not in json.dumps(found)
+    assert native["headers.ce-card"] == HIDDEN == sale["after"]["attributes"]["card"]
+    assert json.loads(sale["before"]["body"])["card"] == HIDDEN
+    (shown,) = tapped(config, capsys, "-n", "1", "--reveal", "--where", f"attributes.card={CARD}")
+    assert shown["after"]["attributes"]["card"] == CARD and json.loads(shown["before"]["body"])["card"] == CARD
+
+
+def test_what_is_shown_is_chosen(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conditions = [
+        "attributes.subject=shop/west",
+        "context.shop=w?st",
+        "/lines/0/sku=s1",
+        "/amount!=3",
+        "native.path=/t*",
+    ]
+    told = [word for each in conditions for word in ("--where", each)]
+    found = tapped(config, capsys, "-n", "4", "--outcome", "routed", "--message", "*/Sale", *told)
+    assert len(found) == 4
+    for each in found:
+        body = json.loads(each["before"]["body"])
+        assert each["after"]["attributes"]["subject"] == "shop/west" and body["amount"] != 3
+    letters = tapped(config, capsys, "-n", "2", "--reason", "no-match", "--endpoint", "*/till")
+    assert [each["reason"] for each in letters] == ["no-match"] * 2
+
+
+def test_people_get_lines_that_no_terminal_acts_upon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with traffic(config), limited():
+        assert status_of(["tap", str(config), "-n", "6", "--rate", "1000"]) == 0
+    out, err = capsys.readouterr()
+    assert "\x1b" not in out and r"a\x1b[31mb" in out
+    assert f"routed {SALE}" in out and "dead letter no-match" in out
+    assert f"at {TILL} to events" in out and "    context.shop " in out
+    assert f"nearest {SALE}: " in out and CARD not in out
+    assert "tapping 1 source, epoch " in err
+
+
+def test_what_comes_faster_than_it_is_read_is_passed_over(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with traffic(config, burst=10 * ROWS), limited():
+        assert status_of(["tap", str(config), "--format", "json", "-n", "3", "--rate", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 3
+    told = err.splitlines()[-1]
+    judged, passed = (int(word) for word in told.split() if word.isdigit())
+    assert told.endswith("passed over") and passed >= 9 * ROWS > 0
+    assert judged <= 60 * ROWS
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--where", "nothing"], "--where 'nothing' cannot be read"),
+        (["--where", "colour=red"], "NAME being endpoint"),
+        (["--where", "attributes.=x"], "cannot be read"),
+        (["--where", f"/a={'*a' * 200}"], "--where is too much"),
+        (["--reason", "no-mach"], "did you mean no-match?"),
+        (["--outcome", "lost"], "there are routed and dead-letter"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(
+    config: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert status_of(["tap", str(config), *options]) == 1
+    out, err = capsys.readouterr()
+    assert not out and words in err
+
+
+def test_without_an_inbox_there_is_nothing_to_tap(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = yaml.safe_load(config.read_text())
+    config.write_text(yaml.safe_dump({**told, "state": str(config.parent / "elsewhere")}))
+    assert status_of(["tap", str(config)]) > 0
+    assert "nothing can be tapped" in capsys.readouterr().err
+    assert not (config.parent / "elsewhere").exists()
+
+
+def lines_read(stream: IO[bytes], count: int) -> list[bytes]:
+    return [stream.readline() for _ in range(count)]
+
+
+@pytest.mark.parametrize("end", ["reader goes", "Ctrl-C"])
+def test_it_ends_quietly(config: Path, end: str) -> None:
+    quiet = ["--format", "json", "--where", "attributes.id=id-0"]
+    command = [sys.executable, "-m", "router", "tap", str(config), "--rate", "1000"]
+    with subprocess.Popen(
+        [*command, *(quiet if end == "reader goes" else ["--format", "json"])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert b"tapping 1 source" in process.stderr.readline()
+        if end == "reader goes":
+            # Nothing is shown, so that no write tells it.
+            process.stdout.close()
+        else:
+            with traffic(config):
+                assert all(json.loads(line)["endpoint"] == TILL for line in lines_read(process.stdout, 3))
+            process.send_signal(signal.SIGINT)
+        status = wait_until(lambda: None if (code := process.poll()) is None else (code,), SECONDS, "its end")
+        said = process.stderr.read().decode()
+        assert status == ((1,) if end == "reader goes" else (0,))
+        assert "Traceback" not in said and "error" not in said
