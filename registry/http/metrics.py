@@ -1,18 +1,20 @@
-"""The server for those who watch a registry: ``/metrics``, in the form of Prometheus or of OpenMetrics.
+"""The server for those who watch a registry: ``/metrics``, in the form of Prometheus or of OpenMetrics, ``/healthz``
+(does the process answer) and ``/readyz`` (does it take requests).
 
 It has no login and speaks no TLS, so it listens on loopback unless the settings say otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from bindings.http.exposition import LIMITS, Exposition
+from bindings.http.exposition import LIMITS, NO_STORE, Exposition
 from bindings.http.listening import listen
 from bindings.http.problems import HttpProblem, Reply
 from bindings.http.request import Head
@@ -22,11 +24,16 @@ _STOP_SECONDS: Final = 1.0
 
 
 class MetricsServer:
-    """Serves metrics from a thread of its own; started once, stopped once. ``port`` is the one in use once started."""
+    """Serves metrics from a thread of its own; started once, stopped once. ``port`` is the one in use once started.
 
-    def __init__(self, host: str, port: int, collectors: Iterable[Collector]) -> None:
+    *ready* tells whether the registry takes requests. A store that is away makes it no less ready: another process over
+    the same store would do no better, and its answers say what is wrong.
+    """
+
+    def __init__(self, host: str, port: int, collectors: Iterable[Collector], ready: Callable[[], bool]) -> None:
         self._host = host
         self.port = port
+        self._ready = ready
         registry = CollectorRegistry(auto_describe=True)  # so that watchers can ask for some by name
         for each in collectors:
             registry.register(each)
@@ -54,6 +61,16 @@ class MetricsServer:
         """Answer a request."""
         if head.method not in ("GET", "HEAD"):
             return HttpProblem(HTTPStatus.METHOD_NOT_ALLOWED, "GET it", (b"Allow", b"GET, HEAD")).reply()
-        if head.path != b"/metrics":
-            return HttpProblem(HTTPStatus.NOT_FOUND, "there is /metrics").reply()
-        return self._exposition.reply(head)
+        if head.path == b"/metrics":
+            return self._exposition.reply(head)
+        if head.path == b"/healthz":
+            return _status(good=True)
+        if head.path == b"/readyz":
+            return _status(good=self._ready())
+        return HttpProblem(HTTPStatus.NOT_FOUND, "there are /metrics, /healthz and /readyz").reply()
+
+
+def _status(*, good: bool) -> Reply:
+    status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+    body = json.dumps({"status": "ok" if good else "not serving"}).encode("ascii") + b"\n"
+    return Reply(status, ((b"content-type", b"application/json"), NO_STORE), body)

@@ -141,7 +141,7 @@ class RegistryServer:
         self._history = HistoryKeeper(self._database, chosen.history)
         self._replication = Replication(service, chosen.peers)
         if chosen.metrics is not None:
-            self._metrics = MetricsServer(*chosen.metrics, self._collectors())
+            self._metrics = MetricsServer(*chosen.metrics, self._collectors(), lambda: self.alive)
             self._metrics.start()
             self.metrics_port = self._metrics.port
         if self._dispatch is not None:

@@ -52,6 +52,7 @@ DEPLOY = ROOT / "deploy"
 DASHBOARDS = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
 RULES = DEPLOY / "prometheus-rules.yml"
 YAMLS = sorted([ROOT / "docker-compose.yml", *DEPLOY.rglob("*.yml"), *DEPLOY.rglob("*.yaml")])
+YAMLS = [path for path in YAMLS if path.parent.name != "templates"]  # those of Helm are YAML once they are rendered
 UNITS = {"s": 1, "min": 60, "m": 60}
 
 

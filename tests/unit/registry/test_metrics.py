@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 
 from registry.faces.known import faces_at
+from registry.http.metrics import MetricsServer
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.replication.peers import Peer
 from tests.support.ports import free_ports
@@ -47,6 +48,32 @@ def test_watchers_choose_form_and_compression(tmp_path: Path) -> None:
         assert opened.text.endswith("# EOF\n")
         one = httpx.get(f"http://127.0.0.1:{server.metrics_port}/metrics?name[]=xrouter_registry_delivers")
         assert [line.split()[0] for line in one.text.splitlines() if line[0] != "#"] == ["xrouter_registry_delivers"]
+
+
+def test_health_and_readiness_are_told_beside_the_metrics(tmp_path: Path) -> None:
+    with running(tmp_path / "r") as server:
+        watch = f"http://127.0.0.1:{server.metrics_port}"
+        for path in ("/healthz", "/readyz"):
+            told = httpx.get(f"{watch}{path}", timeout=30)
+            assert (told.status_code, told.json()) == (200, {"status": "ok"})
+            assert told.headers["cache-control"] == "no-store"
+        assert httpx.get(f"{watch}/livez", timeout=30).status_code == 404
+        assert httpx.post(f"{watch}/readyz", timeout=30).status_code == 405
+
+
+def test_a_registry_that_serves_no_more_is_not_ready() -> None:
+    serves = [True]
+    watched = MetricsServer("127.0.0.1", 0, (), lambda: serves[0])
+    watched.start()
+    try:
+        url = f"http://127.0.0.1:{watched.port}"
+        assert httpx.get(f"{url}/readyz", timeout=30).status_code == 200
+        serves[0] = False
+        told = httpx.get(f"{url}/readyz", timeout=30)
+        assert (told.status_code, told.json()) == (503, {"status": "not serving"})
+        assert httpx.get(f"{url}/healthz", timeout=30).status_code == 200
+    finally:
+        watched.stop()
 
 
 def test_replication_tells_how_it_goes_with_each_peer(tmp_path: Path) -> None:
