@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ _SAFE_PATH: Final = "PYTHONSAFEPATH"
 _LAUNCHER: Final = "SPARK_LAUNCHER_OPTS"
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For the JVM of a moment in which Spark puts the command of the other one together."""
+_LAST_LINES_SECONDS: Final = 5.0
 _UMASK: Final = 0o077
 """All that the JVM writes is state: tables and lines are written by the driver."""
 
@@ -58,11 +58,8 @@ def launch_jvm(conf: Mapping[str, str], state: Path, *, relayed: bool = False) -
         with _environment({_SUBMIT: arguments, _SAFE_PATH: "1", "PYTHONPATH": _python_path(), **started}):
             # A process group of its own: a terminal that hangs up tells ours, and the JVM must outlive the drain.
             process: dict[str, Any] = {"umask": _UMASK, "process_group": 0}
-            if relayed:
-                process["stderr"] = subprocess.PIPE
-            gateway = launch_gateway(popen_kwargs=process)  # type: ignore[no-untyped-call]
-            if relayed:
-                relay(gateway.proc.stderr)
+            with _relayed() if relayed else nullcontext() as printed:
+                gateway = launch_gateway(popen_kwargs=process | {"stderr": printed})  # type: ignore[no-untyped-call]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     SparkContext._ensure_initialized(gateway=gateway)
@@ -84,6 +81,24 @@ def end_jvm() -> None:
         with suppress(Exception):  # Waiting is a courtesy; at exit the closed pipe ends it anyway.
             process.wait(10)
     SparkContext._gateway = SparkContext._jvm = None
+
+
+@contextmanager
+def _relayed() -> Iterator[int]:
+    """Give where a process that is started in the block is to print; its lines are handed on from the first one on.
+
+    The block may wait for the process, which waits itself while nobody reads what it printed.
+    """
+    reading, writing = os.pipe()
+    lines = relay(os.fdopen(reading, "rb"))
+    started = False
+    try:
+        yield writing
+        started = True
+    finally:
+        os.close(writing)
+        if not started:
+            lines.join(_LAST_LINES_SECONDS)  # They say why.
 
 
 def _write_properties(conf: Mapping[str, str], folder: Path) -> Path:
