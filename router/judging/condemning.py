@@ -31,7 +31,8 @@ _PLACE: Final[dict[str, tuple[str, ...]]] = {
 def condemned(rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool = False) -> tuple[DataFrame, Tally]:
     """Return the one row in *rows* as the outcome of a dead letter, and its count.
 
-    *rows* are those of :func:`router.judging.stages.prepared`.
+    *rows* are those of :func:`router.judging.stages.prepared`; none where the source has the record no more, which then
+    has no outcome.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import from_arrow_type
@@ -61,10 +62,11 @@ def condemned(rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool
         (F.col(name) if name in kept else F.lit(None).cast(rows.schema[name].dataType)).alias(name)
         for name in RAW_COLUMNS[kind]
     )
-    spills, sizes = zip(*rows.select(spilled, size).collect(), strict=True)
-    tally = Tally(spilled=sum(spills), rows=1)
-    tally.route(endpoint, route, 1, sum(sizes))
-    tally.records[(endpoint, DEAD_LETTER, REASON)] = 1
+    tally = Tally()
+    for spills, length in rows.select(spilled, size).collect():
+        tally.add(Tally(spilled=int(spills), rows=1))
+        tally.route(endpoint, route, 1, length)
+        tally.records[(endpoint, DEAD_LETTER, REASON)] += 1
     return rows.select(*raw, F.struct(*members).alias(MATCHED)), tally
 
 
@@ -79,8 +81,8 @@ def raw_records(rows: DataFrame, kind: Kind, query: str) -> Iterator[tuple[str, 
 
 
 def _endpoint(rows: DataFrame, kind: Kind, plan: Plan) -> str:
-    """Return the endpoint whose letter it is: the one it came by, or the first that reads its topic."""
-    (row,) = rows.select("topic" if kind == "kafka" else "endpoint").collect()
+    """Return the endpoint whose letter it is: the one it came by, or the first that reads its topic; "" for none."""
+    told = next((row[0] for row in rows.select("topic" if kind == "kafka" else "endpoint").collect()), None)
     if kind != "kafka":
-        return row[0] or ""
-    return next((source.endpoint for source in plan.sources if source.topic == row[0]), "")
+        return told or ""
+    return next((source.endpoint for source in plan.sources if source.topic == told), "")

@@ -13,6 +13,7 @@ import pytest
 from bindings.inbox.stream import SPARK_SCHEMA
 from router.batches import pipeline
 from router.batches.parts import BatchParts
+from router.faults import Fault
 from router.reading import generations
 from router.reading.extents import extents
 from router.sinks.messages.sink import TemplateComposer
@@ -191,6 +192,28 @@ def test_a_batch_too_large_is_cut_before_its_first_write(spark: SparkSession, st
     assert in_tables(tmp_path) == {"lake": good, "kinds": good, "lines": good}
     assert {n: row["reason"] for n, row in letters_of(tmp_path).items()} == WRONG
     assert line.counted("xrouter_records_total") == count
+
+
+def test_a_condemned_record_that_is_gone_has_no_outcome_and_its_batch_ends(
+    spark: SparkSession, state: State, tmp_path: Path
+) -> None:
+    rows = rows_of(spark, 1, {})
+    generation = generations.begin(state, INBOX, ())
+    fault = Fault("error", "ValueError: it cannot be judged", "it cannot be judged")
+    with Webhook() as hook:
+        line = Line(spark, state, plan_of(tmp_path, hook.url), generation)
+        for batch, condemned in enumerate((1, 2)):  # The second leaves out what Python would have to render.
+            parts = BatchParts.of(BatchNotes(state.batches), INBOX, batch, generation.id)
+            for _ in range(condemned):
+                while not parts.failed(fault):
+                    pass
+                assert parts.divide(extents(rows, "inbox"), fault)
+            assert parts.next is not None and parts.next.condemned and parts.next.bare is (condemned == 2)
+            line.pipeline.batch(rows.where("false"), batch)
+            assert line.pipeline.last == batch
+        assert hook.taken == []
+    assert not (tmp_path / "dead").exists() or letters_of(tmp_path) == {}
+    assert line.counted("xrouter_records_total") == 0
 
 
 def test_a_batch_that_runs_out_of_memory_is_cut_until_it_fits(
