@@ -16,7 +16,7 @@ from router.judging.tally import Tally
 from router.logs import get_logger
 from router.reading.generations import Generation
 from router.reading.planned import bounds
-from router.state.accounts import Accounts
+from router.state.accounts import Account, Accounts
 from router.state.state import State
 
 if TYPE_CHECKING:
@@ -33,20 +33,28 @@ class Accounting:
     record then held none: markers of transactions, or what compaction removed. Else nobody can tell: they are missed.
     """
 
-    def __init__(self, query: str, generation: Generation, state: State, *, stops_on_loss: bool) -> None:
+    def __init__(
+        self, query: str, generation: Generation, state: State, accounts: Accounts, *, stops_on_loss: bool
+    ) -> None:
         self._query = query
         self._generation = generation
         self._stops_on_loss = stops_on_loss
-        self._accounts = Accounts(state)
+        self._accounts = accounts
         self._inbox = state.inbox
         self._view: InboxView | None = None
-        self.account = self._accounts.of(query)
+        self.account = accounts.of(query)
 
     def add(self, batch: int, tally: Tally, metrics: Metrics) -> bool:
-        """Add a batch that all sinks have, durably; False when it was added before a crash."""
-        account = self.account
-        if account.generation == self._generation.id and account.batch >= batch:
+        """Add a batch that all sinks have, durably; False when it was added before."""
+        if self.account.generation == self._generation.id and self.account.batch >= batch:
             return False
+        with self._accounts.changing(self._query) as account:
+            taken, empty = self._add(account, batch, tally)
+        metrics.sinks.account(self._query, taken, empty, account.gap)
+        return True
+
+    def _add(self, account: Account, batch: int, tally: Tally) -> tuple[int, int]:
+        """Add a batch, and return how many records it took, and offsets without one."""
         taken, planned = self._taken(batch) or (tally.rows, tally.rows)
         # What the batch was to read, and had no record: what was passed over before it is another matter.
         empty = max(0, planned - tally.rows) if self._stops_on_loss and _INBOX not in account.reached else 0
@@ -58,12 +66,7 @@ class Accounting:
         account.records.update(tally.records)
         account.delivered.update(tally.delivered)
         account.delivered_bytes.update(tally.delivered_bytes)
-        try:
-            self._accounts.keep(self._query, account)
-        except OSError as error:  # All sinks have the batch: a full disk is no reason to write it again.
-            _log.warning("account of a query cannot be kept", query=self._query, problem=error.strerror)
-        metrics.sinks.account(self._query, taken, empty, account.gap)
-        return True
+        return taken, empty
 
     def _taken(self, batch: int) -> tuple[int, int] | None:
         """Return how many records lie between the end of the account and that of a batch, and move it there.

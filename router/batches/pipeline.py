@@ -39,6 +39,7 @@ from router.reading.generations import Generation
 from router.reading.planned import Spans, turned_back
 from router.reading.succession import reads
 from router.relating.pairing import Pairing
+from router.state.accounts import Accounts
 from router.state.notes import BatchNotes
 from router.state.state import State
 from router.watching.batches import Watch
@@ -77,12 +78,13 @@ class Pipeline:
         came_by: str = "",
         restored: Callable[[DataFrame], DataFrame] | None = None,
         pairing: Pairing | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
         """*final* is the last batch that this query is to write, when it is not to read on.
 
         *bounding* keeps batches within their bytes; unset, it knows nothing of this query yet. Where the query reads
         on what another began to, *came_by* names that, and *restored* gives the rows as they came to it. *pairing*
-        takes the records that are related to others.
+        takes the records that are related to others. *accounts* are those of the process, which outlive this query.
         """
         self.name = name
         self.kind = kind
@@ -105,7 +107,7 @@ class Pipeline:
         self._ordering = Ordering(state, name, self._notes, self._holding.breathe)
         self._watch = Watch(name, metrics, status)
         stops = plans.active.settings.on_data_loss == "stop"
-        self._accounting = Accounting(name, generation, state, stops_on_loss=stops)
+        self._accounting = Accounting(name, generation, state, accounts or Accounts(state), stops_on_loss=stops)
         metrics.expect_query(name)
         metrics.resume(name, self._accounting.account)
         self.failure: RouterError | None = None

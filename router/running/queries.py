@@ -27,6 +27,7 @@ from router.relating.pairing import Pairing
 from router.running.starts import PAUSE_FIRST, Running, Starts
 from router.sources.sources import INBOX, REST, Source
 from router.spark.jvm_life import kill_jvm
+from router.state.accounts import Accounts
 from router.state.durable import disk_of
 from router.state.state import State
 from router.watching.steps import finding_seconds
@@ -55,15 +56,17 @@ class Queries:
         *,
         once: bool,
         pairing: Pairing | None = None,
+        accounts: Accounts | None = None,
     ) -> None:
         self._spark = spark
         self._state = state
         self._plans = plans
         self._metrics = metrics
         self._status = status
+        self._accounts = accounts or Accounts(state)
         self._once = once
         self._succession = Succession(state)
-        self._starts = Starts(spark, state, plans, metrics, status, restore, once=once, pairing=pairing)
+        self._starts = Starts(spark, state, plans, metrics, status, restore, self._accounts, once=once, pairing=pairing)
         self._running: dict[str, Running] = {}
 
     def place(self, sources: Sequence[Source]) -> None:
@@ -190,6 +193,7 @@ class Queries:
             self._status.query(running.name, "stopped", batch=running.pipeline.last)
         if cut:
             kill_jvm()
+        self._accounts.keep_all()
         return not cut
 
     def _switch(self, running: Running) -> None:

@@ -47,6 +47,7 @@ from router.spark.executors import require_context
 from router.spark.jvm_life import jvm_alive, jvm_pid, require_jvm
 from router.spark.session import spark_session
 from router.spark.signals import signals
+from router.state.accounts import Accounts
 from router.state.durable import disk_of
 from router.state.state import State
 from router.state.trust import Pins, admit, clients_of
@@ -188,6 +189,7 @@ class Service:
         self._first = plan
         self._settings = plan.settings
         self._state = state
+        self._accounts = Accounts(state)
         self._base = base
         self._stop = stop
         self._in_order = True
@@ -223,7 +225,7 @@ class Service:
             plans.activate(self._first)
             pairing = stack.enter_context(self._pairs())
             shared = (spark, self._state, plans, self._metrics, self._status, self._restore)
-            queries = Queries(*shared, once=once, pairing=pairing)
+            queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
             with disk_of(self._state.root):
                 queries.place(self._first.sources)
             self._announce(self._first)

@@ -67,6 +67,7 @@ class Starts:
         metrics: Metrics,
         status: Status,
         restore: Callable[[bytes], Plan],
+        accounts: Accounts,
         *,
         once: bool,
         pairing: Pairing | None = None,
@@ -77,6 +78,7 @@ class Starts:
         self._metrics = metrics
         self._status = status
         self._restore = restore
+        self._accounts = accounts
         self._once = once
         self._pairing = pairing
         self._succession = Succession(state)
@@ -170,6 +172,7 @@ class Starts:
             came_by=next(iter(by_query(self._plans.active.sources)), "") if is_rest else "",
             restored=restored if is_rest else None,
             pairing=self._pairing,
+            accounts=self._accounts,
         )
         once = self._once or running.catching_up
         running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=once)
@@ -180,7 +183,7 @@ class Starts:
         require_cores(self._spark, plan, generation.topics)
         rows = kafka_rows(self._spark, plan.settings, running.sources, generation, None)
         running.switching = False
-        Accounts(self._state).let_go(running.name)
+        self._accounts.let_go(running.name)
         running.pipeline = RealTimeQuery(running.name, generation, plan, self._metrics, self._status)
         running.query = running.pipeline.start(rows, self._state)
         self._status.query(running.name, "running")

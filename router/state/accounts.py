@@ -7,8 +7,10 @@ known, and counted once. It holds counts alone. Without it nothing is lost but t
 from __future__ import annotations
 
 import json
+import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -79,13 +81,55 @@ class Account:
 
 
 class Accounts:
-    """The accounts of a state folder; each has one writer."""
+    """The accounts of a state folder, as this process has them; one for the whole process, from any thread.
+
+    What the disk refused to take is known here all the same, and is offered to it again: a query that starts anew goes
+    on from what its batches came to, not from what was written of them.
+    """
 
     def __init__(self, state: State) -> None:
         self._folder = state.root / "ledger" / FOLDER
+        self._lock = threading.RLock()
+        self._known: dict[str, Account] = {}
+        self._unwritten: set[str] = set()
 
     def of(self, query: str) -> Account:
-        """Return a query's account; a new one where there is none that can be read."""
+        """Return a query's account; a new one where there is none that can be read. It is the same at every call."""
+        with self._lock:
+            known = self._known.get(query)
+            if known is None:
+                known = self._known[query] = self._read(query)
+            return known
+
+    def let_go(self, query: str) -> None:
+        """Note that others read on from where a query's account ends, so that it misses nothing of that."""
+        with self.changing(query) as account:
+            account.reached = {}
+
+    @contextmanager
+    def changing(self, query: str) -> Iterator[Account]:
+        """Give a query's account to be changed, and keep it afterwards, durably if the disk takes it."""
+        with self._lock:
+            yield self.of(query)
+            self.keep(query)
+
+    def keep(self, query: str) -> None:
+        """Write a query's account, durably; what the disk refuses, it gets with the next one or :meth:`keep_all`."""
+        with self._lock:
+            try:
+                write_durably(self._path(query), json.dumps(self.of(query).to_json()).encode())
+                self._unwritten.discard(query)
+            except OSError as error:
+                self._unwritten.add(query)
+                _log.warning("account of a query cannot be kept", query=query, problem=error.strerror)
+
+    def keep_all(self) -> None:
+        """Write what the disk has not taken so far."""
+        with self._lock:
+            for query in sorted(self._unwritten):
+                self.keep(query)
+
+    def _read(self, query: str) -> Account:
         path = self._path(query)
         try:
             told = read_object(path)
@@ -93,21 +137,6 @@ class Accounts:
         except (StateError, KeyError, TypeError, ValueError) as error:
             _log.warning("account of a query cannot be read, and begins anew", file=str(path), problem=str(error))
             return Account()
-
-    def let_go(self, query: str) -> None:
-        """Note that others read on from where a query's account ends, so that it misses nothing of that."""
-        account = self.of(query)
-        if account.reached:
-            account.reached = {}
-            self.keep(query, account)
-
-    def keep(self, query: str, account: Account) -> None:
-        """Write an account, durably.
-
-        Raises:
-            OSError: the disk refuses.
-        """
-        write_durably(self._path(query), json.dumps(account.to_json()).encode())
 
     def _path(self, query: str) -> Path:
         return self._folder / f"{query}.json"

@@ -148,7 +148,7 @@ def test_offsets_without_a_record_are_missed_only_where_records_may_have_been_lo
     for query, stops in (("kafka-1", True), ("kafka-2", False)):
         generation = generations.begin(state, query, ("t",), json.dumps({"t": {"0": 0}}))
         planned(generation, 0, {"t": {"0": 10}})
-        accounting = Accounting(query, generation, state, stops_on_loss=stops)
+        accounting = Accounting(query, generation, state, Accounts(state), stops_on_loss=stops)
         assert added(accounting, metrics, 0, 7) == (0 if stops else 3)
         found = metrics.registry.get_sample_value("xrouter_empty_offsets_total", {"query": query})
         assert found == (3 if stops else 0)
@@ -165,14 +165,14 @@ def test_topics_may_come_go_and_be_made_anew(state: State) -> None:
     ):
         generation = generations.begin(state, "kafka-1", sorted(topics), json.dumps(first))
         planned(generation, 0, end)
-        accounting = Accounting("kafka-1", generation, state, stops_on_loss=False)
+        accounting = Accounting("kafka-1", generation, state, Accounts(state), stops_on_loss=False)
         assert added(accounting, metrics, 0, rows) == 0
 
 
 def test_the_inbox_is_counted_by_its_rows(state: State) -> None:
     inbox, metrics = Inbox(state.inbox, partitions=2), Metrics()
     generation = generations.begin(state, INBOX, ())
-    accounting = Accounting(INBOX, generation, state, stops_on_loss=True)
+    accounting = Accounting(INBOX, generation, state, Accounts(state), stops_on_loss=True)
     view = InboxView(state.inbox)
     try:
         for batch, rows in enumerate((5, 7, 4)):
@@ -180,7 +180,7 @@ def test_the_inbox_is_counted_by_its_rows(state: State) -> None:
             planned(generation, batch, offset_json(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
             assert added(accounting, metrics, batch, rows) == 0
             # Another process knows where this one was.
-            accounting = Accounting(INBOX, generation, state, stops_on_loss=True)
+            accounting = Accounting(INBOX, generation, state, Accounts(state), stops_on_loss=True)
         inbox.append_many([InboxRow("/endpoints/e", "HTTP", 1, [], b"{}") for _ in range(3)]).result(60)
         planned(generation, 3, offset_json(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
         assert added(accounting, metrics, 3, 1) == 2
@@ -202,3 +202,27 @@ def test_an_account_that_cannot_be_read_begins_anew_and_stops_nobody(state: Stat
     process.batch(1)
     assert process.gap() == 0
     assert process.counts().total() == len(RECORDS.given)
+
+
+def test_what_a_full_disk_did_not_take_is_known_to_the_query_that_starts_anew(state: State) -> None:
+    metrics, accounts = Metrics(), Accounts(state)
+    generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
+    tally = Tally(Counter({("/endpoints/e", "routed", ""): 10}), rows=10)
+    folder, aside = state.root / "ledger" / "accounts", state.root / "ledger" / "aside"
+    for batch in range(3):
+        planned(generation, batch, {"t": {"0": 10 * batch + 10}})
+    first = Accounting("kafka-1", generation, state, accounts, stops_on_loss=False)
+    assert first.add(0, tally, metrics)
+    folder.rename(aside)
+    folder.write_text("what stands for a disk that takes nothing")
+    assert first.add(1, tally, metrics)
+    # Spark could not note it either, and the batch comes again.
+    again = Accounting("kafka-1", generation, state, accounts, stops_on_loss=False)
+    assert not again.add(1, tally, metrics)
+    assert again.add(2, tally, metrics)
+    assert (again.account.taken, again.account.gap) == (30, 0)
+    folder.unlink()
+    aside.rename(folder)
+    accounts.keep_all()
+    kept = Accounts(state).of("kafka-1")
+    assert (kept.batch, kept.taken, kept.records.total()) == (2, 30, 30)
