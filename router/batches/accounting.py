@@ -63,9 +63,7 @@ class Accounting:
         account.empty += empty
         account.judged += tally.rows
         account.missing += tally.missing
-        account.records.update(tally.records)
-        account.delivered.update(tally.delivered)
-        account.delivered_bytes.update(tally.delivered_bytes)
+        account.count(tally)
         return taken, empty
 
     def _taken(self, batch: int) -> tuple[int, int] | None:

@@ -17,6 +17,7 @@ from router.reading.generations import Generation
 from router.realtime.records import sent_records, tally_of
 from router.settling.types import settled_types
 from router.sources.clusters import rest_client
+from router.state.accounts import Accounts
 from router.state.state import State
 
 if TYPE_CHECKING:
@@ -42,7 +43,9 @@ _log = get_logger()
 class RealTimeQuery:
     """A real-time query of one plan. Not for concurrent use."""
 
-    def __init__(self, name: str, generation: Generation, plan: Plan, metrics: Metrics, status: Status) -> None:
+    def __init__(
+        self, name: str, generation: Generation, plan: Plan, metrics: Metrics, status: Status, accounts: Accounts
+    ) -> None:
         self.name = name
         self.generation = generation
         self.plan = plan
@@ -51,6 +54,7 @@ class RealTimeQuery:
         self.renewed: Spans = {}
         self._metrics = metrics
         self._status = status
+        self._accounts = accounts
         self._types = settled_types(plan)
         self._query: StreamingQuery | None = None
         self._seen: int | None = None
@@ -59,6 +63,7 @@ class RealTimeQuery:
         assert plan.settings.realtime is not None
         self._settings = plan.settings.realtime
         metrics.expect_query(name)
+        metrics.resume(name, accounts.of(name))
 
     def start(self, rows: DataFrame, state: State) -> StreamingQuery:
         """Start it on rows of Spark's Kafka source; its checkpoint is the generation's folder."""
@@ -81,7 +86,10 @@ class RealTimeQuery:
         number = int(progress["batchId"])
         if number == self._seen:
             return
-        self._metrics.outcomes(tally_of(progress, self._types))
+        tally = tally_of(progress, self._types)
+        with self._accounts.changing(self.name) as account:
+            account.count(tally)
+        self._metrics.outcomes(tally)
         self._status.query(self.name, "running", batch=number)
         self._seen = self.last = number
         self._since = time.monotonic()

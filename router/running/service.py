@@ -197,6 +197,9 @@ class Service:
         self._metrics, self._status, self._overview = monitoring.metrics, monitoring.status, monitoring.overview
         made = partial(SubscriptionMetrics, self._metrics.registry)
         self._subscriptions = Subscriptions(state.root, logins_of(plan.settings.catalog), self._status, made)
+        # Before any series of theirs begins: what an account adds to one that was seen looks like traffic.
+        for query, account in self._accounts.all().items():
+            self._metrics.resume(query, account)
         self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
 
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:

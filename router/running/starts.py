@@ -184,6 +184,6 @@ class Starts:
         rows = kafka_rows(self._spark, plan.settings, running.sources, generation, None)
         running.switching = False
         self._accounts.let_go(running.name)
-        running.pipeline = RealTimeQuery(running.name, generation, plan, self._metrics, self._status)
+        running.pipeline = RealTimeQuery(running.name, generation, plan, self._metrics, self._status, self._accounts)
         running.query = running.pipeline.start(rows, self._state)
         self._status.query(running.name, "running")

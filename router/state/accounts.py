@@ -13,12 +13,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from router.errors import StateError
 from router.logs import get_logger
 from router.state.durable import read_object, write_durably
 from router.state.state import State
+
+if TYPE_CHECKING:
+    from router.judging.tally import Tally
 
 FORMAT: Final = 1
 FOLDER: Final = "accounts"
@@ -49,6 +52,12 @@ class Account:
     def gap(self) -> int:
         """Records that were taken, and of which it is not known that all sinks have what they are to have."""
         return self.taken - self.empty - self.judged + self.missing
+
+    def count(self, tally: Tally) -> None:
+        """Add what became of records, and what sinks have of them."""
+        self.records.update(tally.records)
+        self.delivered.update(tally.delivered)
+        self.delivered_bytes.update(tally.delivered_bytes)
 
     def to_json(self) -> dict[str, Any]:
         """Return the account as JSON."""
@@ -100,6 +109,10 @@ class Accounts:
             if known is None:
                 known = self._known[query] = self._read(query)
             return known
+
+    def all(self) -> dict[str, Account]:
+        """Return the accounts that the folder has, by query."""
+        return {path.stem: self.of(path.stem) for path in sorted(self._folder.glob("*.json"))}
 
     def let_go(self, query: str) -> None:
         """Note that others read on from where a query's account ends, so that it misses nothing of that."""

@@ -17,6 +17,7 @@ from router.realtime.records import tally_of
 from router.running.queries import Queries
 from router.running.starts import PAUSE_FIRST, Running
 from router.settling.types import settled_types
+from router.state.accounts import Accounts
 from router.state.state import State
 from router.watching.metrics import Metrics
 from router.watching.status import Status
@@ -55,7 +56,7 @@ def report(number: int, *counts: tuple[int, float]) -> dict[str, Any]:
 def real_time(folder: Path, checkpoint: str = "5s", metrics: Metrics | None = None) -> RealTimeQuery:
     told = {"rest": "rest", "checkpoint": checkpoint}
     generation = Generation(folder / "1", "g", ("orders",))
-    return RealTimeQuery("q", generation, plan({"a": ORDERS}, realtime=told), metrics or Metrics(), Status())
+    return RealTimeQuery("q", generation, plan({"a": ORDERS}, realtime=told), metrics or Metrics(), Status(), Accounts(State(folder)))
 
 
 def test_counts_of_a_report_are_those_of_definitions() -> None:
@@ -75,6 +76,14 @@ def test_a_report_counts_once(tmp_path: Path) -> None:
     sample = 'xrouter_records_total{endpoint="/endpoints/a",outcome="routed",reason=""} 4.0'
     assert sample in generate_latest(metrics.registry).decode()
     assert query.last == 8
+
+
+def test_counts_go_on_after_a_restart(tmp_path: Path) -> None:
+    for total in (2.0, 4.0):
+        metrics = Metrics()
+        real_time(tmp_path, metrics=metrics).progressed(report(7, (0, 2.0)))
+        labels = {"endpoint": "/endpoints/a", "outcome": "routed", "reason": ""}
+        assert metrics.registry.get_sample_value("xrouter_records_total", labels) == total
 
 
 def test_it_is_idle_once_a_batch_has_ended_since_it_was_asked(tmp_path: Path) -> None:

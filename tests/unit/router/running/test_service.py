@@ -1,0 +1,36 @@
+"""What a router shows before Spark has begun."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from router.overview.overview import Overview
+from router.running.service import Monitored, Service
+from router.state.accounts import Accounts
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
+from tests.unit.router.realtime.test_checks import ORDERS, plan
+
+KEY = ("/endpoints/a", "routed", "")
+
+
+def test_counts_go_on_where_they_were_from_the_first_look_at_them(tmp_path: Path) -> None:
+    state, compiled = State(tmp_path), plan({"a": ORDERS})
+    query = compiled.sources[0].query
+    with Accounts(state).changing(query) as account:
+        account.taken = account.judged = account.records[KEY] = account.delivered["bus", KEY[0]] = 7
+    metrics, status = Metrics(compiled.settings.sinks), Status()
+    overview = Overview(compiled.settings, metrics, status, None)
+    service = Service(compiled, state, tmp_path, threading.Event(), Monitored(metrics, status, 0, overview))
+    labels = dict(zip(("endpoint", "outcome", "reason"), KEY, strict=True))
+    counts = {
+        "xrouter_records_total": labels,
+        "xrouter_sink_records_total": {"sink": "bus", "endpoint": KEY[0]},
+        "xrouter_taken_records_total": {"query": query},
+    }
+    for _ in range(2):
+        assert {metrics.registry.get_sample_value(name, labels) for name, labels in counts.items()} == {7}
+        # As each query of it does, which may begin after others, or take the place of a real-time one.
+        metrics.resume(query, service._accounts.of(query))
