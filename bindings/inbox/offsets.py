@@ -29,6 +29,11 @@ def offset_json(inbox: str, positions: InboxPositions) -> dict[str, Any]:
     return {"version": VERSION, "inbox": inbox, "partitions": partitions}
 
 
+def is_inbox_offset(offset: Mapping[str, Any]) -> bool:
+    """Tell whether an offset is one of an inbox, and not of topics, one of which may be called as it likes."""
+    return isinstance(offset.get("inbox"), str)
+
+
 def positions_of(offset: Mapping[str, Any], inbox: str) -> dict[int, InboxPosition]:
     """Read an offset of the inbox with that identity.
 

@@ -7,10 +7,10 @@ to where this one does, so that a batch which nobody wrote is missed; the other 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from bindings.inbox.errors import InboxError
-from bindings.inbox.offsets import positions_of
+from bindings.inbox.offsets import is_inbox_offset, positions_of
 from bindings.inbox.view import InboxView
 from router.judging.tally import Tally
 from router.logs import get_logger
@@ -22,7 +22,6 @@ from router.state.state import State
 if TYPE_CHECKING:
     from router.watching.metrics import Metrics
 
-_INBOX: Final = "inbox"
 _log = get_logger()
 
 
@@ -57,7 +56,7 @@ class Accounting:
         """Add a batch, and return how many records it took, and offsets without one."""
         taken, planned = self._taken(batch) or (tally.rows, tally.rows)
         # What the batch was to read, and had no record: what was passed over before it is another matter.
-        empty = max(0, planned - tally.rows) if self._stops_on_loss and _INBOX not in account.reached else 0
+        empty = max(0, planned - tally.rows) if self._stops_on_loss and not is_inbox_offset(account.reached) else 0
         account.generation, account.batch = self._generation.id, batch
         account.taken += taken
         account.empty += empty
@@ -77,7 +76,7 @@ class Accounting:
             reached, self.account.reached = self.account.reached, dict(ends)
             if not ends:
                 return None
-            return self._rows(starts, ends, reached) if _INBOX in ends else _offsets(starts, ends, reached)
+            return self._rows(starts, ends, reached) if is_inbox_offset(ends) else _offsets(starts, ends, reached)
         except (InboxError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             _log.warning("what a batch took is not known", query=self._query, batch=batch, problem=str(error))
             return None
@@ -87,7 +86,7 @@ class Accounting:
             self._view = InboxView(self._inbox)
         view = self._view
         own = view.layout.inbox
-        begin = reached if reached.get(_INBOX) == own else starts
+        begin = reached if reached.get("inbox") == own else starts
         if begin:
             firsts = positions_of(begin, own)
         else:

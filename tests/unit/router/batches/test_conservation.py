@@ -154,6 +154,17 @@ def test_offsets_without_a_record_are_missed_only_where_records_may_have_been_lo
         assert found == (3 if stops else 0)
 
 
+@pytest.mark.parametrize("query", [INBOX, "kafka-1"])
+def test_a_topic_may_be_called_as_the_inbox_is(query: str, state: State) -> None:
+    metrics, generation = Metrics(), generations.begin(state, query, ("inbox",), json.dumps({"inbox": {"0": 4}}))
+    planned(generation, 0, {"inbox": {"0": 14}})
+    accounting = Accounting(query, generation, state, Accounts(state), stops_on_loss=False)
+    assert added(accounting, metrics, 0, 7) == 3
+    planned(generation, 1, {"inbox": {"0": 20}})
+    accounting = Accounting(query, generation, state, Accounts(state), stops_on_loss=True)
+    assert added(accounting, metrics, 1, 5) == 3, "one of the six held no record"
+
+
 def test_topics_may_come_go_and_be_made_anew(state: State) -> None:
     metrics = Metrics()
     for topics, first, end, rows in (

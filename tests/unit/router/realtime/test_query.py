@@ -56,7 +56,9 @@ def report(number: int, *counts: tuple[int, float]) -> dict[str, Any]:
 def real_time(folder: Path, checkpoint: str = "5s", metrics: Metrics | None = None) -> RealTimeQuery:
     told = {"rest": "rest", "checkpoint": checkpoint}
     generation = Generation(folder / "1", "g", ("orders",))
-    return RealTimeQuery("q", generation, plan({"a": ORDERS}, realtime=told), metrics or Metrics(), Status(), Accounts(State(folder)))
+    return RealTimeQuery(
+        "q", generation, plan({"a": ORDERS}, realtime=told), metrics or Metrics(), Status(), Accounts(State(folder))
+    )
 
 
 def test_counts_of_a_report_are_those_of_definitions() -> None:
