@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,10 +20,49 @@ from router.watching.backlogs import Backlog
 RECEIVED: Final = "received"
 
 
-class TopicBacklogs:
-    """How much waits in topics of one cluster. It keeps its connections until it is left; not for concurrent use."""
+class ReadUntil:
+    """Up to when all that arrived at some sources has been read; not for concurrent use.
 
-    def __init__(self, client: KafkaClient) -> None:
+    Once what lay before an end has been read, so has all that had arrived when the source was asked for that end,
+    whatever time a record says it is of. ``seconds`` is that time, since 1970; 0 until something is known.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._names: frozenset[str] = frozenset()
+        self._asked: float | None = None
+        self._ends: dict[Hashable, Any] = {}
+
+    def look(self, asked: float, names: Collection[str], ends: Mapping[Any, Any], reached: Mapping[Any, Any]) -> None:
+        """Take in where each place of the sources *names* ended when it was *asked*, and up to where it is read."""
+        if not self._names.issuperset(names):
+            # What nobody asked about so far may have older records.
+            self.seconds, self._asked = 0.0, None
+        self._names = frozenset(names)
+        self._arrive(ends, reached)
+        if self._asked is None:
+            self._asked, self._ends = asked, dict(ends)
+            self._arrive(ends, reached)
+
+    def _arrive(self, ends: Mapping[Any, Any], reached: Mapping[Any, Any]) -> None:
+        """Note that the ends that were asked for are reached, if all are.
+
+        What is not there any more has none, and what was made anew since has one that is nearer.
+        """
+        self._ends = {place: min(end, ends[place]) for place, end in self._ends.items() if place in ends}
+        if self._asked is not None and all(reached[place] >= end for place, end in self._ends.items()):
+            self.seconds, self._asked = self._asked, None
+
+
+class TopicBacklogs:
+    """How much waits in topics of one cluster. It keeps its connections until it is left; not for concurrent use.
+
+    ``read_until`` is up to when what arrived there has been read. *now* gives the seconds since 1970.
+    """
+
+    def __init__(self, client: KafkaClient, now: Callable[[], float] = time.time) -> None:
+        self.read_until = ReadUntil()
+        self._now = now
         self._ends = KafkaEnds(client)
         self._heads = KafkaHeads(client)
 
@@ -42,8 +82,10 @@ class TopicBacklogs:
             KafkaUnreachable: the brokers do not say where the topics end.
         """
         wanted = list(topics)
+        asked = self._now()
         ends = self._ends.ends(wanted)
         starts = self._starts(ends, positions)
+        self._note(asked, wanted, ends, starts)
         waiting = {
             (topic, number): starts[topic][number]
             for topic, partitions in ends.items()
@@ -59,6 +101,14 @@ class TopicBacklogs:
             found[topic] = Backlog(records, oldest)
         return found
 
+    def _note(
+        self, asked: float, topics: list[str], ends: Mapping[str, Mapping[int, int]], starts: dict[str, dict[int, int]]
+    ) -> None:
+        places = {(topic, number): end for topic, partitions in ends.items() for number, end in partitions.items()}
+        # A position behind the end is of a topic that was deleted and made again: nothing of this one is read.
+        reached = {(topic, n): at if (at := starts[topic][n]) <= end else 0 for (topic, n), end in places.items()}
+        self.read_until.look(asked, topics, places, reached)
+
     def _starts(self, ends: Mapping[str, Mapping[int, int]], positions: Offsets) -> dict[str, dict[int, int]]:
         """Return where each partition is read on; the brokers know where the first record lies that is wanted."""
         starts = {
@@ -73,9 +123,14 @@ class TopicBacklogs:
 
 
 class InboxBacklog:
-    """How many durable rows of a local inbox wait. It keeps what sealed segments hold; not for concurrent use."""
+    """How many durable rows of a local inbox wait. It keeps what sealed segments hold; not for concurrent use.
 
-    def __init__(self, path: Path) -> None:
+    ``read_until`` is up to when what arrived there has been read. *now* gives the seconds since 1970.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
+        self.read_until = ReadUntil()
+        self._now = now
         self._path = path
         self._view: InboxView | None = None
         self._backlog = Backlog(0)
@@ -91,6 +146,7 @@ class InboxBacklog:
         return self._backlog
 
     def _count(self, view: InboxView, offset: Mapping[str, Any] | None) -> Backlog:
+        asked = self._now()
         if offset is None:
             positions = {number: view.first(number) for number in view.partitions}
         else:
@@ -98,6 +154,7 @@ class InboxBacklog:
         ends = {number: max(position, view.end(number)) for number, position in positions.items()}
         waiting = {number: position for number, position in positions.items() if ends[number] > position}
         records = sum(view.count(number, position, ends[number]) for number, position in waiting.items())
+        self.read_until.look(asked, (), ends, positions)
         if waiting != self._head[0]:
             self._head = (waiting, self._oldest(view, waiting, ends))
         return Backlog(records, self._head[1] if records else None)

@@ -78,7 +78,7 @@ class BacklogWatch:
             known = self._threads.get(query)
             if known is None or not known.alive:
                 # Until it has answered, nobody knows how far it is read.
-                self._backlogs.answered(query, {}, asked=0.0)
+                self._backlogs.answered(query, {})
                 asking = _Asking(query, self._state, self._active, self._backlogs, self._ending, self._pauses)
                 self._threads[query] = Background("backlogs", asking.run, name=f"backlogs-{query}")
                 self._threads[query].start()
@@ -123,9 +123,9 @@ class _Asking:
 
     def _ask(self, topics: TopicBacklogs | None) -> None:
         """Ask by these connections for as long as they are the right ones."""
+        read = self._inbox.read_until if topics is None else topics.read_until
         while (sources := self._wanted) is not None and self._client_of(self._active()) == self._client:
             wanted = self._topics(sources)
-            asked = time.time()
             try:
                 told = {INBOX: self._local()} if topics is None else topics.look(wanted, self._positions())
             except (KafkaUnreachable, InboxError, RouterError, OSError, ValueError) as error:
@@ -133,7 +133,7 @@ class _Asking:
                 told = dict.fromkeys(wanted if topics is not None else (INBOX,))
             else:
                 self._say(sources, "")
-            self._backlogs.answered(self._query, self._by_endpoint(told, sources), asked)
+            self._backlogs.answered(self._query, self._by_endpoint(told, sources), read.seconds)
             if self._ending.wait(self._inbox_seconds if topics is None else self._topics_seconds):
                 return
 

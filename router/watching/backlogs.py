@@ -35,11 +35,11 @@ class Backlog:
 class _Answer:
     """What the sources of one query said, by endpoint (or :data:`INBOX`, :data:`REST`), and when; None is no answer.
 
-    ``asked`` is when they were asked, in seconds since 1970.
+    All that arrived there before ``read_until`` is at its sinks, in seconds since 1970.
     """
 
     at: float
-    asked: float
+    read_until: float
     backlogs: Mapping[str, Backlog | None]
 
 
@@ -59,13 +59,13 @@ class Backlogs(Collector):
         self._lock = threading.Lock()
         self._answers: dict[str, _Answer] = {}
 
-    def answered(self, query: str, backlogs: Mapping[str, Backlog | None], asked: float | None = None) -> None:
+    def answered(self, query: str, backlogs: Mapping[str, Backlog | None], read_until: float = 0.0) -> None:
         """Note what waits for a query, in place of what was noted before.
 
-        *asked* is when the question was put, in seconds since 1970; None is now.
+        *read_until* is the time before which all that arrived is at its sinks, in seconds since 1970; 0 not known.
         """
         with self._lock:
-            self._answers[query] = _Answer(self._clock(), self._now() if asked is None else asked, dict(backlogs))
+            self._answers[query] = _Answer(self._clock(), read_until, dict(backlogs))
 
     def forget(self, query: str) -> None:
         """Leave out a query that is read no more."""
@@ -83,14 +83,9 @@ class Backlogs(Collector):
         return found
 
     def read_until(self) -> float:
-        """Return the time up to which all that arrived anywhere is at its sinks, in seconds since 1970.
-
-        It is that of the oldest record that waits, as its broker has it, else that of the question; 0 where any source
-        does not say.
-        """
+        """Return the time up to which all that arrived anywhere is at its sinks, in seconds since 1970; 0 not known."""
         with self._lock:
-            answers = list(self._answers.values())
-        return min((_read_until(answer) for answer in answers), default=0.0)
+            return min((answer.read_until for answer in self._answers.values()), default=0.0)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Tell the registry the names, which it then keeps others from taking."""
@@ -158,16 +153,6 @@ class _Families:
         ages = [_age(backlog, now) for backlog in known]
         if None not in ages:
             self.oldest.add_metric([label], max(age for age in ages if age is not None))
-
-
-def _read_until(answer: _Answer) -> float:
-    until = answer.asked
-    for backlog in answer.backlogs.values():
-        if backlog is None or (backlog.records and backlog.oldest is None):
-            return 0.0
-        if backlog.records and backlog.oldest is not None:
-            until = min(until, backlog.oldest / 1000)
-    return until
 
 
 def _age(backlog: Backlog, now: int) -> float | None:

@@ -80,11 +80,22 @@ def test_topics_say_what_waits_behind_a_position_and_how_old_it_is(kafka: Kafka,
             assert began - 1000 <= backlog.oldest <= time.time() * 1000
             assert found[empty] == Backlog(0)
             assert found["nosuch"] is None
+            assert backlogs.read_until.seconds == 0
         ends = KafkaClient(kafka.bootstrap).ends([topic])[topic]
         read = backlogs.look([topic], {topic: {"0": ends[0], "1": ends[1] - 1}})[topic]
         assert read is not None and read.oldest is not None
         assert read.records == 1
         assert backlogs.look([topic], {topic: {"0": ends[0], "1": ends[1]}})[topic] == Backlog(0)
+        assert backlogs.read_until.seconds * 1000 > began
+        # Neither what comes meanwhile nor a topic that is not there keeps anybody from knowing what has been read.
+        produce(kafka.bootstrap, topic, load.records(1, 3))
+        asked = time.time()
+        positions = {topic: {"0": ends[0], "1": ends[1]}}
+        backlogs.look([topic, "nosuch"], positions)
+        positions[topic] = {str(n): end for n, end in KafkaClient(kafka.bootstrap).ends([topic])[topic].items()}
+        produce(kafka.bootstrap, topic, load.records(1, 3))
+        backlogs.look([topic, "nosuch"], positions)
+        assert backlogs.read_until.seconds >= asked
 
 
 def test_a_broker_that_is_away_gives_no_figure_and_one_that_is_back_does(tmp_path: Path, state: State) -> None:

@@ -70,17 +70,12 @@ def test_endpoints_past_the_cap_are_one_series_and_known_only_together() -> None
 
 
 def test_up_to_when_all_that_arrived_is_read() -> None:
-    backlogs = Backlogs(now=lambda: 1_000.0)
+    backlogs = Backlogs()
     assert backlogs.read_until() == 0, "nobody has said anything"
-    backlogs.answered("kafka-1", {A: Backlog(0), B: Backlog(0)}, asked=990.0)
-    backlogs.answered("inbox", {INBOX: Backlog(0)})
+    backlogs.answered("kafka-1", {A: Backlog(0), B: Backlog(0)}, 990.0)
+    backlogs.answered("inbox", {INBOX: Backlog(0)}, 1_000.0)
     assert backlogs.read_until() == 990
-    backlogs.answered("kafka-1", {A: Backlog(2, 940_500), B: Backlog(0)}, asked=995.0)
-    assert backlogs.read_until() == 940.5
-    backlogs.answered("rest", {}, asked=0.0)
+    backlogs.answered("rest", {})
     assert backlogs.read_until() == 0, "one has not been asked yet"
     backlogs.forget("rest")
-    backlogs.answered("kafka-1", {A: Backlog(2)})
-    assert backlogs.read_until() == 0, "it is not known since when they wait"
-    backlogs.answered("kafka-1", {A: None})
-    assert backlogs.read_until() == 0
+    assert backlogs.read_until() == 990
