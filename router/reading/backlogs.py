@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from bindings.inbox.errors import InboxDamaged
 from bindings.inbox.offsets import InboxPosition, positions_of
 from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaClient, KafkaEnds
@@ -133,17 +131,18 @@ class InboxBacklog:
         self._now = now
         self._path = path
         self._view: InboxView | None = None
-        self._backlog = Backlog(0)
         self._head: tuple[dict[int, InboxPosition], int | None] = ({}, None)
 
     def look(self, offset: Mapping[str, Any] | None) -> Backlog:
-        """Return what lies behind an offset of the inbox's source; all there is for None, before the first batch."""
+        """Return what lies behind an offset of the inbox's source; all there is for None, before the first batch.
+
+        Raises:
+            InboxDamaged: a segment behind it is gone or broken. One that was trimmed meanwhile belongs to a batch that
+                is committed: the offset is then another one.
+        """
         if self._view is None:
             self._view = InboxView(self._path)
-        # A segment that is trimmed meanwhile belongs to a batch that is committed: the next look begins behind it.
-        with suppress(InboxDamaged):
-            self._backlog = self._count(self._view, offset)
-        return self._backlog
+        return self._count(self._view, offset)
 
     def _count(self, view: InboxView, offset: Mapping[str, Any] | None) -> Backlog:
         asked = self._now()

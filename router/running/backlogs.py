@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from bindings.background import Background
-from bindings.inbox.errors import InboxError
+from bindings.inbox.errors import InboxDamaged, InboxError
 from bindings.inbox.layout import NAME as LAYOUT
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from router.errors import RouterError
@@ -170,9 +170,19 @@ class _Asking:
             return known
         return {**Positions(self._state).of(cluster_of(self._query)), **known}
 
-    def _local(self) -> Backlog | None:
+    def _local(self) -> Backlog:
+        reached = self._reached()
+        try:
+            return self._inbox.look(reached)
+        except InboxDamaged:
+            # It was trimmed, if a batch of it was committed meanwhile.
+            if (now := self._reached()) == reached:
+                raise
+            return self._inbox.look(now)
+
+    def _reached(self) -> Mapping[str, Any] | None:
         generation = generations.current(self._state, INBOX)
-        return self._inbox.look(None if generation is None else generation.reached())
+        return None if generation is None else generation.reached()
 
     def _by_endpoint(self, told: Mapping[str, Backlog | None], sources: Sequence[Source]) -> dict[str, Backlog | None]:
         if self._query in (INBOX, REST):

@@ -1,0 +1,46 @@
+"""What waits in a local inbox, asked of its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from bindings.inbox import Inbox, InboxLimits
+from bindings.inbox.offsets import InboxPosition, offset_json
+from bindings.inbox.segments import partition_directory, segment_path, segments_in
+from bindings.parts import InboxRow
+from router.reading import generations
+from router.running.backlogs import BacklogWatch
+from router.sources.sources import INBOX
+from router.state.state import State
+from router.watching.backlogs import Backlog
+from router.watching.metrics import Metrics
+from tests.support.listed import plan_of
+from tests.support.waiting import wait_until
+
+LIMIT = 60.0
+
+
+def test_an_inbox_that_misses_a_segment_has_no_figures(tmp_path: Path) -> None:
+    plan, backlogs = plan_of(["lake"]), Metrics().backlogs
+    with State.open(tmp_path / "state") as state:
+        inbox = Inbox(state.inbox, partitions=1, limits=InboxLimits(segment_bytes=4096))
+        try:
+            for _ in range(8):
+                inbox.append_many([InboxRow("/endpoints/e", "HTTP", 1, [], b"x" * 1000) for _ in range(2)]).result(60)
+            path = generations.begin(state, INBOX, ()).path
+            for name in ("offsets", "commits"):
+                (path / name).mkdir()
+                lines = ("v1", "{}", json.dumps(offset_json(inbox.layout.inbox, {0: InboxPosition(0, 0)})))
+                (path / name / "0").write_text("\n".join(lines))
+            with BacklogWatch(state, lambda: plan, backlogs, inbox_seconds=0.01):
+                wait_until(lambda: backlogs.current().get(INBOX) == Backlog(16, 0), LIMIT, "what waits to be told")
+                assert backlogs.read_until() == 0
+            folder = partition_directory(state.inbox, 0)
+            assert len(segments_in(folder)) > 2
+            segment_path(folder, segments_in(folder)[1]).unlink()
+            with BacklogWatch(state, lambda: plan, backlogs, inbox_seconds=0.01):
+                wait_until(lambda: INBOX in backlogs.current(), LIMIT, "the files to be looked at")
+                assert backlogs.current()[INBOX] is None
+        finally:
+            inbox.close()
