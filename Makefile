@@ -25,7 +25,7 @@ PYTEST_FLAGS ?=
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate \
 	--custom-compile-command 'make lock' $(LOCK_FLAGS)
 
-.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-definitions bench-cluster bench-registry lock connectors pins weights screenshot clean
+.PHONY: help prerequisites install check format test test-full test-kill demo bench bench-catalog bench-match bench-judging bench-rendering bench-gateways bench-tables bench-steady-tables bench-latency bench-definitions bench-cluster bench-registry docs lock connectors pins weights screenshot clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -122,6 +122,9 @@ pins: install ## write the hashes of all jars anew, after a change of their vers
 
 screenshot: install ## the status page of a router under traffic, as deploy/status-page.png
 	STATUS_SCREENSHOT=$(CURDIR)/deploy/status-page.png $(BIN)/python -m pytest -q -m "not full" tests/integration/test_status_page.py
+
+docs: install ## the documentation as a site in build/site, self-contained; warnings are errors
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir deploy/docs --fresh-env . build/site
 
 lock: install ## write the lock files anew; LOCK_FLAGS=--upgrade takes new versions
 	$(COMPILE) pyproject.toml -o $(LOCK)
