@@ -13,6 +13,7 @@ from registry.core.places import Place
 from registry.core.requests import Answer, Flags, Paging, Request
 from registry.core.resolving import Shown, shown_resources
 from registry.core.sorting import read_sorting
+from registry.core.tagging import EXPORT, tag_of_body
 from registry.core.views import SPECVERSION, Page, View, Viewer
 from registry.errors import Refusal
 from registry.model.types import Model
@@ -20,7 +21,7 @@ from registry.store.entities import Registry, Version
 from registry.store.reading import Reader
 
 OPENAPI: Final = "openapi.json"
-CONFIGURED: Final = frozenset(("capabilities", "capabilitiesoffered", "model", "modelsource", "export", OPENAPI))
+CONFIGURED: Final = frozenset(("capabilities", "capabilitiesoffered", "model", "modelsource", EXPORT, OPENAPI))
 """Paths below the root that are no types of groups."""
 
 
@@ -34,16 +35,15 @@ class Answerer:
         self._request = request
 
     def configured(self, name: str) -> Answer:
-        """Answer for a path of :data:`CONFIGURED`."""
-        bodies: Mapping[str, Any] = {
-            "capabilities": capabilities_of(self._registry.capabilities),
-            "model": self._model.written,
-            "modelsource": self._registry.modelsource,
-        }
-        if name == "capabilitiesoffered":
-            return Answer(offered())
-        if name != "export":
-            return Answer(bodies[name])
+        """Answer for a path of :data:`CONFIGURED` but OPENAPI."""
+        if name != EXPORT:
+            bodies: Mapping[str, Mapping[str, Any]] = {
+                "capabilities": capabilities_of(self._registry.capabilities),
+                "capabilitiesoffered": offered(),
+                "model": self._model.written,
+                "modelsource": self._registry.modelsource,
+            }
+            return Answer(bodies[name], etag=tag_of_body(bodies[name]))
         flags = self._request.flags
         inline = flags.inline or ("*,capabilities,modelsource",)
         self._request = replace(self._request, flags=replace(flags, doc=True, inline=inline))

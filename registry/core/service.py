@@ -22,7 +22,7 @@ from registry.core.operations import Made, Operation
 from registry.core.places import Place, check_id, place_of
 from registry.core.remodelling import change_model
 from registry.core.requests import ABSENT, Answer, Request
-from registry.core.tagging import shows_more, tag_of
+from registry.core.tagging import shows_more, tag_of, tag_of_body
 from registry.core.writing import Writer
 from registry.errors import Refusal
 from registry.model.domains import model_source
@@ -146,7 +146,8 @@ class RegistryService:
             return Answer(None, etag=tag)
         answerer = Answerer(reader, model, registry, request)
         if place == OPENAPI:
-            answer = Answer(self._describe(model, capabilities_of(registry.capabilities), request.base))
+            described = self._describe(model, capabilities_of(registry.capabilities), request.base)
+            answer = Answer(described, etag=tag_of_body(described))
         else:
             answer = answerer.configured(place) if isinstance(place, str) else answerer.read(place)
         return replace(answer, etag=tag) if tag else answer
@@ -192,7 +193,7 @@ class RegistryService:
         options = _options(request, place, ignorable(request, work.registry.capabilities))
         self._permit(place, request)
         before = Answerer(work.reader, model, work.registry, request)
-        if request.matches is not None and not isinstance(place, str):
+        if request.matches is not None:
             _check_condition(request.matches, place, before)
         if isinstance(place, str):
             model = self._configure(work, model, place, request, options)
@@ -296,11 +297,14 @@ def _choose(work: Work, given: object, request: Request) -> None:
     registry.capabilities = chosen_of(given, registry.capabilities, patch=request.verb == "patch")
 
 
-def _check_condition(matches: tuple[str, ...], place: Place, answerer: Answerer) -> None:
+def _check_condition(matches: tuple[str, ...], place: Place | str, answerer: Answerer) -> None:
     """Hold ``If-Match`` against what is there; a collection always is, and has no tag."""
-    tag = "*" if place.is_collection else answerer.etag(place)
+    if isinstance(place, str):
+        tag = answerer.configured(place).etag
+    else:
+        tag = "*" if place.is_collection else answerer.etag(place)
     if not tag or not {"*", tag} & set(matches):
-        raise Refusal("precondition_failed", place.xid)
+        raise Refusal("precondition_failed", f"/{place}" if isinstance(place, str) else place.xid)
 
 
 def kind_of(place: Place | str) -> str:

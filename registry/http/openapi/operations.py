@@ -15,11 +15,12 @@ _ANY: Final = "*/*"
 _DOCUMENTS: Final = ("application/json", "application/octet-stream", "text/plain")
 _LINK: Final = {"Link": {"description": "The root of the registry, and the next page.", "schema": {"type": "string"}}}
 _TAG: Final = {"ETag": {"description": "What the entity is compared by.", "schema": {"type": "string"}}}
+_KNOWN: Final[Schema] = {"description": "The client has it.", "headers": dict(_TAG)}
 
 
 def operation(place: Place, model: Model, verb: Verb, *, document: bool) -> dict[str, Any]:
     """Return what OpenAPI calls an operation; where *document* is true, the entity's document is read and written."""
-    taken = [*parameters.flags_of(place, model, verb), *parameters.conditions_of(place, verb)]
+    taken = [*parameters.flags_of(place, model, verb), *parameters.conditions_of(verb, guarded=not place.is_collection)]
     if document and verb in ("replace", "add"):
         taken += parameters.attributes_of(place.resource)
     found: dict[str, Any] = {"tags": [_tag(place)], "parameters": taken}
@@ -33,7 +34,11 @@ def operation(place: Place, model: Model, verb: Verb, *, document: bool) -> dict
 def configured(name: str, verb: Verb) -> dict[str, Any]:
     """Return the operation of a path that is no place of entities, such as ``/model``."""
     schema = reference("registry") if name == "export" else {"type": "object"}
-    found: dict[str, Any] = {"tags": ["registry"], "responses": answers({"200": content("What it is.", schema)})}
+    shown: dict[str, Any] = {"200": {**content("What it is.", schema), "headers": dict(_TAG)}}
+    if verb == "read":
+        shown["304"] = _KNOWN
+    found: dict[str, Any] = {"tags": ["registry"], "responses": answers(shown)}
+    found["parameters"] = list(parameters.conditions_of(verb, guarded=True))
     if verb != "read":
         found["requestBody"] = {"required": True, "content": {JSON: {"schema": {"type": "object"}}}}
     return found
@@ -93,7 +98,7 @@ def _responses(place: Place, model: Model, verb: Verb, *, document: bool) -> dic
     if verb != "read" and not place.is_collection and place.kind != "registry":
         found["201"] = {**shown, "description": "It was created."}
     if verb == "read":
-        found["304"] = {"description": "The client has it.", "headers": dict(_TAG)}
+        found["304"] = _KNOWN
     if document and verb == "read":
         found["303"] = {**shown, "description": "The document is elsewhere."}
     return answers(found)

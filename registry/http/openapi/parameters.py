@@ -58,12 +58,12 @@ def heard(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> I
         yield {**each, "schema": _texts("*", *capabilities["ignores"])} if flag == "ignore" else each
 
 
-def conditions_of(place: Place, verb: Verb) -> Iterator[Parameter]:
-    """Yield the conditions that requests may have (RFC 9110 section 13)."""
+def conditions_of(verb: Verb, *, guarded: bool) -> Iterator[Parameter]:
+    """Yield the conditions that requests may have (RFC 9110 section 13); writes only of what is *guarded* by ETags."""
     if verb == "read":
         yield _header("If-None-Match", _TAGS, "ETags of what the client has.")
-    elif not place.is_collection:
-        yield _header("If-Match", _TAGS, "ETags of which one needs to be that of the entity.")
+    elif guarded:
+        yield _header("If-Match", _TAGS, "ETags of which one needs to be that of what is there.")
 
 
 def attributes_of(kind: ResourceType) -> Iterator[Parameter]:

@@ -62,3 +62,15 @@ def test_a_registry_that_is_begun_anew_has_other_tags(tmp_path: Path) -> None:
             client.put("/messagegroups/g", json={"name": name}).raise_for_status()
             tags.append([first, client.get("/?inline").headers["etag"]])
     assert len({tag for each in tags for tag in each}) == 4
+
+
+def test_a_document_that_settings_change_has_another_tag(tmp_path: Path) -> None:
+    """The operator turns subscriptions off: who asks again with the tag of before hears of it."""
+    base = "http://registry.example"
+    with served(tmp_path, base=base) as client:
+        before = client.get("/openapi.json")
+        assert client.get("/openapi.json", headers={"if-none-match": before.headers["etag"]}).status_code == 304
+    assert "/subscriptions" in before.json()["paths"]
+    with served(tmp_path, base=base, delivery=None) as client:
+        after = client.get("/openapi.json", headers={"if-none-match": before.headers["etag"]})
+        assert after.status_code == 200 and "/subscriptions" not in after.json()["paths"]
