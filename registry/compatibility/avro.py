@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from registry.compatibility.undecided import Budget
+
 _PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
     "int": frozenset(("long", "float", "double")),
     "long": frozenset(("float", "double")),
@@ -16,19 +18,25 @@ _PROMOTIONS: Final[Mapping[str, frozenset[str]]] = {
 _NAMED: Final = frozenset(("record", "error", "enum", "fixed"))
 
 
-def unreadable(reader: Any, writer: Any) -> str:
-    """Return why data written with *writer* cannot be read with *reader*, '' when it always can."""
-    return _Resolution(_named(reader), _named(writer)).fault(reader, writer, "", "")
+def unreadable(reader: Any, writer: Any, budget: Budget) -> str:
+    """Return why data written with *writer* cannot be read with *reader*, '' when it always can.
+
+    Raises:
+        Undecided: it takes more than the budget.
+    """
+    return _Resolution(_named(reader), _named(writer), budget).fault(reader, writer, "", "")
 
 
 @dataclass(slots=True)
 class _Resolution:
     readers: Mapping[str, Any]
     writers: Mapping[str, Any]
+    budget: Budget
     seen: set[tuple[str, str]] = field(default_factory=set)
 
     def fault(self, reader: Any, writer: Any, space: str, other: str) -> str:
         """Compare two schemas, which stand in the namespaces *space* and *other*."""
+        self.budget.spend(1)
         reader, space = _resolved(reader, space, self.readers)
         writer, other = _resolved(writer, other, self.writers)
         if isinstance(writer, list):
@@ -54,7 +62,9 @@ class _Resolution:
         if kind == "fixed":
             return "" if reader.get("size") == writer.get("size") else f"fixed {name} changes its size"
         if kind == "enum":
-            gone = [each for each in writer.get("symbols") or () if each not in (reader.get("symbols") or ())]
+            known = set(reader.get("symbols") or ())
+            gone = [each for each in writer.get("symbols") or () if each not in known]
+            self.budget.spend(len(known))
             return f"enum {name} lacks {gone[0]}" if gone and "default" not in reader else ""
         if (name, written) in self.seen:
             return ""
@@ -63,6 +73,7 @@ class _Resolution:
 
     def _record_fault(self, name: str, reader: Any, writer: Any, space: str, other: str) -> str:
         written = {each["name"]: each for each in writer.get("fields") or ()}
+        self.budget.spend(len(written))
         for each in reader.get("fields") or ():
             names = (each["name"], *(each.get("aliases") or ()))
             found = next((written[alias] for alias in names if alias in written), None)

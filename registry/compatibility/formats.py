@@ -9,7 +9,7 @@ import msgspec
 from catalog.schemas.compiling import compile_schema, references_of
 from catalog.schemas.contract import SchemaError, SchemaSource
 from catalog.schemas.families import FAMILIES, family_of
-from catalog.schemas.formats import parse_format
+from catalog.schemas.formats import SchemaFormat, parse_format
 from registry.errors import Refusal
 from registry.model.types import ResourceType
 from registry.store.entities import Version
@@ -49,18 +49,27 @@ def check_format(kind: ResourceType, version: Version, document: bytes | None) -
             raise Refusal("format_external", version.xid)
         reason = "The document is stored elsewhere."
     elif document:
-        reason = _validate(version, written, SchemaSource(known.family, known.version, tree_of(known.family, document)))
+        reason = _validate(version, written, source_of(version, known, document))
     version.attributes["formatvalidated"] = not reason
     if reason:
         version.attributes["formatvalidatedreason"] = reason
 
 
-def tree_of(family: str, document: bytes) -> Any:
-    """Return a document as its family has it: a JSON tree, or a text.
+def source_of(version: Version, form: SchemaFormat, document: bytes) -> SchemaSource:
+    """Return the document of a version as schemas are compiled from.
 
     Raises:
-        UnicodeDecodeError: it is no UTF-8.
+        Refusal: it is no UTF-8.
     """
+    try:
+        return SchemaSource(form.family, form.version, _tree(form.family, document))
+    except UnicodeDecodeError as error:
+        written = str(version.attributes.get("format"))
+        raise Refusal("format_violation", version.xid, detail="the document is no UTF-8", format=written) from error
+
+
+def _tree(family: str, document: bytes) -> Any:
+    """Return a document as its family has it: a JSON tree, or a text."""
     if family_of(family).is_tree:
         try:
             return msgspec.json.decode(document)

@@ -8,7 +8,7 @@ every parser takes it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor as Field
@@ -16,10 +16,10 @@ from google.protobuf.descriptor import FieldDescriptor as Field
 from catalog.schemas.contract import SchemaError, SchemaSource
 from catalog.schemas.protobuf.validating import compile_schema
 from registry.compatibility.formats import NoLibrary
-from registry.compatibility.undecided import Undecided
+from registry.compatibility.undecided import Budget, Undecided
 
-MAX_PAIRS: Final = 10_000
-"""Messages that are compared with one another."""
+_MESSAGE: Final = 10
+"""Steps that a pair of messages costs, and each field of either."""
 _NAMES: Final = {getattr(Field, name): name.removeprefix("TYPE_").lower() for name in dir(Field) if name[:5] == "TYPE_"}
 _WIDER: Final = {
     Field.TYPE_INT32: {Field.TYPE_INT64},
@@ -35,9 +35,12 @@ _UNKNOWN: Final = {
     (Field.TYPE_BYTES, Field.TYPE_MESSAGE),
 }
 """Reader and writer of which some values are read, and others may be."""
+Messages = Mapping[str, Any]
+"""The messages of a file by their names within its package, the first one first."""
+Fields = Mapping[int, Any]
 
 
-def unreadable(reader: SchemaSource, writer: SchemaSource) -> str:
+def unreadable(reader: Messages, writer: Messages, budget: Budget) -> str:
     """Return why data written with *writer* cannot be read with *reader*, '' when it always can.
 
     Messages are those of one name within their packages; the first of both files, which are meant where a reference
@@ -46,14 +49,13 @@ def unreadable(reader: SchemaSource, writer: SchemaSource) -> str:
     Raises:
         Undecided: it cannot be told.
     """
-    one, other = _messages(reader), _messages(writer)
-    resolution = _Resolution()
-    for name, message in other.items():
-        if name not in one:
+    resolution = _Resolution(budget)
+    for name, message in writer.items():
+        if name not in reader:
             return f"message {name} is not there any more"
-        if why := resolution.fault(one[name], message):
+        if why := resolution.fault(reader[name], message):
             return why
-    if why := resolution.fault(next(iter(one.values())), next(iter(other.values()))):
+    if why := resolution.fault(next(iter(reader.values())), next(iter(writer.values()))):
         return why
     if resolution.doubts:
         raise Undecided(resolution.doubts[0])
@@ -63,9 +65,11 @@ def unreadable(reader: SchemaSource, writer: SchemaSource) -> str:
 class _Resolution:
     """Compares messages, each pair of them once; ``doubts`` are what nobody could tell."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
         self.doubts: list[str] = []
+        self._budget = budget
         self._seen: set[tuple[str, str]] = set()
+        self._fields: dict[tuple[int, str], Fields] = {}
 
     def fault(self, reader: Any, writer: Any) -> str:
         """Return why messages of one type cannot be read as those of another, '' when they can or nobody can tell."""
@@ -76,35 +80,44 @@ class _Resolution:
             if pair in self._seen:
                 continue
             self._seen.add(pair)
-            if len(self._seen) > MAX_PAIRS:
-                raise Undecided("they have too many messages to compare")
-            if why := self._own_fault(one, other):
+            known, written = self._fields_of(one, 0), self._fields_of(other, 1)
+            ranges = len(one.extension_ranges) + len(other.extension_ranges)
+            self._budget.spend(_MESSAGE * (1 + len(known) + len(written)) + ranges * (len(known) + len(written)))
+            if why := self._own_fault(one, other, known, written):
                 return why
-            for name, field in other.fields_by_number.items():
-                same = one.fields_by_number.get(name)
+            for number, field in written.items():
+                same = known.get(number)
                 if same is not None and same.message_type is not None and field.message_type is not None:
                     waiting.append((same.message_type, field.message_type))
         return ""
 
-    def _own_fault(self, reader: Any, writer: Any) -> str:
+    def _fields_of(self, message: Any, side: int) -> Fields:
+        """Return the fields of a message of one side by number, with the extensions that its file gives it."""
+        key = side, message.full_name
+        if key not in self._fields:
+            extensions = message.file.pool.FindAllExtensions(message)
+            self._fields[key] = {**message.fields_by_number, **{each.number: each for each in extensions}}
+        return self._fields[key]
+
+    def _own_fault(self, reader: Any, writer: Any, known: Fields, written: Fields) -> str:
         """Compare two messages, but for the messages in them."""
-        for number, field in reader.fields_by_number.items():
-            written = writer.fields_by_number.get(number)
-            if field.is_required and (written is None or not written.is_required):
+        for number, field in known.items():
+            was = written.get(number)
+            if field.is_required and (was is None or not was.is_required):
                 return f"{field.full_name} is required, and may be missing in what was written"
-            if written is None and _extends(writer, number):
+            if was is None and _extends(writer, number):
                 self.doubts.append(f"{field.full_name} has a number that extensions had")
         members: Counter[str] = Counter()
-        for number, field in writer.fields_by_number.items():
-            same = reader.fields_by_number.get(number)
+        for number, field in written.items():
+            same = known.get(number)
             if same is None:
                 if _extends(reader, number):
                     self.doubts.append(f"{field.full_name} has a number that extensions have")
                 continue
             if why := self._field_fault(same, field):
                 return f"{same.full_name}: {why}"
-        for together in _oneofs(writer):
-            members.update({name for number in together for name in _oneof_of(reader, number)})
+        for together in _oneofs(writer, written):
+            members.update({name for number in together for name in _oneof_of(known.get(number))})
         crowded = next((name for name, count in members.items() if count > 1), None)
         return f"fields of oneof {reader.full_name}.{crowded} could be set beside one another" if crowded else ""
 
@@ -122,11 +135,18 @@ class _Resolution:
                 self.doubts.append(f"{reader.full_name} is {_NAMES[one]} and was {_NAMES[other]}")
                 return ""
             return f"{_NAMES[other]} cannot be read as {_NAMES[one]}"
-        return _enum_fault(reader.enum_type, writer.enum_type) if one == other == Field.TYPE_ENUM else ""
+        if one != Field.TYPE_ENUM or other != Field.TYPE_ENUM:
+            return ""
+        self._budget.spend(len(reader.enum_type.values) + len(writer.enum_type.values))
+        return _enum_fault(reader.enum_type, writer.enum_type)
 
 
-def _messages(source: SchemaSource) -> dict[str, Any]:
-    """Return the messages that a file defines, by their names within its package, the first one first."""
+def messages_of(source: SchemaSource) -> Messages:
+    """Return the messages that a file defines.
+
+    Raises:
+        Undecided: nobody here can compile it.
+    """
     try:
         file = compile_schema(source, NoLibrary()).message.DESCRIPTOR.file
     except SchemaError as error:
@@ -151,14 +171,13 @@ def _extends(message: Any, number: int) -> bool:
     return any(first <= number < end for first, end in message.extension_ranges)
 
 
-def _oneofs(message: Any) -> Iterator[list[int]]:
+def _oneofs(message: Any, fields: Fields) -> Iterator[list[int]]:
     """Yield the numbers of fields of which one at most is set."""
     yield from ([field.number for field in each.fields] for each in message.oneofs)
-    yield from ([each.number] for each in message.fields if each.containing_oneof is None)
+    yield from ([number] for number, each in fields.items() if each.containing_oneof is None)
 
 
-def _oneof_of(message: Any, number: int) -> Iterator[str]:
-    field = message.fields_by_number.get(number)
+def _oneof_of(field: Any) -> Iterator[str]:
     if field is not None and field.containing_oneof is not None:
         yield field.containing_oneof.name
 

@@ -2,51 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.formats import parse_format
 from registry.compatibility import avro, protobuf
-from registry.compatibility.formats import tree_of
+from registry.compatibility.formats import source_of
 from registry.compatibility.json_schema import checking
-from registry.compatibility.undecided import Undecided
+from registry.compatibility.undecided import Budget, Undecided
 from registry.errors import Refusal, listed
 from registry.model.types import ResourceType
 from registry.store.entities import Resource, Version
 
 RULES: Final = ("backward", "backward_transitive", "forward", "forward_transitive", "full", "full_transitive")
-CHECKERS: Final[Mapping[str, Callable[[SchemaSource, SchemaSource], str]]] = {
-    "Avro": lambda reader, writer: avro.unreadable(reader.document, writer.document),
-    "JsonSchema": checking.unreadable,
-    "Protobuf": protobuf.unreadable,
-}
-"""By family: tells why readers of the first schema cannot read what was written with the second, '' when they can.
 
-A checker that can tell neither raises :class:`Undecided`.
-"""
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """Knows the schemas of a family. Both functions raise :class:`Undecided` when they cannot tell.
+
+    ``prepare`` is called once for each version. ``unreadable`` tells of two that are prepared why readers of the first
+    cannot read what was written with the second, '' when they can.
+    """
+
+    prepare: Callable[[SchemaSource], Any]
+    unreadable: Callable[[Any, Any, Budget], str]
+
+
+CHECKERS: Final[Mapping[str, Checker]] = {
+    "Avro": Checker(lambda source: source.document, avro.unreadable),
+    "JsonSchema": Checker(lambda source: source, checking.unreadable),
+    "Protobuf": Checker(protobuf.messages_of, protobuf.unreadable),
+}
+"""By family."""
 VALIDATED: Final = ("compatibilityvalidated", "compatibilityvalidatedreason")
+WHOLE: Final = 5_000_000
+"""Steps that all versions of a resource may cost in one write."""
+PAIR: Final = 100
+"""Steps that two versions cost at least."""
 
 
 def check_compatibility(
     kind: ResourceType,
     resource: Resource,
     versions: Mapping[str, Version],
+    before: Mapping[str, Version],
+    changed: Collection[str],
     document: Callable[[Version], bytes | None],
 ) -> None:
-    """Check all versions of a resource, and note on each that it was done.
+    """Check versions of a resource against those that they descend from, and note on each that it was done.
+
+    *before* are all of its versions as they were before the write; those that are not *changed* complied then with the
+    same rule, and count as compatible with what they descended from.
 
     Raises:
         Refusal: one violates the rule, or there is nobody here who could tell.
     """
     rule = str(resource.attributes.get("compatibility") or "").lower()
-    for each in versions.values():
+    if not rule or not kind.validatecompatibility:
+        for each in versions.values():
+            for attribute in VALIDATED:
+                each.attributes.pop(attribute, None)
+        return
+    fresh = [name for name, each in versions.items() if name in changed or VALIDATED[0] not in each.attributes]
+    schemas = _Schemas(document)
+    for each in map(versions.__getitem__, fresh):
         for attribute in VALIDATED:
             each.attributes.pop(attribute, None)
-    if not rule or not kind.validatecompatibility:
-        return
-    schemas: dict[str, SchemaSource] = {}
-    for each in versions.values():
         form = each.attributes.get("format")
         if not form:
             continue
@@ -57,28 +81,65 @@ def check_compatibility(
         if body is None:
             each.attributes.update(zip(VALIDATED, (False, "The document is stored elsewhere."), strict=True))
         elif body:
-            schemas[each.id] = SchemaSource(known.family, known.version, tree_of(known.family, body))
-            each.attributes["compatibilityvalidated"] = True
-    _compare(rule, resource, versions, schemas)
+            schemas.source(each)
+            each.attributes[VALIDATED[0]] = True
+    _compare(rule, resource, versions, _pairs(rule, versions, before, fresh), schemas)
+
+
+class _Schemas:
+    """The documents of versions, read and prepared once each."""
+
+    def __init__(self, document: Callable[[Version], bytes | None]) -> None:
+        self._document = document
+        self._sources: dict[str, SchemaSource] = {}
+        self._prepared: dict[str, Any] = {}
+
+    def source(self, version: Version) -> SchemaSource:
+        """Return the document of a version that has one of a known format."""
+        if version.id not in self._sources:
+            form, body = parse_format(version.attributes["format"]), self._document(version)
+            assert form is not None and body, "only versions that are validated are compared"
+            self._sources[version.id] = source_of(version, form, body)
+        return self._sources[version.id]
+
+    def prepared(self, version: Version) -> Any:
+        """Return what the checker of its family compares."""
+        if version.id not in self._prepared:
+            source = self.source(version)
+            try:
+                self._prepared[version.id] = CHECKERS[source.family].prepare(source)
+            except Undecided as error:
+                self._prepared[version.id] = error
+        found = self._prepared[version.id]
+        if isinstance(found, Undecided):
+            raise Undecided(str(found)) from found
+        return found
 
 
 def _compare(
-    rule: str, resource: Resource, versions: Mapping[str, Version], schemas: Mapping[str, SchemaSource]
+    rule: str,
+    resource: Resource,
+    versions: Mapping[str, Version],
+    pairs: Iterator[tuple[str, str]],
+    schemas: _Schemas,
 ) -> None:
-    name, _, transitive = rule.partition("_")
+    name = rule.partition("_")[0]
     broken: dict[str, str] = {}
     undecided: dict[str, str] = {}
-    for newer in schemas:
-        for older in _ancestors(newer, versions, everything=bool(transitive)):
-            if older not in schemas:
-                continue
-            try:
-                why = _why(name, schemas[newer], schemas[older])
-            except Undecided as error:
-                undecided.setdefault(newer, f"{newer} against {older}: {error}")
-                continue
-            if why:
-                broken.setdefault(newer, f"{newer} against {older}: {why}")
+    whole = Budget(WHOLE)
+    for newer, older in dict.fromkeys(pairs):
+        if not (versions[newer].attributes.get(VALIDATED[0]) and versions[older].attributes.get(VALIDATED[0])):
+            continue
+        try:
+            whole.spend(PAIR)
+            why = _why(name, versions[newer], versions[older], schemas, whole)
+        except Undecided as error:
+            undecided.setdefault(newer, f"{newer} against {older}: {error}")
+            if whole.exhausted:
+                break
+            continue
+        if why:
+            broken.setdefault(newer, f"{newer} against {older}: {why}")
     if broken:
         raise Refusal("compatibility_violation", resource.xid, detail=_detail(broken), compat=rule)
     if undecided:
@@ -90,14 +151,18 @@ def _detail(found: Mapping[str, str]) -> str:
     return f"{listed(sorted(found))}. {'; '.join(found.values())}"
 
 
-def _why(rule: str, newer: SchemaSource, older: SchemaSource) -> str:
-    if newer.family != older.family:
+def _why(rule: str, newer: Version, older: Version, schemas: _Schemas, whole: Budget) -> str:
+    family = schemas.source(newer).family
+    if family != schemas.source(older).family:
         return "they are of different formats"
     asked = ("backward", newer, older), ("forward", older, newer)
     undecided: Undecided | None = None
     for name, reader, writer in asked:
+        if rule not in (name, "full"):
+            continue
         try:
-            why = CHECKERS[newer.family](reader, writer) if rule in (name, "full") else ""
+            one, other = schemas.prepared(reader), schemas.prepared(writer)
+            why = CHECKERS[family].unreadable(one, other, Budget(whole=whole))
         except Undecided as error:
             undecided = error
             continue
@@ -108,10 +173,39 @@ def _why(rule: str, newer: SchemaSource, older: SchemaSource) -> str:
     return ""
 
 
+def _pairs(
+    rule: str, versions: Mapping[str, Version], before: Mapping[str, Version], changed: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield newer and older of all that may not be compatible: one is changed, or descends from the other only now."""
+    everything = rule.endswith("_transitive")
+    children: dict[str, list[str]] = {}
+    for name, each in versions.items():
+        if each.ancestorid != name:
+            children.setdefault(each.ancestorid, []).append(name)
+    moved = [name for name, each in versions.items() if name in before and before[name].ancestorid != each.ancestorid]
+    for name in changed:
+        yield from ((name, older) for older in _ancestors(name, versions, everything=everything))
+        yield from ((newer, name) for newer in _descendants(name, children, everything=everything))
+    for name in moved:
+        known = set(_ancestors(name, before, everything=everything))
+        gained = [each for each in _ancestors(name, versions, everything=everything) if each not in known]
+        below = _descendants(name, children, everything=True) if everything and gained else ()
+        yield from ((newer, older) for newer in (name, *below) for older in gained)
+
+
 def _ancestors(name: str, versions: Mapping[str, Version], *, everything: bool) -> Iterator[str]:
     each = versions[name]
-    while each.ancestorid != each.id:
+    while each.ancestorid != each.id and each.ancestorid in versions:
         each = versions[each.ancestorid]
         yield each.id
         if not everything:
             return
+
+
+def _descendants(name: str, children: Mapping[str, list[str]], *, everything: bool) -> Iterator[str]:
+    waiting = list(children.get(name, ()))
+    while waiting:
+        each = waiting.pop()
+        yield each
+        if everything:
+            waiting += children.get(each, ())

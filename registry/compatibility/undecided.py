@@ -1,7 +1,40 @@
-"""What a checker of compatibility raises when it can tell neither way."""
+"""What a checker of compatibility raises when it can tell neither way, and what bounds its work."""
 
 from __future__ import annotations
+
+from typing import Final
+
+MAX_STEPS: Final = 1_000_000
+"""Steps of comparing two schemas, past which nothing is decided."""
 
 
 class Undecided(Exception):
     """It is neither proven that readers of one schema can read what another wrote, nor that they cannot."""
+
+
+class Budget:
+    """Steps that may be taken; all that is spent is spent of the *whole* too, if there is one.
+
+    Whoever writes schemas chooses how much there is to compare, and all others wait for the end of it.
+    """
+
+    def __init__(self, steps: int = MAX_STEPS, whole: Budget | None = None) -> None:
+        self._left = steps
+        self._whole = whole
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether more was asked for than there was."""
+        return self._left < 0
+
+    def spend(self, steps: int) -> None:
+        """Count steps of work.
+
+        Raises:
+            Undecided: there were fewer left.
+        """
+        self._left -= steps
+        if self._whole is not None:
+            self._whole.spend(steps)
+        if self._left < 0:
+            raise Undecided("there is more to compare than is looked into")

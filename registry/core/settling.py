@@ -159,15 +159,23 @@ class Settler:
                 if group is not None and constraint.resources == place.resource.plural:
                     _check_constraint(place.xid, constraint, group, versions)
         _check_equal(place.xid, place.resource.attributes, versions)
-        before = {name: dict(version.attributes) for name, version in versions.items()}
-        check_compatibility(place.resource, resource, versions, self._work.document)
+        self._check_compatibility(pending, resource, versions)
+
+    def _check_compatibility(self, pending: Pending, resource: Resource, versions: Mapping[str, Version]) -> None:
+        shown = {name: dict(version.attributes) for name, version in versions.items()}
+        before = self._work.versions_before(resource)
+        rule = "compatibility"
+        was = self._work.resources.before.get(resource.xid)
+        same = was is not None and was.attributes.get(rule) == resource.attributes.get(rule)
+        changed = {name for name in versions if name in pending.written or name not in before} if same else versions
+        check_compatibility(pending.place.resource, resource, versions, before, changed, self._work.document)
         for name, version in versions.items():
-            if version.attributes != before[name]:
+            if version.attributes != shown[name]:
                 self._work.versions.put(version)
 
     def _prune(self, pending: Pending, resource: Resource) -> None:
         kind = pending.place.resource
-        versions = self._work.versions_of(resource)
+        versions, gone = self._work.versions_of(resource), False
         while kind.maxversions and len(versions) > kind.maxversions:
             spared = resource.defaultversionid if kind.maxversions > 1 else None
             candidates = [each for each in versions.values() if each.id != spared]
@@ -175,10 +183,13 @@ class Settler:
             self._work.drop_version(lineage.oldest(kind.versionmode, roots))
             versions = self._work.versions_of(resource)
             self._ancestors(Pending(pending.place, True, 0, written=pending.written), versions)
+            gone = True
             if resource.defaultversionid not in versions or not resource.sticky:
                 resource.defaultversionid = lineage.newest(kind.versionmode, versions.values()).id
             self._bump(resource)
             self._work.resources.put(resource)
+        if gone:  # by which others may have another ancestor
+            self._check_compatibility(pending, resource, versions)
 
 
 def _check_constraint(xid: str, constraint: Constraint, group: Group, versions: Mapping[str, Version]) -> None:

@@ -103,6 +103,11 @@ class Work:
         kept = (self.versions.now[xid] for xid in self._complete[parent])
         return {each.id: each for each in kept if each is not None}
 
+    def versions_before(self, resource: Resource) -> dict[str, Version]:
+        """Return all versions of a resource as they were before the write, by id."""
+        kept = (self.versions.before.get(xid) for xid in self._complete.get(resource.versions, ()))
+        return {each.id: each for each in kept if each is not None}
+
     def add_version(self, version: Version) -> None:
         """Take a version as new."""
         known = self._complete[version.parent]

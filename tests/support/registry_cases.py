@@ -1,7 +1,7 @@
 """Cases of the registry's HTTP API, as ``tests/cases/registry`` has them, and how one is run.
 
-A case names its ``section`` of the specification and has ``steps``: ``do`` is method and path; ``json``, ``text`` and
-``headers`` are sent. What is expected: ``status`` (without it any success), ``error`` (the type's name), ``has`` (a
+A case names its ``section`` of the specification and has ``steps``: ``do`` is method and path; ``json``, ``text``, bytes
+as ``hex``, and ``headers`` are sent. What is expected: ``status`` (without it any success), ``error`` (the type's name), ``has`` (a
 part of the JSON answer), ``keys`` (all names at its top, in any order), ``order`` (the same, in this order), ``lacks``
 (names that are not at its top), ``body`` (the text), ``shows`` (headers) and ``hides`` (headers that are not there).
 
@@ -86,6 +86,8 @@ def _step(where: str, step: dict[str, Any], client: httpx.Client, saved: dict[st
         sent["json"] = step["json"]
     if "text" in step:
         sent["content"] = step["text"].encode("utf-8")
+    if "hex" in step:
+        sent["content"] = bytes.fromhex(step["hex"])
     answer = client.request(method, path, **sent)
     told = f"{where} ({step['do']}) got {answer.status_code}: {answer.text[:2000]}\n{dict(answer.headers)}"
     if "error" in step:

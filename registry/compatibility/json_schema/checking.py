@@ -6,10 +6,10 @@ from catalog.schemas.contract import SchemaSource
 from registry.compatibility.json_schema.reading import Root
 from registry.compatibility.json_schema.subsets import Proof
 from registry.compatibility.json_schema.witnesses import witness
-from registry.compatibility.undecided import Undecided
+from registry.compatibility.undecided import Budget, Undecided
 
 
-def unreadable(reader: SchemaSource, writer: SchemaSource) -> str:
+def unreadable(reader: SchemaSource, writer: SchemaSource, budget: Budget) -> str:
     """Return why data written with *writer* may not be what *reader* describes, '' when it is proven that all is.
 
     Raises:
@@ -17,7 +17,7 @@ def unreadable(reader: SchemaSource, writer: SchemaSource) -> str:
     """
     smaller, larger = Root(writer.document, writer.version), Root(reader.document, reader.version)
     try:
-        gap = Proof(smaller, larger).gap([writer.document], reader.document, "")
+        gap = Proof(smaller, larger, budget).gap([writer.document], reader.document, "")
     except Undecided as error:
         gap = str(error)
     if not gap:

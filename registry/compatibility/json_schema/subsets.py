@@ -25,7 +25,7 @@ from registry.compatibility.json_schema.reading import (
     mapping,
 )
 from registry.compatibility.json_schema.values import Listed, Values
-from registry.compatibility.undecided import Undecided
+from registry.compatibility.undecided import Budget, Undecided
 
 _OBJECTS: Final = frozenset(("properties", "patternProperties", "additionalProperties"))
 _ARRAYS: Final = frozenset(("items", "prefixItems", "additionalItems"))
@@ -47,10 +47,10 @@ _MATCHING: Final = 50
 class Proof:
     """Whether the values of schemas of *smaller* are values of schemas of *larger*."""
 
-    def __init__(self, smaller: Root, larger: Root) -> None:
+    def __init__(self, smaller: Root, larger: Root, budget: Budget) -> None:
         self._smaller = smaller
         self._larger = larger
-        self._values = Values()
+        self._values = Values(budget)
         self._patterns: dict[str, Any] = {}
         self._same_document: bool | None = None
         self._assumed: dict[tuple[frozenset[int], int], None] = {}

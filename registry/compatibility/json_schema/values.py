@@ -10,10 +10,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from registry.compatibility.json_schema.reading import ALL_TYPES, NEVER, Schema, expanded
-from registry.compatibility.undecided import Undecided
+from registry.compatibility.undecided import Budget, Undecided
 
-MAX_STEPS: Final = 1_000_000
-"""Values compared for one proof, past which nothing is decided."""
 _MOST_LEVELS: Final = 64
 _REFERENCES: Final = frozenset(("$ref", "$dynamicRef", "$recursiveRef"))
 
@@ -24,15 +22,9 @@ Listed = Mapping[Hashable, Any]
 class Values:
     """Compares values for one proof. All methods raise Undecided when there is too much to compare."""
 
-    def __init__(self) -> None:
-        self._steps = 0
+    def __init__(self, budget: Budget) -> None:
+        self.spend: Final = budget.spend
         self._enums: dict[int, tuple[list[Any], Listed]] = {}
-
-    def spend(self, steps: int) -> None:
-        """Count *steps* of work."""
-        self._steps += steps
-        if self._steps > MAX_STEPS:
-            raise Undecided("there is more to compare than is looked into")
 
     def key(self, value: Any, level: int = 0) -> Hashable:
         """Return what equal values have in common."""

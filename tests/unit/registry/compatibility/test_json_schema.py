@@ -15,7 +15,7 @@ from registry.compatibility.json_schema.checking import unreadable
 from registry.compatibility.json_schema.reading import Root
 from registry.compatibility.json_schema.subsets import Proof
 from registry.compatibility.json_schema.witnesses import witness
-from registry.compatibility.undecided import Undecided
+from registry.compatibility.undecided import Budget, Undecided
 from tests.support.cases import read_cases
 from tests.support.examples import examples
 
@@ -30,7 +30,7 @@ def source(document: Any, draft: str = "draft/2020-12") -> SchemaSource:
 
 def verdict(reader: SchemaSource, writer: SchemaSource) -> str:
     try:
-        return "no" if unreadable(reader, writer) else "yes"
+        return "no" if unreadable(reader, writer, Budget()) else "yes"
     except Undecided:
         return "unknown"
 
@@ -69,7 +69,7 @@ MANY = 60_000
 def test_looking_for_a_proof_ends_soon(reader: Any, writer: Any) -> None:
     before = time.process_time()
     try:
-        Proof(Root(writer, ""), Root(reader, "")).gap([writer], reader, "")
+        Proof(Root(writer, ""), Root(reader, ""), Budget()).gap([writer], reader, "")
     except Undecided:
         pass
     assert time.process_time() - before < 5
@@ -134,7 +134,7 @@ def _whole(schema: Any, defined: Any) -> Any:
 def test_no_value_refutes_a_proof(one: Any, other: Any, defined: Any) -> None:
     smaller, larger = _whole(one, defined), _whole(other, defined)
     try:
-        gap = Proof(Root(smaller, ""), Root(larger, "")).gap([smaller], larger, "")
+        gap = Proof(Root(smaller, ""), Root(larger, ""), Budget()).gap([smaller], larger, "")
     except Undecided:
         return
     if not gap:
@@ -147,6 +147,6 @@ def test_no_value_refutes_a_proof(one: Any, other: Any, defined: Any) -> None:
 def test_a_schema_is_within_itself_and_with_more_choices(schema: Any, other: Any) -> None:
     document = _whole(schema, True)
     hypothesis.assume(not any(name in repr(schema) for name in ("'not'", "'oneOf'", "'contains'")))
-    assert not Proof(Root(document, ""), Root(document, "")).gap([document], document, "")
+    assert not Proof(Root(document, ""), Root(document, ""), Budget()).gap([document], document, "")
     wider = {"anyOf": [other, schema], "$defs": document["$defs"]}
-    assert not Proof(Root(document, ""), Root(wider, "")).gap([document], wider, "")
+    assert not Proof(Root(document, ""), Root(wider, ""), Budget()).gap([document], wider, "")

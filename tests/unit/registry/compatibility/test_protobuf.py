@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ from hypothesis import strategies as st
 from catalog.schemas.contract import SchemaSource
 from catalog.schemas.protobuf.validating import compile_schema
 from registry.compatibility.formats import NoLibrary
-from registry.compatibility.protobuf import unreadable
-from registry.compatibility.undecided import Undecided
+from registry.compatibility.protobuf import messages_of, unreadable
+from registry.compatibility.undecided import Budget, Undecided
 from tests.support.examples import examples
 
 FILE = Path(__file__).parents[3] / "cases" / "compatibility" / "protobuf.yaml"
@@ -26,9 +27,13 @@ def source(text: str) -> SchemaSource:
     return SchemaSource("Protobuf", "", text)
 
 
+def fault(reader: str, writer: str) -> str:
+    return unreadable(messages_of(source(reader)), messages_of(source(writer)), Budget())
+
+
 def verdict(reader: str, writer: str) -> str:
     try:
-        return "no" if unreadable(source(reader), source(writer)) else "yes"
+        return "no" if fault(reader, writer) else "yes"
     except Undecided:
         return "unknown"
 
@@ -40,21 +45,24 @@ def test_case(case: dict[str, Any]) -> None:
 
 
 def test_a_fault_names_the_field_and_both_types() -> None:
-    older, newer = (
-        source(f'syntax = "proto3"; package p; message M {{ {kind} a = 1; }}') for kind in ("int64", "int32")
-    )
-    assert unreadable(newer, older) == "p.M.a: int64 cannot be read as int32"
+    older, newer = (f'syntax = "proto3"; package p; message M {{ {kind} a = 1; }}' for kind in ("int64", "int32"))
+    assert fault(newer, older) == "p.M.a: int64 cannot be read as int32"
 
 
-def test_comparing_ends_soon() -> None:
+@pytest.mark.parametrize(("messages", "fields"), [(103, 300), (400, 1)])
+def test_comparing_ends_soon(messages: int, fields: int) -> None:
     def circle(length: int) -> str:
-        """Return 103 messages, the first of which lead round in a circle."""
-        inner = (f"message M{n} {{ M{n + 1 if n + 1 < length else 0} next = 1; }}" for n in range(103))
+        """Return messages of many fields, the first of which lead round in a circle."""
+        more = " ".join(f"int32 f{n} = {n};" for n in range(2, fields + 1))
+        inner = (f"message M{n} {{ M{n + 1 if n + 1 < length else 0} next = 1; {more} }}" for n in range(messages))
         return 'syntax = "proto3"; ' + " ".join(inner)
 
-    assert not unreadable(source(circle(103)), source(circle(103)))
-    with pytest.raises(Undecided, match="too many messages"):
-        unreadable(source(circle(101)), source(circle(103)))
+    assert not fault(circle(messages), circle(messages))
+    reader, writer = (messages_of(source(circle(length))) for length in (messages - 2, messages))
+    before = time.process_time()
+    with pytest.raises(Undecided, match="more to compare"):
+        unreadable(reader, writer, Budget())
+    assert time.process_time() - before < 5
 
 
 KINDS = (
