@@ -25,7 +25,7 @@ from registry.delivery.tallies import State, Tally
 from registry.delivery.wants import Delivery
 from registry.model.moments import moment_of
 from registry.store.engine import Database
-from registry.store.outbox import Row, count_between, newest, rows_after, rows_at
+from registry.store.outbox import Row, newest, rows_after, rows_at
 from registry.store.subscribers import Progress, Subscriber, held
 
 _logger = logging.getLogger(__name__)
@@ -33,6 +33,8 @@ PAGE: Final = 200
 """Rows of the outbox that are read at a time."""
 IN_A_ROW: Final = 5
 """Events that fail one after the other, each for the first time, before the target is left alone for a while."""
+_BEYOND: Final = 2 * PAGE
+"""Events in memory beyond the limit, since whole pages are read; a row may be two events."""
 _IDLE_SECONDS: Final = 60.0
 _FIRST_PAUSE: Final = 0.25
 _LEAST_PAUSE: Final = 0.001
@@ -154,33 +156,33 @@ class Courier(threading.Thread):
         self._note()
 
     def _fill(self) -> None:
-        """Read on, as far as there is room for what is wanted."""
-        if self._newest - self._progress.position > self._limits.max_waiting:
-            self._skip(self._newest - self._limits.max_waiting)
-        while self._read < self._newest and len(self._lanes) < self._limits.max_held:
+        """Read on, as far as there is room for what is wanted; of what waits, give up the oldest that is too much.
+
+        Whether an event is wanted shows when it is read. So where too much waits that is not read, it is read on
+        without room, and only what is wanted is given up.
+        """
+        most, dropped = self._limits.max_waiting, 0
+        while not self._ending.is_set():
+            unread = self._newest - self._read
+            pressed = len(self._lanes) + unread > most
+            if unread <= 0 or (len(self._lanes) >= self._limits.max_held and not pressed):
+                break
             upto = self._newest
             with self._database.reading() as connection:
                 rows = rows_after(connection, self._read, PAGE)
             self._take(rows)
             self._read = rows[-1].number if len(rows) == PAGE else max(upto, rows[-1].number if rows else 0)
-            if len(self._lanes):
-                return
+            dropped += self._lanes.give_up_oldest(len(self._lanes) - min(most, self._limits.max_held + _BEYOND))
+            if len(self._lanes) and self._newest - self._read <= most // 2:
+                break
+        if dropped:
+            self._tally.dropped += dropped
+            _logger.error("%d events for %s are dropped: more than %d wait", dropped, self.id, most)
 
     def _take(self, rows: list[Row]) -> None:
         for row in rows:
             for event in self._delivery.wants.events(row, self._sources):
                 self._lanes.add(event)
-
-    def _skip(self, number: int) -> None:
-        """Leave events out, since more wait than may."""
-        count = self._lanes.give_up(lambda event: event.number <= number)
-        if number > self._read:
-            with self._database.reading() as connection:
-                count += count_between(connection, self._read, number)
-            self._read = number
-        self._tally.dropped += count
-        most = self._limits.max_waiting
-        _logger.error("%d events for %s are dropped: more than %d wait", count, self.id, most)
 
     def _due(self, now: float, most: int) -> list[tuple[Event, Outbound]]:
         """Return what is due, without events that no message can be made of."""
@@ -247,8 +249,9 @@ class Courier(threading.Thread):
         self._gone(self.id, self.revision)
 
     def _note(self) -> None:
-        """Let others see how far it has got."""
-        self._progress = self._lanes.progress(self._read, self._progress.position)
+        """Let others see how far it has got: never so far back that the outbox is kept for what few events wait."""
+        least = min(self._read, self._newest - self._limits.max_waiting // 2)
+        self._progress = self._lanes.progress(self._read, max(least, self._progress.position))
         oldest = self._lanes.oldest
         self._tally.pending = len(self._lanes) + max(self._newest - self._read, 0)
         self._tally.oldest = 0.0 if oldest is None else _written(oldest)

@@ -249,7 +249,7 @@ class Dispatch:
             if count:
                 self._passed += count
                 self.tallies.of(identifier).dropped += count
-                _logger.error("%d events for %s are dropped: nothing can be delivered to it", count, identifier)
+                _logger.error("up to %d events for %s are dropped: nothing can be delivered to it", count, identifier)
 
     def _lose(self) -> None:
         """End all couriers: somebody else may deliver by now."""

@@ -76,6 +76,13 @@ class Lanes:
                 self.done(lane.events[0])
         return before - self._count
 
+    def give_up_oldest(self, count: int) -> int:
+        """Take out so many of the oldest events, if any, and those of the same row; return how many."""
+        if count <= 0:
+            return 0
+        numbers = sorted(each.number for lane in self._lanes.values() for each in lane.events)[:count]
+        return self.give_up(lambda event: event.number <= numbers[-1]) if numbers else 0
+
     def hold(self, event: Event, now: float, least: float) -> bool:
         """Have an entity wait, since its first event failed by itself; tell whether that event failed before."""
         lane = self._lanes[event.entity]
@@ -93,13 +100,13 @@ class Lanes:
         """The oldest event."""
         return min((lane.events[0] for lane in self._lanes.values()), key=lambda each: each.number, default=None)
 
-    def progress(self, read: int, before: int) -> Progress:
+    def progress(self, read: int, least: int) -> Progress:
         """Return how far the subscriber has got, when all events up to *read* were added here.
 
-        Those that wait for their first try put the position back, though never behind what it was *before*, so that
+        Those that wait for their first try put the position back, though never behind *least*, so that
         they are read again after a crash. Those that are held do not, or one entity would have all others come again.
         """
         fresh = [lane.events[0].number for lane in self._lanes.values() if not lane.held]
-        position = max(min(fresh, default=read + 1) - 1, before)
+        position = max(min(fresh, default=read + 1) - 1, least)
         left = (each.number for lane in self._lanes.values() for each in lane.events)
         return Progress(position, frozenset(number for number in left if number <= position))

@@ -118,7 +118,7 @@ def record(connection: Connection, reached: Mapping[str, Progress]) -> None:
 
 
 def advance(connection: Connection, identifier: str, upto: int) -> int:
-    """Have one lose what it has not got up to a number; return how many events that is."""
+    """Have one lose what it has not got up to a number; return how many events that is, wanted or not."""
     where = SUBSCRIBERS.c.id == identifier
     position = connection.execute(select(SUBSCRIBERS.c.position).where(where)).scalar()
     if position is None:

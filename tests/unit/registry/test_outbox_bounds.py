@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 from sqlalchemy.exc import OperationalError
 
 from registry.delivery.limits import DeliveryLimits
-from registry.delivery.sending import Sender, Verdict
+from registry.delivery.sending import DELIVERED, Sender, Verdict
 from registry.delivery.wants import Delivery, Wants
 from registry.store import subscribers
 from registry.store.engine import open_database
@@ -66,6 +66,42 @@ def test_a_target_without_a_client_pins_nothing(tmp_path: Path, limits: Delivery
         for number in range(20):
             change(client, "m", str(number))
         wait_until(lambda: left(tmp_path) <= most, LIMIT, lambda: f"few events; there are {left(tmp_path)}")
+
+
+def test_one_event_waits_behind_any_number_that_nobody_wants(tmp_path: Path) -> None:
+    target = ScriptedSender(lambda _: Verdict("away", "no"))
+    wants = Wants(below=("/messagegroups/wanted",), types=frozenset(("io.xregistry.group.created",)))
+    delivery = {"subscribers": {"audit": target.delivery(wants)}}
+    with registry(tmp_path, FEW, delivery=delivery, metrics=("127.0.0.1", 0)) as client:
+        assert client.put("/messagegroups/wanted", json={}).is_success
+        wait_until(lambda: bool(target.waves), LIMIT, "a try")
+        for number in range(40):
+            change(client, "m", str(number))
+        wait_until(lambda: left(tmp_path) <= 12, LIMIT, lambda: f"few events; there are {left(tmp_path)}")
+        tried = len(target.waves)
+        wait_until(lambda: len(target.waves) > tried + 1, LIMIT, "the event is tried again")
+    assert not target.taken
+    target.judge = lambda _: DELIVERED
+    with registry(tmp_path, FEW, delivery=delivery):
+        wait_until(lambda: bool(target.taken), LIMIT, "the event, after a restart")
+    assert target.taken == ["/messagegroups/wanted"]
+
+
+def test_of_too_many_the_oldest_that_are_wanted_are_dropped_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = ScriptedSender(lambda _: Verdict("away", "no"))
+    wants = Wants(types=frozenset(("io.xregistry.group.created",)))
+    names = [f"/messagegroups/g{number}" for number in range(24)]
+    with registry(tmp_path, FEW, delivery={"subscribers": {"audit": target.delivery(wants)}}) as client:
+        for name in names:  # each is three events, of which one is wanted
+            assert client.put(f"{name}/messages/m", json={}).is_success
+        wait_until(lambda: target.waves[-1:] == [names[14:]], LIMIT, lambda: f"the newest; there are {target.waves}")
+        target.judge = lambda _: DELIVERED
+        wait_until(lambda: len(target.taken) >= 10, LIMIT, lambda: f"ten events; there are {target.taken}")
+    assert target.taken == names[14:]
+    lost = [each.args[0] for each in caplog.records if "are dropped" in each.msg and isinstance(each.args, tuple)]
+    assert sum(int(str(each)) for each in lost) == 14
 
 
 def test_a_store_that_fails_as_delivery_begins_leaves_nothing_undone(
