@@ -31,13 +31,15 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What came of a page: how many changes changed something here, and the first that were refused, with the reason.
+    """What came of a page: how many changes changed something here, and how many were refused.
 
-    What was refused does not come again before it changes.
+    ``told`` are the first of those, at most MAX_TOLD, with the reason. What was refused does not come again before it
+    changes.
     """
 
     applied: int
-    refused: tuple[tuple[str, str], ...] = ()
+    refused: int = 0
+    told: tuple[tuple[str, str], ...] = ()
 
 
 class Applier:
@@ -52,8 +54,8 @@ class Applier:
 
     def apply(self, page: Changes) -> Taken:
         """Apply all changes of a page that can be."""
-        applied = 0
-        refused: list[tuple[str, str]] = []
+        applied, refused = 0, 0
+        told: list[tuple[str, str]] = []
         clock = self.marks.latest
         for each in page.changes:
             subject = "/".join(part for part in (each.group, each.definition, each.name) if part)
@@ -68,10 +70,11 @@ class Applier:
                     savepoint.rollback()
                     self.marks.forget()
                     fault = error.title if isinstance(error, Refusal) else "it is nested too deeply"
-            if fault and len(refused) < MAX_TOLD:
-                refused.append((subject, fault))
+            refused += bool(fault)
+            if fault and len(told) < MAX_TOLD:
+                told.append((subject, fault))
                 _logger.warning("a change of %s is not taken: %s", subject, fault)
-        return Taken(applied, tuple(refused))
+        return Taken(applied, refused, tuple(told))
 
     def _version(self, change: Change) -> bool:
         here = self._home(change)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -13,7 +14,7 @@ from catalog.documents.logins import Logins
 from catalog.documents.sending import post
 from catalog.errors import DocumentError
 from registry.core.service import RegistryService
-from registry.replication.applying import Applier, Author
+from registry.replication.applying import MAX_TOLD, Applier, Author
 from registry.replication.changes import Changes, decoded, encoded
 from registry.replication.feed import PAGE, changes_after
 from registry.store.marks import Marks
@@ -42,19 +43,31 @@ class Peer:
 class Round:
     """What a round did: changes that went over, those that changed something, and those that were refused.
 
-    ``renewed`` tells that the peer is another catalog than it was, which has counted anew.
+    ``told`` are the first that were refused, with the reason. ``answered`` tells that the peer took a page, and
+    ``renewed`` that it is another catalog than it was, which has counted anew.
     """
 
     sent: int = 0
     applied: int = 0
-    refused: list[tuple[str, str]] = field(default_factory=list)
+    refused: int = 0
+    told: list[tuple[str, str]] = field(default_factory=list)
+    answered: bool = False
     renewed: bool = False
+
+    def add(self, sent: int, applied: int, refused: int, told: Sequence[tuple[str, str]]) -> None:
+        """Take note of what came of a page."""
+        self.sent += sent
+        self.applied += applied
+        self.refused += refused
+        self.told += told[: MAX_TOLD - len(self.told)]
 
 
 class _Told(msgspec.Struct):
     catalog: str
     applied: int
     refused: list[tuple[str, str]]
+    refusedcount: int = 0
+    """Which a peer of before leaves out."""
 
 
 class Exchange:
@@ -103,9 +116,7 @@ class Exchange:
                 raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
             taken = applier.apply(page)
             applier.marks.reach(name, page.catalog, page.position)
-        done.sent += len(page.changes)
-        done.applied += taken.applied
-        done.refused += taken.refused
+        done.add(len(page.changes), taken.applied, taken.refused, taken.told)
         return page.more
 
     def _push(self, peer: Peer, done: Round) -> bool:
@@ -114,19 +125,20 @@ class Exchange:
             marks = Marks(session.reader.connection)
             catalog, position = marks.reached(name)
             page = changes_after(session.reader, position, self._authority, PAGE)
-        if page.position == position:
+        news = page.position != position
+        if not news and done.answered:
             return False
-        told = self._sent(peer, page)
+        told = self._sent(peer, page)  # without news too: whether it is there, and is the catalog that has all of it
+        done.answered = True
         if told.catalog == page.catalog:
             raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
         changed = bool(catalog) and told.catalog != catalog
         if changed:
             _renew(peer, done)
-        with self._service.session(writing=True) as session:
-            Marks(session.reader.connection).reach(name, told.catalog, 0 if changed else page.position)
-        done.sent += len(page.changes)
-        done.applied += told.applied
-        done.refused += told.refused
+        if news or changed:
+            with self._service.session(writing=True) as session:
+                Marks(session.reader.connection).reach(name, told.catalog, 0 if changed else page.position)
+        done.add(len(page.changes), told.applied, max(told.refusedcount, len(told.refused)), told.refused)
         return page.more or changed
 
     @property

@@ -103,9 +103,9 @@ class Replication:
         finally:
             tally.changes += done.sent
             tally.applied += done.applied
-            tally.refused += len(done.refused)
+            tally.refused += done.refused
         if not self._stopping.is_set():
             tally.alike, tally.success = begun, time.time()
         if done.sent:
-            told = (direction, peer.url, done.sent, done.applied, len(done.refused))
+            told = (direction, peer.url, done.sent, done.applied, done.refused)
             _logger.info("replication: %s %s, changes %d, new %d, refused %d", *told)

@@ -1,9 +1,10 @@
 """Cases of the registry's HTTP API, as ``tests/cases/registry`` has them, and how one is run.
 
-A case names its ``section`` of the specification and has ``steps``: ``do`` is method and path; ``json``, ``text``, bytes
-as ``hex``, and ``headers`` are sent. What is expected: ``status`` (without it any success), ``error`` (the type's name), ``has`` (a
-part of the JSON answer), ``keys`` (all names at its top, in any order), ``order`` (the same, in this order), ``lacks``
-(names that are not at its top), ``body`` (the text), ``shows`` (headers) and ``hides`` (headers that are not there).
+A case names its ``section`` of the specification and has ``steps``: ``do`` is method and path; ``json``, ``text``,
+bytes as ``hex``, and ``headers`` are sent. What is expected: ``status`` (without it any success), ``error`` (the type's
+name), ``has`` (a part of the JSON answer), ``keys`` (all names at its top, in any order), ``order`` (the same, in this
+order), ``lacks`` (names that are not at its top), ``body`` (the text), ``shows`` (headers) and ``hides`` (headers that
+are not there).
 
 In what is expected ``*`` is any value and ``~...`` a regular expression. ``save`` keeps parts of the answer, by the
 path to them, and ``${name}`` puts them into later steps, ``#${name}`` as numbers.

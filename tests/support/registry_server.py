@@ -21,7 +21,7 @@ def served(store: str | Path, **given: Any) -> Iterator[httpx.Client]:
     """
     given.setdefault("faces", faces_at({name: f"/{name}" for name in FACES}))
     url = store if isinstance(store, str) else f"sqlite:///{store}/registry.db"
-    settings = RegistrySettings(url, port=0, **{"writes_per_second": 1e6, "write_burst": 10**6, **given})
+    settings = RegistrySettings(url, **{"port": 0, "writes_per_second": 1e6, "write_burst": 10**6, **given})
     with client_of(settings) as client:
         yield client
 

@@ -85,7 +85,7 @@ class MessageCatalogFace:
             applier = Applier(session, author, self._authority(call))
             taken = applier.apply(page)
             catalog = applier.marks.catalog
-        told = {"catalog": catalog, "applied": taken.applied, "refused": taken.refused}
+        told = {"catalog": catalog, "applied": taken.applied, "refused": taken.told, "refusedcount": taken.refused}
         return Reply(200, ((b"Content-Type", JSON),), msgspec.json.encode(told))
 
     def _options(self, call: Call, target: Target) -> Reply:

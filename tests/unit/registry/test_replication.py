@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
@@ -11,6 +12,7 @@ from alembic.config import Config
 from sqlalchemy import create_engine, insert
 
 from bindings.http.access import Access
+from catalog.documents.logins import Login, Logins
 from catalog.errors import DocumentError
 from registry.http.access import Roles
 from registry.replication.feed import changes_after
@@ -222,6 +224,33 @@ def test_changes_that_the_other_side_cannot_take_are_told(tmp_path: Path) -> Non
         assert (told["applied"], len(told["refused"])) == (0, len(odd))
         assert one.client.post("/messagecatalog", json={"changes": 5}, headers=headers).status_code == 400
         assert one.client.get("/messagecatalog?changes=x", headers=headers).status_code == 400
+
+
+def test_all_changes_that_were_refused_are_counted_and_the_first_are_told(tmp_path: Path) -> None:
+    access, roles = Access(bearer={"clerk": "c-token"}), Roles(frozenset(), {"clerk": ("/messagegroups/ours*",)})
+    with side(tmp_path / "a") as one, side(tmp_path / "b", access=access, roles=roles) as other:
+        groups: dict[str, Any] = {f"g{number:03d}": {} for number in range(230)}
+        one.client.post("/messagegroups", json=groups).raise_for_status()
+        login = Login(other.url.removesuffix("/messagecatalog"), bearer="c-token")
+        peer = Peer(other.url, "push", logins=Logins([login]))
+        done = one.exchange.run(peer, "push")
+        assert (done.sent, done.applied, done.refused, len(done.told)) == (230, 0, 230, 20)
+        assert [subject for subject, _ in done.told] == sorted(groups)[:20]
+
+
+def test_a_push_without_news_asks_the_peer(tmp_path: Path) -> None:
+    with side(tmp_path / "a") as one:
+        with side(tmp_path / "b") as other:
+            one.post("g", "m", "a")
+            assert one.push(other).applied == 2
+            peer, port = Peer(other.url), other.client.base_url.port
+            assert (one.exchange.run(peer, "push").sent, one.push(other).answered) == (0, True)
+        with pytest.raises(DocumentError):
+            one.exchange.run(peer, "push")
+        with side(tmp_path / "c", port=port) as emptied:
+            assert emptied.url == peer.url
+            assert one.exchange.run(peer, "push").applied == 2
+            assert state_of(emptied.client) == state_of(one.client)
 
 
 def test_catalogs_that_are_none(pair: tuple[Side, Side], tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Counted:
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     counted = Counted()
-    monkeypatch.setitem(rules.CHECKERS, "Avro", counted.checker)  # type: ignore[arg-type]  # it is a dict
+    monkeypatch.setitem(rules.CHECKERS, "Avro", counted.checker)
     return counted
 
 
