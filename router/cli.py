@@ -1,7 +1,8 @@
 """The command line: ``xrouter``. The commands are in :mod:`router.commands`; here is what they share at the edge.
 
 Whatever goes wrong ends as one line ``xrouter: error: ...`` and mostly a line ``hint: ...`` on standard error, with the
-exit code of :mod:`router.errors` (2 for wrong usage). ``XROUTER_DEBUG=1`` shows the traceback as well.
+exit code of :mod:`router.errors` (2 for wrong usage). Faults of settings, and what stops a start, have a line each.
+``XROUTER_DEBUG=1`` shows the traceback as well.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Annotated, Final
 
 import typer
 
 from catalog.errors import CatalogError, DocumentError
-from router.errors import BrokerUnreachable, CatalogUnavailable, RouterError
+from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
 from router.lazy import HELP, UsageError, lazy_group
 from router.terminal import say
 
@@ -94,10 +95,21 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         for each in (error, *getattr(error, "others", ())):
             message, hint, _ = _told(each)
-            say(_flat(f"xrouter: error: {message}"), err=True)
+            for line in _lines(each, message):
+                say(_flat(f"xrouter: error: {line}"), err=True)
             if hint:
                 say(_flat(f"hint: {hint}"), err=True)
         return _told(error)[2]
+
+
+def _lines(error: Exception, message: str) -> Iterator[str]:
+    """Yield a line for each fault of settings, with where it was written; else the message."""
+    if not isinstance(error, ConfigError) or not error.places:
+        yield message
+        return
+    for place, problem in zip(error.places, error.problems, strict=True):
+        # One of no key names the file by itself.
+        yield problem if error.file and problem.startswith(error.file) else f"{place}: {problem}"
 
 
 def _told(error: Exception) -> tuple[str, str, int]:

@@ -54,7 +54,11 @@ class ConfigError(RouterError):
 
     ``file`` is the settings file ('' when there is none) and ``key`` the path of the first key at fault, such as
     ``sinks.bus.topic``. ``problems`` holds every fault found as a line ``key: fault``, the first also in the message.
+    ``places`` says of each where it was written: ``router.yaml:6``, or ``environment variable XROUTER_TRIGGER``; it is
+    empty where nobody knows.
     """
+
+    places: tuple[str, ...] = ()
 
     def __init__(
         self, message: str, *, file: str = "", key: str = "", problems: tuple[str, ...] = (), hint: str = ""

@@ -46,7 +46,7 @@ from router.sources.sources import REST, missing_sources
 from router.spark.executors import require_context
 from router.spark.jvm_life import jvm_alive, jvm_pid, require_jvm
 from router.spark.session import spark_session
-from router.spark.signals import signals
+from router.spark.signals import Stopped, Stopping, signals
 from router.state.accounts import Accounts
 from router.state.durable import disk_of
 from router.state.state import State
@@ -96,7 +96,7 @@ def run(
     configure_logs(settings.log)
     open_to(settings.readable_by)
     raise_descriptor_limit()
-    stop = threading.Event()
+    stop = Stopping()
     with signals(stop), State.open(Path(settings.state)) as state, monitored(settings, Status(), replays) as watched:
         catalog = whole_catalog(settings, stop, watched)
         if catalog is None:
@@ -185,7 +185,7 @@ def _report(plan: Plan) -> None:
 class Service:
     """One started router."""
 
-    def __init__(self, plan: Plan, state: State, base: Path, stop: threading.Event, monitoring: Monitored) -> None:
+    def __init__(self, plan: Plan, state: State, base: Path, stop: Stopping, monitoring: Monitored) -> None:
         self._first = plan
         self._settings = plan.settings
         self._state = state
@@ -204,12 +204,20 @@ class Service:
 
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
         """Start all parts, supervise them, and take them down in order; see :func:`run`."""
+        try:
+            return self._run(once=once, ready=ready)
+        except Stopped:
+            _log.info("stopped")
+            return True
+
+    def _run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
         with disk_of(self._state.root):
             wanted = [*by_query(self._first.sources), *(() if self._settings.realtime is None else (REST,))]
             names = [*wanted, *Succession(self._state).left(wanted)]
             check_state(self._state, names, inbox=self._settings.inbox.kafka is None)
         admit(clients_of(self._settings, self._first.catalog, self._first.sources), Pins(self._state.root))
-        require(router_checks(self._settings, self._first.catalog, self._first.sources, once=once))
+        with self._stop.at_once():
+            require(router_checks(self._settings, self._first.catalog, self._first.sources, once=once))
         require_real_time(self._first, once=once)
         require_rest_topic(self._settings, self._state)
         check_endpoints(self._settings, self._first.catalog)
@@ -222,7 +230,8 @@ class Service:
             _log.info("memory divided", **divided(self._settings).log_fields)
             self._metrics.coverage.keep_in(self._state.root)
             stack.callback(self._metrics.coverage.close)
-            spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
+            with self._stop.at_once():
+                spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
             watch_jvm(self._metrics.registry, jvm_pid())
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)

@@ -26,12 +26,17 @@ _LOOSE: Final = re.compile(r"[.-]")
 
 
 def overlay(
-    written: Mapping[str, Any], environ: Mapping[str, str], root: Spot = ROOT, prefix: str = PREFIX
+    written: Mapping[str, Any],
+    environ: Mapping[str, str],
+    root: Spot = ROOT,
+    prefix: str = PREFIX,
+    laid: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return a copy of the settings as written with the environment laid over it, references unresolved.
 
     A secret is not copied: its place gets a reference to the variable. *root* are the settings meant, the router's or
-    others, and *prefix* is what their variables begin with.
+    others, and *prefix* is what their variables begin with. *laid* gets the variable of each key that has its value
+    of one.
 
     Raises:
         ConfigError: a variable that is meant as a setting and is none.
@@ -41,7 +46,9 @@ def overlay(
         if name.startswith(prefix):
             keys = name.removeprefix(prefix).split("__")
             if _meant(name, keys, root.keys()):
-                _lay(merged, name, keys, environ[name], root)
+                place = _lay(merged, name, keys, environ[name], root)
+                if laid is not None:
+                    laid[dotted(place)] = name
     return merged
 
 
@@ -61,7 +68,8 @@ def _unknown(name: str, key: str, known: tuple[str, ...]) -> ConfigError:
     return ConfigError(f"environment variable {name} is no setting: no key {key!r}", key=key, hint=hint)
 
 
-def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: Spot) -> None:
+def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: Spot) -> Place:
+    """Put the value of a variable where its name says, and return that place."""
     node: Any = merged
     place: Place = ()
     for depth, part in enumerate(keys):
@@ -70,7 +78,7 @@ def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: Sp
         spot = spot.child(str(key), node[key] if _has(node, key) else {})
         if depth == len(keys) - 1:
             _put(node, key, _value(place, name, text))
-            return
+            break
         if not _has(node, key) or node[key] is None:
             _put(node, key, [] if spot.is_list else {})
         node = node[key]
@@ -80,6 +88,7 @@ def _lay(merged: dict[str, Any], name: str, keys: list[str], text: str, spot: Sp
                 key=dotted(place),
                 hint=f"override {dotted(place)} as a whole",
             )
+    return place
 
 
 def _key(node: Any, spot: Spot, name: str, part: str) -> str | int:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from router.errors import ConfigError
+from router.settings.blame import places_of
 from router.settings.checks import faults
 from router.settings.environment import overlay
 from router.settings.executors import executor_faults
@@ -46,11 +47,17 @@ def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) ->
     """
     file = Path(path)
     variables = os.environ if environ is None else environ
-    settings = settings_from_dict(overlay(read_file(file), variables), variables, file.resolve().parent, file=str(file))
-    # Here and not with the other faults: a plan of an unfinished batch is finished as it was begun.
-    unwise = [*plaintext_faults(settings), *executor_faults(settings), *real_time_faults(settings)]
-    if unwise:
-        raise failure(str(file), unwise)
+    laid: dict[str, str] = {}
+    unresolved = overlay(read_file(file), variables, laid=laid)
+    try:
+        settings = settings_from_dict(unresolved, variables, file.resolve().parent, file=str(file))
+        # Here and not with the other faults: a plan of an unfinished batch is finished as it was begun.
+        unwise = [*plaintext_faults(settings), *executor_faults(settings), *real_time_faults(settings)]
+        if unwise:
+            raise failure(str(file), unwise)
+    except ConfigError as error:
+        error.places = tuple(places_of(error.problems, file, laid))
+        raise
     return settings
 
 

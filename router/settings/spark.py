@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from router.settings.places import is_url
 from router.settings.section import Section
@@ -15,6 +15,10 @@ from router.settings.values import Duration, Options, Texts, revealed
 
 LOOPBACK: Final = "127.0.0.1"
 _LOCAL: Final = re.compile(r"local(?:\[[^\]]*\])?")
+_MASTER: Final = re.compile(
+    r"local(\[(\d+|\*)(,\s*\d+)?\])?|local-cluster\[\s*\d+\s*(,\s*\d+\s*){2}\]"
+    r"|spark://[^\s/,@:]+:\d+(,[^\s/,@:]+:\d+)*|spark://\[[0-9a-fA-F:.]+\]:\d+|yarn|k8s://\S+"
+)
 _HOST: Final = "spark.driver.host"
 
 
@@ -61,6 +65,14 @@ class SparkSettings(Section):
         ),
     )
     conf: Options = Field({}, description="More Spark configuration, by its own names.")
+
+    @field_validator("master")
+    @classmethod
+    def _known_master(cls, master: str) -> str:
+        """Refuse what Spark would only refuse once its JVM runs."""
+        if _MASTER.fullmatch(master) is None:
+            raise ValueError(f"{master!r} is no Spark master; write local[*], spark://HOST:PORT, yarn or k8s://URL")
+        return master
 
     @property
     def is_local(self) -> bool:

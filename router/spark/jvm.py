@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -58,7 +60,7 @@ def launch_jvm(conf: Mapping[str, str], state: Path, *, relayed: bool = False) -
         with _environment({_SUBMIT: arguments, _SAFE_PATH: "1", "PYTHONPATH": _python_path(), **started}):
             # A process group of its own: a terminal that hangs up tells ours, and the JVM must outlive the drain.
             process: dict[str, Any] = {"umask": _UMASK, "process_group": 0}
-            with _relayed() if relayed else nullcontext() as printed:
+            with _relayed() if relayed else nullcontext() as printed, _ended_unless_launched():
                 gateway = launch_gateway(popen_kwargs=process | {"stderr": printed})  # type: ignore[no-untyped-call]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -99,6 +101,36 @@ def _relayed() -> Iterator[int]:
         os.close(writing)
         if not started:
             lines.join(_LAST_LINES_SECONDS)  # They say why.
+
+
+@contextmanager
+def _ended_unless_launched() -> Iterator[None]:
+    """End the JVM that pyspark begins within the block when that is cut off: it is known to nobody else by then.
+
+    It would else look for the files that are gone, and say so at length.
+    """
+    from pyspark import java_gateway
+
+    module: Any = java_gateway
+    begun: list[subprocess.Popen[bytes]] = []
+
+    class Noted(subprocess.Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            begun.append(self)
+
+    before, module.Popen = module.Popen, Noted
+    try:
+        yield
+    except BaseException:
+        for process in begun:
+            # The group: what starts a JVM is a shell, which starts another JVM before.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        raise
+    finally:
+        module.Popen = before
 
 
 def _write_properties(conf: Mapping[str, str], folder: Path) -> Path:

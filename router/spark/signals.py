@@ -14,11 +14,45 @@ from router.spark.jvm_life import kill_jvm
 _log = get_logger()
 
 
+class Stopped(BaseException):
+    """A start that was ended by a signal, wherever it was."""
+
+
+class Stopping(threading.Event):
+    """The order to stop. A start that has nothing to drain yet is ended by it at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interrupts = False
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Have a signal end what the main thread does in the block, by :class:`Stopped`; nothing there may need an end.
+
+        Raises:
+            Stopped: the order had come before the block, or came in it.
+        """
+        self.interrupts = True
+        try:
+            if self.is_set():
+                raise Stopped
+            yield
+        except KeyboardInterrupt:
+            # Spark's own answer to SIGINT, while it makes a context.
+            self.set()
+            raise Stopped from None
+        finally:
+            self.interrupts = False
+
+
 @contextmanager
 def signals(stop: threading.Event) -> Iterator[None]:
     """Let SIGTERM, SIGINT and SIGHUP ask for a drain; a second one ends the process at once, unless it is SIGHUP.
 
     A process that was started to ignore SIGHUP, as ``nohup`` does, goes on ignoring it.
+
+    Raises:
+        Stopped: as :meth:`Stopping.at_once`.
     """
 
     def on_signal(number: int, _: object) -> None:
@@ -28,8 +62,11 @@ def signals(stop: threading.Event) -> Iterator[None]:
             _log.warning("ended at once by a second signal; a batch in hand is repeated", signal=_name(number))
             kill_jvm()
             os._exit(128 + number)
-        _log.info("draining", signal=_name(number))
+        interrupts = isinstance(stop, Stopping) and stop.interrupts
+        _log.info("stopping before it has started" if interrupts else "draining", signal=_name(number))
         stop.set()
+        if interrupts:
+            raise Stopped
 
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -14,6 +14,7 @@ from router.judging.plan import Plan
 from router.overview.survey import route_findings
 from router.realtime.checks import require_real_time
 from router.settings import load_settings
+from router.settings.blame import VARIABLE, key_of, pointer_of
 from router.settings.executors import executor_cautions, inbox_faults
 from router.settings.security import cautions, retention_cautions
 from router.sinks import check_endpoints
@@ -26,17 +27,21 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
     try:
         settings = load_settings(config)
     except ConfigError as error:
-        for problem in error.problems:
-            key, mark, fault = problem.partition(": ")
-            pointer = _pointer(key) if mark and " " not in key else ""
-            yield Finding(str(config), pointer, "error", "settings", fault if pointer else problem, error.hint)
+        places = error.places or ("",) * len(error.problems)
+        for problem, place in zip(error.problems, places, strict=True):
+            key = key_of(problem)
+            if place.startswith(VARIABLE):
+                yield Finding(str(config), "", "error", "settings", f"{place}: {problem}", error.hint)
+            else:
+                fault = problem.removeprefix(f"{key}: ") if key else problem
+                yield Finding(str(config), pointer_of(key) if key else "", "error", "settings", fault, error.hint)
         return
     for key, caution in cautions(settings):
-        yield Finding(str(config), _pointer(key), "warning", "plain-text-credentials", f"{key} {caution}")
+        yield Finding(str(config), pointer_of(key), "warning", "plain-text-credentials", f"{key} {caution}")
     for key, caution in executor_cautions(settings):
-        yield Finding(str(config), _pointer(key), "warning", "open-cluster", f"{key} {caution}")
+        yield Finding(str(config), pointer_of(key), "warning", "open-cluster", f"{key} {caution}")
     for key, caution in retention_cautions(settings):
-        yield Finding(str(config), _pointer(key), "warning", "kept-by-broker", caution)
+        yield Finding(str(config), pointer_of(key), "warning", "kept-by-broker", caution)
     for xid in missing_sources(catalog, settings):
         hint = "correct the xid, or add the endpoint to the catalog"
         yield Finding(
@@ -54,7 +59,7 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
         yield Finding(str(config), "/catalog/events", "warning", "unknown-endpoint", text, hint)
     if any(source.pushed for source in sources):
         for key, fault in inbox_faults(settings):
-            yield Finding(str(config), _pointer(key), "error", "settings", fault)
+            yield Finding(str(config), pointer_of(key), "error", "settings", fault)
     try:
         check_endpoints(settings, catalog)
     except SinkError as error:
@@ -73,13 +78,9 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
     try:
         require_real_time(plan)
     except ConfigError as error:
-        yield Finding(str(config), _pointer(error.key), "error", "source", error.message, error.hint)
+        yield Finding(str(config), pointer_of(error.key), "error", "source", error.message, error.hint)
         return
     for earlier, later in shadows(http_routes(plan)):
         text = shadow_text(earlier, later)
         yield Finding(str(config), "/sources", "error", "shadowed-route", text, SHADOW_REMEDY)
     yield from route_findings(str(config), plan)
-
-
-def _pointer(key: str) -> str:
-    return "/" + key.replace(".", "/")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 from router.overview.overview import Overview
 from router.running.service import Monitored, Service
+from router.spark.signals import Stopping
 from router.state.accounts import Accounts
 from router.state.state import State
 from router.watching.metrics import Metrics
@@ -23,7 +23,7 @@ def test_counts_go_on_where_they_were_from_the_first_look_at_them(tmp_path: Path
         account.taken = account.judged = account.records[KEY] = account.delivered["bus", KEY[0]] = 7
     metrics, status = Metrics(compiled.settings.sinks), Status()
     overview = Overview(compiled.settings, metrics, status, None)
-    service = Service(compiled, state, tmp_path, threading.Event(), Monitored(metrics, status, 0, overview))
+    service = Service(compiled, state, tmp_path, Stopping(), Monitored(metrics, status, 0, overview))
     labels = dict(zip(("endpoint", "outcome", "reason"), KEY, strict=True))
     counts = {
         "xrouter_records_total": labels,

@@ -1,0 +1,48 @@
+"""A signal ends a start that has nothing to drain at once, and asks a router that runs for a drain."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from router.spark.signals import Stopped, Stopping, signals
+
+
+def sent(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_start_is_ended_where_it_is(number: int) -> None:
+    stop = Stopping()
+    passed: list[str] = []
+    with signals(stop), pytest.raises(Stopped), stop.at_once():
+        sent(number)
+        passed.append("went on")
+    assert stop.is_set() and not passed
+
+
+def test_a_router_that_runs_is_asked_only() -> None:
+    stop = Stopping()
+    with signals(stop):
+        with stop.at_once():
+            pass
+        sent(signal.SIGINT)
+        assert stop.is_set()
+
+
+def test_an_order_that_came_before_is_not_forgotten() -> None:
+    stop = Stopping()
+    with signals(stop):
+        sent(signal.SIGTERM)
+        with pytest.raises(Stopped), stop.at_once():
+            pytest.fail("it began all the same")
+
+
+def test_the_interrupt_that_spark_raises_is_the_same() -> None:
+    stop = Stopping()
+    with signals(stop), pytest.raises(Stopped), stop.at_once():
+        raise KeyboardInterrupt
+    assert stop.is_set() and not stop.interrupts
