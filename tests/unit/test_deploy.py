@@ -35,6 +35,7 @@ from registry.replication.peers import Peer
 from registry.replication.running import Replication
 from registry.store.engine import open_database
 from registry.upkeep.history import HistoryKeeper, HistoryLimits
+from router.cli import status_of
 from router.errors import EXIT_CODES
 from router.judging.tally import Tally
 from router.settings import KafkaSink, Settings, load_settings
@@ -51,6 +52,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 DASHBOARDS = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
 RULES = DEPLOY / "prometheus-rules.yml"
+SERVICES = sorted(DEPLOY.glob("*.service"))
 YAMLS = sorted([ROOT / "docker-compose.yml", *DEPLOY.rglob("*.yml"), *DEPLOY.rglob("*.yaml")])
 YAMLS = [path for path in YAMLS if path.parent.name != "templates"]  # those of Helm are YAML once they are rendered
 UNITS = {"s": 1, "min": 60, "m": 60}
@@ -303,26 +305,61 @@ def test_every_container_is_confined(compose: dict[str, Any]) -> None:
     assert router["read_only"] and any(place.startswith("/tmp") for place in router["tmpfs"])
 
 
-def test_systemd_takes_the_unit_and_calls_it_confined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+def test_systemd_takes_the_unit_and_calls_it_confined(path: Path, tmp_path: Path) -> None:
     tool = shutil.which("systemd-analyze")
     if tool is None and "CI" not in os.environ:
         pytest.skip("systemd-analyze is missing: install systemd")
     assert tool, "systemd-analyze is missing, and CI runs every test"
     # The command is not installed here; everything else is as shipped.
-    unit = (DEPLOY / "xrouter.service").read_text().replace("/opt/xrouter/bin/xrouter", "/bin/true")
-    (tmp_path / "xrouter.service").write_text(unit)
+    (tmp_path / path.name).write_text(path.read_text().replace("/opt/xrouter/bin/xrouter", "/bin/true"))
     for arguments in (("verify", "--recursive-errors=no"), ("security", "--offline=true", "--threshold=30")):
-        command = [tool, *arguments, str(tmp_path / "xrouter.service")]
+        command = [tool, *arguments, str(tmp_path / path.name)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Unknown key" not in done.stderr and "Failed to parse" not in done.stderr, done.stderr
 
 
-def test_the_unit_gives_a_drain_time_and_does_not_repeat_hopeless_starts() -> None:
+def service_of(path: Path) -> configparser.SectionProxy:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read_string((DEPLOY / "xrouter.service").read_text())
-    service = unit["Service"]
+    unit.read_string(path.read_text())
+    return unit["Service"]
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+def test_units_give_a_drain_time_and_do_not_repeat_hopeless_starts(path: Path) -> None:
+    service = service_of(path)
     assert service["KillMode"] == "mixed"
-    assert timedelta(seconds=seconds(service["TimeoutStopSec"])) > Settings.model_fields["drain_grace"].default
+    drains = timedelta(seconds=10) if path.stem == "xregistry" else Settings.model_fields["drain_grace"].default
+    assert timedelta(seconds=seconds(service["TimeoutStopSec"])) >= drains + timedelta(seconds=20)
     assert {int(code) for code in service["RestartPreventExitStatus"].split()} <= {2, *EXIT_CODES.values()}
+
+
+@pytest.mark.parametrize("path", SERVICES, ids=lambda path: path.stem)
+def test_units_run_commands_that_there_are(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program, *command, config = service_of(path)["ExecStart"].split()
+    assert program == "/opt/xrouter/bin/xrouter" and config.startswith("/etc/xrouter/")
+    assert status_of([*command, "--help"]) == 0
+    assert "CONFIG" in capsys.readouterr().out
+
+
+def test_units_confine_alike() -> None:
+    begins = (
+        "Protect",
+        "Private",
+        "Restrict",
+        "SystemCall",
+        "Capability",
+        "Ambient",
+        "NoNew",
+        "Lock",
+        "Device",
+        "RemoveIPC",
+    )
+    kept = [
+        {name: value for name, value in service_of(path).items() if name.startswith(begins) and "Exit" not in name}
+        for path in SERVICES
+    ]
+    assert len(kept) == 3 and len(kept[0]) > 20
+    assert kept[0] == kept[1] == kept[2]
