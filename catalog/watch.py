@@ -50,13 +50,16 @@ class Waiting:
     uris: tuple[str, ...]
 
 
-def new_errors(catalog: Catalog, known: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the error findings that are not among those known: what a change made worse, not what was bad before."""
-    old = {(finding.file, finding.rule, finding.message) for finding in known}
+def new_errors(catalog: Catalog, known: Sequence[Finding], *, elsewhere: bool = False) -> tuple[Finding, ...]:
+    """Return the error findings that are not among those known: what a change made worse, not what was bad before.
+
+    With *elsewhere* those known are of other files.
+    """
+    old = {("" if elsewhere else finding.file, finding.rule, finding.message) for finding in known}
     return tuple(
         finding
         for finding in catalog.findings
-        if finding.severity == "error" and (finding.file, finding.rule, finding.message) not in old
+        if finding.severity == "error" and ("" if elsewhere else finding.file, finding.rule, finding.message) not in old
     )
 
 
@@ -84,9 +87,12 @@ class CatalogWatcher:
         base_uri: str = "",
         max_shrink: float = MAX_SHRINK,
         current: Catalog | None = None,
+        elsewhere: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Watch *sources*; *current* is the catalog in use, so that an unchanged first look says nothing.
+
+        With *elsewhere* it was read from other sources, and is not to give way to these.
 
         *allow* and *base_uri* are as for :func:`catalog.load.load`, *logins* are what registries are shown.
         A catalog or document of it that lost more than
@@ -106,6 +112,7 @@ class CatalogWatcher:
         self._trouble = ""
         self._refused = False
         self._awaited: tuple[str, ...] = ()
+        self._elsewhere = elsewhere
         self._max_shrink = max_shrink
         self._sizes = Sizes(len(current.definitions)) if current is not None else Sizes()
         self._held: tuple[Catalog, Sizes] | None = None
@@ -167,7 +174,7 @@ class CatalogWatcher:
 
     def _doubted(self, catalog: Catalog, sizes: Sizes, fetcher: Fetcher, before: Mapping[str, str]) -> tuple[str, ...]:
         """Return why a catalog that could take effect needs a second look."""
-        if self._epoch in (None, catalog.epoch) or catalog.pending or new_errors(catalog, self._tolerated):
+        if self._epoch in (None, catalog.epoch) or catalog.pending or self._new_errors(catalog):
             return ()
         return first_of((*sizes.shrunk(self._sizes, self._max_shrink), *unfinished(fetcher, before)))
 
@@ -179,7 +186,7 @@ class CatalogWatcher:
         return self._judged(*held)
 
     def _judged(self, catalog: Catalog, sizes: Sizes) -> Catalog | RefusedCatalog | Waiting | None:
-        errors = new_errors(catalog, self._tolerated)
+        errors = self._new_errors(catalog)
         if errors:
             self._refused = True
             self._awaited = ()
@@ -194,9 +201,13 @@ class CatalogWatcher:
         self._refused = False
         self._awaited = ()
         self._epoch = catalog.epoch
-        self._tolerated = catalog.findings
+        if not self._elsewhere:
+            self._tolerated = catalog.findings
         self._sizes = sizes
         return catalog
+
+    def _new_errors(self, catalog: Catalog) -> tuple[Finding, ...]:
+        return new_errors(catalog, self._tolerated, elsewhere=self._elsewhere)
 
     def _fetcher(self) -> Fetcher:
         return Fetcher(

@@ -110,6 +110,9 @@ class Pipeline:
         self._accounting = Accounting(name, generation, state, accounts or Accounts(state), stops_on_loss=stops)
         metrics.expect_query(name)
         metrics.resume(name, self._accounting.account)
+        self._shadowed = False
+        self._alone: int | None = None
+        self._suspected = ""
         self.failure: RouterError | None = None
         self.last: int | None = None
         self.renewed: Spans = {}
@@ -204,9 +207,12 @@ class Pipeline:
                     _log.warning("batch is read by our own client: Spark's takes no such timestamp", query=self.name)
                     continue
                 fault = fault_of(error)
+                if fault is not None and self._suspects_shadow(number, fault):
+                    continue
                 if fault is None or not self._failed(parts, measure, fault):
                     raise
             else:
+                self._clear(number)
                 parts.written(tally)
                 if parts.next is not None:
                     # What is left is noted, so that a drain need not wait for it.
@@ -224,6 +230,9 @@ class Pipeline:
         while True:
             pinned = self._state.pinned(self.name, number)
             loaded = self._plans.current() if pinned is None else self._plans.pinned(pinned, self._restore)
+            if number == self._alone and loaded.without_shadow is not None:
+                loaded = loaded.without_shadow
+            self._shadowed = loaded.without_shadow is not None
             if pinned is None and self._draining.is_set():
                 # Asked after the plan was: a drain comes before a plan that no longer knows the query's topics.
                 raise Draining
@@ -246,6 +255,22 @@ class Pipeline:
             except TooManyLetters as error:
                 self._holding.by_breaker(loaded, batch, str(error))
                 waits = pauses()
+
+    def _suspects_shadow(self, number: int, fault: Fault) -> bool:
+        """Whether a shadow catalog judged beside what failed: without it the batch has all its tries still."""
+        if not self._shadowed:
+            self._suspected = ""
+            return False
+        self._alone, self._suspected, self._shadowed = number, fault.text, False
+        _log.warning("batch failed, and goes on without the shadow catalog", query=self.name, batch=number)
+        return True
+
+    def _clear(self, number: int) -> None:
+        """Let no shadow judge any more, if what failed with it is written now."""
+        if self._suspected:
+            reason = f"batch {number} of {self.name} failed with it, and not without it: {self._suspected}"
+            self._plans.set_aside_shadow(reason)
+            self._suspected = ""
 
     def _failed(self, parts: BatchParts, measure: Measure, fault: Fault) -> bool:
         """Count a failure that is the batch's own, and cut the part if it is time; False when nothing is left to do."""

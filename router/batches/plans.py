@@ -6,19 +6,23 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from router.batches.parts import Part
 from router.errors import BatchPinError
+from router.judging.comparing import notes_of
 from router.judging.condemning import condemned
 from router.judging.judging import Tallies
 from router.judging.kinds import Kind
 from router.judging.plan import Plan
+from router.judging.shadow import Shadow
 from router.judging.stages import converts, judged, prepared, unified
 from router.judging.tally import Tally, collect
+from router.logs import get_logger
 from router.state.state import State
+from router.watching.shadow import Pair
 from router.writing.commits import Batch
 from router.writing.kafka_columns import OutgoingColumns
 from router.writing.outgoing import OnePass
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 
     from router.judging.plan import Judge
     from router.watching.metrics import Metrics
+
+_log = get_logger()
 
 
 class _Taker(NamedTuple):
@@ -60,11 +66,18 @@ class LoadedPlan:
 
     Each query has its own, since queries are at work at the same time.
     """
+    without_shadow: LoadedPlan | None = None
+    """The same plan with no shadow catalog beside it; None where there is none."""
 
     @property
     def one_pass(self) -> bool:
         """Whether one write serves all sinks; records that are paired with others are judged before they are sent."""
         return self.writer.one_pass and not self.plan.pairs
+
+    def beside(self, shadow: Shadow, spark: SparkSession) -> LoadedPlan:
+        """Return the same plan, with the same writer, beside which a shadow catalog judges."""
+        judge = spark.sparkContext.broadcast(replace(self.plan.judge, shadow=shadow))
+        return LoadedPlan(self.plan, judge, self.writer, self.tallies, without_shadow=self)
 
     def prepare(self, before: LoadedPlan, queries: Collection[str]) -> None:
         """Make what *queries* took of the plan *before* this one, so that their next batches need not."""
@@ -125,7 +138,8 @@ class LoadedPlan:
         columns = self.once.get(taker)
         if columns is None:
             one_pass = OnePass.of(self.plan, taker.kind, taker.first_query)
-            columns = OutgoingColumns.of(one_pass, self.plan.judge, self.judge, tallies, converts=taker.converts)
+            judge = self.plan.judge if self.without_shadow is None else self.judge.value
+            columns = OutgoingColumns.of(one_pass, judge, self.judge, tallies, converts=taker.converts)
             self.once[taker] = columns
         return columns
 
@@ -153,6 +167,8 @@ class PlanHolder:
     ``activate`` takes effect with the next try of every batch that is not pinned yet, and never inside a try. A plan
     stays loaded, with what its writer knows of a batch, for as long as it is active or somebody has hold of it: a
     batch that is pinned keeps its own through all its tries, however many reloads come meanwhile.
+
+    A shadow catalog judges beside the active plan, unless that is the same, or a batch failed for it.
     """
 
     def __init__(self, spark: SparkSession, state: State, plan: Plan, metrics: Metrics) -> None:
@@ -165,6 +181,7 @@ class PlanHolder:
         self._tallies: dict[str, Accumulator[dict[str, str]]] = {}
         self._active = plan
         self._current: LoadedPlan | None = None
+        self._shadow: Plan | None = None
 
     @property
     def active(self) -> Plan:
@@ -176,13 +193,30 @@ class PlanHolder:
 
         No batch waits for that. Nothing is written: a plan is kept once a batch is pinned to it (:meth:`State.pin`).
         """
-        loaded = self._load(plan)
+        loaded = self._beside(self._load(plan))
         if self._current is not None:
             loaded.prepare(self._current, queries)
         # Before a batch can have records of what it expects.
         self._metrics.coverage.follow(plan)
         with self._lock:
             self._active, self._current = loaded.plan, loaded
+        self._tell_shadow(loaded)
+
+    def shadow(self, plan: Plan) -> None:
+        """Let another catalog judge beside the active one and count, with the next batches; as :meth:`activate`."""
+        self._shadow = plan
+        self.activate(self._active, {taker.query for taker in tuple(self.current().once)})
+
+    def set_aside_shadow(self, reason: str) -> None:
+        """Let no shadow judge until there is another one; does nothing when none does."""
+        with self._lock:
+            if self._shadow is None:
+                return
+            self._shadow = None
+            if self._current is not None:
+                self._current = self._current.without_shadow or self._current
+        self._metrics.shadow.set_aside(reason)
+        _log.error("shadow catalog is set aside until it changes; the stream goes on", reason=reason)
 
     def current(self) -> LoadedPlan:
         """Return the active plan, loaded."""
@@ -197,7 +231,9 @@ class PlanHolder:
             BatchPinError: its document is gone, or of another version.
         """
         with self._lock:
-            known = self._loaded.get(plan_id)
+            known, current = self._loaded.get(plan_id), self._current
+        if current is not None and current.plan.id == plan_id:
+            return current
         if known is not None:
             return known
         if plan_id == self._active.id:
@@ -217,6 +253,27 @@ class PlanHolder:
                 hint="start the router version that began the batch once, so that it finishes it",
             )
         return self._load(plan)
+
+    def _beside(self, loaded: LoadedPlan) -> LoadedPlan:
+        """Return a plan with the shadow catalog beside it, if there is one that differs."""
+        shadow = self._shadow
+        if shadow is None or shadow.epoch == loaded.plan.epoch:
+            return loaded
+        try:
+            return loaded.beside(Shadow.of(loaded.plan, shadow), self._spark)
+        except Exception as error:  # A shadow keeps no plan from taking effect: log and figures have why.
+            _log.warning("shadow catalog cannot be used", problem=str(error), error=type(error).__name__)
+            self._metrics.shadow.broken(f"{type(error).__name__}: {error}")
+            return loaded
+
+    def _tell_shadow(self, loaded: LoadedPlan) -> None:
+        shadow = self._shadow
+        if shadow is None:
+            return
+        pair = Pair(loaded.plan.epoch, shadow.epoch)
+        if pair.before == pair.after or loaded.without_shadow is not None:
+            notes = list(notes_of(loaded.plan, shadow))
+            self._metrics.shadow.judging(pair, len(shadow.catalog.definitions), notes)
 
     def _load(self, plan: Plan) -> LoadedPlan:
         # Batches that know their plan ask while this one is loaded.

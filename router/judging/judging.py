@@ -150,6 +150,11 @@ JUDGING: Final[Mapping[Kind, Callable[[Judge, pa.RecordBatch], Decided]]] = {
 """What judges the rows of each kind of source."""
 
 
+def judge_rows(kind: Kind, judge: Judge, rows: pa.RecordBatch) -> Decided:
+    """Judge one Arrow batch of a source's rows as a worker does: with the shadow catalog beside, if there is one."""
+    return JUDGING[kind](judge, rows) if judge.shadow is None else judge.shadow.beside(kind, judge, rows)
+
+
 class Tallies(AccumulatorParam[dict[str, str]]):
     """An accumulator of the tallies of Arrow batches, by their places: one that is judged again counts once.
 
@@ -189,7 +194,7 @@ def _place() -> str:
 
 def outcome_lists(kind: Kind, judge: Judge, rows: pa.RecordBatch) -> Judged:
     """Judge one Arrow batch of a source's rows; a list of outcomes for each."""
-    return judge.outputs.lists(JUDGING[kind](judge, rows))
+    return judge.outputs.lists(judge_rows(kind, judge, rows))
 
 
 def judging_column(
@@ -230,6 +235,8 @@ def judged_columns(kind: Kind, judge: Judge) -> dict[str, Column]:
     if kind != "kafka":
         return {name: F.col(name) for name in INBOX_COLUMNS}
     columns = {name: F.col(name) for name in SOURCE_SCHEMA.names}
-    columns["value"] = body_column(judge.bodies, sniffs=judge.reader.sniffs)
+    judges = [judge] if judge.shadow is None else [judge, judge.shadow.judge]
+    topics = frozenset[str]().union(*(each.bodies for each in judges))
+    columns["value"] = body_column(topics, sniffs=any(each.reader.sniffs for each in judges))
     columns[SIZE] = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
     return columns

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -32,6 +32,9 @@ from router.routing.limits import SizeLimits
 from router.routing.routes import Routes
 from router.settings import Settings, settings_from_dict
 from router.sources.sources import Source, sources_of
+
+if TYPE_CHECKING:
+    from router.judging.shadow import Shadow
 
 FORMAT: Final = 1
 VERSION: Final = version("xregistry-router")
@@ -123,7 +126,8 @@ class Judge:
     """A compiled plan as workers hold it: the matcher, the output builder, channel numbers by name, and the bytes of
     ``memory`` that judging may take in a worker.
 
-    ``typed`` has the definitions with a schema, and these, where a sink has columns for them.
+    ``typed`` has the definitions with a schema, and these, where a sink has columns for them. ``shadow`` is what judges
+    beside it and only counts.
     """
 
     matcher: Matcher
@@ -131,6 +135,7 @@ class Judge:
     channels: Mapping[str, int]
     memory: int
     typed: Catalog = field(default_factory=Catalog)
+    shadow: Shadow | None = None
     reader: KafkaReader = field(init=False)
     """What reads the rows of Kafka."""
     bodies: frozenset[str] = field(init=False)

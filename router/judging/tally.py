@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 ROUTED: Final = "routed"
 DEAD_LETTER: Final = "dead-letter"
+ShadowKey = tuple[str, str, str, str, str, str]
+"""The epochs of the active and the shadow catalog, endpoint, result or difference, and what became of records by
+both."""
 BUCKETS: Final = 64
 """Arrival times are told apart this finely at most, over the span of the Arrow batch."""
 
@@ -35,7 +38,8 @@ class Tally:
     ``ties`` counts routed records, by endpoint, for which ``match.ambiguous`` decided. ``rows`` are the records as the
     source gave them, of which one may hold several events. ``routes`` has outcomes and their bytes by endpoint and the
     number of their route, as they were judged. What came of it once they were written: ``delivered`` outcomes by sink
-    and endpoint, ``delivered_bytes``, and ``missing``, how many a sink should have and says it has not.
+    and endpoint, ``delivered_bytes``, and ``missing``, how many a sink should have and says it has not. ``shadow`` is
+    what the catalog beside the active one would change (:mod:`router.judging.shadow`).
     """
 
     records: Counter[tuple[str, str, str]] = field(default_factory=Counter)
@@ -49,6 +53,7 @@ class Tally:
     delivered: Counter[tuple[str, str]] = field(default_factory=Counter)
     delivered_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     missing: int = 0
+    shadow: Counter[ShadowKey] = field(default_factory=Counter)
 
     @property
     def total(self) -> int:
@@ -74,6 +79,7 @@ class Tally:
         self.delivered.update(other.delivered)
         self.delivered_bytes.update(other.delivered_bytes)
         self.missing += other.missing
+        self.shadow.update(other.shadow)
 
     def route(self, endpoint: str, route: int, count: int, size: int) -> None:
         """Add outcomes of an endpoint that a route takes."""
@@ -92,6 +98,7 @@ class Tally:
             "rows": self.rows,
             "delivered": [[*key, count, self.delivered_bytes[key]] for key, count in self.delivered.items()],
             "missing": self.missing,
+            "shadow": [[*key, count] for key, count in self.shadow.items()],
         }
 
     @classmethod
@@ -106,6 +113,7 @@ class Tally:
         for sink, endpoint, count, size in told.get("delivered", ()):
             made.delivered[sink, endpoint] = count
             made.delivered_bytes[sink, endpoint] = size
+        made.shadow.update(_shadowed(told))
         return made
 
     def reject(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
@@ -168,11 +176,19 @@ def collect(texts: Iterable[str]) -> Tally:
             total.ties[endpoint] += count
         for endpoint, route, count, size in told.get("routes", ()):
             total.route(endpoint, route, count, size)
+        total.shadow.update(_shadowed(told))
         total.rows += told.get("rows", 0)
         total.spilled += told["spilled"]
         total.bytes += told["bytes"]
         total.arrivals.update({int(at): count for at, count in told["arrivals"]})
     return total
+
+
+def _shadowed(told: Mapping[str, Any]) -> dict[ShadowKey, int]:
+    lines: list[list[Any]] = told.get("shadow", [])
+    return {
+        (before, after, endpoint, what, was, now): count for before, after, endpoint, what, was, now, count in lines
+    }
 
 
 def _by_route(placed: Placed, order: Int, sizes: Int) -> list[list[Any]]:

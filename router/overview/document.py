@@ -29,12 +29,21 @@ Told = Callable[[], list[dict[str, Any]]]
 class StatusDocument:
     """Makes the document. Any thread may call it, and one at a time works at it."""
 
-    def __init__(self, status: Status, figures: Figures, coverage: Coverage, door: Doorkeeper, replays: Told) -> None:
+    def __init__(
+        self,
+        status: Status,
+        figures: Figures,
+        coverage: Coverage,
+        door: Doorkeeper,
+        replays: Told,
+        shadow: Callable[[], dict[str, Any] | None],
+    ) -> None:
         self._status = status
         self._coverage = coverage
         self._figures = figures
         self._door = door
         self._replays = replays
+        self._shadow = shadow
         self._started = datetime.now(UTC)
         self._making = threading.Lock()
         self._plan: Plan | None = None
@@ -82,6 +91,7 @@ class StatusDocument:
             },
             "rest_records": _whole(reading, REST),
             "replays": self._replays(),
+            "shadow": self._shadow(),
             "epochs": history(self._status.catalogs, self._status.differences),
         }
 

@@ -108,7 +108,8 @@ class Overview:
         self._door = Doorkeeper(settings.metrics, records=replays is not None)
         self._figures = Figures(metrics.registry)
         told = _nothing if replays is None else replays.told
-        self._document = StatusDocument(status, self._figures, metrics.coverage, self._door, told)
+        shadow = metrics.shadow.told
+        self._document = StatusDocument(status, self._figures, metrics.coverage, self._door, told, shadow)
         self._figures_lane, self._records_lane = _Lane("status-figures"), _Lane("status-records")
         self._plan: Plan | None = None
 

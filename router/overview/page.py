@@ -15,7 +15,7 @@ from typing import Final
 
 from bindings.http.problems import Reply
 
-SCRIPTS: Final = ("dom.js", "picture.js", "figures.js", "letters.js", "main.js")
+SCRIPTS: Final = ("dom.js", "picture.js", "figures.js", "letters.js", "shadow.js", "main.js")
 """The parts of the script, in order."""
 _FOLDER: Final = "assets"
 

@@ -39,6 +39,7 @@ from router.running.changes import Changes
 from router.running.integrity import check_state
 from router.running.queries import Queries
 from router.running.reload import BackgroundReloads, Reloader, unless_stopped
+from router.running.shadowing import Shadowing
 from router.settings import Settings, load_settings
 from router.settings.catalogs import logins_of
 from router.sinks import check_endpoints, close_targets
@@ -235,6 +236,7 @@ class Service:
             watch_jvm(self._metrics.registry, jvm_pid())
             plans = PlanHolder(spark, self._state, self._first, self._metrics)
             plans.activate(self._first)
+            shadowing = Shadowing(plans, self._metrics.shadow)
             pairing = stack.enter_context(self._pairs())
             shared = (spark, self._state, plans, self._metrics, self._status, self._restore)
             queries = Queries(*shared, once=once, pairing=pairing, accounts=self._accounts)
@@ -244,6 +246,7 @@ class Service:
             if once:
                 intake.take(self._first)
                 intake.until_idle(self._stop)
+                shadowing.wait()
             queries.start(self._first.sources)
             self._overview.begin(spark)
             stack.callback(self._overview.end)
@@ -255,7 +258,7 @@ class Service:
                 ready(RunInfo(self._port, intake.http_port, self._stop.set))
             try:
                 with BacklogWatch(self._state, lambda: plans.active, self._metrics.backlogs) as backlogs:
-                    self._supervise(spark, plans, queries, intake, backlogs, once=once)
+                    self._supervise(spark, plans, queries, intake, backlogs, shadowing, once=once)
             finally:
                 self._drain(queries, intake)
         _log.info("stopped")
@@ -268,6 +271,7 @@ class Service:
         queries: Queries,
         intake: Intake,
         backlogs: BacklogWatch,
+        shadowing: Shadowing,
         *,
         once: bool,
     ) -> None:
@@ -288,6 +292,7 @@ class Service:
             if changed is not None:
                 changes.offer(changed)
             changes.check()
+            shadowing.check()
             if not once:
                 self._subscriptions.follow(plans.active.sources)
             queries.measure()

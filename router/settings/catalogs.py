@@ -64,6 +64,19 @@ class CatalogSettings(Section):
             "miss something: it is taken and the log says so, or it is refused and the last good one goes on."
         ),
     )
+    shadow: Texts = Field(
+        (),
+        description=(
+            "File, folder or URL of a catalog that judges beside the active one and only counts what it would change, "
+            "or a list of them."
+        ),
+    )
+    shadow_share: float = Field(
+        0.25,
+        gt=0,
+        le=10,
+        description="Time that the shadow may take in workers, as a part of what judging takes there; 3 mostly is all.",
+    )
     network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
     max_shrink: float = Field(
         0.5, ge=0, le=1, description="Share of its definitions that a source may lose before a second look; 1 is all."
@@ -103,9 +116,10 @@ def catalog_login_faults(settings: CatalogSettings) -> Iterator[tuple[str, str]]
             yield f"{key}.url", f"{origin} has a login already; keep one"
         seen.add(origin)
         yield from one_login_faults(key, login)
-    for source in settings.source:
-        if "@" in source.partition("://")[2].partition("/")[0] and _origin(source) in seen:
-            yield "catalog.source", "has a user in its URL, and catalog.logins has a login for it; keep one"
+    for key, sources in (("catalog.source", settings.source), ("catalog.shadow", settings.shadow)):
+        for source in sources:
+            if "@" in source.partition("://")[2].partition("/")[0] and _origin(source) in seen:
+                yield key, "has a user in its URL, and catalog.logins has a login for it; keep one"
 
 
 def one_login_faults(key: str, login: CatalogLogin, *, needed: bool = True) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,8 @@ _FILE_PLACES: Final = (
     "state",
     "catalog.source",
     "catalog.source.*",
+    "catalog.shadow",
+    "catalog.shadow.*",
     "catalog.logins.*.bearer_file",
     "catalog.logins.*.tls.*",
     "catalog.logins.*.token_ca",

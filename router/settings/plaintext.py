@@ -64,7 +64,7 @@ def remote_faults(key: str, remote: RemoteSink) -> Iterator[tuple[str, str]]:
 
 
 def _registries(catalog: CatalogSettings) -> Iterator[tuple[str, str]]:
-    for source in catalog.source:
+    for source in (*catalog.source, *catalog.shadow):
         parts = urlsplit(source) if source.lower().startswith("http://") else None
         if parts is not None and parts.password is not None:
             yield _ALLOWED, f"{shown(source)} would get its password in plain text; {REMEDY}"

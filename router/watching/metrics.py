@@ -20,6 +20,7 @@ from router.watching.coverage import Coverage
 from router.watching.deliveries import Deliveries
 from router.watching.flow import Flow
 from router.watching.process import watch_process
+from router.watching.shadow import ShadowFigures
 
 if TYPE_CHECKING:
     from router.state.accounts import Account
@@ -74,6 +75,8 @@ class Metrics:
         """Which definitions have occurred."""
         self.sinks = Deliveries(self.registry, self._endpoint_labels.of)
         """What sinks have."""
+        self.shadow = ShadowFigures(self.registry, self._endpoint_labels.of)
+        """What the shadow catalog would change."""
         self.catalog_state = CatalogState(self.registry)
         """What is known of the active catalog."""
         self.flow = Flow()
@@ -192,6 +195,7 @@ class Metrics:
         self.coverage.saw(tally)
         self.flow.add(tally.records)
         self.sinks.delivered(tally.delivered, tally.delivered_bytes)
+        self.shadow.add(tally)
         for endpoint, _, _ in tally.records:
             if not self._told_early:
                 self._tell(endpoint)

@@ -27,7 +27,7 @@ from bindings.columns.texts import valid
 from bindings.kafka.facts import CONTENT_TYPE, LINEAGE
 from router.judging.arrow_outcomes import positions_in
 from router.judging.carried import HEADERS, filled
-from router.judging.judging import JUDGING, Judged
+from router.judging.judging import Judged, judge_rows
 from router.judging.kinds import Kind
 from router.judging.outputs import Decided
 from router.judging.plan import Judge, Plan
@@ -99,7 +99,7 @@ class OnePass:
 
     def decide(self, judge: Judge, rows: pa.RecordBatch) -> Judged:
         """Judge one Arrow batch of the source's rows; one list of records for each, and their tally."""
-        decided = JUDGING[self.kind](judge, rows)
+        decided = judge_rows(self.kind, judge, rows)
         return decided.lists(_Records(self, decided, rows).build()), decided.counts
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from router.judging.arrow_outcomes import OUTCOME_COLUMNS, SOURCE_COLUMNS, outcome_rows, with_sizes
-from router.judging.judging import JUDGING
+from router.judging.judging import judge_rows
 from router.judging.stages import MATCHED
 from router.judging.tally import Tally, collect
 from router.judging.worker_memory import judging, load
@@ -122,7 +122,7 @@ def _judged_and_staged(staging: StagingPass, judge: Broadcast[Judge], batches: B
     gathered = _Gathered(staging, plan)
     for batch in batches:
         rows = with_sizes(kind, batch)
-        decided = judging(plan, rows.num_rows, partial(JUDGING[kind], plan, rows))
+        decided = judging(plan, rows.num_rows, partial(judge_rows, kind, plan, rows))
         if decided.counts is not None:
             yield _result(_COUNTS, decided.counts.encode())
         gathered.add(outcome_rows(kind, plan.outputs.type, rows, decided))

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given
+from hypothesis import settings as bounds
 
 from bindings.kafka.codec import parts_of_row
 from bindings.kafka.facts import SMALL, KafkaReader, body_column
 from bindings.protocols import BINDINGS
-from router.judging.stages import HEADERS_TYPE
+from catalog.load import load
+from router.judging.judging import Tallies
+from router.judging.plan import Plan
+from router.judging.shadow import Shadow
+from router.judging.stages import HEADERS_TYPE, judged
+from router.judging.tally import collect
+from router.settings import settings_from_dict
 from tests.support.kafka_rows import batch_of, rows
 
 if TYPE_CHECKING:
@@ -29,7 +40,7 @@ def drawn(count: int) -> list[tuple[Any, ...]]:
     """Rows that hypothesis makes, gathered so that one Spark job serves them all; the same in every run."""
     found: list[tuple[Any, ...]] = []
 
-    @settings(
+    @bounds(
         max_examples=count,
         derandomize=True,
         database=None,
@@ -84,3 +95,44 @@ def test_small_bodies_come_along(spark: SparkSession) -> None:
     made = [(None, b"x" * size, "in", 0, 0, 0, None) for size in (0, 1, SMALL, SMALL + 1)]
     given = spark.createDataFrame(made, SCHEMA).select(body_column([], sniffs=True)).toArrow().column(0).to_pylist()
     assert [value is None for value in given] == [False, False, False, True]
+
+
+def test_a_body_that_only_the_shadow_looks_at_comes_along(spark: SparkSession, tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    message: dict[str, Any] = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "t"}}}
+    strict = {**message, "dataschemaformat": "JsonSchema/draft-07", "dataschema": schema}
+    settings = settings_from_dict(
+        {
+            "sinks": {"out": {"type": "jsonl", "path": "out"}},
+            "routes": [{"to": ["out"]}],
+            "dead_letters": {"sinks": ["out"]},
+            "match": {"validate": "always"},
+            "catalog": {"shadow_share": 10},
+        },
+        {},
+        tmp_path,
+    )
+    plans: list[Plan] = []
+    for name, told in (("old", message), ("new", strict)):
+        endpoint = {
+            "usage": ["consumer"],
+            "protocol": "KAFKA",
+            "protocoloptions": {"endpoints": [{"uri": "127.0.0.1:1"}], "options": {"topic": "in"}},
+            "messages": {"m": told},
+        }
+        (tmp_path / f"{name}.json").write_text(json.dumps({"endpoints": {"e": endpoint}}))
+        plans.append(Plan(load([tmp_path / f"{name}.json"]), settings))
+    old, new = plans
+    assert not old.judge.bodies and new.judge.bodies == {"in"}
+    event = [("ce_specversion", b"1.0"), ("ce_id", b"1"), ("ce_source", b"/s"), ("ce_type", b"t")]
+    headers = [*event, ("content-type", b"application/json")]
+    bodies = [b'{"n": %s}' % (b"1" if number % 3 else b'"x"') + PADDING for number in range(300)]
+    made = [(None, body, "in", 0, number, 0, headers) for number, body in enumerate(bodies)]
+    tallies = spark.sparkContext.accumulator({}, Tallies())
+    workers = spark.sparkContext.broadcast(replace(old.judge, shadow=Shadow.of(old, new)))
+    assert judged(spark.createDataFrame(made, SCHEMA), "kafka", workers, tallies).where("m.route >= 0").count() == 300
+    counted = collect(tallies.value.values())
+    found: Counter[str] = Counter()
+    for (*_, what, _, _), number in counted.shadow.items():
+        found[what] += number
+    assert found == {"unchanged": 200, "changed": 100, "dead-letter": 100}

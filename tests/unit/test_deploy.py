@@ -43,6 +43,7 @@ from router.watching.backlogs import INBOX, REST, Backlog
 from router.watching.metrics import Metrics
 from router.watching.process import StatusCollector, watch_jvm
 from router.watching.relations import RelationMetrics
+from router.watching.shadow import Pair
 from router.watching.status import Status
 from router.watching.subscriptions import SubscriptionMetrics
 from tests.support.composed import PASSWORDS
@@ -117,6 +118,8 @@ def families() -> tuple[Metric, ...]:
     metrics.catalog_state.found([])
     metrics.held("q", "s")
     metrics.expect_query("q")
+    metrics.shadow.expect(["next.json"], ["/endpoints/e"])
+    metrics.shadow.judging(Pair("e", "f"), 1)
     with tempfile.TemporaryDirectory() as folder:
         return *metrics.registry.collect(), *families_of_a_registry(f"sqlite:///{folder}/r.db")
 

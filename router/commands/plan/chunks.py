@@ -1,77 +1,22 @@
-"""Records that are judged together, in the columns of the source they came by."""
+"""Places that records are read from, some at a time, in the columns of the source they came by."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bindings.kafka.codec import PROTOCOL as KAFKA
-from bindings.kafka.codec import parts_of_row
-from bindings.parts import Part
-from bindings.protocols import BINDINGS, Binding, binding_of
+from router.judging.chunk import Chunk
 from router.judging.judging import SIZE
-from router.judging.kinds import Kind
 from router.letters.letter import Letter
-from router.matching.inbox_facts import UNKNOWN, inbox_parts
 
 ROWS: Final = 5_000
 """Records that are judged together."""
 BYTES: Final = 256 << 20
 """Bytes of records that are read at one place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Rows of one kind of source, as judging takes them."""
-
-    kind: Kind
-    rows: pa.RecordBatch
-
-    def position(self, row: int) -> str:
-        """Return where a record lies."""
-        if self.kind != "kafka":
-            return str(self.rows.column("position")[row].as_py())
-        place = (self.rows.column(name)[row].as_py() for name in ("topic", "partition", "offset"))
-        return "-".join(map(str, place))
-
-    def positions(self) -> Iterator[str]:
-        """Yield where the records lie, in order."""
-        if self.kind != "kafka":
-            yield from self.rows.column("position").to_pylist()
-            return
-        places = self.rows.select(["topic", "partition", "offset"]).to_pylist()
-        yield from (f"{each['topic']}-{each['partition']}-{each['offset']}" for each in places)
-
-    def taken_apart(self, row: int) -> tuple[Binding, list[Part], bytes | None]:
-        """Return the binding, the parts and the body of a record."""
-        given: dict[str, Any] = self.rows.slice(row, 1).to_pylist()[0]
-        if self.kind == "kafka":
-            return BINDINGS[KAFKA], parts_of_row(given), given["value"]
-        binding = binding_of(given["protocol"] or "") or BINDINGS[UNKNOWN]
-        return binding, inbox_parts(given["properties"]), given["body"]
-
-    def letter(self, row: int, reason: str) -> Letter:
-        """Return a record in the form in which what is sensitive in it is hidden."""
-        binding, parts, body = self.taken_apart(row)
-        return Letter(
-            id="",
-            reason=reason,
-            detail="",
-            nearest=(),
-            endpoint=None,
-            protocol=binding.protocol,
-            native=binding.native(parts),
-            body=body,
-            epoch="",
-            position=self.position(row),
-            received=None,
-            failed=None,
-            attempts=0,
-        )
 
 
 @dataclass(slots=True)
@@ -101,3 +46,23 @@ def kafka_chunk(batch: pa.RecordBatch) -> Chunk:
     """Return rows as they come from topics, with the sizes that judging asks for."""
     sizes = (pc.fill_null(pc.binary_length(batch.column(name)), 0).cast(pa.int64()) for name in ("key", "value"))
     return Chunk("kafka", batch.append_column(SIZE, pc.add(*sizes)))
+
+
+def letter_of(chunk: Chunk, row: int, reason: str) -> Letter:
+    """Return a record in the form in which what is sensitive in it is hidden."""
+    binding, parts, body = chunk.taken_apart(row)
+    return Letter(
+        id="",
+        reason=reason,
+        detail="",
+        nearest=(),
+        endpoint=None,
+        protocol=binding.protocol,
+        native=binding.native(parts),
+        body=body,
+        epoch="",
+        position=chunk.position(row),
+        received=None,
+        failed=None,
+        attempts=0,
+    )

@@ -13,12 +13,12 @@ from catalog.declared import Declarations
 from catalog.model import Catalog
 from router.commands.arguments import OutputFormat, usable_catalog
 from router.commands.plan.chunks import Place
-from router.commands.plan.comparing import DifferenceKind, compare_outcomes
 from router.commands.plan.files import file_of
 from router.commands.plan.places import LastRecords
 from router.commands.plan.reports import write_report
 from router.commands.plan.samples import Sampling
 from router.commands.plan.tally import Tally
+from router.judging.comparing import DifferenceKind, Ways, compare_outcomes, notes_of
 from router.judging.judging import JUDGING
 from router.judging.plan import Plan
 from router.letters.filters import moment_of
@@ -27,7 +27,7 @@ from router.letters.redaction import Marks, marks_of_settings
 from router.logs import configure_logs
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
-from router.terminal import counted, say_json
+from router.terminal import say_json
 
 LAST: Final = 1_000
 MOST: Final = 100_000
@@ -115,14 +115,14 @@ def plan(
     wanted = LastRecords((LAST if last is None else last) if moment is None else MOST, moment)
     read = origins if origins else [] if records else list(Origin)
     places: list[Place] = []
-    tally = Tally(samples)
+    tally, ways = Tally(samples), Ways.of(settings)
     for place in _places(wanted, before, read, records or ()):
         places.append(place)
         for chunk in place.chunks():
             judge = JUDGING[chunk.kind]
             one, other = judge(before.judge, chunk.rows), judge(after.judge, chunk.rows)
-            tally.add(chunk, compare_outcomes(chunk, one, other, settings), sampling.sample)
-    notes = list(_notes(before, after))
+            tally.add(chunk, compare_outcomes(chunk, one, other, ways), sampling.sample)
+    notes = list(notes_of(before, after))
     if format is OutputFormat.json:
         say_json(tally.to_json(places, notes, {"before": old.epoch, "after": coming.epoch}))
     else:
@@ -147,15 +147,3 @@ def _places(last: LastRecords, before: Plan, origins: Sequence[Origin], files: S
     if Origin.letters in origins:
         yield from last.letters(settings)
     yield from (file_of(path, last.most, last.since) for path in files)
-
-
-def _notes(before: Plan, after: Plan) -> Iterator[str]:
-    """Yield what else is to be known of the new catalog: no record shows it."""
-    errors = sum(finding.severity == "error" for finding in after.catalog.findings)
-    if errors:
-        yield f"the new catalog has {counted(errors, 'error')}; `xrouter check` tells which"
-    known, coming = ({source.endpoint for source in each.sources} for each in (before, after))
-    if gone := sorted(known - coming):
-        yield f"no longer read with the new catalog: {', '.join(gone)}"
-    if come := sorted(coming - known):
-        yield f"read only with the new catalog, and so not looked at: {', '.join(come)}"

@@ -13,10 +13,11 @@ from typing import Final
 
 from catalog.documents.fetching import CASES
 from catalog.errors import RecordError
-from router.commands.plan.chunks import BYTES, ROWS, Chunk, Place
+from router.commands.plan.chunks import BYTES, ROWS, Place
 from router.commands.test.cases import read_cases
 from router.commands.test.judging import letter_of_entry
 from router.errors import RouterError
+from router.judging.chunk import Chunk
 from router.judging.judging import INBOX_COLUMNS
 from router.letters.letter import Letter
 from router.matching.records import entry_of

@@ -17,8 +17,9 @@ from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.ranges import RangeUnreadable, reading, records_of
 from bindings.kafka.tails import shared, tail_of
-from router.commands.plan.chunks import Chunk, Place, kafka_chunk
+from router.commands.plan.chunks import Place, kafka_chunk
 from router.errors import BrokerUnreachable, ConfigError
+from router.judging.chunk import Chunk
 from router.judging.judging import INBOX_COLUMNS
 from router.judging.plan import Plan
 from router.letters.latest import latest_letters

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from catalog.escaping import one_line
 from router.commands.plan.chunks import Place
-from router.commands.plan.comparing import KINDS
 from router.commands.plan.samples import Sample
 from router.commands.plan.tally import Tally
+from router.judging.comparing import KINDS
 from router.terminal import counted, styled, terminal
 
 GROUPS: Final = 20

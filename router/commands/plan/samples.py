@@ -10,8 +10,9 @@ from typing import Any, Final
 from catalog.comparing import Change, compare
 from catalog.model import Catalog
 from router.commands.catalog.diff import description
-from router.commands.plan.chunks import Chunk
-from router.commands.plan.comparing import Changed, DifferenceKind, Verdict
+from router.commands.plan.chunks import letter_of
+from router.judging.chunk import Chunk
+from router.judging.comparing import Changed, DifferenceKind, Verdict
 from router.letters.redaction import HIDDEN, Redaction, Redactor
 from router.terminal import shown_value
 
@@ -57,7 +58,7 @@ class Sampling:
         before, after = changed.verdicts()
         reasons = (before.reason, after.reason)
         reason = _VIOLATION if _VIOLATION in reasons else next(filter(None, reasons), "")
-        redaction = self._redactor.redact(chunk.letter(changed.row, reason))
+        redaction = self._redactor.redact(letter_of(chunk, changed.row, reason))
         shown = [_shown(one, other, redaction) for one, other in ((before, after), (after, before))]
         cause = _cut(self._cause(changed.kinds[0], before, after, redaction))
         return Sample(chunk.position(changed.row), changed.kinds, shown[0], shown[1], cause)

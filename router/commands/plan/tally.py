@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from router.commands.plan.chunks import Chunk, Place
-from router.commands.plan.comparing import KINDS, Changed, Comparison, DifferenceKind, count_groups
+from router.commands.plan.chunks import Place
 from router.commands.plan.samples import Sample
+from router.judging.chunk import Chunk
+from router.judging.comparing import KINDS, Changed, Comparison, DifferenceKind, count_groups
 
 GROUPS: Final = 1_000
 """Pairs of what became of records before and after that are counted by themselves; others count as one."""

@@ -17,8 +17,9 @@ from bindings.inbox.offsets import InboxPosition
 from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaClient, KafkaEnds, KafkaUnreachable
 from bindings.kafka.ranges import batch_of, reading, row_of
-from router.commands.plan.chunks import Chunk, kafka_chunk
+from router.commands.plan.chunks import kafka_chunk
 from router.errors import BrokerUnreachable, ConfigError
+from router.judging.chunk import Chunk
 from router.judging.judging import INBOX_COLUMNS
 from router.judging.plan import Plan
 from router.sources.clusters import source_client

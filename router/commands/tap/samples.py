@@ -11,8 +11,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
-from router.commands.plan.chunks import Chunk
+from router.commands.plan.chunks import letter_of
 from router.commands.tap.choosing import PREFIXES, Choice, value_at
+from router.judging.chunk import Chunk
 from router.judging.judging import JUDGING
 from router.judging.outputs import Decided
 from router.judging.plan import Plan
@@ -86,7 +87,7 @@ class Sampling:
         source = int(decided.sources[row])
         endpoint, message = (decided.column(name)[row].as_py() for name in ("endpoint", "message"))
         reason = outcomes.reasons.get(row)
-        redaction = self._redactor.redact(chunk.letter(source, reason or ""))
+        redaction = self._redactor.redact(letter_of(chunk, source, reason or ""))
         shown, detail = redaction.letter, outcomes.details.get(row, "")
         body = body_lines(shown.body) if shown.body is not None else []
         size = len(chunk.taken_apart(source)[2] or b"")

@@ -24,6 +24,7 @@ function show(told) {
   showSources(told);
   showQueries(told);
   showEpochs(told);
+  showShadow(told);
   showAccess(told);
   showReplays(told);
 }

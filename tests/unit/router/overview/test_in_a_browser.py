@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from router.watching.shadow import Pair
 from tests.support.browser import PHONE, browser_page, hard_to_use
 from tests.support.letters import letter_id, row, write_letters
-from tests.support.status_page import HOSTILE, TILL, TOKEN, Served, changed, event, record, tally
+from tests.support.status_page import HOSTILE, SALE, TILL, TOKEN, Served, changed, event, record, tally
 
 pytestmark = pytest.mark.slow
 
@@ -58,8 +59,16 @@ def test_it_fits_a_phone_in_the_light_and_in_the_dark(tmp_path: Path, dark: bool
         served.activate()
         write_letters(served.settings, [row(1, detail="x" * 3000)])
         served.status.query("inbox", "held", batch=4, reason="sink events: " + "y" * 300)
+        served.metrics.shadow.expect(["next.json"], [TILL])
+        served.metrics.shadow.judging(Pair("a" * 64, "b" * 64), 3, [HOSTILE])
+        counts = tally(7, 2)
+        counts.shadow["a" * 64, "b" * 64, TILL, "changed", "", ""] = 4
+        counts.shadow["a" * 64, "b" * 64, TILL, "dead-letter", SALE, "no-match"] = 4
+        served.metrics.batch_done("inbox", counts, 0.1, 0)
         page.goto(served.server.address)
         page.locator("#reasons", has_text="is held").wait_for()
+        page.locator("#shadow-note", has_text="4 records compared, 0 unchanged, 5 not compared").wait_for()
+        assert page.locator("#shadow-groups").inner_text() == f"4 newly dead-lettered: {SALE} → no-match"
         page.locator("#letters tr").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         page.locator("#letters button").click()

@@ -298,7 +298,7 @@ def test_the_page_is_whole_and_browsers_are_held_to_it(served: Served) -> None:
     assert not re.search(r"<[^>]+\s(?:on\w+|style)=", answer.text.replace(script, ""))
     for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert word not in script
-    assert len(SCRIPTS) == 5 and served.get("/").headers["x-content-type-options"] == "nosniff"
+    assert len(SCRIPTS) == 6 and served.get("/").headers["x-content-type-options"] == "nosniff"
     assert httpx.head(served.server.address + "/").content == b""
     assert served.post("/", b"").status_code == 405
 

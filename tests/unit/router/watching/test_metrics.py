@@ -13,6 +13,7 @@ from router.judging.tally import DEAD_LETTER, ROUTED, Tally, collect
 from router.watching.backlogs import Backlog
 from router.watching.collectors import BulkHistogram
 from router.watching.metrics import LATENCY_BUCKETS, Metrics
+from router.watching.shadow import Pair
 from tests.support.expecting import plan
 
 CONTRACT = {
@@ -60,6 +61,10 @@ CONTRACT = {
     "xrouter_source_last_record_timestamp_seconds": {"endpoint"},
     "xrouter_source_definitions": {"endpoint"},
     "xrouter_source_unseen_definitions": {"endpoint"},
+    "xrouter_shadow_outcomes": {"endpoint", "result"},
+    "xrouter_shadow_records": {"endpoint", "difference"},
+    "xrouter_shadow_info": {"epoch"},
+    "xrouter_shadow_broken": set(),
 }
 NOW = 1_700_000_000_000
 
@@ -85,6 +90,8 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     decided.delivered["lake", "/endpoints/a"] = 1
     metrics.batch_done("q", decided, 0.1, NOW)
     metrics.sinks.account("q", 1, 0, 0)
+    metrics.shadow.expect(["next.json"], ["/endpoints/a"])
+    metrics.shadow.judging(Pair("e1", "e2"), 1)
     assert value(metrics, "xrouter_ambiguous_records_total", endpoint="/endpoints/a") == 5
     metrics.backlogs.answered("q", {"/endpoints/a": Backlog(1, NOW)})
     metrics.coverage.follow(plan("m"))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
-from router.commands.plan.chunks import Chunk
+from router.judging.chunk import Chunk
 from router.judging.outputs import Decided
 from router.routing.routes import DEAD, letter_number
 from router.settings import Settings
+
+if TYPE_CHECKING:
+    from router.judging.plan import Plan
 
 DifferenceKind = Literal["matched", "dead-letter", "definition", "route", "event", "reason"]
 KINDS: Final[Mapping[DifferenceKind, str]] = {
@@ -51,10 +54,30 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Ways:
+    """The sinks of each route, and those of dead letters that have none: what settings say, without secrets."""
+
+    routes: tuple[tuple[str, ...], ...]
+    letters: tuple[str, ...]
+
+    @classmethod
+    def of(cls, settings: Settings) -> Ways:
+        """Return those of some settings."""
+        return cls(tuple(tuple(route.to) for route in settings.routes), tuple(settings.dead_letters.sinks))
+
+    def sinks(self, route: int) -> tuple[str, ...]:
+        """Return the sinks of a route, by its number in outcomes."""
+        if route == DEAD:
+            return self.letters
+        return self.routes[route if route >= 0 else letter_number(route)]
+
+
+@dataclass(frozen=True, slots=True)
 class Changed:
     """A record, or an event of a batch, that the catalogs disagree on. ``verdicts`` makes both verdicts."""
 
     row: int
+    endpoint: str
     kinds: tuple[DifferenceKind, ...]
     before: str
     after: str
@@ -63,34 +86,51 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What became of a chunk: how many outcomes there are, and those that differ."""
+    """What became of a chunk: how many outcomes there are, by endpoint, and those that differ."""
 
-    outcomes: int
+    endpoints: Mapping[str, int]
     changed: Sequence[Changed]
 
+    @property
+    def outcomes(self) -> int:
+        """How many there are in all."""
+        return sum(self.endpoints.values())
 
-def compare_outcomes(chunk: Chunk, before: Decided, after: Decided, settings: Settings) -> Comparison:
-    """Hold two judgements of the rows of a chunk against each other."""
-    pairs = _pairs(before, after)
-    old = _Side(chunk, before, pairs[:, 1], settings)
-    new = _Side(chunk, after, pairs[:, 2], settings)
+
+def compare_outcomes(
+    chunk: Chunk, before: Decided, after: Decided, ways: Ways, chosen: Ints | None = None
+) -> Comparison:
+    """Hold two judgements of the rows of a chunk against each other.
+
+    *after* may be of some rows alone: *chosen* are their places, in order. The endpoint of an outcome is that of
+    *before*, '' for none.
+    """
+    places = np.arange(chunk.rows.num_rows) if chosen is None else chosen
+    pairs = _pairs(before, after, places)
+    old = _Side(chunk, before, pairs[:, 1], ways, None)
+    new = _Side(chunk, after, pairs[:, 2], ways, places)
     flags = _flags(old, new)
     wanted = np.flatnonzero(np.logical_or.reduce(list(flags.values()))).tolist()
     labels = zip(old.labels(wanted), new.labels(wanted), strict=True)
+    endpoints = pc.fill_null(old.column("endpoint").cast(pa.string()), "")
+    of_changed = endpoints.take(pa.array(wanted, pa.int64())).to_pylist()
     changed = [
         Changed(
             int(pairs[at, 0]),
+            endpoint,
             tuple(kind for kind, flag in flags.items() if flag[at]),
             label,
             other,
             lambda at=at: (old.verdict(at), new.verdict(at)),  # type: ignore[misc]
         )
-        for at, (label, other) in zip(wanted, labels, strict=True)
+        for at, endpoint, (label, other) in zip(wanted, of_changed, labels, strict=True)
     ]
-    return Comparison(len(pairs), changed)
+    counts = endpoints.value_counts()
+    numbers = dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
+    return Comparison(numbers, changed)
 
 
-def _pairs(before: Decided, after: Decided) -> Ints:
+def _pairs(before: Decided, after: Decided, chosen: Ints) -> Ints:
     """Return for each outcome its record, and the rows of facts that stand for it on both sides.
 
     A record that is a batch of events has several. Where one side sees a batch and the other does not, the last
@@ -98,11 +138,13 @@ def _pairs(before: Decided, after: Decided) -> Ints:
     """
     if np.array_equal(before.offsets, after.offsets):
         return np.stack([before.sources[before.order], before.order, after.order], axis=1)
+    offsets, others = np.asarray(before.offsets), np.asarray(after.offsets)
+    if (offsets[chosen + 1] - offsets[chosen] == 1).all() and (np.diff(others) == 1).all():
+        return np.stack([chosen, before.order[offsets[chosen]], after.order], axis=1)
+    starts = zip(offsets[chosen].tolist(), offsets[chosen + 1].tolist(), strict=True)
     made = [
         (row, before.order[min(start + at, end - 1)], after.order[min(first + at, last - 1)])
-        for row, (start, end, first, last) in enumerate(
-            zip(before.offsets[:-1], before.offsets[1:], after.offsets[:-1], after.offsets[1:], strict=True)
-        )
+        for row, (start, end), (first, last) in zip(chosen.tolist(), starts, pairwise(others.tolist()), strict=True)
         if start < end and first < last
         for at in range(max(end - start, last - first))
     ]
@@ -110,15 +152,17 @@ def _pairs(before: Decided, after: Decided) -> Ints:
 
 
 class _Side:
-    """One judgement, its columns in the order of pairs."""
+    """One judgement, its columns in the order of pairs; *places* are those of its records in the chunk."""
 
-    def __init__(self, chunk: Chunk, decided: Decided, rows: Ints, settings: Settings) -> None:
-        self._chunk, self._decided, self._rows, self._settings = chunk, decided, rows, settings
+    def __init__(self, chunk: Chunk, decided: Decided, rows: Ints, ways: Ways, places: Ints | None) -> None:
+        self._chunk, self._decided, self._rows, self._ways, self._places = chunk, decided, rows, ways, places
         self._take = pa.array(rows)
         self.messages = self.column("message").cast(pa.string())
         self.reasons = self.column("reason").cast(pa.string())
         self.routed: Bools = self.messages.is_valid().to_numpy(zero_copy_only=False)
-        self.ways = pa.array([",".join(self.sinks(route)) for route in self.column("route").to_pylist()], pa.string())
+        self.ways = pa.array(
+            [",".join(self._ways.sinks(route)) for route in self.column("route").to_pylist()], pa.string()
+        )
 
     @property
     def topics(self) -> list[str]:
@@ -127,11 +171,6 @@ class _Side:
 
     def column(self, name: str) -> pa.Array:
         return self._decided.column(name).take(self._take)
-
-    def sinks(self, route: int) -> tuple[str, ...]:
-        if route == DEAD:
-            return tuple(self._settings.dead_letters.sinks)
-        return tuple(self._settings.routes[route if route >= 0 else letter_number(route)].to)
 
     def labels(self, wanted: Sequence[int]) -> list[str]:
         """Return the definition or the reason of some outcomes."""
@@ -145,7 +184,10 @@ class _Side:
             reading = self._decided.outcomes.facts.readings.get(row)
             if reading is not None:
                 return dict(reading.envelope.attributes)
-            binding, parts, body = self._chunk.taken_apart(int(self._decided.sources[row]))
+            source = int(self._decided.sources[row])
+            binding, parts, body = self._chunk.taken_apart(
+                source if self._places is None else int(self._places[source])
+            )
             return dict(binding.envelope(parts, body, lambda: False).attributes)
         return {_name(each["key"]): (each["value"] or b"").decode("utf-8", "backslashreplace") for each in given}
 
@@ -160,7 +202,7 @@ class _Side:
             outcomes.reasons.get(row),
             outcomes.details.get(row, ""),
             outcomes.nearest.get(row, ()),
-            self.sinks(int(columns["route"][row].as_py())),
+            self._ways.sinks(int(columns["route"][row].as_py())),
             {name: topic for name, topic in topics.items() if topic is not None},
             dict(outcomes.contexts[row].as_py() or ()) if routed else {},
             self.attributes(at, columns["attributes"][row].as_py()) if routed else {},
@@ -222,3 +264,15 @@ def _name(key: str) -> str:
 def count_groups(changed: Sequence[Changed]) -> Counter[tuple[DifferenceKind, str, str]]:
     """Count the differences of a chunk by kind, and by what became of the records before and after."""
     return Counter((kind, each.before, each.after) for each in changed for kind in each.kinds)
+
+
+def notes_of(before: Plan, after: Plan) -> Iterator[str]:
+    """Yield what else is to be known of a new catalog: no record shows it."""
+    errors = sum(finding.severity == "error" for finding in after.catalog.findings)
+    if errors:
+        yield f"the new catalog has {errors} error{'s' * (errors > 1)}; `xrouter check` tells which"
+    known, coming = ({source.endpoint for source in each.sources} for each in (before, after))
+    if gone := sorted(known - coming):
+        yield f"no longer read with the new catalog: {', '.join(gone)}"
+    if come := sorted(coming - known):
+        yield f"read only with the new catalog, and so not looked at: {', '.join(come)}"

@@ -1,0 +1,159 @@
+"""The shadow catalog in a worker: it counts what ``xrouter plan`` tells, within its time, and changes no outcome."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+import pytest
+
+from catalog.load import load
+from router.commands.plan.files import file_of
+from router.judging.chunk import Chunk
+from router.judging.comparing import KINDS, Ways, compare_outcomes
+from router.judging.judging import JUDGING, judge_rows
+from router.judging.plan import Judge, Plan
+from router.judging.shadow import CHANGED, FAILED, KEPT_SECONDS, LEAST, MOST, SAME, Allowance, Shadow
+from router.judging.tally import Tally, collect
+from router.settings import Settings, settings_from_dict
+from tests.unit.router.commands.test_plan import catalog, lines, message, record
+
+TOLD: Final[dict[str, Any]] = {
+    "sinks": {"events": {"type": "jsonl"}, "alarms": {"type": "jsonl"}, "dead": {"type": "jsonl", "path": "dead"}},
+    "routes": [{"when": {"message": "*/Alarm*"}, "to": ["alarms"]}, {"to": ["events"]}],
+    "dead_letters": {"sinks": ["dead"]},
+}
+RECORDS: Final = [record(kind, str(n % 7)) for n in range(60) for kind in ("reading", "alarm", "valve", "door")]
+
+
+def changed() -> dict[str, Any]:
+    """Return the catalog with a definition more, one less, one renamed, and one of other placeholders."""
+    new = copy.deepcopy(catalog())
+    messages = new["messagegroups"]["Plant"]["messages"]
+    messages["Door"] = message("door")
+    del messages["Valve"]
+    messages["Siren"] = messages.pop("Alarm")
+    messages["Reading"]["envelopemetadata"]["subject"]["value"] = "of/{line}"
+    return new
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return settings_from_dict({**TOLD, "catalog": {"shadow_share": 10}}, {}, tmp_path)
+
+
+@pytest.fixture
+def plans(tmp_path: Path, settings: Settings) -> tuple[Plan, Plan]:
+    made: list[Plan] = []
+    for name, tree in (("old", catalog()), ("new", changed())):
+        (tmp_path / name).write_text(json.dumps(tree))
+        made.append(Plan(load([tmp_path / name]), settings))
+    return made[0], made[1]
+
+
+@pytest.fixture
+def chunks(tmp_path: Path) -> list[Chunk]:
+    return list(file_of(lines(tmp_path / "records.jsonl", RECORDS), 100_000, None).chunks())
+
+
+def beside(active: Plan, shadow: Shadow) -> Judge:
+    return replace(active.judge, shadow=shadow)
+
+
+def counted(judge: Judge, chunks: list[Chunk]) -> Tally:
+    counts = (judge_rows(chunk.kind, judge, chunk.rows).counts for chunk in chunks)
+    return collect(text for text in counts if text is not None)
+
+
+def of_kinds(tally: Tally) -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    for (_, _, _, what, _, _), number in tally.shadow.items():
+        kinds[what] += number
+    return kinds
+
+
+def groups(tally: Tally) -> Iterator[tuple[tuple[str, str, str], int]]:
+    yield from (((what, was, now), n) for (*_, what, was, now), n in tally.shadow.items() if what in KINDS)
+
+
+def test_it_counts_what_plan_tells(plans: tuple[Plan, Plan], chunks: list[Chunk], settings: Settings) -> None:
+    old, new = plans
+    kinds: Counter[str] = Counter()
+    expected: Counter[tuple[str, str, str]] = Counter()
+    different = 0
+    for chunk in chunks:
+        judge = JUDGING[chunk.kind]
+        both = judge(old.judge, chunk.rows), judge(new.judge, chunk.rows)
+        compared = compare_outcomes(chunk, *both, Ways.of(settings))
+        kinds.update(kind for each in compared.changed for kind in each.kinds)
+        expected.update((kind, each.before, each.after) for each in compared.changed for kind in each.kinds)
+        different += len(compared.changed)
+    assert {"matched", "dead-letter", "definition", "route", "event"} <= set(kinds)
+
+    tally = counted(beside(old, Shadow.of(old, new)), chunks)
+    found = of_kinds(tally)
+    assert {kind: found[kind] for kind in kinds} == dict(kinds)
+    assert (found[SAME], found[CHANGED]) == (len(RECORDS) - different, different)
+    assert Counter(dict(groups(tally))) == expected
+    assert {key[:3] for key in tally.shadow} == {(old.epoch, new.epoch, "/endpoints/plant")}
+    assert Tally.from_json(json.loads(json.dumps(tally.to_json()))).shadow == tally.shadow
+
+
+def test_outcomes_and_their_counts_are_those_without_it(plans: tuple[Plan, Plan], chunks: list[Chunk]) -> None:
+    old, new = plans
+    shadowed = beside(old, Shadow.of(old, new))
+    for chunk in chunks:
+        alone, both = (judge_rows(chunk.kind, judge, chunk.rows) for judge in (old.judge, shadowed))
+        assert alone.columns == both.columns
+        assert alone.column("context") == both.column("context")
+        told, more = (json.loads(each.counts or "{}") for each in (alone, both))
+        assert more.pop("shadow")
+        assert more == told
+
+
+def test_what_fails_in_it_is_counted_and_fails_nothing(plans: tuple[Plan, Plan], chunks: list[Chunk]) -> None:
+    old, new = plans
+    broken = replace(Shadow.of(old, new), judge=cast(Judge, object()), after="another")
+    tally = counted(beside(old, broken), chunks)
+    assert dict(tally.shadow) == {(old.epoch, "another", "/endpoints/plant", FAILED, "AttributeError", ""): 240}
+    assert tally.records == counted(old.judge, chunks).records
+
+
+def test_it_takes_no_more_of_the_time_than_its_share() -> None:
+    for share, each in ((0.25, 2.0), (0.25, 0.1), (3.0, 2.0), (0.01, 30.0)):
+        allowance, judged, spent, looked_at, worst = Allowance(share), 0.0, 0.0, 0, 0.0
+        for rows in (10_000, 300, 40, 40, 5_000, 1) * 200:
+            allowance.earn(rows * 1e-5)
+            judged += rows * 1e-5
+            left = rows
+            while number := allowance.rows(left):
+                # One of many is ten times as slow.
+                seconds = number * 1e-5 * each * (10 if looked_at % 7 == 3 else 1)
+                allowance.spend(seconds, number)
+                spent, worst, looked_at, left = spent + seconds, max(worst, seconds), looked_at + 1, left - number
+        assert looked_at
+        assert spent <= judged * share + worst
+
+
+def test_few_rows_are_no_look_and_time_is_not_saved_up_for_ever() -> None:
+    allowance = Allowance(1.0)
+    assert allowance.rows(10) == 0
+    for _ in range(100):
+        allowance.earn(1.0)
+    assert allowance.rows(20_000) <= MOST
+    allowance.spend(1.0, 100)
+    assert allowance.rows(20_000) == int(KEPT_SECONDS / 0.01)
+    allowance.spend(0.9, 90)
+    assert allowance.rows(20_000) == 0
+    assert allowance.rows(5) == 5 < LEAST
+
+
+@pytest.mark.parametrize("share", [0, 11])
+def test_a_share_beyond_reason_is_no_setting(tmp_path: Path, share: float) -> None:
+    with pytest.raises(Exception, match=r"catalog\.shadow_share"):
+        settings_from_dict({**TOLD, "catalog": {"shadow_share": share}}, {}, tmp_path)
