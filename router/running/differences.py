@@ -1,4 +1,4 @@
-"""What a changed catalog changes for consumers: told with every reload, and a reason to refuse one."""
+"""What a changed catalog changes for consumers: told when it takes effect, and a reason to refuse it."""
 
 from __future__ import annotations
 
@@ -28,23 +28,54 @@ def incompatible(difference: Difference) -> tuple[Finding, ...]:
     return tuple(Finding("", change.xid, "error", RULE, _text(change), _HINT) for change in wrong)
 
 
-def tell_changes(
-    active: Catalog, catalog: Catalog, known: Difference | None, metrics: Metrics, status: Status
-) -> threading.Thread:
-    """Log, count and note what a reload changes, in a thread of its own: comparing large catalogs holds up nobody.
+class Comparisons:
+    """Finds out what each catalog changes that takes effect, and tells it: the log, the metrics and the status page.
 
-    *known* is the difference where it has been worked out already.
+    One at a time, in a thread of its own: comparing large catalogs holds up nobody. Of catalogs that take effect
+    meanwhile the last one counts, and is compared with the one that was told last. Any thread may call it.
     """
 
-    def tell() -> None:
-        difference = known or compare(active, catalog)
-        status.compared(difference)
-        metrics.catalog_state.changed(len(difference.changes), _wrong(difference))
-        _log_difference(difference)
+    def __init__(self, metrics: Metrics, status: Status) -> None:
+        self._metrics, self._status = metrics, status
+        self._lock = threading.Lock()
+        self._told: Catalog | None = None
+        self._coming: Catalog | None = None
+        self._busy = False
 
-    thread = threading.Thread(target=tell, name="catalog-changes", daemon=True)
-    thread.start()
-    return thread
+    def follow(self, catalog: Catalog) -> None:
+        """Take note of a catalog that is in force from now on; the first one is what the next is compared with."""
+        with self._lock:
+            if self._told is None:
+                self._told = catalog
+                return
+            self._coming = catalog
+            if self._busy:
+                return
+            self._busy = True
+        threading.Thread(target=self._compare, name="catalog-changes", daemon=True).start()
+
+    def _compare(self) -> None:
+        while (pair := self._next()) is not None:
+            try:
+                self._tell(compare(*pair))
+            except Exception:
+                _log.exception(
+                    "what a catalog changes cannot be told; it is in force all the same", epoch=pair[1].epoch
+                )
+
+    def _next(self) -> tuple[Catalog, Catalog] | None:
+        with self._lock:
+            before, after, self._coming = self._told, self._coming, None
+            if before is None or after is None or before.epoch == after.epoch:
+                self._busy = False
+                return None
+            self._told = after
+            return before, after
+
+    def _tell(self, difference: Difference) -> None:
+        self._status.compared(difference)
+        self._metrics.catalog_state.changed(len(difference.changes), _wrong(difference))
+        _log_difference(difference)
 
 
 def _log_difference(difference: Difference) -> None:

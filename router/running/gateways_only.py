@@ -17,6 +17,7 @@ from router.intake.intake import Intake, topic_store
 from router.judging.plan import Plan
 from router.logs import configure_logs, get_logger
 from router.machine.descriptors import raise_descriptor_limit
+from router.running.differences import Comparisons
 from router.running.reload import BackgroundReloads, Reloader
 from router.running.service import TICK, Monitored, monitored, whole_catalog
 from router.settings import Settings, load_settings
@@ -55,6 +56,8 @@ def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Moni
     admit(clients_of(settings, plan.catalog, plan.sources), Pins(Path(settings.state)))
     require(gateway_checks(settings, plan.catalog, plan.sources))
     metrics, status = monitoring.metrics, monitoring.status
+    comparisons = Comparisons(metrics, status)
+    comparisons.follow(plan.catalog)
     metrics.expect(endpoints=pushed)
     with ExitStack() as stack:
         intake = Intake(settings, metrics, status, lambda: topic_store(chosen))
@@ -74,6 +77,7 @@ def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Moni
                 metrics.expect(endpoints=[source.endpoint for source in changed.sources])
                 intake.take(changed)
                 monitoring.overview.follow(changed)
+                comparisons.follow(changed.catalog)
         status.draining()
         intake.stop(settings.drain_grace.total_seconds())
     _log.info("stopped")

@@ -23,7 +23,7 @@ from router.errors import ConfigError, StateError
 from router.judging.plan import Plan
 from router.logs import get_logger
 from router.realtime.checks import require_real_time
-from router.running.differences import incompatible, tell_changes
+from router.running.differences import incompatible
 from router.settings import Settings
 from router.settings.catalogs import logins_of
 from router.state.trust import Pins, clients_of, distrusted
@@ -121,10 +121,8 @@ class Reloader:
             self._status.catalog(catalog.epoch, len(catalog.definitions))
             _log.info("catalog is good again, and what it was", epoch=catalog.epoch)
             return None
-        difference = None
         if self._settings.catalog.on_incompatible == "refuse":
-            difference = compare(self._active.catalog, catalog)
-            wrong = incompatible(difference)
+            wrong = incompatible(compare(self._active.catalog, catalog))
             if wrong:
                 self._refuse(wrong)
                 return None
@@ -146,10 +144,9 @@ class Reloader:
         except StateError as error:
             self._refuse((Finding("", "", "error", "moved-address", error.message, error.hint),))
             return None
-        before, self._active = self._active.catalog, plan
+        self._active = plan
         self._metrics.reload("accepted")
         _log.info("catalog reloaded", epoch=plan.epoch, definitions=len(catalog.definitions))
-        tell_changes(before, catalog, difference, self._metrics, self._status)
         return plan
 
     def _refuse(self, findings: tuple[Finding, ...]) -> None:

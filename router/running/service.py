@@ -36,6 +36,7 @@ from router.realtime.checks import require_real_time, require_rest_topic
 from router.relating.pairing import Pairing
 from router.running.backlogs import BacklogWatch
 from router.running.changes import Changes
+from router.running.differences import Comparisons
 from router.running.integrity import check_state
 from router.running.queries import Queries
 from router.running.reload import BackgroundReloads, Reloader, unless_stopped
@@ -196,6 +197,7 @@ class Service:
         self._in_order = True
         self._port = monitoring.port
         self._metrics, self._status, self._overview = monitoring.metrics, monitoring.status, monitoring.overview
+        self._comparisons = Comparisons(self._metrics, self._status)
         made = partial(SubscriptionMetrics, self._metrics.registry)
         self._subscriptions = Subscriptions(state.root, logins_of(plan.settings.catalog), self._status, made)
         # Before any series of theirs begins: what an account adds to one that was seen looks like traffic.
@@ -314,6 +316,7 @@ class Service:
         self._status.catalog(plan.epoch, len(plan.catalog.definitions))
         self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
         self._overview.follow(plan)
+        self._comparisons.follow(plan.catalog)
 
     def _hold(self, reason: str) -> None:
         self._status.holding(reason)

@@ -12,6 +12,7 @@ import pytest
 from catalog.load import load
 from router.judging.plan import Plan
 from router.logs import configure_logs
+from router.running.differences import Comparisons
 from router.running.reload import Reloader
 from router.settings import LogSettings, load_settings
 from router.watching.metrics import Metrics
@@ -54,6 +55,15 @@ class Reloads:
         self.metrics, self.status = Metrics(), Status()
         active = Plan(load([self.catalog]), settings)
         self.reloader = Reloader(settings, active, self.metrics, self.status)
+        self.comparisons = Comparisons(self.metrics, self.status)
+        self.comparisons.follow(active.catalog)
+
+    def taken(self) -> Plan:
+        """Wait for the next catalog that is accepted, and let it take effect."""
+        plan = wait_until(self.reloader.poll, LIMIT, "the change to be seen")
+        assert plan is not None
+        self.comparisons.follow(plan.catalog)
+        return plan
 
     def changes(self, compatible: str) -> float:
         found = self.metrics.registry.get_sample_value("xrouter_catalog_changes_total", {"compatible": compatible})
@@ -71,8 +81,7 @@ def test_a_typo_that_sends_an_endpoint_to_the_dead_letters_is_told(
     logging.getLogger().addHandler(caplog.handler)
     reloads = Reloads(tmp_path, "warn")
     write(reloads.catalog, ["/messagegroups/gg"])
-    plan = wait_until(reloads.reloader.poll, LIMIT, "the change to be seen")
-    assert plan is not None
+    plan = reloads.taken()
     wait_until(lambda: reloads.changes("false"), LIMIT, "the change to be counted")
     wait_until(lambda: "catalog changes" in caplog.text, LIMIT, "all changes to be told")
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -87,7 +96,7 @@ def test_what_takes_nothing_away_is_told_as_well(tmp_path: Path, caplog: pytest.
     logging.getLogger().addHandler(caplog.handler)
     reloads = Reloads(tmp_path, "refuse")
     write(reloads.catalog, ["/messagegroups/g"], more=True)
-    assert wait_until(reloads.reloader.poll, LIMIT, "the change to be seen")
+    assert reloads.taken()
     wait_until(lambda: "catalog changes" in caplog.text, LIMIT, "all changes to be told")
     assert "definition-added" in caplog.text
     assert "incompatible catalog change" not in caplog.text
@@ -110,3 +119,20 @@ def test_such_a_catalog_is_refused_where_the_settings_say_so(tmp_path: Path) -> 
     # Put right, it goes on as it was.
     write(reloads.catalog, ["/messagegroups/g"], more=True)
     assert wait_until(reloads.reloader.poll, LIMIT, "the mended catalog")
+
+
+def test_a_catalog_that_never_took_effect_is_compared_with_nothing(tmp_path: Path) -> None:
+    reloads = Reloads(tmp_path, "warn")
+    write(reloads.catalog, ["/messagegroups/gg"])
+    held = wait_until(reloads.reloader.poll, LIMIT, "the change to be seen")
+    assert held is not None
+    # It waits, and another comes that takes its place.
+    write(reloads.catalog, ["/messagegroups/g"], more=True)
+    plan = reloads.taken()
+    difference = wait_until(lambda: reloads.status.differences.get(plan.epoch), LIMIT, "the difference")
+    assert difference is not None
+    assert (difference.incompatible, {each.kind for each in difference.changes}) == (
+        0,
+        {"definition-added", "candidate-added"},
+    )
+    assert held.epoch not in reloads.status.differences
