@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.support.ports import free_ports
-from tests.support.process_tree import below
+from tests.support.process_tree import below, command_of
 from tests.support.router import RouterProcess
 from tests.support.router_archive import submit_options
 from tests.support.waiting import wait_until
@@ -56,7 +56,7 @@ class Seen:
     """One router that took a record while it had secrets, traps in its working directory, and state open to all."""
 
     folder: Path
-    arguments: dict[int, bytes]
+    arguments: dict[int, str]
     """The arguments of each of its processes, by id."""
     log: str
 
@@ -105,7 +105,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
         answer = httpx.post(f"http://127.0.0.1:{port}/events", content=b"{}", headers=headers, timeout=SECONDS)
         assert answer.status_code == 202
         wait_until(lambda: (folder / "table").exists(), SECONDS, lambda: f"the record\n{router.log[-3000:]}")
-        arguments = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in below(router.pid)}
+        arguments = {pid: command_of(pid) for pid in below(router.pid)}
         assert router.stop() == 0, router.log[-3000:]
         yield Seen(folder, arguments, router.log)
     finally:
@@ -121,12 +121,12 @@ def modes(folder: Path) -> dict[str, str]:
 def test_nothing_in_the_working_directory_is_run(seen: Seen) -> None:
     ran = {path.name for path in (seen.folder / "traps").rglob("*.ran")}
     assert not ran, seen.log[-3000:]
-    assert any(b"router.spark.worker_daemon" in arguments for arguments in seen.arguments.values())
+    assert any("router.spark.worker_daemon" in arguments for arguments in seen.arguments.values())
 
 
 def test_no_argument_of_any_process_has_a_secret(seen: Seen) -> None:
-    assert any(b"java" in arguments for arguments in seen.arguments.values())
-    assert not [arguments for arguments in seen.arguments.values() if SECRET.encode() in arguments]
+    assert any("java" in arguments for arguments in seen.arguments.values())
+    assert not [arguments for arguments in seen.arguments.values() if SECRET in arguments]
     assert SECRET not in seen.log
     assert not (seen.folder / "state" / "launch").exists()
 

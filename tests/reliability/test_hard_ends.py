@@ -19,6 +19,7 @@ import pytest
 from tests.conftest import Kafka, TopicFactory
 from tests.support import shop
 from tests.support.ports import free_ports
+from tests.support.process_tree import children, program_of
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 from tests.support.webhook import Answer, Taken, Webhook
@@ -64,9 +65,7 @@ class Shop:
 
     def jvm(self) -> int:
         """Return the process id of the router's JVM, its only child that runs Java."""
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        pids = [int(pid) for file in children for pid in file.read_text().split()]
-        return next(pid for pid in pids if os.readlink(f"/proc/{pid}/exe").endswith("java"))
+        return next(pid for pid in children(self.process.pid) if program_of(pid).endswith("java"))
 
 
 @pytest.fixture

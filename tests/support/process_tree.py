@@ -16,12 +16,20 @@ _FIRST_TIME: Final = 11
 def children(pid: int) -> list[int]:
     """Return the processes that a process has started and that live, ascending."""
     found: list[int] = []
-    for thread in _PROC.glob(f"{pid}/task/*/children"):
+    for thread in _threads(pid):
         try:
-            found += map(int, thread.read_text().split())
+            found += map(int, (thread / "children").read_text().split())
         except OSError:
             continue  # It ended meanwhile.
     return sorted(found)
+
+
+def program_of(pid: int) -> str:
+    """Return the path of the program that a process runs; empty when it has ended."""
+    try:
+        return str((_PROC / str(pid) / "exe").readlink())
+    except OSError:
+        return ""
 
 
 def below(pid: int, left_out: Collection[int] = ()) -> list[int]:
@@ -50,9 +58,18 @@ def thread_seconds(pids: Iterable[int], name: str) -> float:
     return sum(_thread_ticks(pid, name) for pid in pids) / _TICKS
 
 
+def _threads(pid: int) -> list[Path]:
+    """Return the folders of a process's threads; none when it has ended, for which `Path.glob` has an error."""
+    tasks = _PROC / str(pid) / "task"
+    try:
+        return [tasks / name for name in os.listdir(tasks)]
+    except OSError:
+        return []
+
+
 def _thread_ticks(pid: int, name: str) -> int:
     ticks = 0
-    for thread in _PROC.glob(f"{pid}/task/*"):
+    for thread in _threads(pid):
         try:
             if (thread / "comm").read_text(errors="replace").startswith(name):
                 told = (thread / "stat").read_text(errors="replace").rpartition(")")[2].split()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
-from tests.support.process_tree import processor_seconds, thread_seconds
+from tests.support.process_tree import below, children, command_of, processor_seconds, program_of, thread_seconds
 from tests.support.waiting import wait_until
 
 
@@ -20,3 +22,11 @@ def test_the_time_of_threads_is_a_part_of_the_time_of_their_process() -> None:
     mine = wait_until(worked, 30.0, "processor time of the first thread")
     assert 0 < mine <= processor_seconds([me])
     assert thread_seconds([me], f"{name} and more") == 0
+
+
+def test_a_process_that_has_ended_has_no_more_to_tell() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        pass
+    told = children(ended.pid), below(ended.pid), program_of(ended.pid), command_of(ended.pid)
+    assert told == ([], [ended.pid], "", "")
+    assert thread_seconds([ended.pid], "") == processor_seconds([ended.pid]) == 0
