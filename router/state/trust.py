@@ -163,12 +163,22 @@ def admit(clients: Sequence[Client], pins: Pins) -> None:
         ConfigError: they may not; names source or sink and address.
         StateError: as :meth:`Pins.keep`.
     """
+    require_trusted(clients, pins)
+    pins.keep(clients)
+
+
+def require_trusted(clients: Sequence[Client], pins: Pins) -> None:
+    """Make sure that credentials may be used as the catalog says; for those who look alone, and so pin nothing.
+
+    Raises:
+        ConfigError: they may not; names source or sink and address.
+        StateError: as :meth:`Pins.known`.
+    """
     wrong = distrusted(clients, pins)
     if wrong:
         keys = [each.pointer[1:].replace("/", ".") for each in wrong]
         problems = tuple(f"{key}: {each.message}" for key, each in zip(keys, wrong, strict=True))
         raise ConfigError(wrong[0].message, key=keys[0], problems=problems, hint=wrong[0].hint)
-    pins.keep(clients)
 
 
 def _of_sources(settings: Settings, sources: Iterable[Source]) -> Iterator[Client]:

@@ -18,6 +18,7 @@ from router.commands.plan.places import LastRecords
 from router.commands.plan.reports import write_report
 from router.commands.plan.samples import Sampling
 from router.commands.plan.tally import Tally
+from router.errors import CatalogUnavailable
 from router.judging.comparing import DifferenceKind, Ways, compare_outcomes, notes_of
 from router.judging.judging import JUDGING
 from router.judging.plan import Plan
@@ -27,11 +28,15 @@ from router.letters.redaction import Marks, marks_of_settings
 from router.logs import configure_logs
 from router.settings import Settings, load_settings
 from router.settings.catalogs import fetcher_of
+from router.state.trust import Pins, clients_of, require_trusted
 from router.terminal import say_json
 
 LAST: Final = 1_000
 MOST: Final = 100_000
 FAILED: Final = 1
+PENDING: Final = 3
+"""References that cannot be reached and are named."""
+_AGAIN: Final = "try again when it answers; a reload waits for it too"
 
 
 class Origin(StrEnum):
@@ -114,6 +119,9 @@ def plan(
     moment = moment_of(since, "--since")
     wanted = LastRecords((LAST if last is None else last) if moment is None else MOST, moment)
     read = origins if origins else [] if records else list(Origin)
+    if read:
+        # Nobody is asked who must not see our credentials: the router may have refused what the catalog says now.
+        require_trusted(clients_of(settings, old, before.sources), Pins(Path(settings.state)))
     places: list[Place] = []
     tally, ways = Tally(samples), Ways.of(settings)
     for place in _places(wanted, before, read, records or ()):
@@ -135,6 +143,10 @@ def _loaded(sources: list[str], settings: Settings) -> tuple[Catalog, Marks]:
     """Load a catalog in the way of the settings; returns with it what it marks as sensitive."""
     declarations, read = Declarations(), settings.catalog
     loaded = usable_catalog(sources, fetcher_of(read), base_uri=read.base_uri, declarations=declarations)
+    if loaded.pending:
+        # A reload waits for them; judged without, their definitions would look as if they were gone.
+        away = ", ".join(loaded.pending[:PENDING])
+        raise CatalogUnavailable(f"{', '.join(sources)} refers to what cannot be reached now: {away}", hint=_AGAIN)
     return loaded, marks_of(declarations, loaded)
 
 

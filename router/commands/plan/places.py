@@ -1,4 +1,4 @@
-"""The last records of a router: of its topics, its inbox, its dead letters, and of files of records."""
+"""The last records of a router: of its topics, its inbox and its dead letters."""
 
 from __future__ import annotations
 

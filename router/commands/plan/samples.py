@@ -91,7 +91,7 @@ def _mismatch(verdict: Verdict, message: str | None, redaction: Redaction) -> st
 
 
 def _detail(verdict: Verdict, redaction: Redaction) -> str:
-    return HIDDEN if verdict.detail and redaction.hides_details else redaction.text(verdict.detail)
+    return redaction.detail(verdict.reason, verdict.detail)
 
 
 def _shown(verdict: Verdict, other: Verdict, redaction: Redaction) -> dict[str, Any]:

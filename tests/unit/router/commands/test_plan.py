@@ -19,6 +19,7 @@ from bindings.parts import InboxRow, Part
 from router.cli import status_of
 from router.letters.redaction import HIDDEN
 from tests.support.letters import row, write_letters
+from tests.support.ports import free_ports
 
 READING: Final = "/messagegroups/Plant/messages/Reading"
 ALARM: Final = "/messagegroups/Plant/messages/Alarm"
@@ -387,3 +388,35 @@ def test_many_records_take_seconds(plan: Planned, tmp_path: Path) -> None:
 
 def _file(report: dict[str, Any]) -> str:
     return str(report["places"][0]["place"]).removeprefix("file ")
+
+
+def test_credentials_follow_no_catalog_that_the_router_would_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANT_PASSWORD", "a password of the operator")
+    (tmp_path / "catalog.json").write_text(json.dumps(catalog()))
+    login = {"username": "u", "password": "${PLANT_PASSWORD}", "allow_plaintext_password": True}
+    config = settings(tmp_path, sources=[{"endpoint": "/endpoints/plant", **login}])
+    (tmp_path / "state").mkdir()
+    pinned = {"format": 1, "addresses": {"source /endpoints/plant": ["kafka-a.example:9092"]}}
+    (tmp_path / "state" / "addresses.json").write_text(json.dumps(pinned))
+    arguments = ["plan", str(config), "--new", str(tmp_path / "catalog.json")]
+    assert status_of(arguments) == 3
+    err = capsys.readouterr().err
+    assert "its credentials are for" in err and "127.0.0.1:1" in err
+    # Records of files are judged without asking anybody.
+    records = lines(tmp_path / "records.jsonl", RECORDS)
+    assert status_of([*arguments, "--records", str(records)]) == 0
+
+
+def test_a_catalog_that_is_not_whole_is_not_judged_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "catalog.json").write_text(json.dumps(catalog()))
+    away = copy.deepcopy(catalog())
+    (port,) = free_ports(1)
+    messages(away)["Door"] = {"basemessage": f"http://127.0.0.1:{port}/b.json#/messagegroups/B/messages/b"}
+    (tmp_path / "new.json").write_text(json.dumps(away))
+    config = settings(tmp_path, catalog={"source": "catalog.json", "network": True, "allow_addresses": ["127.0.0.1"]})
+    records = lines(tmp_path / "records.jsonl", RECORDS)
+    arguments = ["plan", str(config), "--new", str(tmp_path / "new.json"), "--records", str(records)]
+    assert status_of(arguments) not in (0, 1)
+    assert "cannot be reached now" in capsys.readouterr().err
