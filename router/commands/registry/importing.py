@@ -51,6 +51,8 @@ def _read(file: Path) -> dict[str, Any]:
     if len(documents) > 1:
         raise DocumentError(f"{file} holds several documents", file=str(file), hint="import one after the other")
     for each in findings.sorted():
+        if each.severity == "error":
+            raise DocumentError(each.message, file=str(file), hint=each.hint or "mend it; nothing was imported")
         say(f"{each.severity}: {each.message}", err=True)
     tree: dict[str, Any] = documents[0].tree
     return tree

@@ -129,6 +129,19 @@ def test_what_cannot_be_imported_is_told(tmp_path: Path, capsys: pytest.CaptureF
     assert 'attribute "name" for "/endpoints/a"' in capsys.readouterr().err
 
 
+def test_a_tree_of_files_is_imported_whole_or_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "registry.yaml"
+    config.write_text("open: true\n")
+    tree = tmp_path / "tree"
+    (tree / "messagegroups" / "G").mkdir(parents=True)
+    (tree / "index.json").write_text(json.dumps({"specversion": "1.0-rc4", "registryid": "r"}))
+    (tree / "messagegroups" / "index.json").write_text(json.dumps({"G": {"messagegroupid": "G"}}))
+    (tree / "messagegroups" / "G" / "index.json").write_text('{"messagegroupid": "G", "mess')
+    assert status_of(["registry", "import", str(config), str(tree)]) == 4
+    told = capsys.readouterr()
+    assert "G/index.json" in told.err and "imported" not in told.out
+
+
 def test_what_is_another_by_xref_is_converted_and_imported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     messages = {"a": {"protocol": "KAFKA"}, "b": {"meta": {"xref": "/messagegroups/g/messages/a"}}}
     source = tmp_path / "source.json"
