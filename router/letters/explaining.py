@@ -80,8 +80,7 @@ def _outcome(outcome: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]
         if member in shown:
             shown[member] = {name: redaction.value(name, text) for name, text in shown[member].items()}
     if "detail" in shown:
-        hidden = redaction.whole and shown.get("reason") == "schema-violation"
-        shown["detail"] = HIDDEN if hidden else redaction.text(shown["detail"])
+        shown["detail"] = redaction.detail(shown.get("reason"), shown["detail"])
     if "nearest" in shown:
         shown["nearest"] = [redaction.near(each) for each in shown["nearest"]]
     return shown

@@ -37,8 +37,8 @@ LOOK_OFFSETS: Final = 200
 """Records at the end of a partition that are read."""
 _ROWS: Final = 16
 """Rows with bodies in memory at a time."""
-_SLACK: Final = timedelta(seconds=1)
-"""Logs of tables keep times to the millisecond, or worse."""
+_UNKNOWN: Final = (2**63, 0)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _BEGINNING: Final = datetime.min.replace(tzinfo=UTC)
 _FOUND: Final = ["letter", "failed"]
 _HINT: Final = "`xrouter dead-letters show` looks through all there are"
@@ -99,21 +99,21 @@ def _of_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
     table = DeltaTable(uri)
     whole = table.to_pyarrow_dataset()
     table_reading.check_columns(name, uri, whole.schema)
-    # The log knows the newest time in each file: what is older than the newest files is not opened.
+    # The log knows the newest time in each file, and when it was added: only the newest files are opened.
     told = pa.table(table.get_add_actions(flatten=True))
-    if "max.failed" not in told.schema.names or "num_records" not in told.schema.names:
-        return list(whole.get_fragments())[-LOOK_FILES:], whole.schema
-    times, counts = told.column("max.failed").to_pylist(), told.column("num_records").to_pylist()
-    known = sorted(((at, count or 0) for at, count in zip(times, counts, strict=True) if at), key=lambda each: each[0])
-    rows, since = 0, None
-    for at, count in reversed(known[-LOOK_FILES:]):
-        rows, since = rows + count, at
-        if rows >= LOOK_ROWS:
-            break
-    if since is None:
-        return (), whole.schema
-    since = since if since.tzinfo else since.replace(tzinfo=UTC)
-    return list(whole.get_fragments(filter=pads.field("failed") >= since - _SLACK))[:LOOK_FILES], whole.schema
+    failed = told.column("max.failed").to_pylist() if "max.failed" in told.schema.names else [None] * told.num_rows
+    added = told.column("modification_time").to_pylist()
+    paths = told.column("path").to_pylist()
+    newest = {path: (_micros(at), since) for path, at, since in zip(paths, failed, added, strict=True)}
+    fragments = whole.get_fragments()
+    return heapq.nlargest(LOOK_FILES, fragments, key=lambda each: newest.get(each.path, _UNKNOWN)), whole.schema
+
+
+def _micros(at: datetime | None) -> int:
+    """Return an instant as microseconds; a file of which the log tells none is looked at first."""
+    if at is None:
+        return _UNKNOWN[0]
+    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
 
 
 def _of_folder(folder: Path) -> tuple[Iterable[Any], pa.Schema]:
@@ -175,7 +175,13 @@ def in_topics(name: str, sink: KafkaSink, spill: Path, wanted: Wanted) -> list[L
     Raises:
         BrokerUnreachable: no broker answers.
     """
-    return _chosen(list(kafka_reading.read_topics(name, sink, spill, last=LOOK_OFFSETS)), wanted)
+
+    def letters() -> Iterator[Letter]:
+        return kafka_reading.read_topics(name, sink, spill, last=LOOK_OFFSETS)
+
+    # They are read twice: whole, all of them together may be larger than memory.
+    chosen = wanted([(each.failed or _BEGINNING, each.id) for each in letters()])
+    return [each for each in letters() if each.id in chosen] if chosen else []
 
 
 def _chosen(letters: Sequence[Letter], wanted: Wanted) -> list[Letter]:

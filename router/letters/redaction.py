@@ -98,7 +98,7 @@ class Redactor:
         body, whole = self._body(letter.body, secrets)
         values = tuple(sorted({form for text in secrets for form in _forms(text)}, key=lambda each: (-len(each), each)))
         redaction = Redaction(self, letter, values, whole)
-        detail = HIDDEN if letter.detail and redaction.hides_details else redaction.text(letter.detail)
+        detail = redaction.detail(letter.reason, letter.detail)
         nearest = tuple(redaction.near(each) for each in letter.nearest)
         shown = replace(letter, native=native, body=body, detail=detail, nearest=nearest)
         return replace(redaction, letter=shown)
@@ -189,10 +189,10 @@ class Redaction:
     values: tuple[str, ...]
     whole: bool
 
-    @property
-    def hides_details(self) -> bool:
-        """Whether texts about the record must be hidden whole, since they may quote anything in it."""
-        return self.redactor.hides_everything or (self.whole and self.letter.reason == _QUOTES_BODY)
+    def detail(self, reason: str | None, text: str) -> str:
+        """Return the detail of an outcome as it may be shown: nothing of it where it may quote what is hidden whole."""
+        quotes = self.redactor.hides_everything or (self.whole and reason == _QUOTES_BODY)
+        return HIDDEN if text and quotes else self.text(text)
 
     def text(self, text: str) -> str:
         """Return a text without the hidden values in it; past MAX_VALUES of them, nothing of it."""

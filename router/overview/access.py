@@ -2,8 +2,9 @@
 
 Figures are for all who reach the port, as metrics are. Records are shown without a token only to those on the machine
 itself: where the port is on a loopback address, no token is set, and the request names such an address as its host (a
-page of another site cannot make a browser do that under a name of its own). With ``metrics.token`` every request for
-records needs it, in the header ``Authorization``, which no browser sends by itself. Replays always need it.
+page of another site cannot make a browser do that under a name of its own), and no proxy that it came through. A proxy
+that says nothing of itself cannot be told from a browser here: behind one, set a token. With ``metrics.token`` every
+request for records needs it, in the header ``Authorization``, which no browser sends by itself. Replays always need it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from router.settings.security import is_loopback
 
 RecordsFor = Literal["all", "token", "nobody"]
 _TOKEN_HINT: Final = "set metrics.token, and send it as `Authorization: Bearer TOKEN`"
+_RELAYED: Final = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip")
 _OWN: Final = (b"same-origin", b"none")
 
 
@@ -56,6 +58,9 @@ class Doorkeeper:
         elif not self._local:
             detail = f"metrics.host is no loopback address, so records are for those with a token: {_TOKEN_HINT}"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
+        elif any(head.header(name) is not None for name in _RELAYED):
+            detail = f"the request comes by way of a proxy, so perhaps from another machine: {_TOKEN_HINT}"
+            raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
         elif not is_loopback(_host(head)):
             detail = f"the request names another host than this machine; ask for localhost, or {_TOKEN_HINT}"
             raise HttpProblem(HTTPStatus.FORBIDDEN, detail)
@@ -78,11 +83,19 @@ class Doorkeeper:
             HttpProblem: 403 for a page of another origin, 415 for a body that a form could send.
         """
         site, origin = head.header(b"sec-fetch-site"), head.header(b"origin")
-        foreign = origin is not None and urlsplit(origin.decode("latin-1")).netloc != _text(head, b"host")
-        if foreign or (site is not None and site not in _OWN):
+        # A browser knows better than the address that we see: a proxy before us may have another, and TLS.
+        own = site in _OWN if site is not None else origin is None or _netloc(origin) == _text(head, b"host")
+        if not own:
             raise HttpProblem(HTTPStatus.FORBIDDEN, "a page of another origin may not ask this")
         if (head.header(b"content-type") or b"").partition(b";")[0].strip().lower() != b"application/json":
             raise HttpProblem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send application/json")
+
+
+def _netloc(origin: bytes) -> str | None:
+    try:
+        return urlsplit(origin.decode("latin-1")).netloc
+    except ValueError:
+        return None
 
 
 def _host(head: Head) -> str:

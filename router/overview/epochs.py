@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
+import msgspec
+
 from router.watching.status import CatalogDifference, CatalogEvent
 
 VALUE: Final = 500
@@ -48,5 +50,5 @@ def _told(difference: CatalogDifference) -> dict[str, Any]:
 
 def _short(value: Any) -> Any:
     """Return a value as it may be told: a text that is not too long, or what is no text if it is not long as one."""
-    text = value if isinstance(value, str) else str(value)
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode("utf-8", "backslashreplace")
     return value if len(text) <= VALUE else text[:VALUE] + "…"

@@ -51,7 +51,7 @@ Samples = dict[Key, float]
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A count since the start, and how much it grows in a second; the rate is None before there are two samples."""
+    """A count, and how much it grows in a second; the rate is None before there are two samples."""
 
     count: int
     rate: float | None
@@ -120,7 +120,7 @@ class Figures:
         with self._lock:
             due = not self._kept or now - self._kept[-1][0] >= EVERY_SECONDS
         if due:
-            counted = {key: value for key, value in self._read(_COUNTED).items()}
+            counted = self._read(_COUNTED)
             with self._lock:
                 self._kept.append((now, counted))
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import re
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -68,33 +69,41 @@ class Replays(Judging, Protocol):
 
 
 class _Lane:
-    """One thread with a short queue."""
+    """One thread with a short queue; nobody waits for it at the end of the process, whatever it waits for itself."""
 
     def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(1, name)
+        self._name = name
+        self._work: queue.Queue[Callable[[], None] | None] = queue.Queue(WAITING)
         self._lock = threading.Lock()
-        self._waiting = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
 
     def take(self, work: Callable[[], None]) -> bool:
-        """Let *work* be done; False when too much waits already."""
+        """Let *work* be done; False when too much waits already, or nothing more is done."""
         with self._lock:
-            if self._waiting >= WAITING:
+            if self._closed:
                 return False
-            self._waiting += 1
-
-        def run() -> None:
             try:
-                work()
-            finally:
-                with self._lock:
-                    self._waiting -= 1
-
-        self._pool.submit(run)
-        return True
+                self._work.put_nowait(work)
+            except queue.Full:
+                return False
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            return True
 
     def close(self) -> None:
         """Do nothing more; what is under way ends by itself, and nobody waits for it."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._closed = True
+            with suppress(queue.Empty):
+                while True:
+                    self._work.get_nowait()
+            self._work.put_nowait(None)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
 
 
 class Overview:

@@ -65,17 +65,21 @@ def picture(plan: Plan, ways: Ways, reading: Reading, occurred: Occurred) -> dic
         if xid in messages
     ]
     links += [
-        {"from": xid, "to": sink, "kind": "sink", **_told(definitions.get(xid, _NOTHING))}
+        {"from": xid, "to": sink, "kind": "sink", **_share(definitions.get(xid, _NOTHING), ways.sinks[xid])}
         for xid in messages
         for sink in ways.sinks.get(xid, ())
     ]
     links += [
-        {"from": endpoint, "to": sink, "kind": "letters", **_told(routed[endpoint][1])}
+        {"from": endpoint, "to": sink, "kind": "letters", **_share(routed[endpoint][1], ways.letters[endpoint])}
         for endpoint in shown
         for sink in ways.letters.get(endpoint, ())
     ]
     return {
         "window_seconds": round(reading.window, 1),
+        "totals": {
+            "routed": _told(_added(each for each, _ in routed.values())),
+            "dead_letters": _told(_added(each for _, each in routed.values())),
+        },
         "endpoints": [
             {
                 "endpoint": xid,
@@ -133,13 +137,19 @@ def _busiest(figures: Iterable[tuple[str, Figure]]) -> list[str]:
     return [name for name, _ in ranked[:SHOWN]]
 
 
-def _added(both: tuple[Figure, Figure]) -> Figure:
-    rates = [each.rate for each in both if each.rate is not None]
-    return Figure(sum(each.count for each in both), sum(rates) if rates else None)
+def _added(figures: Iterable[Figure]) -> Figure:
+    several = list(figures)
+    rates = [each.rate for each in several if each.rate is not None]
+    return Figure(sum(each.count for each in several), round(sum(rates), 3) if rates else None)
 
 
 def _told(figure: Figure) -> dict[str, Any]:
     return {"records": figure.count, "rate": figure.rate}
+
+
+def _share(figure: Figure, ways: tuple[str, ...]) -> dict[str, Any]:
+    """Return the figures of one of several ways: which share goes there nobody counts, unless nothing does."""
+    return _told(figure) if len(ways) == 1 or not figure.count else {"records": None, "rate": None}
 
 
 def _whole(value: float | None) -> int | None:

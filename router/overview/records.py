@@ -6,10 +6,11 @@ it. The explanation is the one of ``xrouter match --explain``, under the catalog
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -36,6 +37,8 @@ PASTED: Final = 256 * 2**10
 """Bytes of a record that is pasted."""
 TEXT: Final = 2_000
 """Characters of one text; the sink has all of it."""
+MARKS_SECONDS: Final = 60.0
+"""For so long the marks of a catalog are held to be what they were."""
 _EXPLAINERS: Final = 4
 
 
@@ -46,13 +49,21 @@ class Judging(Protocol):
         """Return ``outcome``, ``message``, ``sinks``, ``reason`` and ``detail``."""
 
 
+class _Known(NamedTuple):
+    """What hides the marks of the catalog of an epoch, until they are looked for again."""
+
+    epoch: str
+    redactor: Redactor
+    until: float
+
+
 class Records:
     """What is shown of records; of one thread."""
 
     def __init__(self, judging: Judging) -> None:
         self._judging = judging
         self._explainers: dict[tuple[str, str], Explainer] = {}
-        self._redactor: tuple[str, Redactor] | None = None
+        self._known: _Known | None = None
 
     def newest(self, plan: Plan) -> dict[str, Any]:
         """Return the newest letters, newest first, with the nearest definition and the first mismatch of each."""
@@ -103,7 +114,7 @@ class Records:
                     "at": None if each.at is None else instant(each.at),
                     "what": each.what,
                     "reason": each.reason,
-                    "detail": _cut(redaction.text(each.detail)),
+                    "detail": _cut(redaction.detail(each.reason, each.detail)),
                 }
                 for each in history
             ],
@@ -122,6 +133,8 @@ class Records:
             if binding is None:
                 raise RecordError(f"protocol {record.protocol[:40]!r} is none that we speak")
             binding.parts(record.native)
+            if record.endpoint is None:
+                raise RecordError("`endpoint` says by which endpoint it comes, which decides its definitions")
         except RecordError as error:
             raise HttpProblem(HTTPStatus.BAD_REQUEST, f"this is no record: {_cut(str(error))}") from error
         letter = _letter_of(record)
@@ -140,14 +153,18 @@ class Records:
         return explainer.explain(1, msgspec.json.encode(letter.record().to_json()))
 
     def _redactor_of(self, plan: Plan) -> Redactor:
-        """Return what hides the marks of the catalog as it is at its source: the plan does not keep them."""
-        if self._redactor is None or self._redactor[0] != plan.epoch:
-            catalog, marks = marked_catalog(plan.settings)
-            redactor = redactor_of(marks, reveal=False)
-            if catalog is None:
-                return redactor  # Nobody knows what it marks, so everything is hidden; the next look asks again.
-            self._redactor = (plan.epoch, redactor)
-        return self._redactor[1]
+        """Return what hides the marks of the catalog as it is at its source: the plan does not keep them.
+
+        A mark makes no other epoch, so they are looked for anew from time to time. Where the catalog cannot be read, or
+        is another than the one in force, those that were known of that one count, or everything is hidden.
+        """
+        known = self._known if self._known is not None and self._known.epoch == plan.epoch else None
+        if known is not None and time.monotonic() < known.until:
+            return known.redactor
+        catalog, marks = marked_catalog(plan.settings)
+        if catalog is not None and catalog.epoch == plan.epoch:
+            known = self._known = _Known(plan.epoch, redactor_of(marks, reveal=False), time.monotonic() + MARKS_SECONDS)
+        return redactor_of(Marks(everything=True), reveal=False) if known is None else known.redactor
 
 
 def _line(redaction: Redaction, entry: Entry | None) -> dict[str, Any]:
@@ -177,7 +194,7 @@ def _near(nearest: Mapping[str, Any]) -> dict[str, Any]:
 
 def _now(story: RecordExplained, verdict: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
     """Return what a record is now: its story, and the verdict with the sinks that a replay would write to."""
-    told = {**verdict, "detail": _cut(redaction.text(verdict["detail"]))}
+    told = {**verdict, "detail": _cut(redaction.detail(verdict["reason"], verdict["detail"]))}
     explained: dict[str, Any] = _bounded(redacted_story(story, redaction).to_json())
     return {"verdict": told, "explained": explained}
 

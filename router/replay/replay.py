@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from bindings.private import open_to, private_folder
 from router.errors import CatalogUnavailable
@@ -25,7 +25,7 @@ from router.letters.reading import read_letters
 from router.logs import configure_logs
 from router.replay.dry_run import Verdict, in_turn, verdicts
 from router.replay.plans import ReplayPlans
-from router.replay.replaying import Interrupted, Replayer, Summary
+from router.replay.replaying import Interrupted, Loads, Replayer, Summary
 from router.replay.selection import ReplayBatch, Selection, batches
 from router.settings import Settings, load_settings
 from router.sinks import check_endpoints, close_targets
@@ -59,6 +59,13 @@ class ReplayOptions:
     def size(self) -> int:
         """Letters of one batch: no more than a second's share of the rate."""
         return max(1, min(self.batch, int(self.rate) if self.rate is not None else self.batch))
+
+
+class Session(NamedTuple):
+    """A Spark session that is there, with what replays have loaded in it."""
+
+    spark: SparkSession
+    loads: Loads
 
 
 class Watcher(Protocol):
@@ -131,21 +138,23 @@ def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher)
         return run.result
 
 
-def replay_one(settings: Settings, base: Path, letter: Letter, watcher: Watcher, spark: SparkSession) -> Result:
-    """Replay one letter in a session that is there, also one that is parked; it gives up when a sink does not take it.
+def replay_one(plan: Plan, base: Path, letter: Letter, watcher: Watcher, session: Session) -> Result:
+    """Replay one letter under a plan in force, also one that is parked; it gives up when a sink does not take it.
 
-    What an earlier replay left unfinished is finished first. *base* is the folder of the settings file.
+    What an earlier replay left unfinished is finished first, and not in the summary. *base* is the folder of the
+    settings file.
 
     Raises:
         RouterError: as :func:`replay`; a batch in hand is finished by the next replay.
     """
+    settings = plan.settings
     root, stop = Path(settings.state), threading.Event()
     wanted, options = Filter(ids=frozenset((letter.id,))), ReplayOptions(parked=True)
     impatient = _Impatient(watcher, stop)
     with LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
         plans, there = ReplayPlans(root / FOLDER, base), lambda: iter((letter,))
         parts = (settings, ledger, plans, wanted, options, impatient, stop, stack)
-        run = _Run(*parts, letters=there, spark=spark)
+        run = _Run(*parts, letters=there, session=session, plan=plan, resumed=Summary())
         try:
             run.all()
         except Interrupted:
@@ -201,9 +210,15 @@ class _Run:
         stack: ExitStack,
         *,
         letters: Callable[[], Iterator[Letter]] | None = None,
-        spark: SparkSession | None = None,
+        session: Session | None = None,
+        plan: Plan | None = None,
+        resumed: Summary | None = None,
     ) -> None:
-        """*letters* are those there are, unset all that sinks have; *spark* is a session to use, unset one is begun."""
+        """*letters* are those there are, unset all that sinks have; *session* is one to use, unset one is begun.
+
+        *plan* is what judges, unset that of catalog and settings as they are; *resumed* counts what an earlier replay
+        left, unset the summary of all does.
+        """
         self._settings = settings
         self._ledger = ledger
         self._plans = plans
@@ -213,13 +228,14 @@ class _Run:
         self._stop = stop
         self._stack = stack
         self._there = letters or (lambda: read_letters(settings))
-        self._spark = spark
+        self._session = session
         self._replayer: Replayer | None = None
-        self._plan: Plan | None = None
+        self._plan = plan
         self._tried: set[str] = set()
         self._freed: set[str] = set()
         self._began, self._before = time.monotonic(), 0
         self.result = Result()
+        self._resumed = self.result.summary if resumed is None else resumed
 
     def all(self) -> None:
         """Finish what an earlier replay left, then replay what is wanted."""
@@ -292,8 +308,8 @@ class _Run:
         self._watcher.resumed(pending)
         plan = self._plans.restore(pending.plan)
         letters = self._letters(pending.letters)
-        self._opened().replay(plan, pending, letters, self.result.summary)
-        self._watcher.progress(self.result.summary)
+        self._opened().replay(plan, pending, letters, self._resumed)
+        self._watcher.progress(self._resumed)
 
     def _letters(self, ids: Sequence[str]) -> list[Letter]:
         """Return letters by id, in that order; those that are gone are left out."""
@@ -308,8 +324,9 @@ class _Run:
 
     def _opened(self) -> Replayer:
         """Start Spark when it is first needed. Its hold is on a folder of its own: a router may run beside it."""
-        if self._replayer is None and self._spark is not None:
-            self._replayer = Replayer(self._spark, self._ledger, self._stop, self._watcher.held)
+        if self._replayer is None and self._session is not None:
+            there, loads = self._session
+            self._replayer = Replayer(there, self._ledger, self._stop, self._watcher.held, loads)
         if self._replayer is None:
             spark = self._settings.spark.model_copy(update={"master": MASTER})
             settings = self._settings.model_copy(update={"spark": spark})

@@ -33,6 +33,7 @@ from router.writing.outcomes import Decision, Outcomes
 from router.writing.rejections import REASON, Rejections, detail_of
 
 if TYPE_CHECKING:
+    from pyspark import Accumulator
     from pyspark.sql import SparkSession
 
 QUERY: Final = "replay"
@@ -111,15 +112,36 @@ Held = Callable[[str, float], None]
 """Told why a batch is held, and in how many seconds it is tried again."""
 
 
-class Replayer:
-    """Replays batches in one Spark session; of one thread. *held* is told while a sink keeps a batch waiting."""
+class Loads:
+    """The plan that was loaded last in a session, for the next replay in it; of one thread at a time."""
 
-    def __init__(self, spark: SparkSession, ledger: LetterLedger, stop: threading.Event, held: Held) -> None:
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._last: LoadedPlan | None = None
+        # Spark keeps each to its end, so that all plans have them in common.
+        self._tallies: dict[str, Accumulator[dict[str, str]]] = {}
+
+    def of(self, plan: Plan) -> LoadedPlan:
+        """Return a plan, loaded."""
+        if self._last is None or self._last.plan.id != plan.id:
+            self._last = load(self._spark, plan, lambda sink, result: None, self._tallies)
+        return self._last
+
+
+class Replayer:
+    """Replays batches in one Spark session; of one thread. *held* is told while a sink keeps a batch waiting.
+
+    *loads* are those of replays before it in the same session.
+    """
+
+    def __init__(
+        self, spark: SparkSession, ledger: LetterLedger, stop: threading.Event, held: Held, loads: Loads | None = None
+    ) -> None:
         self._spark = spark
         self._ledger = ledger
         self._stop = stop
         self._held = held
-        self._loaded: dict[str, LoadedPlan] = {}
+        self._loads = loads or Loads(spark)
 
     def replay(self, plan: Plan, pending: PendingReplay, letters: Sequence[Letter], summary: Summary) -> None:
         """Write and settle a batch that has been begun; *letters* are those of it that are still there.
@@ -131,11 +153,10 @@ class Replayer:
         if not letters:
             finish(self._ledger, plan, pending, (), summary)
             return
-        if plan.id not in self._loaded:
-            self._loaded[plan.id] = load(self._spark, plan, lambda sink, result: None)
+        loaded = self._loads.of(plan)
         for pause in pauses():
             try:
-                self._attempt(self._loaded[plan.id], pending, letters, summary)
+                self._attempt(loaded, pending, letters, summary)
                 return
             except SinkError as error:
                 self._held(str(error), pause)

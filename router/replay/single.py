@@ -17,7 +17,10 @@ from router.judging.plan import Plan
 from router.letters.letter import Letter
 from router.logs import get_logger
 from router.replay.dry_run import verdicts
-from router.replay.replay import Result, replay_one
+from router.replay.replay import Result, Session, replay_one
+from router.replay.replaying import Loads
+from router.replay.selection import lacking
+from router.state.ledger import LetterLedger
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,24 +39,26 @@ class SingleReplays:
     def __init__(self, base: Path) -> None:
         self._base = base
         self._lock = threading.Lock()
-        self._spark: SparkSession | None = None
+        self._session: Session | None = None
         self._told: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
     def begin(self, spark: SparkSession) -> None:
         """Replay in this session from now on; before there is none, nothing is replayed."""
-        self._spark = spark
+        self._session = Session(spark, Loads(spark))
 
     def end(self) -> None:
         """Begin no replay any more."""
-        self._spark = None
+        self._session = None
 
     def verdict(self, plan: Plan, letter: Letter) -> dict[str, Any]:
-        """Return what a replay would make of a letter under *plan*."""
+        """Return what a replay would make of a letter under *plan*; ``sinks`` are those that lack its record."""
         (verdict,) = verdicts(plan, [letter])
+        with LetterLedger.open(Path(plan.settings.state), create=False) as ledger:
+            without = lacking(ledger, letter, ledger.entries([letter.id]).get(letter.id))
         return {
             "outcome": "routed" if verdict.reason is None else "dead-letter",
             "message": verdict.message,
-            "sinks": list(verdict.sinks),
+            "sinks": [name for name in verdict.sinks if not without or name in without],
             "reason": verdict.reason,
             "detail": verdict.detail,
         }
@@ -65,16 +70,20 @@ class SingleReplays:
             RouterError: another replay of ours is under way, or the router is not running.
         """
         with self._lock:
-            spark = self._spark
-            if spark is None:
+            session = self._session
+            if session is None:
                 raise RouterError("the router is not running its queries now", hint="try again when it is ready")
             if any(each["state"] == "running" for each in self._told):
                 raise RouterError("another letter is being replayed", hint="try again when it is done")
             entry = {"letter": letter.id, "began": _now(), "state": "running", "outcome": None, "detail": ""}
             self._told.append(entry)
         _log.info("dead letter is replayed, as the status page asked", letter=letter.id)
-        work = threading.Thread(target=self._run, args=(plan, letter, spark, entry), name="replay", daemon=True)
-        work.start()
+        work = threading.Thread(target=self._run, args=(plan, letter, session, entry), name="replay", daemon=True)
+        try:
+            work.start()
+        except RuntimeError as error:
+            with self._lock:
+                entry |= {"state": "failed", "detail": str(error)}
         return dict(entry)
 
     def told(self) -> list[dict[str, Any]]:
@@ -82,10 +91,10 @@ class SingleReplays:
         with self._lock:
             return [dict(each) for each in reversed(self._told)]
 
-    def _run(self, plan: Plan, letter: Letter, spark: SparkSession, entry: dict[str, Any]) -> None:
+    def _run(self, plan: Plan, letter: Letter, session: Session, entry: dict[str, Any]) -> None:
         notes = _Notes()
         try:
-            told = _outcome(replay_one(plan.settings, self._base, letter, notes, spark), notes)
+            told = _outcome(replay_one(plan, self._base, letter, notes, session), notes)
         except RouterError as error:
             told = {"state": "failed", "detail": str(error)}
         except Exception as error:
@@ -94,7 +103,7 @@ class SingleReplays:
             told = {"state": "failed", "detail": f"{type(error).__name__}; the log says why"}
         with self._lock:
             entry |= told
-        _log.info("dead letter was replayed", **entry)
+        _log.info("replay that the status page asked for has ended", **entry)
 
 
 class _Notes:
@@ -102,12 +111,15 @@ class _Notes:
 
     def __init__(self) -> None:
         self.reason = ""
+        self.earlier = False
 
     def resumed(self, pending: PendingReplay) -> None:
-        """Nothing: it is finished first."""
+        """Note that an earlier replay is finished first."""
+        self.earlier = True
 
     def progress(self, summary: Summary) -> None:
-        """Nothing: there is one letter."""
+        """Note that the batch in hand is settled: there is one of the letter, and perhaps one before it."""
+        self.earlier = False
 
     def held(self, reason: str, seconds: float) -> None:
         """Note why it is not done."""
@@ -115,6 +127,8 @@ class _Notes:
 
 
 def _outcome(result: Result, notes: _Notes) -> dict[str, Any]:
+    if result.interrupted and notes.earlier:
+        return {"state": "failed", "detail": f"an earlier replay is to be finished first, and waits: {notes.reason}"}
     if result.interrupted:
         return {"state": "held", "detail": f"{notes.reason}; the next replay finishes it"}
     if routed := list(result.summary.routed):

@@ -75,7 +75,8 @@ def show(
 
 
 def _redacted(happening: Happening, redaction: Redaction) -> Happening:
-    return Happening(happening.at, happening.what, happening.replay, happening.reason, redaction.text(happening.detail))
+    detail = redaction.detail(happening.reason, happening.detail)
+    return Happening(happening.at, happening.what, happening.replay, happening.reason, detail)
 
 
 def _form(shown: Shown) -> dict[str, Any]:

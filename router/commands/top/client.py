@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ FORMAT: Final = 1
 SECONDS: Final = 5.0
 """For an answer; a router makes one in milliseconds, but for the first after a reload of thousands of definitions."""
 MOST_BYTES: Final = 8 * 2**20
+_HINT: Final = "is a router running with these settings? `metrics.host` and `metrics.port` say where it is asked"
 
 
 class Count(msgspec.Struct, frozen=True):
-    """Records since the start, and a second over the last minute."""
+    """Records in all, and a second over the last minute."""
 
     records: int = 0
     rate: float | None = None
@@ -174,20 +176,19 @@ class StatusClient:
             RouterError: nobody answers there, or it is no router, or one of another version.
         """
         url = f"{self.address}/status.json"
-        hint = "is a router running with these settings? `metrics.host` and `metrics.port` say where it is asked"
         try:
             with self._client.stream("GET", url) as response:
-                body = _bounded(response)
+                body = _bounded(response, url, time.monotonic() + SECONDS)
         except httpx.HTTPError as error:
-            raise RouterError(f"{url} does not answer: {type(error).__name__}", hint=hint) from None
+            raise RouterError(f"{url} does not answer: {type(error).__name__}", hint=_HINT) from None
         if response.status_code != httpx.codes.OK:
-            raise RouterError(f"{url} answers {response.status_code}", hint=hint)
+            raise RouterError(f"{url} answers {response.status_code}", hint=_HINT)
         try:
             form = msgspec.json.decode(body, type=Form)
             if form.format == FORMAT:
                 return Answer(body, msgspec.json.decode(body, type=Status))
         except msgspec.MsgspecError as error:
-            raise RouterError(f"{url} is not what a router answers: {error}", hint=hint) from None
+            raise RouterError(f"{url} is not what a router answers: {error}", hint=_HINT) from None
         told = f"{url} has format {form.format}, and this is for format {FORMAT}"
         raise RouterError(told, hint="use the xrouter of the version that runs there")
 
@@ -220,10 +221,12 @@ def _reached(host: str) -> str:
     return str(address) if address.version == 4 else f"[{address}]"
 
 
-def _bounded(response: httpx.Response) -> bytes:
+def _bounded(response: httpx.Response, url: str, until: float) -> bytes:
     body = bytearray()
     for part in response.iter_bytes():
         body += part
         if len(body) > MOST_BYTES:
-            raise httpx.DecodingError("too long")
+            raise RouterError(f"{url} answers with more than {MOST_BYTES >> 20} MiB", hint=_HINT)
+        if time.monotonic() > until:
+            raise httpx.ReadTimeout(f"not whole in {SECONDS:.0f} s")
     return bytes(body)

@@ -36,7 +36,7 @@ def top(
         console = terminal()
         answer = client.ask()
         if format is OutputFormat.json:
-            write_document(answer.document + b"\n")
+            write_document(answer.document)
         elif once or not console.is_terminal:
             for row in lines(answer.status):
                 say_row(row)

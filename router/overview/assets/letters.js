@@ -142,7 +142,7 @@ async function openLetter(id) {
         el('ul', { class: 'checks' }, ...near.mismatches.map((each) => el('li', { class: 'bad' }, `✗ ${mismatchText(each)}`)))))] : []),
       ...(history.length ? [el('h3', {}, 'History'), el('ul', {}, ...history)] : []));
   } catch (error) {
-    body.replaceChildren(el('p', { class: 'bad', role: 'alert' }, error.message));
+    if (opened === id) body.replaceChildren(el('p', { class: 'bad', role: 'alert' }, error.message));
   }
 }
 

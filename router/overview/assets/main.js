@@ -12,7 +12,7 @@ function showAccess(told) {
   const why = access.records === 'nobody' ? 'Records are not shown here: that needs the setting metrics.token.' : 'Records are shown with the token: give it above.';
   if (closed) { setText($('letters-note'), why); setText($('try-help'), why); return; }
   setText($('try-help'), 'It is judged by the catalog and settings in force, and goes nowhere.');
-  const dead = told.flow ? told.flow.endpoints.reduce((sum, each) => sum + each.dead_letters.records, 0) : 0;
+  const dead = told.flow ? told.flow.totals.dead_letters.records : 0;
   if (told.catalog.epoch && dead !== written && Date.now() - looked > LETTERS) { written = dead; looked = Date.now(); loadLetters(); }
 }
 
@@ -33,7 +33,7 @@ async function look() {
   if (asking || paused || document.hidden) return;
   asking = true;
   try {
-    show(await ask('/status.json'));
+    show(await ask(FIGURES));
   } catch (error) {
     setText($('state'), 'no answer');
     $('state').className = 'badge bad';
@@ -50,8 +50,10 @@ $('pause').addEventListener('click', () => {
 });
 $('token-form').addEventListener('submit', (event) => {
   event.preventDefault();
-  token = $('token').value.trim();
+  const given = $('token').value.trim();
   $('token').value = '';
+  if (!/^[\x21-\x7e]*$/.test(given)) { setText($('letters-note'), 'A token has no such characters: check it, and give it again.'); return; }
+  token = given;
   written = -1;
   looked = 0;
   look();

@@ -37,9 +37,7 @@ function drawFlow(flow) {
   }));
   const busy = flow.definitions.filter((each) => !each.gone || each.rate).slice(0, 24);
   const definitions = busy.map((each) => ({ key: `d${each.definition}`, full: each.definition, name: short(each.definition), sub: perSecond(each) }));
-  const dead = flow.endpoints.reduce((sum, each) => ({
-    records: sum.records + each.dead_letters.records, rate: each.dead_letters.rate === null ? sum.rate : (sum.rate || 0) + each.dead_letters.rate,
-  }), { records: 0, rate: null });
+  const dead = flow.totals.dead_letters;
   if (dead.records) definitions.push({ key: 'dead', full: 'What no definition takes', name: 'Dead letters', mark: 'dead', sub: `${perSecond(dead)}${dead.rate === null ? '' : `, ${number(dead.records)} in all`}` });
   const sinks = flow.sinks.map((each) => ({
     key: `s${each.sink}`, full: `${each.sink} (${each.type})`, name: each.sink, mark: each.holds.length ? 'held' : null,
@@ -60,7 +58,7 @@ function drawFlow(flow) {
   for (const link of flow.links) {
     if (link.kind === 'definition') draw(places.get(`e${link.from}`), places.get(`d${link.to}`), rates.get(link.to) || 0, false);
     else if (link.kind === 'sink') draw(places.get(`d${link.from}`), places.get(`s${link.to}`), link.rate || 0, false);
-    else if (link.records) taking.set(link.to, (taking.get(link.to) || 0) + (link.rate || 0));
+    else if (link.records !== 0) taking.set(link.to, (taking.get(link.to) || 0) + (link.rate || 0));
   }
   for (const each of flow.endpoints) if (each.dead_letters.records) draw(places.get(`e${each.endpoint}`), places.get('dead'), each.dead_letters.rate || 0, true);
   for (const [sink, speed] of taking) draw(places.get('dead'), places.get(`s${sink}`), speed, true);
@@ -71,5 +69,5 @@ function drawFlow(flow) {
   const left = flow.left_out.definitions + flow.definitions.length - busy.length;
   setText(caption, `${plural(endpoints.length, 'endpoint')}, ${plural(busy.length, 'definition')}${left > 0 ? ` shown and ${number(left)} more` : ''}, ${plural(sinks.length, 'sink')}. `
     + (moving.length ? `Busiest: ${moving.slice(0, 3).map((each) => `${short(each.definition)} ${rate(each.rate)}/s`).join(', ')}. ` : 'Nothing flows right now. ')
-    + (dead.records ? `${plural(dead.records, 'dead letter')} since the start (red).` : 'No dead letters since the start.'));
+    + (dead.records ? `${plural(dead.records, 'dead letter')} in all (red).` : 'No dead letters so far.'));
 }

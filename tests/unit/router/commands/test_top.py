@@ -143,7 +143,7 @@ def test_a_port_that_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[
         (Reply(b"<html>"), "is not what a router answers"),
         (Reply(b'{"format": 2}'), "has format 2"),
         (Reply(b'{"format": 1}'), "is not what a router answers"),
-        (Reply(b" " * (9 * 2**20)), "does not answer"),
+        (Reply(b" " * (9 * 2**20)), "answers with more than 8 MiB"),
     ],
     ids=["no page", "a page", "another version", "parts missing", "no end"],
 )

@@ -8,6 +8,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ import yaml
 
 from catalog.model import Finding
 from router.judging.tally import Tally
+from router.letters.latest import latest_letters
+from router.letters.redaction import HIDDEN
+from router.overview import records
 from router.overview.overview import Overview
 from router.overview.page import SCRIPTS
 from router.settings import load_settings
@@ -51,6 +55,9 @@ def test_status_json_tells_what_flows_from_where_to_where(served: Served) -> Non
     sinks = {each["sink"]: each for each in flow["sinks"]}
     assert sinks["events"]["writes"] == {"ok": 0, "error": 1, "rejected": 0}
     assert sinks["events"]["holds"] == ["inbox"]
+    (letters,) = [link for link in flow["links"] if link["kind"] == "letters"]
+    assert letters["records"] == 2
+    assert {name: each["records"] for name, each in flow["totals"].items()} == {"routed": 7, "dead_letters": 2}
     assert told["ready"] is False and told["reasons"] == ["no query has been started"]
     assert told["access"] == {"records": "all", "replay": False}
 
@@ -205,6 +212,78 @@ def test_what_is_marked_as_sensitive_is_hidden(tmp_path: Path) -> None:
             assert "•••" in text and "shop/7" not in text
 
 
+def test_what_another_catalog_marks_is_not_what_counts(tmp_path: Path) -> None:
+    marked = changed()
+    marked["messagegroups"]["G"]["messages"]["Sale"]["envelopemetadata"]["subject"]["sensitive"] = True
+    (tmp_path / "catalog.json").write_text(json.dumps(marked))
+    with Served(tmp_path) as served:
+        served.activate()
+        # The file has another catalog by now, which the router has not taken.
+        (tmp_path / "catalog.json").write_text(json.dumps(changed(Sold=event("sold"))))
+        write_letters(served.settings, [row(1)])
+        for path in ("/letters.json", f"/letters/{letter_id(1)}.json"):
+            assert "shop/7" not in served.get(path).text
+
+
+def test_a_mark_that_is_added_while_the_router_runs_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "MARKS_SECONDS", 0.0)
+    with Served(tmp_path) as served:
+        served.activate()
+        write_letters(served.settings, [row(1)])
+        path = f"/letters/{letter_id(1)}.json"
+        assert "shop/7" in served.get(path).text
+        marked = changed()
+        marked["messagegroups"]["G"]["messages"]["Sale"]["envelopemetadata"]["subject"]["sensitive"] = True
+        (tmp_path / "catalog.json").write_text(json.dumps(marked))
+        assert "shop/7" not in served.get(path).text
+        # One that cannot be read hides no less.
+        (tmp_path / "catalog.json").write_text("{")
+        assert "shop/7" not in served.get(path).text
+
+
+def test_details_tell_nothing_of_a_body_that_is_hidden_whole(tmp_path: Path) -> None:
+    schema = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "card", "type": {"type": "enum", "name": "E", "symbols": ["A"]}}],
+    }
+    catalog = changed()
+    catalog["messagegroups"]["G"]["messages"]["Sale"] |= {"dataschemaformat": "Avro/1.11", "dataschema": schema}
+    (tmp_path / "catalog.json").write_text(json.dumps(catalog))
+    told = yaml.safe_load(settings_file(tmp_path).read_text())
+    more = {"match": {"validate": "always"}, "dead_letters": {**told["dead_letters"], "redact": ["/card"]}}
+    with Served(tmp_path) as served:
+        (tmp_path / "router.yaml").write_text(yaml.safe_dump({**told, "metrics": {"port": 0}, **more}))
+        served.settings = load_settings(tmp_path / "router.yaml")
+        served.activate()
+        native = json.loads(row(1)["native"])
+        native["headers"] = [
+            {**header, "value": "sale"} if header["name"] == "ce-type" else header for header in native["headers"]
+        ]
+        write_letters(served.settings, [row(1, native=json.dumps(native), body=b"4111-1111")])
+        now = served.get(f"/letters/{letter_id(1)}.json").json()["now"]
+        assert now["verdict"]["reason"] == "schema-violation"
+        assert now["verdict"]["detail"] == HIDDEN
+
+
+def test_the_newest_letters_are_found_in_whatever_order_their_files_are(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        served.activate()
+        for version, day in enumerate((3, 5, 1, 4, 2)):
+            write_letters(served.settings, [row(day, failed=datetime(2026, 1, day, tzinfo=UTC))], version)
+        newest = latest_letters(served.settings, 2)
+        assert [each.id for each in newest] == [letter_id(5), letter_id(4)]
+
+
+def test_what_a_sink_has_already_is_not_promised_again(tmp_path: Path) -> None:
+    with Served(tmp_path) as served:
+        (tmp_path / "catalog.json").write_text(json.dumps(changed(Sold=event("sold"))))
+        served.activate()
+        write_letters(served.settings, [row(1, reason="sink-rejected", detail="sink other: too large")])
+        verdict = served.get(f"/letters/{letter_id(1)}.json").json()["now"]["verdict"]
+        assert (verdict["outcome"], verdict["sinks"]) == ("routed", [])
+
+
 def test_a_pasted_record_is_judged(served: Served) -> None:
     told = served.post("/verdict", record("sale")).json()
     assert told["verdict"] == {
@@ -216,8 +295,10 @@ def test_a_pasted_record_is_judged(served: Served) -> None:
     }
     told = served.post("/verdict", record("sold")).json()
     assert told["verdict"]["reason"] == "no-match"
-    kafka = b'{"protocol": "KAFKA", "native": {"topic": "t"}, "body": "x"}'
+    kafka = b'{"endpoint": "/endpoints/till", "protocol": "KAFKA", "native": {"topic": "t"}, "body": "x"}'
     assert served.post("/verdict", kafka).json()["verdict"]["outcome"] == "dead-letter"
+    answer = served.post("/verdict", b'{"protocol": "KAFKA", "native": {"topic": "t"}, "body": "x"}')
+    assert answer.status_code == 400 and "`endpoint`" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"protocol": "SMOKE", "native": {}}', b"\xff", b"[" * 100_000])
@@ -234,13 +315,23 @@ def test_a_pasted_record_is_bounded_and_of_the_same_origin(served: Served) -> No
     plain = {"content-type": "text/plain"}
     answer = httpx.post(f"{served.server.address}/verdict", content=record("sale"), headers=plain)
     assert answer.status_code == 415
+    assert served.post("/verdict", record("sale"), origin="http://[").status_code == 403
     assert served.post("/verdict", record("sale"), origin=served.server.address).status_code == 200
+    # Through a proxy with TLS the page has another address than ours, and the browser knows that it is the page's own.
+    own = {"origin": "https://status.example", "sec_fetch_site": "same-origin"}
+    assert served.post("/verdict", record("sale"), **own).status_code == 200
 
 
 def test_a_page_of_another_name_for_this_machine_sees_no_record(served: Served) -> None:
     assert served.get("/letters.json", host="evil.example:80").status_code == 403
     assert served.get("/letters.json", host="localhost:1").status_code == 200
     assert served.post("/verdict", record("sale"), host="evil.example").status_code == 403
+
+
+@pytest.mark.parametrize("header", ["forwarded", "via", "x_forwarded_for", "x_real_ip"])
+def test_a_proxy_lets_nobody_see_records_without_a_token(served: Served, header: str) -> None:
+    answer = served.get("/letters.json", **{header.replace("_", "-"): "192.0.2.1"})
+    assert answer.status_code == 403 and "metrics.token" in answer.json()["detail"]
 
 
 def test_records_beyond_loopback_need_the_token(tmp_path: Path) -> None:

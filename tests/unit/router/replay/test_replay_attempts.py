@@ -51,7 +51,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(forgetful={"hook"}, rejecting={"hook": {4}})
     given = {each.letter: each for each in GIVEN}
     monkeypatch.setattr(writer, "open_sink", made.open)
-    monkeypatch.setattr(replaying, "load", lambda spark, plan, counted: ListPlan(plan, made))
+    monkeypatch.setattr(replaying, "load", lambda spark, plan, counted, tallies: ListPlan(plan, made))
     monkeypatch.setattr(replaying, "rows_of", lambda letters: ListRows(tuple(given[each.id] for each in letters)))
     monkeypatch.setattr(holding, "RETRY_FIRST", 0.001)
     return made
