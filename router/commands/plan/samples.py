@@ -13,7 +13,7 @@ from router.commands.catalog.diff import description
 from router.commands.plan.chunks import letter_of
 from router.judging.chunk import Chunk
 from router.judging.comparing import Changed, DifferenceKind, Verdict
-from router.letters.redaction import HIDDEN, Redaction, Redactor
+from router.letters.redaction import Redaction, Redactor
 from router.terminal import shown_value
 
 CUT: Final = 200
