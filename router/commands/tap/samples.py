@@ -17,7 +17,7 @@ from router.judging.chunk import Chunk
 from router.judging.judging import JUDGING
 from router.judging.outputs import Decided
 from router.judging.plan import Plan
-from router.letters.redaction import HIDDEN, Redaction, Redactor
+from router.letters.redaction import Redaction, Redactor
 from router.letters.showing import BODY_SHOWN, CUT, body_lines, native_rows
 from router.routing.routes import DEAD, letter_number
 
@@ -99,7 +99,7 @@ class Sampling:
             "outcome": "dead-letter" if message is None else "routed",
             "message": message,
             "reason": reason,
-            "detail": _cut(HIDDEN if detail and redaction.hides_details else redaction.text(detail)),
+            "detail": _cut(redaction.detail(reason, detail)),
             "nearest": [_near(redaction.near(each)) for each in outcomes.nearest.get(row, ())[:NEAREST]],
             "sinks": self._sinks(int(columns["route"][row].as_py())),
             "topics": _topics(columns, row, redaction, routed=message is not None),
