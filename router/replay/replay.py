@@ -10,10 +10,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bindings.private import open_to, private_folder
 from router.errors import CatalogUnavailable
@@ -59,13 +59,6 @@ class ReplayOptions:
     def size(self) -> int:
         """Letters of one batch: no more than a second's share of the rate."""
         return max(1, min(self.batch, int(self.rate) if self.rate is not None else self.batch))
-
-
-class Session(NamedTuple):
-    """A Spark session that is there, with what replays have loaded in it."""
-
-    spark: SparkSession
-    loads: Loads
 
 
 class Watcher(Protocol):
@@ -138,11 +131,11 @@ def replay(path: Path, wanted: Filter, options: ReplayOptions, watcher: Watcher)
         return run.result
 
 
-def replay_one(plan: Plan, base: Path, letter: Letter, watcher: Watcher, session: Session) -> Result:
+def replay_one(plan: Plan, base: Path, letter: Letter, watcher: Watcher, loads: Loads) -> Result:
     """Replay one letter under a plan in force, also one that is parked; it gives up when a sink does not take it.
 
     What an earlier replay left unfinished is finished first, and not in the summary. *base* is the folder of the
-    settings file.
+    settings file, *loads* those of replays before it in the session.
 
     Raises:
         RouterError: as :func:`replay`; a batch in hand is finished by the next replay.
@@ -154,7 +147,7 @@ def replay_one(plan: Plan, base: Path, letter: Letter, watcher: Watcher, session
     with LetterLedger.open(root) as ledger, ledger.exclusive(), ExitStack() as stack:
         plans, there = ReplayPlans(root / FOLDER, base), lambda: iter((letter,))
         parts = (settings, ledger, plans, wanted, options, impatient, stop, stack)
-        run = _Run(*parts, letters=there, session=session, plan=plan, resumed=Summary())
+        run = _Run(*parts, letters=there, loads=loads, plan=plan, resumed=Summary())
         try:
             run.all()
         except Interrupted:
@@ -210,11 +203,11 @@ class _Run:
         stack: ExitStack,
         *,
         letters: Callable[[], Iterator[Letter]] | None = None,
-        session: Session | None = None,
+        loads: Loads | None = None,
         plan: Plan | None = None,
         resumed: Summary | None = None,
     ) -> None:
-        """*letters* are those there are, unset all that sinks have; *session* is one to use, unset one is begun.
+        """*letters* are those there are, unset all that sinks have; *loads* those of a session, unset one is begun.
 
         *plan* is what judges, unset that of catalog and settings as they are; *resumed* counts what an earlier replay
         left, unset the summary of all does.
@@ -228,7 +221,7 @@ class _Run:
         self._stop = stop
         self._stack = stack
         self._there = letters or (lambda: read_letters(settings))
-        self._session = session
+        self._loads = loads
         self._replayer: Replayer | None = None
         self._plan = plan
         self._tried: set[str] = set()
@@ -324,18 +317,17 @@ class _Run:
 
     def _opened(self) -> Replayer:
         """Start Spark when it is first needed. Its hold is on a folder of its own: a router may run beside it."""
-        if self._replayer is None and self._session is not None:
-            there, loads = self._session
-            self._replayer = Replayer(there, self._ledger, self._stop, self._watcher.held, loads)
         if self._replayer is None:
-            spark = self._settings.spark.model_copy(update={"master": MASTER})
-            settings = self._settings.model_copy(update={"spark": spark})
-            folder = Path(self._settings.state) / FOLDER / "replay"
-            private_folder(folder)
-            self._stack.callback(close_targets)
-            session = self._stack.enter_context(spark_session(settings, folder, ()))
-            self._replayer = Replayer(session, self._ledger, self._stop, self._watcher.held)
+            loads = self._loads or Loads(self._stack.enter_context(self._session()))
+            self._replayer = Replayer(loads, self._ledger, self._stop, self._watcher.held)
         return self._replayer
+
+    def _session(self) -> AbstractContextManager[SparkSession]:
+        spark = self._settings.spark.model_copy(update={"master": MASTER})
+        folder = Path(self._settings.state) / FOLDER / "replay"
+        private_folder(folder)
+        self._stack.callback(close_targets)
+        return spark_session(self._settings.model_copy(update={"spark": spark}), folder, ())
 
     def _keep_rate(self, done: int) -> None:
         """Wait until so many letters are due; an order to stop is seen before the next batch."""

@@ -116,7 +116,7 @@ class Loads:
     """The plan that was loaded last in a session, for the next replay in it; of one thread at a time."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
+        self.spark: Final = spark
         self._last: LoadedPlan | None = None
         # Spark keeps each to its end, so that all plans have them in common.
         self._tallies: dict[str, Accumulator[dict[str, str]]] = {}
@@ -124,24 +124,18 @@ class Loads:
     def of(self, plan: Plan) -> LoadedPlan:
         """Return a plan, loaded."""
         if self._last is None or self._last.plan.id != plan.id:
-            self._last = load(self._spark, plan, lambda sink, result: None, self._tallies)
+            self._last = load(self.spark, plan, lambda sink, result: None, self._tallies)
         return self._last
 
 
 class Replayer:
-    """Replays batches in one Spark session; of one thread. *held* is told while a sink keeps a batch waiting.
+    """Replays batches in one Spark session; of one thread. *held* is told while a sink keeps a batch waiting."""
 
-    *loads* are those of replays before it in the same session.
-    """
-
-    def __init__(
-        self, spark: SparkSession, ledger: LetterLedger, stop: threading.Event, held: Held, loads: Loads | None = None
-    ) -> None:
-        self._spark = spark
+    def __init__(self, loads: Loads, ledger: LetterLedger, stop: threading.Event, held: Held) -> None:
+        self._loads = loads
         self._ledger = ledger
         self._stop = stop
         self._held = held
-        self._loads = loads or Loads(spark)
 
     def replay(self, plan: Plan, pending: PendingReplay, letters: Sequence[Letter], summary: Summary) -> None:
         """Write and settle a batch that has been begun; *letters* are those of it that are still there.
@@ -165,7 +159,7 @@ class Replayer:
 
     def _attempt(self, loaded: LoadedPlan, pending: PendingReplay, letters: Sequence[Letter], summary: Summary) -> None:
         keys = self._ledger.order.keys(letter.id for letter in letters)
-        rows = self._spark.createDataFrame(rows_of(letters))
+        rows = self._loads.spark.createDataFrame(rows_of(letters))
         # Letters of a key go in order of arrival, which several tasks would not keep.
         rows = rows.coalesce(1) if keys else rows
         now = datetime.now(UTC).isoformat(timespec="microseconds")

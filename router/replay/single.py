@@ -17,7 +17,7 @@ from router.judging.plan import Plan
 from router.letters.letter import Letter
 from router.logs import get_logger
 from router.replay.dry_run import verdicts
-from router.replay.replay import Result, Session, replay_one
+from router.replay.replay import Result, replay_one
 from router.replay.replaying import Loads
 from router.replay.selection import lacking
 from router.state.ledger import LetterLedger
@@ -39,16 +39,16 @@ class SingleReplays:
     def __init__(self, base: Path) -> None:
         self._base = base
         self._lock = threading.Lock()
-        self._session: Session | None = None
+        self._loads: Loads | None = None
         self._told: deque[dict[str, Any]] = deque(maxlen=KEPT)
 
     def begin(self, spark: SparkSession) -> None:
         """Replay in this session from now on; before there is none, nothing is replayed."""
-        self._session = Session(spark, Loads(spark))
+        self._loads = Loads(spark)
 
     def end(self) -> None:
         """Begin no replay any more."""
-        self._session = None
+        self._loads = None
 
     def verdict(self, plan: Plan, letter: Letter) -> dict[str, Any]:
         """Return what a replay would make of a letter under *plan*; ``sinks`` are those that lack its record."""
@@ -70,15 +70,15 @@ class SingleReplays:
             RouterError: another replay of ours is under way, or the router is not running.
         """
         with self._lock:
-            session = self._session
-            if session is None:
+            loads = self._loads
+            if loads is None:
                 raise RouterError("the router is not running its queries now", hint="try again when it is ready")
             if any(each["state"] == "running" for each in self._told):
                 raise RouterError("another letter is being replayed", hint="try again when it is done")
             entry = {"letter": letter.id, "began": _now(), "state": "running", "outcome": None, "detail": ""}
             self._told.append(entry)
         _log.info("dead letter is replayed, as the status page asked", letter=letter.id)
-        work = threading.Thread(target=self._run, args=(plan, letter, session, entry), name="replay", daemon=True)
+        work = threading.Thread(target=self._run, args=(plan, letter, loads, entry), name="replay", daemon=True)
         try:
             work.start()
         except RuntimeError as error:
@@ -91,10 +91,10 @@ class SingleReplays:
         with self._lock:
             return [dict(each) for each in reversed(self._told)]
 
-    def _run(self, plan: Plan, letter: Letter, session: Session, entry: dict[str, Any]) -> None:
+    def _run(self, plan: Plan, letter: Letter, loads: Loads, entry: dict[str, Any]) -> None:
         notes = _Notes()
         try:
-            told = _outcome(replay_one(plan, self._base, letter, notes, session), notes)
+            told = _outcome(replay_one(plan, self._base, letter, notes, loads), notes)
         except RouterError as error:
             told = {"state": "failed", "detail": str(error)}
         except Exception as error:

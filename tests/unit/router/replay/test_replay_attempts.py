@@ -15,7 +15,7 @@ import pytest
 from router.batches import holding
 from router.letters.letter import Letter
 from router.replay import replaying
-from router.replay.replaying import Interrupted, Replayer, ReplayJournal, Summary
+from router.replay.replaying import Interrupted, Loads, Replayer, ReplayJournal, Summary
 from router.state.ledger import LetterLedger, PendingReplay
 from router.writing import writer
 from router.writing.writer import BatchWriter
@@ -72,7 +72,7 @@ def replay(ledger: LetterLedger, summary: Summary, stop: threading.Event | None 
     spark = cast(Any, SimpleNamespace(createDataFrame=lambda rows: rows))
     letters = [each for each in LETTERS if each.id in pending.letters]
     held = threading.Event() if stop is None else stop
-    replayer = Replayer(spark, ledger, held, lambda reason, seconds: held.set())
+    replayer = Replayer(Loads(spark), ledger, held, lambda reason, seconds: held.set())
     replayer.replay(plan_of(SINKS, max_replays=2), pending, letters, summary)
 
 
@@ -142,7 +142,7 @@ def test_a_sink_that_is_away_holds_the_batch_until_it_is_back_or_somebody_ends_i
 def test_letters_that_are_gone_settle_the_batch(ledger: LetterLedger, world: World) -> None:
     pending = begun(ledger)
     summary = Summary()
-    Replayer(cast(Any, None), ledger, threading.Event(), lambda reason, seconds: None).replay(
+    Replayer(Loads(cast(Any, None)), ledger, threading.Event(), lambda reason, seconds: None).replay(
         plan_of(SINKS), pending, (), summary
     )
     assert ledger.pending() is None
