@@ -52,7 +52,7 @@ $('token-form').addEventListener('submit', (event) => {
   event.preventDefault();
   const given = $('token').value.trim();
   $('token').value = '';
-  if (!/^[\x21-\x7e]*$/.test(given)) { setText($('letters-note'), 'A token has no such characters: check it, and give it again.'); return; }
+  if (!/^[\x20-\x7e]*$/.test(given)) { setText($('letters-note'), 'A token has no such characters: check it, and give it again.'); return; }
   token = given;
   written = -1;
   looked = 0;

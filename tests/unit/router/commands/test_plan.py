@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 import yaml
@@ -19,71 +19,10 @@ from bindings.parts import InboxRow, Part
 from router.cli import status_of
 from router.letters.redaction import HIDDEN
 from tests.support.letters import row, write_letters
-from tests.support.ports import free_ports
+from tests.support.plant import READING, RECORDS, VALVE, catalog, lines, message, messages, record, settings
 
-READING: Final = "/messagegroups/Plant/messages/Reading"
-ALARM: Final = "/messagegroups/Plant/messages/Alarm"
-VALVE: Final = "/messagegroups/Plant/messages/Valve"
 Planned = Callable[..., tuple[int, dict[str, Any]]]
 Change = Callable[[dict[str, Any]], None]
-
-
-def message(type_: str, **options: Any) -> dict[str, Any]:
-    """A definition of mapped Kafka records, told apart by a header."""
-    return {
-        "envelope": "CloudEvents/1.0",
-        "envelopemetadata": {"type": {"value": type_}, "subject": {"value": "{line}", "type": "uritemplate"}},
-        "protocol": "KAFKA",
-        "protocoloptions": {
-            "key": {"value": "lines/{line}", "type": "uritemplate"},
-            "headers": [{"name": "kind", "value": type_}],
-            **options,
-        },
-    }
-
-
-def catalog() -> dict[str, Any]:
-    """An endpoint of Kafka with three definitions."""
-    return {
-        "endpoints": {
-            "plant": {
-                "usage": ["consumer"],
-                "protocol": "KAFKA",
-                "protocoloptions": {"endpoints": [{"uri": "127.0.0.1:1"}], "options": {"topic": "plant"}},
-                "messagegroups": ["/messagegroups/Plant"],
-            }
-        },
-        "messagegroups": {
-            "Plant": {"messages": {"Reading": message("reading"), "Alarm": message("alarm"), "Valve": message("valve")}}
-        },
-    }
-
-
-def record(kind: str, line: str = "7", **headers: str) -> dict[str, Any]:
-    listed = [{"name": name, "value": value} for name, value in {"kind": kind, **headers}.items()]
-    return {"protocol": "KAFKA", "native": {"topic": "plant", "key": f"lines/{line}", "headers": listed}, "body": "x"}
-
-
-RECORDS: Final = [record("reading"), record("reading", "8"), record("alarm"), record("valve"), record("door")]
-
-
-def lines(path: Path, records: Iterable[dict[str, Any]]) -> Path:
-    path.write_text("".join(f"{json.dumps(each)}\n" for each in records))
-    return path
-
-
-def settings(folder: Path, **more: Any) -> Path:
-    told = {
-        "catalog": {"source": "catalog.json"},
-        "sinks": {"events": {"type": "jsonl"}, "alarms": {"type": "jsonl"}, "dead": {"type": "table", "path": "dead"}},
-        "routes": [{"when": {"message": "*/Alarm*"}, "to": ["alarms"]}, {"to": ["events"]}],
-        "dead_letters": {"sinks": ["dead"]},
-        "state": "state",
-        **more,
-    }
-    file = folder / "router.yaml"
-    file.write_text(yaml.safe_dump(told))
-    return file
 
 
 @pytest.fixture
@@ -106,11 +45,6 @@ def plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Planned:
         return status, json.loads(out)
 
     return run
-
-
-def messages(tree: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = tree["messagegroups"]["Plant"]["messages"]
-    return found
 
 
 def differences(report: dict[str, Any]) -> dict[str, int]:
@@ -388,35 +322,3 @@ def test_many_records_take_seconds(plan: Planned, tmp_path: Path) -> None:
 
 def _file(report: dict[str, Any]) -> str:
     return str(report["places"][0]["place"]).removeprefix("file ")
-
-
-def test_credentials_follow_no_catalog_that_the_router_would_refuse(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PLANT_PASSWORD", "a password of the operator")
-    (tmp_path / "catalog.json").write_text(json.dumps(catalog()))
-    login = {"username": "u", "password": "${PLANT_PASSWORD}", "allow_plaintext_password": True}
-    config = settings(tmp_path, sources=[{"endpoint": "/endpoints/plant", **login}])
-    (tmp_path / "state").mkdir()
-    pinned = {"format": 1, "addresses": {"source /endpoints/plant": ["kafka-a.example:9092"]}}
-    (tmp_path / "state" / "addresses.json").write_text(json.dumps(pinned))
-    arguments = ["plan", str(config), "--new", str(tmp_path / "catalog.json")]
-    assert status_of(arguments) == 3
-    err = capsys.readouterr().err
-    assert "its credentials are for" in err and "127.0.0.1:1" in err
-    # Records of files are judged without asking anybody.
-    records = lines(tmp_path / "records.jsonl", RECORDS)
-    assert status_of([*arguments, "--records", str(records)]) == 0
-
-
-def test_a_catalog_that_is_not_whole_is_not_judged_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "catalog.json").write_text(json.dumps(catalog()))
-    away = copy.deepcopy(catalog())
-    (port,) = free_ports(1)
-    messages(away)["Door"] = {"basemessage": f"http://127.0.0.1:{port}/b.json#/messagegroups/B/messages/b"}
-    (tmp_path / "new.json").write_text(json.dumps(away))
-    config = settings(tmp_path, catalog={"source": "catalog.json", "network": True, "allow_addresses": ["127.0.0.1"]})
-    records = lines(tmp_path / "records.jsonl", RECORDS)
-    arguments = ["plan", str(config), "--new", str(tmp_path / "new.json"), "--records", str(records)]
-    assert status_of(arguments) not in (0, 1)
-    assert "cannot be reached now" in capsys.readouterr().err
