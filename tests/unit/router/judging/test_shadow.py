@@ -21,7 +21,7 @@ from router.judging.plan import Judge, Plan
 from router.judging.shadow import CHANGED, FAILED, KEPT_SECONDS, LEAST, MOST, SAME, Allowance, Shadow
 from router.judging.tally import Tally, collect
 from router.settings import Settings, settings_from_dict
-from tests.unit.router.commands.test_plan import catalog, lines, message, record
+from tests.support.plant import catalog, lines, message, record
 
 TOLD: Final[dict[str, Any]] = {
     "sinks": {"events": {"type": "jsonl"}, "alarms": {"type": "jsonl"}, "dead": {"type": "jsonl", "path": "dead"}},
