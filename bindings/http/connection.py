@@ -98,7 +98,7 @@ class HttpConnection(asyncio.Protocol):
         self.deadline = loop.time() + self._limits.header_timeout
         self._transport: asyncio.Transport | None = None
         self._peer = ""
-        self._reader = RequestReader(self._limits)
+        self._reader = RequestReader(self._limits, address)
         self._unread = b""
         self._head: Head | None = None
         self._request: AcceptedRequest | None = None

@@ -42,8 +42,9 @@ Event = Head | bytes | End | HttpProblem
 class RequestReader:
     """Takes the bytes of one connection; what came of them is in ``events``, in order, for the caller to take out."""
 
-    def __init__(self, limits: ServerLimits) -> None:
+    def __init__(self, limits: ServerLimits, address: str = "") -> None:
         self._limits = limits
+        self._address = address
         self._most_bytes, self._most_headers = limits.max_header_bytes, limits.max_headers
         self.events: deque[Event] = deque()
         self.failed = False
@@ -178,6 +179,7 @@ class RequestReader:
             _is_chunked(named.get(b"transfer-encoding", []), version),
             self._parser.should_keep_alive(),
             version == "1.1" and [value.lower() for value in named.get(b"expect", ())] == [b"100-continue"],
+            address=self._address,
         )
 
     def _without_upgrade(self, data: bytes | memoryview, rest: int) -> None:

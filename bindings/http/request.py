@@ -20,7 +20,7 @@ class Head(NamedTuple):
 
     ``length`` is what Content-Length says, None without one. ``keep_alive`` tells whether the client would send more
     requests on this connection, ``expects_continue`` whether it waits for 100 before it sends the body. ``peer`` is the
-    common name of the client's certificate, '' without one.
+    common name of the client's certificate, '' without one; ``address`` is whom it counts as.
     """
 
     method: str
@@ -33,6 +33,7 @@ class Head(NamedTuple):
     keep_alive: bool = True
     expects_continue: bool = False
     peer: str = ""
+    address: str = ""
 
     @property
     def has_body(self) -> bool:

@@ -74,8 +74,17 @@ def offered() -> dict[str, Any]:
 
 
 def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all capabilities, with those that clients have *chosen* to be other than at first."""
-    return {**CAPABILITIES, **chosen}
+    """Return all capabilities, with those that clients have *chosen* to be other than at first.
+
+    Of lists *chosen* has what is ``off``, so that what a later release adds is on.
+    """
+    found = dict(CAPABILITIES)
+    for name, value in chosen.items():
+        if isinstance(value, Mapping):
+            found[name] = [each for each in CAPABILITIES[name] if each not in value["off"]]
+        else:
+            found[name] = value
+    return found
 
 
 def heard(request: Request, chosen: Mapping[str, Any]) -> Request:
@@ -114,7 +123,8 @@ def chosen_of(given: object, present: Mapping[str, Any], *, patch: bool) -> dict
         wanted = first if value is None else _read(name, value, first)
         chosen.pop(name, None)
         if wanted != first:
-            chosen[name] = wanted
+            listed = isinstance(first, list)
+            chosen[name] = {"off": [each for each in first if each not in wanted]} if listed else wanted
     return chosen
 
 

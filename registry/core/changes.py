@@ -14,7 +14,10 @@ _ORDER: Final = ("updated", "created", "deleted")
 
 @dataclass(slots=True)
 class Change:
-    """What became of one entity. ``changed`` are names of attributes, with those of ``deprecated`` apart."""
+    """What became of one entity. ``changed`` are names of attributes, with those of ``deprecated`` apart.
+
+    ``entity`` is how it is now, None for what is gone, and for ``/model``, which follows from its source.
+    """
 
     kind: str
     action: str
@@ -37,6 +40,11 @@ class Log:
             found.action = action
         found.changed.update(dict.fromkeys(changed))
         return found
+
+    def relate(self, owner: Entity, kind: str, changed: Iterable[str]) -> None:
+        """Note that something below an entity changed what that shows."""
+        found = self.note(owner.xid, kind, "updated", changed)
+        found.epoch, found.entity = owner.epoch, _kept(owner)
 
     def history(self, interaction: str, now: str, who: str) -> list[dict[str, Any]]:
         """Return the rows of history."""
@@ -70,13 +78,15 @@ def log_of(work: Work) -> Log:
         entry.epoch, entry.entity = work.registry.epoch, _kept(work.registry)
         if work.registry.modelsource != work.registry_before.modelsource:
             entry.changed.update({"model": None, "modelsource": None})
-            log.note("/model", "model", "updated")
-            log.note("/modelsource", "modelsource", "updated")
+            log.note("/model", "model", "updated").epoch = work.registry.epoch
+            source = log.note("/modelsource", "modelsource", "updated")
+            source.epoch, source.entity = work.registry.epoch, work.registry.modelsource
         one, other = work.registry_before.capabilities, work.registry.capabilities
         if one != other:
             entry.changed["capabilities"] = None
             names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
-            log.note("/capabilities", "capabilities", "updated", names)
+            chosen = log.note("/capabilities", "capabilities", "updated", names)
+            chosen.epoch, chosen.entity = work.registry.epoch, other
     _collect(log, work.groups, "group")
     _collect(log, work.resources, "resource")
     _collect(log, work.versions, "version")
@@ -113,21 +123,22 @@ def _relate(log: Log, work: Work) -> None:
     for xid, before, now in _moved(work.groups):
         plural = xid.split("/")[1]
         if (before is None) != (now is None):
-            log.note("/", "registry", "updated", (plural, f"{plural}count", "epoch", "modifiedat"))
+            log.relate(work.registry, "registry", (plural, f"{plural}count", "epoch", "modifiedat"))
     for xid, before, now in _moved(work.resources):
         _, _, _, plural, _ = xid.split("/")
         owner = xid.rsplit("/", 2)[0]
-        if (before is None) != (now is None) and work.groups.now.get(owner) is not None:
-            log.note(owner, "group", "updated", (plural, f"{plural}count", "epoch", "modifiedat"))
+        group = work.groups.now.get(owner)
+        if (before is None) != (now is None) and group is not None:
+            log.relate(group, "group", (plural, f"{plural}count", "epoch", "modifiedat"))
     for xid, before, now in _moved(work.versions):
         owner = xid.rsplit("/", 2)[0]
         resource = work.resources.now.get(owner)
         if resource is None:
             continue
         if (before is None) != (now is None):
-            log.note(owner, "resource", "updated", ("versions", "versionscount", "meta.epoch", "meta.modifiedat"))
+            log.relate(resource, "resource", ("versions", "versionscount", "meta.epoch", "meta.modifiedat"))
         elif before is not None and now is not None and resource.defaultversionid == now.id:
-            log.note(owner, "resource", "updated", _differences(before, now))
+            log.relate(resource, "resource", _differences(before, now))
 
 
 def _moved(changes: Changes[Any]) -> Iterator[tuple[str, Any, Any]]:

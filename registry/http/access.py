@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from http import HTTPStatus
+from typing import Final
 
 from bindings.http.access import Access, Guard
 from bindings.http.problems import HttpProblem
@@ -14,7 +15,8 @@ from bindings.http.request import Head
 from registry.errors import Refusal
 from registry.http.requests import Writer
 
-READING = ("GET", "HEAD", "OPTIONS")
+READING: Final = ("GET", "HEAD", "OPTIONS")
+MAX_SENDERS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +80,28 @@ class Gatekeeper:
 
 
 class Pace:
-    """Bounds how many writes each sender makes in a second, with as many more at once as make up ``burst``."""
+    """Bounds how many writes each sender makes in a second, with as many more at once as make up ``burst``.
+
+    Of more than MAX_SENDERS those are forgotten that were heard of longest ago.
+    """
 
     def __init__(self, per_second: float, burst: int) -> None:
         self._per_second = per_second
         self._burst = burst
-        self._left: dict[str, tuple[float, float]] = {}
+        self._left: dict[tuple[bool, str], tuple[float, float]] = {}
 
-    def take(self, name: str) -> None:
-        """Count a write; names are those of credentials, so there are few.
+    def take(self, name: str, *, stranger: bool = False) -> None:
+        """Count a write of a sender by name, or of a *stranger* by address.
 
         Raises:
             Refusal: ``rate_limited``.
         """
         now = time.monotonic()
-        left, since = self._left.get(name, (float(self._burst), now))
+        key = stranger, name
+        left, since = self._left.pop(key, (float(self._burst), now))
         left = min(float(self._burst), left + (now - since) * self._per_second)
+        self._left[key] = (left - 1 if left >= 1 else left), now
+        if len(self._left) > MAX_SENDERS:
+            del self._left[next(iter(self._left))]
         if left < 1:
-            self._left[name] = left, now
             raise Refusal("rate_limited", "", seconds=str(max(1, round((1 - left) / self._per_second))))
-        self._left[name] = left - 1, now

@@ -51,7 +51,7 @@ class RegistryApplication:
     """Serves a registry at *base*, its URL; '' takes what requests name as their host. See the module.
 
     *faces* are the faces beside the core API, by the path that each is at, such as ``/cloudevents``. Those at
-    *open_paths* need no credentials, so there every request counts as a write does.
+    *open_paths* need no credentials, so there every request counts as a write does, of the address that it is from.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RegistryApplication:
             if head.length is not None and head.length > most:
                 raise too_large(most)
             if open_to_all or head.method not in READING:
-                self._pace.take(writer.name)
+                self._pace.take(head.address if open_to_all else writer.name, stranger=open_to_all)
         except HttpProblem as problem:
             return problem.reply()
         except Refusal as refusal:

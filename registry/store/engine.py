@@ -27,7 +27,8 @@ _LOCK: Final = 7_218_904_117_442_315
 _BUSY_SECONDS: Final = 30.0
 _CONNECT_SECONDS: Final = 10
 _POOL: Final = 8
-
+_WHERE: Final = frozenset(("host", "port"))
+"""Of libpq's parameters in a URL those that say where a database is; others may be secrets."""
 
 _REMEDIES: Final[Mapping[str, str]] = {
     "SQLITE_NOTADB": "name another file, or put back the database that was there",
@@ -150,9 +151,12 @@ def store_error(url: str, error: Exception, what: str = "does not answer") -> St
 
 
 def _place(url: str) -> str:
-    """Return where a database is, as its settings say it: the file, or the URL without the password."""
+    """Return where a database is, as its settings say it: the file, or the URL without what may be a secret."""
     address = make_url(url)
-    return str(address.database) if address.get_backend_name() == "sqlite" else address.render_as_string()
+    if address.get_backend_name() == "sqlite":
+        return str(address.database)
+    shown = {name: value for name, value in address.query.items() if name in _WHERE}
+    return address.set(query=shown).render_as_string()
 
 
 def _upgrade(connection: Connection) -> None:

@@ -11,6 +11,8 @@ from registry.core.answering import CONFIGURED
 from registry.core.places import Place
 from registry.core.service import METHODS
 from registry.core.views import SPECVERSION
+from registry.delivery.service import PERMISSIONS
+from registry.delivery.subscriptions import PATH
 from registry.http.openapi import operations
 from registry.http.openapi.parameters import heard, path_parameters
 from registry.http.openapi.schemas import Schema, all_schemas
@@ -19,6 +21,8 @@ from registry.http.requests import DETAILS, VERBS
 from registry.model.types import Model
 
 OPENAPI: Final = "3.1.0"
+_TAKEN: Final = frozenset((PATH, PERMISSIONS))
+"""Paths of subscriptions, which come before types of the model."""
 _PROBLEM: Final[Schema] = {
     "type": "object",
     "required": ["type", "title", "status"],
@@ -43,12 +47,13 @@ def openapi_of(
 ) -> dict[str, Any]:
     """Return the document for a registry at *base*, its URL, whose clients *access* lets in.
 
-    Flags that *capabilities* do not list are not in it. With *subscriptions* it has those of events too, and they come
-    before types of the model that have their path.
+    Flags that *capabilities* do not list are not in it. With *subscriptions* it has those of events too, and not the
+    types of the model whose paths they have.
     """
     paths = {path: _heard(item, capabilities) for path, item in _paths(model)}
     components: dict[str, Any] = {"schemas": {"problem": _PROBLEM, **all_schemas(model)}}
     if subscriptions:
+        paths = {path: item for path, item in paths.items() if f"/{path.split('/')[1]}" not in _TAKEN}
         paths |= subscription_paths()
         components["schemas"] |= subscription_schemas()
     found: dict[str, Any] = {

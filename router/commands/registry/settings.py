@@ -45,6 +45,8 @@ MESSAGE_CATALOG: Final = "messagecatalog"
 PREFIX: Final = "XREGISTRY_"
 """Begins the variables that override settings."""
 _PORT: Final = 8090
+_SECRET: Final = frozenset(("password", "sslpassword"))
+"""Secrets among libpq's parameters, which a URL may have as its query."""
 
 
 class StoreSettings(Section):
@@ -238,7 +240,7 @@ def _store(given: StoreSettings, base: Path, path: Path) -> str:
         url = make_url(given.url)
     except ArgumentError:
         raise ConfigError(f"{path}: store.url is no URL", file=str(path), key="store.url") from None
-    if url.password is not None:
+    if url.password is not None or not _SECRET.isdisjoint(url.query):
         hint = "leave it out there, and give store.password as ${VAR} or file:/path"
         raise ConfigError(f"{path}: store.url holds a password", file=str(path), key="store.url", hint=hint)
     if url.get_backend_name() != "postgresql":

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from bindings.http.access import Access
-from registry.http.access import Roles
+from registry.errors import Refusal
+from registry.http.access import MAX_SENDERS, Pace, Roles
 from registry.http.application import Limits
 from registry.http.server import RegistryServer, RegistrySettings
 from tests.support.authority import Authority, Pair
@@ -197,3 +198,27 @@ def test_certificates_name_their_clients(tmp_path: Path) -> None:
                 none.get("/")
     finally:
         registry.stop()
+
+
+def test_strangers_have_a_pace_of_their_own_for_each_address(tmp_path: Path) -> None:
+    def asked(client: httpx.Client) -> list[bool]:
+        return [client.get("/permissions/x?key=y").status_code == 429 for _ in range(4)]
+
+    with served(tmp_path, writes_per_second=0.001, write_burst=2) as client:
+        assert asked(client) == [False, False, True, True]
+        with httpx.Client(
+            base_url=client.base_url, transport=httpx.HTTPTransport(local_address="127.0.0.2")
+        ) as neighbour:
+            assert asked(neighbour) == [False, False, True, True]
+        puts = [client.put(f"/messagegroups/g{number}", json={}).status_code for number in range(3)]
+        assert puts == [201, 201, 429]
+
+
+def test_of_very_many_senders_the_latest_are_counted() -> None:
+    pace = Pace(0.001, 1)
+    for number in range(MAX_SENDERS + 1):
+        pace.take(str(number), stranger=True)
+    pace.take("0", stranger=True)
+    pace.take(str(MAX_SENDERS))
+    with pytest.raises(Refusal):
+        pace.take(str(MAX_SENDERS), stranger=True)

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import create_engine, select
 
+from registry.core.capabilities import CAPABILITIES
 from registry.store.tables import OUTBOX
 from tests.support.registry_server import served
 
@@ -60,3 +62,13 @@ def test_other_faces_are_not_bound_by_them(tmp_path: Path) -> None:
         assert client.put("/messagecatalog/h", json={"format": "NATS"}).is_success
         assert client.post("/messagecatalog/h/messagedefinitions", json=definition).is_success
         assert client.get("/messagegroups/h/messages/m").status_code == 200
+
+
+def test_what_a_later_release_adds_is_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(tmp_path) as client:
+        client.patch("/capabilities", json={"flags": ["inline"], "ignores": []}).raise_for_status()
+    for name in ("flags", "ignores"):
+        monkeypatch.setitem(CAPABILITIES, name, [*CAPABILITIES[name], "later"])
+    with served(tmp_path) as client:
+        shown = client.get("/capabilities").json()
+        assert (shown["flags"], shown["ignores"]) == (["inline", "later"], ["later"])

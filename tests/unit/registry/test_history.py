@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,14 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, insert, inspect, select
 
+from registry.model.domains import model_source
 from registry.http.server import RegistryServer, RegistrySettings
 from registry.store import history
 from registry.store.engine import MIGRATIONS, Database, open_database
 from registry.store.tables import HISTORY
 from registry.upkeep.history import HistoryLimits
 from tests.support.postgresql import cluster
+from tests.support.registry_server import served
 from tests.support.waiting import wait_until
 
 LIMIT = 60.0
@@ -140,6 +143,32 @@ def test_a_server_keeps_its_history_small_while_it_is_written_to(tmp_path: Path,
     kept = left(database)
     database.close()
     assert {each.split()[0] for each in kept} >= {f"/messagegroups/g{number}" for number in range(3)} | {"/"}
+
+
+def test_what_stays_says_what_each_entity_became(tmp_path: Path) -> None:
+    with served(tmp_path) as client:
+        path = "/messagegroups/g/messages/m"
+        client.put(path, json={"name": "first"}).raise_for_status()
+        for name in ("second", "third"):
+            client.patch(path, json={"name": name}).raise_for_status()
+        client.put("/modelsource", json=model_source()).raise_for_status()
+        client.patch("/capabilities", json={"pagination": False}).raise_for_status()
+        client.put("/modelsource", json={**model_source(), "description": "ours"}).raise_for_status()
+        client.put("/messagegroups/h", json={}).raise_for_status()
+        meta, group = client.get(f"{path}/meta").json(), client.get("/messagegroups/g").json()
+    database = open_database(f"sqlite:///{tmp_path}/registry.db")
+    assert pruned(database, 10**9)[0] > 3
+    with database.reading() as connection:
+        rows = connection.execute(select(HISTORY.c.xid, HISTORY.c.epoch, HISTORY.c.entity)).all()
+    database.close()
+    kept = {xid: (epoch, json.loads(entity or "null")) for xid, epoch, entity in rows}
+    assert len(kept) == len(rows) and [xid for xid, (_, entity) in kept.items() if entity is None] == ["/model"]
+    assert all(epoch for epoch, _ in kept.values())
+    assert (kept[path][0], kept[path][1]["defaultversionid"]) == (meta["epoch"], "1")
+    assert kept[f"{path}/versions/1"][1]["name"] == "third"
+    assert kept["/messagegroups/g"][0] == group["epoch"]
+    assert kept["/modelsource"][1]["description"] == "ours"
+    assert kept["/capabilities"][1] == {"pagination": False}
 
 
 def test_etags_hold_when_history_goes(tmp_path: Path) -> None:

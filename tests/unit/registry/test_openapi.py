@@ -107,6 +107,19 @@ def test_it_has_subscriptions_where_there_are_some(tmp_path: Path) -> None:
         assert "/subscriptions" not in document(client)["paths"]
 
 
+def test_types_of_the_model_at_the_paths_of_subscriptions_are_not_in_it(tmp_path: Path) -> None:
+    resources = {"notes": {"singular": "note"}}
+    groups = {plural: {"singular": plural[:-1], "resources": resources} for plural in ("subscriptions", "permissions")}
+    paths: list[set[str]] = []
+    for delivery in (DeliverySettings(), DeliverySettings(subscriptions=False)):
+        with served(tmp_path, delivery=delivery) as client:
+            client.put("/modelsource", json={"groups": groups}).raise_for_status()
+            paths.append(set(document(client)["paths"]))
+    taken, free = ({each for each in some if each.startswith(("/subscriptions", "/permissions"))} for some in paths)
+    assert taken == {"/subscriptions", "/subscriptions/{subscriptionid}"}
+    assert {"/permissions/{permissionid}", "/subscriptions/{subscriptionid}/notes"} < free
+
+
 @pytest.mark.slow
 def test_random_requests_meet_no_server_error(tmp_path: Path) -> None:
     with served(tmp_path, delivery=DELIVERY) as client:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from registry.store.engine import open_database
+from registry.store.engine import open_database, store_error
 from router.cli import status_of
 from router.commands.registry import serve
 
@@ -72,6 +72,22 @@ def test_a_postgresql_that_nobody_serves(
     message, hint = told(command_of(name, tmp_path, store, monkeypatch), capsys)
     assert "127.0.0.1:1/registry" in message and "refused" in message and "sesame" not in message + hint
     assert "check that the server runs" in hint
+
+
+@pytest.mark.parametrize("given", [":sesame@127.0.0.1:1/r", "@127.0.0.1:1/r?password=sesame", "@h/r?sslpassword=sesame"])
+def test_a_password_in_the_url_is_refused_and_not_shown(
+    given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = command_of("init", tmp_path, f"{{url: 'postgresql://registry{given}'}}", monkeypatch)
+    assert status_of(command) not in (0, STATE)
+    output, errors = capsys.readouterr()
+    assert "store.url holds a password" in errors and "sesame" not in output + errors
+
+
+def test_a_store_is_named_without_what_may_be_a_secret() -> None:
+    url = "postgresql+psycopg://u@/r?host=/run/postgresql&password=sesame&options=-c%20x%3Dsesame"
+    told = str(store_error(url, OSError("no answer")))
+    assert "u@/r" in told and "postgresql" in told and "no answer" in told and "sesame" not in told
 
 
 @pytest.mark.parametrize("name", ["init", "export", "serve"])
