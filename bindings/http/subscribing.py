@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -52,7 +54,8 @@ class Subscribed:
 class SubscriptionManager:
     """One manager. *authorization* gives the header that proves who we are, empty for none; *context* its TLS.
 
-    A request may take *seconds* as a whole. Not for concurrent use, nor for a thread with an event loop.
+    A request may take *seconds* as a whole, with what *authorization* takes, which nobody interrupts. Not for
+    concurrent use, nor for a thread with an event loop.
     """
 
     def __init__(
@@ -124,11 +127,14 @@ class SubscriptionManager:
         headers = {"accept": "application/json", "user-agent": "xrouter"}
         if document is not None:
             headers["content-type"] = MEDIA
+        deadline = time.monotonic() + self._seconds
         if authorization := self._authorization():
             headers["authorization"] = authorization
         content = None if document is None else msgspec.json.encode(document)
         try:
-            answer = asyncio.run(self._answer(method, url, headers, content))
+            with asyncio.Runner() as runner:
+                runner.get_loop().set_default_executor(_Resolver(1))
+                answer = runner.run(self._answer(method, url, headers, content, deadline))
         except TimeoutError as error:
             raise SubscriptionFailed(f"{method} {self._shown(url)}: the answer takes too long") from error
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, ValueError) as error:
@@ -143,7 +149,9 @@ class SubscriptionManager:
             after=_after(answer),
         )
 
-    async def _answer(self, method: str, url: str, headers: Mapping[str, str], content: bytes | None) -> httpx.Response:
+    async def _answer(
+        self, method: str, url: str, headers: Mapping[str, str], content: bytes | None, deadline: float
+    ) -> httpx.Response:
         """Send a request, and read no more of the answer than a subscription may be.
 
         Raises:
@@ -152,7 +160,7 @@ class SubscriptionManager:
         options: dict[str, Any] = {"timeout": self._seconds, "follow_redirects": False, "trust_env": False}
         found = bytearray()
         async with (
-            asyncio.timeout(self._seconds),
+            asyncio.timeout(deadline - time.monotonic()),
             httpx.AsyncClient(verify=self._context(), **options) as client,
             client.stream(method, url, headers=headers, content=content) as answer,
         ):
@@ -166,6 +174,14 @@ class SubscriptionManager:
     def _shown(url: str) -> str:
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+class _Resolver(ThreadPoolExecutor):
+    """Resolves names for an event loop, which does not wait at its end for one that takes too long."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End without waiting."""
+        super().shutdown(wait=False, cancel_futures=True)
 
 
 def _plain(headers: httpx.Headers) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
@@ -78,6 +78,7 @@ class RegistryApplication:
         self._writers = ThreadPoolExecutor(1, "registry-writer")
         self._waiting = {True: 0, False: 0}
         self._counting = threading.Lock()
+        self._begun: set[Future[None]] = set()
 
     def admit(self, head: Head) -> AcceptedRequest | Reply:
         """Return the request to come, or why there shall be none."""
@@ -115,12 +116,15 @@ class RegistryApplication:
                 self._waiting[writing] -= 1
             _post(loop, answer, reply)
 
-        pool.submit(work)
+        future = pool.submit(work)
+        self._begun.add(future)
+        future.add_done_callback(self._begun.discard)
 
-    def close(self) -> None:
-        """End the threads; requests that have begun are finished."""
-        self._readers.shutdown(cancel_futures=True)
-        self._writers.shutdown(cancel_futures=True)
+    def close(self, seconds: float) -> None:
+        """Have the threads end; those that have begun a request are waited for so many seconds, and finish it."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
+        self._writers.shutdown(wait=False, cancel_futures=True)
+        wait(self._begun.copy(), seconds)
 
     def _reply(self, head: Head, body: bytes, writer: Writer) -> Reply:
         path, face = self._face(head)

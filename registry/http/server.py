@@ -24,7 +24,6 @@ from registry.delivery.events import sources_of
 from registry.delivery.service import PERMISSIONS, Subscriptions
 from registry.delivery.settings import DeliverySettings
 from registry.delivery.subscriptions import PATH
-from registry.errors import Refusal
 from registry.http.access import Gatekeeper, Pace, Roles
 from registry.http.application import Limits, RegistryApplication
 from registry.http.collecting import DeliveryCollector, HistoryCollector, ReplicationCollector
@@ -96,18 +95,19 @@ def open_service(settings: RegistrySettings) -> tuple[Database, RegistryService]
     except SQLAlchemyError as error:
         database.close()
         raise store_error(settings.store, error) from error
-    except Refusal:
+    except BaseException:
         database.close()
         raise
     return database, service
 
 
 class RegistryServer:
-    """Serves one registry; started once, stopped once. ``port`` is the one in use once it is started."""
+    """Serves one registry; started once, and stopped once it is. ``port`` is the one in use once it is started."""
 
     def __init__(self, settings: RegistrySettings) -> None:
         self._settings = settings
         self._database: Database | None = None
+        self._listener: socket.socket | None = None
         self._application: RegistryApplication | None = None
         self._server: HttpServer | None = None
         self._dispatch: Dispatch | None = None
@@ -118,18 +118,25 @@ class RegistryServer:
         self.metrics_port = 0
 
     def start(self) -> None:
-        """Serve; when this returns, requests are taken.
+        """Serve; when this returns, requests are taken, and when it raises, nothing is open.
 
         Raises:
             StoreError: the store cannot be opened.
             GatewayError: the address is taken, or the certificate or key cannot be used.
         """
+        try:
+            self._start()
+        except BaseException:
+            self.stop(0.0)
+            raise
+
+    def _start(self) -> None:
         chosen = self._settings
         tls = server_tls(chosen.tls_certificate, chosen.tls_key, chosen.tls_clients)
         self._database, service = open_service(chosen)
         keeper = Gatekeeper(chosen.access, chosen.roles, certificates=chosen.tls_clients is not None)
         pace = Pace(chosen.writes_per_second, chosen.write_burst)
-        listener: socket.socket = listen(chosen.host, chosen.port, "the registry")
+        self._listener = listener = listen(chosen.host, chosen.port, "the registry")
         self.port = listener.getsockname()[1]
         faces = dict(chosen.faces)
         if chosen.delivery is not None:
@@ -182,20 +189,23 @@ class RegistryServer:
         """Finish what is in flight, then close everything.
 
         All parts together have *grace* seconds: requests half of it at most, so that delivery, which ends behind them,
-        always has time to end in order; and what works beside both the whole of it.
+        always has time to end in order; and what works beside both the whole of it. A part that hangs, as a store
+        may have it, is left to itself some seconds later.
         """
-        deadline = time.monotonic() + grace
+        begun = time.monotonic()
 
-        def left() -> float:
-            return max(deadline - time.monotonic(), 0.0)
+        def left(part: float = 1.0) -> float:
+            return max(begun + part * grace - time.monotonic(), 0.0)
 
         beside = [each for each in (self._replication, self._history) if each is not None]
         for each in beside:
             each.end()
         if self._server is not None:
-            self._server.stop(grace / 2)
+            self._server.stop(left(0.5))
+        if self._listener is not None:
+            self._listener.close()  # the server has, if it ran
         if self._application is not None:
-            self._application.close()
+            self._application.close(left(0.5))
         if self._dispatch is not None:
             self._dispatch.stop(left())
         if self._metrics is not None:

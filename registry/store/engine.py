@@ -78,12 +78,18 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that no other writer overlaps; durable when the block ends, undone when it raises."""
+        """A transaction that no other writer overlaps; durable when the block ends, undone when it raises.
+
+        Raises:
+            SQLAlchemyError: the database does not answer, or others write for too long.
+        """
         with self._engine.connect() as connection:
             connection.info["writing"] = True
             try:
                 with connection.begin():
                     if not self._sqlite:
+                        most = {"most": f"{_BUSY_SECONDS * 1000:.0f}ms"}
+                        connection.execute(text("SELECT set_config('lock_timeout', :most, true)"), most)
                         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
                     yield connection
             finally:

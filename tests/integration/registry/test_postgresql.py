@@ -9,7 +9,9 @@ from typing import TypeVar
 import httpx
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
 
+from registry.store import engine
 from registry.store import subscribers as rows
 from registry.store.engine import Database, StoreError, open_database
 from registry.store.subscribers import Progress, Subscriber
@@ -127,3 +129,13 @@ def test_a_store_of_a_later_version_is_left_alone(store: str) -> None:
                 connection.execute(text("UPDATE alembic_version SET version_num = :known"), {"known": known})
     finally:
         database.close()
+
+
+def test_a_writer_waits_for_others_so_long(store: str, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_BUSY_SECONDS", 0.3)
+    with database.writing(), pytest.raises(OperationalError), database.writing():
+        pass
+    with database.writing() as connection:
+        assert connection.execute(text("SHOW lock_timeout")).scalar() == "300ms"
+    with database.reading() as connection:
+        assert connection.execute(text("SHOW lock_timeout")).scalar() == "0"

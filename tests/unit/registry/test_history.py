@@ -12,8 +12,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import create_engine, insert, inspect, select
 
-from registry.model.domains import model_source
 from registry.http.server import RegistryServer, RegistrySettings
+from registry.model.domains import model_source
 from registry.store import history
 from registry.store.engine import MIGRATIONS, Database, open_database
 from registry.store.tables import HISTORY

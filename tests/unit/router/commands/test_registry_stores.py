@@ -74,7 +74,9 @@ def test_a_postgresql_that_nobody_serves(
     assert "check that the server runs" in hint
 
 
-@pytest.mark.parametrize("given", [":sesame@127.0.0.1:1/r", "@127.0.0.1:1/r?password=sesame", "@h/r?sslpassword=sesame"])
+@pytest.mark.parametrize(
+    "given", [":sesame@127.0.0.1:1/r", "@127.0.0.1:1/r?password=sesame", "@h/r?sslpassword=sesame"]
+)
 def test_a_password_in_the_url_is_refused_and_not_shown(
     given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

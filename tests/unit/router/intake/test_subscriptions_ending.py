@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 import threading
 import time
@@ -105,6 +106,35 @@ def test_an_answer_that_trickles_has_an_end(head: bytes, drop: bytes) -> None:
         with pytest.raises(SubscriptionFailed, match="too long"):
             manager.delete(f"{url}/s1")
         assert time.monotonic() - before < LIMIT / 2
+
+
+def test_a_name_that_takes_long_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = threading.Event()
+
+    def resolved(*_: object, **__: object) -> list[object]:
+        told.wait(LIMIT)
+        raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    manager = SubscriptionManager("http://far.example/", lambda: "", ssl.create_default_context, seconds=1.0)
+    before = time.monotonic()
+    with pytest.raises(SubscriptionFailed, match="too long"):
+        manager.delete("http://far.example/s1")
+    took = time.monotonic() - before
+    told.set()
+    assert took < LIMIT / 2
+
+
+def test_what_authorization_takes_counts(manager: Manager, server: Webhook) -> None:
+    def slow() -> str:
+        before = time.monotonic()
+        wait_until(lambda: time.monotonic() - before > 0.6, LIMIT, "more time than there is")
+        return "Bearer t"
+
+    patient = SubscriptionManager(server.url, slow, ssl.create_default_context, seconds=0.5)
+    with pytest.raises(SubscriptionFailed, match="too long"):
+        patient.delete(f"{server.url}/s1")
+    assert not server.taken
 
 
 def test_a_pause_that_a_manager_asks_for_does_not_hide_the_end(
