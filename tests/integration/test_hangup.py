@@ -1,14 +1,16 @@
-"""A terminal that closes under a router: it drains, and its JVM stays until it has."""
+"""A terminal that closes under a router: it drains, and its JVM stays until it has. Ctrl-C ends a start at once."""
 
 from __future__ import annotations
 
 import json
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
 from tests.support.ports import LOOPBACK, free_ports
 from tests.support.router import RouterProcess
@@ -39,12 +41,34 @@ def terminal() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
+def configured(folder: Path) -> RouterProcess:
+    """Return a router that takes events over HTTP, not yet started."""
+    (folder / "catalog.xreg.json").write_text(json.dumps(CATALOG))
+    [port] = free_ports(1)
+    settings = {"http": {"port": port}, "sinks": {"out": {"type": "jsonl", "path": str(folder / "out")}}}
+    return RouterProcess(folder, {**settings, "routes": [{"to": ["out"]}]})
+
+
+@pytest.mark.parametrize("moment", ["memory divided", "incubator modules"], ids=["before the JVM", "with the JVM"])
+def test_ctrl_c_ends_a_start_in_a_line(tmp_path: Path, moment: str) -> None:
+    router = configured(tmp_path)
+    router.launch()
+    try:
+        wait_until(lambda: moment in router.log or router.ended is not None, 120, lambda: router.log[-2000:])
+        began = time.monotonic()
+        assert router.interrupt() == 0
+        assert time.monotonic() - began < 60, "a start takes longer than that where this takes seconds"
+        told = router.log.partition("stopping before it has started")[2].splitlines()
+        assert len(told) == 2 and "stopped" in told[1], router.log[-3000:]
+        assert "running" not in router.log.replace("router.running", "")
+    finally:
+        router.end()
+
+
 @pytest.mark.usefixtures("terminal")
 def test_a_closed_terminal_drains(tmp_path: Path) -> None:
-    (tmp_path / "catalog.xreg.json").write_text(json.dumps(CATALOG))
-    [port] = free_ports(1)
-    settings = {"http": {"port": port}, "sinks": {"out": {"type": "jsonl", "path": str(tmp_path / "out")}}}
-    router = RouterProcess(tmp_path, {**settings, "routes": [{"to": ["out"]}]})
+    router = configured(tmp_path)
+    port = yaml.safe_load(router.config.read_text())["http"]["port"]
     router.start()
     try:
         httpx.post(f"http://{LOOPBACK}:{port}/events", headers=EVENT, content=b"{}").raise_for_status()
