@@ -8,8 +8,11 @@ from typing import Annotated, Final
 import typer
 from rich.progress import Progress
 
+from bindings.protocols import BINDINGS, binding_of
+from catalog.model import Definition
 from router.commands.arguments import BaseUri, CatalogOption, pairs_of, usable_catalog
 from router.commands.emit.delivery import opened, protocol_of
+from router.commands.emit.naming import only_endpoint, xid_called
 from router.commands.emit.producer import MODES, Producer, check_matches
 from router.commands.registries import LoginsOption, fetcher
 from router.terminal import terminal
@@ -20,12 +23,18 @@ _PROGRESS_FROM: Final = 100
 
 def emit(
     catalog: CatalogOption,
-    message: Annotated[str, typer.Option(metavar="XID", help="The definition to produce.")],
+    message: Annotated[
+        str, typer.Option(metavar="NAME", help="The definition to produce: its xid, its id, or the end of it.")
+    ],
     more: Annotated[
         list[str] | None, typer.Argument(metavar="MORE", help="More of --catalog, or with a `=` more of --context.")
     ] = None,
     endpoint: Annotated[
-        str | None, typer.Option(metavar="XID", help="The endpoint to produce for: its defaults and address.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The endpoint to produce for: its defaults and address; unset is the only one.",
+        ),
     ] = None,
     protocol: Annotated[
         str | None, typer.Option(metavar="NAME", help="Protocol, for definitions that leave it open.")
@@ -41,7 +50,11 @@ def emit(
     seed: Annotated[int | None, typer.Option(help="Makes ids and generated values the same each time.")] = None,
     to: Annotated[
         str | None,
-        typer.Option(metavar="TARGET", help="http(s)://HOST or kafka://HOST:PORT/TOPIC; without it, standard output."),
+        typer.Option(
+            metavar="TARGET",
+            help="http(s)://HOST, kafka://HOST:PORT/TOPIC, mqtt(s)://HOST/TOPIC, amqp(s)://HOST/NODE or "
+            "nats://HOST/SUBJECT (tls://); what has no path takes each record's own. Without it, standard output.",
+        ),
     ] = None,
     base_uri: BaseUri = "",
     logins: LoginsOption = None,
@@ -51,14 +64,20 @@ def emit(
     Literals are set, templates expanded, and what is required without a value is made up, valid for its type. Data is
     made up as the schema asks and checked against it; a warning says when it is not known to fit.
 
-    Example: xrouter emit --catalog catalog.xreg.json --message /messagegroups/Garden/messages/Moisture --context bed=7
+    Example: xrouter emit --catalog catalog.xreg.json --message Moisture --context bed=7 --to mqtt://localhost
     """
     values = [*(context or []), *(text for text in more or [] if "=" in text)]
     sources = [*catalog, *(text for text in more or [] if "=" not in text)]
     loaded = usable_catalog(sources, fetcher(logins), base_uri=base_uri)
-    known = loaded.definitions.get(message)
-    if to is not None and protocol is None and known is not None and known.protocol is None and endpoint is None:
-        protocol = protocol_of(to)
+    message = xid_called(message, loaded.definitions, "message")
+    if endpoint is not None:
+        endpoint = xid_called(endpoint, loaded.endpoints, "endpoint")
+    known = loaded.definitions[message]
+    towards = protocol or (None if to is None else _towards(known, protocol_of(to)))
+    if endpoint is None and known.group not in loaded.endpoints:
+        endpoint = only_endpoint(loaded, message, towards)
+    if known.protocol is None and endpoint is None:
+        protocol = towards
     producer = Producer(
         loaded,
         message,
@@ -69,7 +88,10 @@ def emit(
         seed=seed,
     )
     shown = count >= _PROGRESS_FROM and sys.stderr.isatty() and (to is not None or not sys.stdout.isatty())
-    with Progress(console=terminal(err=True), disable=not shown) as bar, opened(to, sys.stdout.buffer) as target:
+    with (
+        Progress(console=terminal(err=True), disable=not shown) as bar,
+        opened(to, sys.stdout.buffer, producer.endpoint) as target,
+    ):
         task, doubted = bar.add_task("produced", total=count), False
         for number, record in enumerate(producer.records(count), 1):
             if number == 1:
@@ -80,3 +102,11 @@ def emit(
                 bar.console.print(warning, soft_wrap=True)
             target.send(record)
             bar.advance(task)
+
+
+def _towards(definition: Definition, protocol: str) -> str:
+    """Return the protocol of a target as the definition has it: both versions of MQTT go to the same broker."""
+    own = binding_of(definition.protocol or "")
+    if own is not None and own.sending.family == BINDINGS[protocol].sending.family:
+        return own.protocol
+    return protocol

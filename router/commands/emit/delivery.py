@@ -1,4 +1,4 @@
-"""Delivering produced records: to standard output, an HTTP target or a Kafka topic, each acknowledged.
+"""Delivering produced records: to standard output, an HTTP target, a Kafka topic or another broker, each acknowledged.
 
 A record counts as delivered when the other side says so: a 2xx answer, or the broker's acknowledgement. Nothing is
 sent twice by us but after a 503, with which an HTTP target says that it took nothing for certain.
@@ -20,8 +20,10 @@ from bindings.parts import Part, first
 from bindings.protocols import BINDINGS
 from bindings.sending import headers_of
 from catalog.escaping import escaped_json
+from catalog.model import Endpoint
 from catalog.record import Record
 from catalog.values import whole_number
+from router.commands.emit.brokers import BrokerTarget
 from router.commands.emit.producer import record_line
 from router.errors import BrokerUnreachable, RouterError
 
@@ -30,7 +32,18 @@ KAFKA_SECONDS: Final = 30.0
 BUSY_SECONDS: Final = 60.0
 """How long a target that answers 503 is asked again."""
 _PATH_CHARACTERS: Final = "/:@!$&'()*+,;=-._~%"
-SCHEMES: Final = {"http": "HTTP", "https": "HTTP", "kafka": "KAFKA"}
+SCHEMES: Final = {
+    "http": "HTTP",
+    "https": "HTTP",
+    "kafka": "KAFKA",
+    "mqtt": "MQTT/5.0",
+    "mqtts": "MQTT/5.0",
+    "amqp": "AMQP/1.0",
+    "amqps": "AMQP/1.0",
+    "nats": "NATS",
+    "tls": "NATS",
+}
+"""What a definition that leaves its protocol open is made for, by the scheme of the target."""
 
 
 class Destination(Protocol):
@@ -48,14 +61,16 @@ def protocol_of(target: str) -> str:
     """
     scheme = urlsplit(target).scheme.lower()
     if scheme not in SCHEMES:
-        hint = "write http://HOST:PORT, https://HOST or kafka://HOST:PORT/TOPIC"
+        hint = f"write SCHEME://HOST:PORT, with a path to name topic, node or subject; schemes are {', '.join(SCHEMES)}"
         raise RouterError(f"cannot send to {target!r}: not a known kind of target", hint=hint)
     return SCHEMES[scheme]
 
 
 @contextmanager
-def opened(target: str | None, output: BinaryIO) -> Iterator[Destination]:
+def opened(target: str | None, output: BinaryIO, endpoint: Endpoint | None = None) -> Iterator[Destination]:
     """Open a target for the time of the block; on leaving it, all that was sent is acknowledged.
+
+    *endpoint* is the one that records are made for: what it says of addresses counts where the target says nothing.
 
     Raises:
         BrokerUnreachable: nobody answers there.
@@ -67,10 +82,17 @@ def opened(target: str | None, output: BinaryIO) -> Iterator[Destination]:
     elif protocol_of(target) == "HTTP":
         with httpx.Client(timeout=HTTP_SECONDS) as client:
             yield _Http(client, target)
-    else:
+    elif protocol_of(target) == "KAFKA":
         topic = _Kafka(target)
         yield topic
         topic.finish()
+    else:
+        broker = BrokerTarget(target, endpoint)
+        try:
+            yield _Checked(broker, protocol_of(target))
+            broker.finish()
+        finally:
+            broker.close()
 
 
 class _Lines:
@@ -163,8 +185,20 @@ class _Kafka:
         return BrokerUnreachable(f"Kafka at {self._servers} took not every record: {error.str()}", hint=hint)
 
 
+class _Checked:
+    """Sends records on that are of the family of *protocol*."""
+
+    def __init__(self, broker: BrokerTarget, protocol: str) -> None:
+        self._broker = broker
+        self._protocol = protocol
+
+    def send(self, record: Record) -> None:
+        _require(record, self._protocol)
+        self._broker.send(record)
+
+
 def _require(record: Record, protocol: str) -> None:
-    if record.protocol != protocol:
+    if BINDINGS[record.protocol].sending.family != BINDINGS[protocol].sending.family:
         hint = f"choose a message of that protocol, or --protocol {protocol} for one that leaves it open"
         raise RouterError(f"a record of protocol {record.protocol} cannot go to a target of {protocol}", hint=hint)
 

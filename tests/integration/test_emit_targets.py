@@ -1,0 +1,90 @@
+"""``emit --to`` a broker of each protocol: what it sends arrives as it would be written to standard output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from bindings.parts import first
+from bindings.protocols import BINDINGS
+from router.cli import status_of
+from tests.support.amqp_client import queue_name
+from tests.support.amqp_gateway import running as amqp_running
+from tests.support.mosquitto import Mosquitto
+from tests.support.mqtt_gateways import Rows
+from tests.support.mqtt_gateways import running as mqtt_running
+from tests.support.natsgateway import core
+from tests.support.natsgateway import running as nats_running
+from tests.support.natsserver import NatsServer
+from tests.support.qpid import amqp_for_tests
+from tests.support.waiting import wait_until
+
+COUNT: Final = 250
+"""More than is handed over at a time."""
+LIMIT: Final = 300.0
+Broker = Callable[[Path, Rows], Any]
+
+
+@contextmanager
+def mqtt(folder: Path, rows: Rows) -> Iterator[tuple[str, str]]:
+    with Mosquitto(folder) as broker, mqtt_running(broker.uri, {"/endpoints/in": "#"}, rows):
+        yield broker.uri, "plant/line"
+
+
+@contextmanager
+def nats(folder: Path, rows: Rows) -> Iterator[tuple[str, str]]:
+    with NatsServer(folder) as server, nats_running(server, rows, core(">")):
+        yield server.uri, "plant.line"
+
+
+@contextmanager
+def amqp(folder: Path, rows: Rows) -> Iterator[tuple[str, str]]:
+    node = queue_name()
+    with amqp_for_tests(folder) as uri, amqp_running(uri, node, rows) as (gateway, _):
+        wait_until(lambda: gateway.connected, LIMIT, lambda: f"a connection; {gateway.trouble}")
+        yield uri, node
+
+
+@pytest.mark.parametrize(
+    ("broker", "protocol", "option"),
+    [(mqtt, "MQTT/5.0", "topic"), (nats, "NATS", "subject"), (amqp, "AMQP/1.0", "node")],
+    ids=["mqtt", "nats", "amqp"],
+)
+@pytest.mark.parametrize("named", [True, False], ids=["by the target", "by the endpoint"])
+def test_records_arrive_as_they_were_made(
+    tmp_path: Path, broker: Broker, protocol: str, option: str, named: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = Rows()
+    with broker(tmp_path / "broker", rows) as (uri, address):
+        metadata = {"envelope": "CloudEvents/1.0", "envelopemetadata": {"type": {"value": "made"}}}
+        endpoint = {
+            "usage": ["consumer"],
+            "protocol": protocol,
+            "protocoloptions": {"options": {option: "elsewhere" if named else address}},
+            "messagegroups": ["/messagegroups/g"],
+        }
+        catalog = tmp_path / "catalog.json"
+        groups = {"g": {"messages": {"g.made": metadata}}}
+        catalog.write_text(json.dumps({"messagegroups": groups, "endpoints": {"e": endpoint}}))
+        words = ["emit", "--catalog", str(catalog), "--message", "made", "--count", str(COUNT), "--seed", "7"]
+        assert status_of(words) == 0
+        written = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert status_of([*words, "--to", f"{uri}/{address}" if named else uri]) == 0
+        wait_until(lambda: len(rows.stored) >= COUNT, LIMIT, lambda: f"{COUNT} rows, there are {len(rows.stored)}")
+    binding = BINDINGS[protocol]
+
+    prefix = binding.rule.prefixes[0]
+
+    def id_of(parts: Any) -> str:
+        part = first(parts, f"{prefix}id")
+        assert part is not None and part.text, [each.key for each in parts]
+        return part.text
+
+    came = {id_of(row.properties): row.body for row in rows.stored}
+    made = {id_of(binding.parts(record["native"])): record["body"].encode() for record in written}
+    assert came == made and len(made) == COUNT
