@@ -12,11 +12,11 @@ from itertools import islice
 from typing import Any, Final
 
 from bindings.parts import Part, first
+from router.matching.checks import Check, Row
 from router.matching.conformance import decides
 from router.matching.facts import Facts
 from router.matching.index.columns import Int
 from router.matching.index.index import MatchSet, members
-from router.matching.nearest import Check, Row
 from router.matching.records import Decided, RecordMatcher, envelope_of_row
 
 BEST: Final = 5

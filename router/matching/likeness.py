@@ -62,17 +62,18 @@ class Spellings:
             self._counts[:, place] = _counted(value)
             self._lengths[place] = len(value)
 
-    def at_least(self, text: str) -> Int:
-        """Return for each constraint a number that is no larger than the distance of a value that does not satisfy it.
+    def at_least(self, text: str, numbers: Int | slice) -> Int:
+        """Return for each of these constraints a number that is no larger than the distance of a value that fails it.
 
         It is ``FAR`` for those without a text.
         """
         found = _counted(text)[:, None]
-        missing = (np.maximum(self._counts, found) - found).sum(axis=0, dtype=np.int64)
-        beyond = missing + len(text) - self._lengths
-        bound = np.where(self._templates, missing, np.maximum(missing, beyond))
-        parted = (self._slashes != text.count("/")) | ((self._dots >= 0) & (self._dots != text.count(".")))
-        bound[~self._textual | (self._templates & parted)] = FAR
+        missing = (np.maximum(self._counts[:, numbers], found) - found).sum(axis=0, dtype=np.int64)
+        beyond = missing + len(text) - self._lengths[numbers]
+        templates, slashes, dots = self._templates[numbers], self._slashes[numbers], self._dots[numbers]
+        bound = np.where(templates, missing, np.maximum(missing, beyond))
+        parted = (slashes != text.count("/")) | ((dots >= 0) & (dots != text.count(".")))
+        bound[~self._textual[numbers] | (templates & parted)] = FAR
         bounded: Int = np.clip(bound, 1, FAR)
         return bounded
 

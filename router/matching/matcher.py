@@ -20,13 +20,14 @@ from bindings.protocols import BINDINGS
 from catalog.definitions.targets import Target
 from catalog.schemas.validation import PayloadValidation
 from router.matching.channels import Channel
+from router.matching.checks import Row
 from router.matching.conformance import Checked, PayloadChecks, Validation, mismatches, rejection_detail
 from router.matching.correlation import CORRELATION, Correlations
 from router.matching.facts import NO_SOURCE, Facts
 from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
 from router.matching.mapping import Mapper
-from router.matching.nearest import Nearest, Row
+from router.matching.nearest import Nearest
 from router.matching.ties import Ties
 from router.matching.verdicts import AMBIGUOUS, Verdicts, WinnerChooser
 

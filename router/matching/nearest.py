@@ -3,35 +3,31 @@
 Classes already tell which constraints the values of a row satisfy, so how many properties of each candidate fail is a
 sum over a few short arrays, and the same for all rows of one combination of classes. That sum misses only placeholders
 that must be equal, so it is a lower bound: candidates are looked at in its order until no other can be nearer. Among
-those that are equal in this, the spelling of what failed decides (``likeness``), which is bounded from below as well.
+those that tie in this, the spelling of what failed decides (``likeness``), which is bounded from below as well: each
+value that is misspelt in its own way is of the same class, and costs a look at the leading ties.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from catalog.definitions.constraints import Constraint
-from catalog.definitions.targets import Keyed, Target
-from catalog.model import CLOUDEVENTS
-from catalog.values import percent_decode
-from router.matching.context import raw_value, slots_of
+from router.matching.checks import Check, Row, checks_of, kind_checks, tested
 from router.matching.index.columns import Int
 from router.matching.index.index import MatchIndex
-from router.matching.likeness import FAR, LONGEST, Spellings, distance, has_text
+from router.matching.likeness import FAR, LONGEST, Spellings, has_text
 
 MOST: Final = 3
 LOOKS: Final = 256
 """Candidates looked at one by one for one record; more only ever wait where hundreds differ in placeholders alone."""
 SPELLED: Final = 8
 """Candidates looked at whose failures are as few as they seemed: past these only spelling could put another first."""
-FOUND_LIMIT: Final = 200
-NOT_TEXT: Final = "(bytes that are no UTF-8 text)"
 _FIRST: Final = 64
 _KEPT: Final = 4_096
 _KEPT_TARGETS: Final = 2_000_000
@@ -40,47 +36,32 @@ _LITERALS: Final = 1 << 32
 _DISTANCE: Final = 1 << 26
 _FARTHEST: Final = _LITERALS // _DISTANCE - 1
 Bool = npt.NDArray[np.bool_]
-Values = Callable[[str], Sequence[str | None]]
-"""Gives all values of a property of the record by key, in order; None stands for one that is no text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that a candidate asks of a record: ``found`` is None for what is absent, ``holds`` the verdict.
-
-    ``distance`` is how far the value is from what was expected, for a property that fails by itself.
-    """
-
-    property: str
-    expected: str | None
-    found: str | None
-    holds: bool
-    constraint: Constraint | None = None
-    distance: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the form that dead letters and ``match`` have."""
-        return {"property": self.property, "expected": self.expected, "found": self.found}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What is known of one record: its channel, protocol and kind, the class of each property, and the values."""
-
-    channel: int
-    protocol: int
-    event: bool
-    classes: tuple[int, ...]
-    values: Values
+Texts = tuple[str | None, ...]
+_Place = tuple[int, int, bool, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The constraints on one property: whose they are, their numbers, and 1 where one is a literal that counts."""
+    """The constraints on one property: whose they are, ascending, their numbers, and 1 for a literal that counts.
+
+    Those of a target begin at its place in ``starts``, and end where those of the next one begin.
+    """
 
     targets: Int
     numbers: Int
     literals: Int
+    starts: Int
+
+    def summed(self, wanted: Int, of: Callable[[Int | slice], Int]) -> Int:
+        """Return for each of the *wanted* targets the sum of what *of* gives for its constraints, by their numbers."""
+        starts, ends = self.starts[wanted], self.starts[wanted + 1]
+        counts = ends - starts
+        if 4 * counts.sum() > len(self.targets):  # To take all is quicker than to choose.
+            sums = np.concatenate(([0], np.cumsum(of(slice(None))[self.numbers])))
+            return sums[ends] - sums[starts]
+        places = np.repeat(np.arange(len(wanted)), counts)
+        rows = np.arange(len(places)) + np.repeat(starts - (np.cumsum(counts) - counts), counts)
+        return np.bincount(places, of(self.numbers[rows]), len(wanted)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +89,9 @@ class Nearest:
         self._kinds: dict[tuple[int, bool], Int] = {}
         self._changes: dict[tuple[bool, int, int], _Change] = {}
         self._changed_targets = 0
-        self._bounds: dict[tuple[int, int, bool, tuple[int, ...], tuple[str | None, ...]], Int] = {}
+        self._orders: dict[_Place, Int] = {}
+        self._ordered_targets = 0
+        self._spelled: dict[tuple[_Place, Texts, int], Int] = {}
         self._spellings: dict[str, Spellings] = {}
         self._misspelt: dict[tuple[int, int], bool] = {}
 
@@ -130,13 +113,16 @@ class Nearest:
         With ``looks``, at most so many of them, and no more than ``SPELLED`` for their spelling.
         """
         waiting: list[tuple[int, int, list[Check]]] = []
-        spelled = 0
-        for looked, (bound, number) in enumerate(self._in_order(row)):
+        looked = spelled = 0
+        for bound, number in self._in_order(row):
             while waiting and waiting[0][0] <= bound:
                 _, nearest, checks = heappop(waiting)
                 yield nearest, checks
+            if number is None:
+                continue
             if looked == looks or (looks is not None and spelled == SPELLED):
                 break
+            looked += 1
             checks = self.checks(number, row)
             failed = sum(not check.holds for check in checks)
             spelled += failed == bound // _FAILED
@@ -149,47 +135,46 @@ class Nearest:
             yield nearest, checks
 
     def checks(self, number: int, row: Row) -> list[Check]:
-        """Return all that one candidate asks of a record, in its own order; it matches when everything holds."""
-        target = self._index.targets[number]
-        checks = self._kind_checks(target, row)
-        holding: list[Keyed] = []
-        for key, constraint in tested(target, event=row.event):
-            texts = row.values(key)
-            holds = any(constraint.satisfied(text, present=True) for text in texts)
-            if not texts:
-                holds = constraint.satisfied(None, present=False)
-            if holds:
-                holding.append((key, constraint))
-            unlike = 0 if holds else distance(constraint, texts)
-            checks.append(Check(property_name(key), constraint.expected, _shown(texts), holds, constraint, unlike))
-        return checks + _unequal(holding, row.values)
+        """Return all that one candidate asks of a record; see :func:`router.matching.checks.checks_of`."""
+        return checks_of(self._index.targets[number], row, self._protocols)
 
-    def _kind_checks(self, target: Target, row: Row) -> list[Check]:
-        checks: list[Check] = []
-        name = self._protocols[row.protocol] if row.protocol >= 0 else None
-        if target.protocol is not None:
-            checks.append(Check("protocol", target.protocol, name, target.protocol == name))
-        if target.constraints(event=row.event) is None:
-            checks.append(Check("envelope", CLOUDEVENTS, None, False))
-        elif target.envelope and row.event:
-            checks.append(Check("envelope", CLOUDEVENTS, CLOUDEVENTS, True))
-        return checks
+    def _in_order(self, row: Row) -> Iterator[tuple[int, int | None]]:
+        """Yield (bound, target) of all candidates, ascending; it has failures, literals, distance and order in it.
 
-    def _in_order(self, row: Row) -> Iterator[tuple[int, int]]:
-        """Yield (bound, target) of all candidates, ascending; it has failures, literals, distance and order in it."""
+        Before those that tie, their bound comes without a target: it may tell that none of them is wanted.
+        """
+        place = (row.channel, row.protocol, row.event, row.classes)
+        order = self._orders.get(place)
+        if order is None:
+            order = self._orders[place] = np.sort(self._scores(row))
+            self._ordered_targets += len(order)
+            if self._ordered_targets > _KEPT_TARGETS or len(self._orders) > _KEPT:
+                self._orders.clear()
+                self._ordered_targets = 0
         texts = tuple(self._text(row, key) for key in range(len(row.classes)))
-        place = (row.channel, row.protocol, row.event, row.classes, texts)
-        bounds = self._bounds.get(place)
-        if bounds is None:
-            if len(self._bounds) >= _KEPT:
-                self._bounds.clear()
-            bounds = self._scores(row, texts)
-            if len(bounds) > _FIRST:
-                bounds = np.partition(bounds, _FIRST)[:_FIRST].copy()
-            self._bounds[place] = bounds = np.sort(bounds)
-        yield from self._numbered(bounds)
-        if len(bounds) < len(self._candidates[row.channel]):
-            yield from self._numbered(np.sort(self._scores(row, texts))[len(bounds) :])
+        start = 0
+        while start < len(order):
+            least = int(order[start]) // _LITERALS * _LITERALS
+            yield least, None
+            end = int(np.searchsorted(order, least + _LITERALS))
+            yield from self._by_spelling(row, place, texts, order[start:end])
+            start = end
+
+    def _by_spelling(self, row: Row, place: _Place, texts: Texts, ties: Int) -> Iterator[tuple[int, int]]:
+        """Yield (bound, target) of candidates that tie but for their spelling, ascending."""
+        if len(ties) == 1 or not any(text is not None for text in texts):
+            yield from self._numbered(ties)
+            return
+        first = self._spelled.get((place, texts, int(ties[0])))
+        if first is None:
+            if len(self._spelled) >= _KEPT:
+                self._spelled.clear()
+            bounds = self._with_spelling(row, texts, ties)
+            first = np.sort(np.partition(bounds, _FIRST)[:_FIRST] if len(bounds) > _FIRST else bounds)
+            self._spelled[(place, texts, int(ties[0]))] = first
+        yield from self._numbered(first)
+        if len(first) < len(ties):
+            yield from self._numbered(np.sort(self._with_spelling(row, texts, ties))[len(first) :])
 
     def _numbered(self, bounds: Int) -> Iterator[tuple[int, int]]:
         yield from zip(bounds.tolist(), self._by_order[bounds % _DISTANCE].tolist(), strict=True)
@@ -210,19 +195,30 @@ class Nearest:
         text = next(iter(row.values(self._index.keys[key])), None)
         return text if text is not None and len(text) <= LONGEST else None
 
-    def _likeness(self, event: bool, key: int, number: int, text: str) -> tuple[Int, Int]:
-        """Return the targets that ask something else of a property, and how much nearer than ``FAR`` each may be."""
-        name = self._index.keys[key]
-        table = self._tables[event].get(name)
-        if table is None:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    def _with_spelling(self, row: Row, texts: Texts, ties: Int) -> Int:
+        """Return the bounds of candidates that tie, each with how many characters differ at least."""
+        targets = self._by_order[ties % _DISTANCE]
+        failed = ties[0] // _FAILED - self._kind_failures(row.protocol, row.event)[targets]
+        unlike = failed * FAR
+        for key, text in enumerate(texts):
+            name = self._index.keys[key]
+            table = self._tables[row.event].get(name)
+            if text is not None and table is not None:
+                satisfied = self._satisfied(name, row.classes[key])
+                unlike -= table.summed(targets, partial(self._nearer, name, text, satisfied))
+        farther = np.minimum(unlike, _FARTHEST) * _DISTANCE
+        bounds: Int = ties - ties % _LITERALS + farther + ties % _DISTANCE
+        return bounds
+
+    def _nearer(self, name: str, text: str, satisfied: Bool, chosen: Int | slice) -> Int:
+        """Return how much nearer than ``FAR`` a value may be to what each constraint on its property asks for."""
         spellings = self._spellings.get(name)
         if spellings is None:
             spellings = self._spellings[name] = Spellings(self._index.classes[name].constraints)
-        nearer = np.where(self._satisfied(name, number), 0, FAR - spellings.at_least(text))
-        return table.targets, nearer[table.numbers]
+        return np.where(satisfied[chosen], 0, FAR - spellings.at_least(text, chosen))
 
-    def _scores(self, row: Row, texts: Sequence[str | None]) -> Int:
+    def _scores(self, row: Row) -> Int:
+        """Return the bounds of all candidates, where all that fails is as far as can be."""
         chosen = self._candidates[row.channel]
         failed, literals = (values.copy() for values in self._absent[row.event])
         for key, number in enumerate(row.classes):
@@ -230,15 +226,10 @@ class Nearest:
                 change = self._change(row.event, key, number)
                 failed[change.targets] += change.failed
                 literals[change.targets] += change.literals
-        unlike = failed * FAR
-        for key, text in enumerate(texts):
-            if text is not None:
-                targets, nearer = self._likeness(row.event, key, row.classes[key], text)
-                unlike -= np.bincount(targets, nearer, len(unlike)).astype(np.int64)
+        unlike = np.minimum(failed * FAR, _FARTHEST) * _DISTANCE
         failed += self._kind_failures(row.protocol, row.event)
         few = _FAILED // _LITERALS - 1
-        scores: Int = failed * _FAILED + (few - np.minimum(literals, few)) * _LITERALS + self._order
-        scores += np.minimum(unlike, _FARTHEST) * _DISTANCE
+        scores: Int = failed * _FAILED + (few - np.minimum(literals, few)) * _LITERALS + self._order + unlike
         return scores[chosen]
 
     def _table(self, *, event: bool) -> dict[str, _Table]:
@@ -251,7 +242,9 @@ class Nearest:
             for key, constraint in tested(candidate, event=event):
                 literal = int(constraint.kind in ("literal", "media") and constraint.counts)
                 rows.setdefault(key, []).append((target, numbers[key][constraint], literal))
-        return {key: _Table(*np.array(entries, np.int64).T.copy()) for key, entries in rows.items()}
+        arrays = {key: np.array(entries, np.int64).T.copy() for key, entries in rows.items()}
+        places = np.arange(len(self._index.targets) + 1)
+        return {key: _Table(a[0], a[1], a[2], np.searchsorted(a[0], places)) for key, a in arrays.items()}
 
     def _of_absent(self, *, event: bool) -> tuple[Int, Int]:
         """Return how many properties fail and literals match, per target, when every property is absent."""
@@ -294,46 +287,10 @@ class Nearest:
     def _kind_failures(self, protocol: int, event: bool) -> Int:
         known = self._kinds.get((protocol, event))
         if known is None:
-            row = Row(0, protocol, event, (), lambda key: ())
-            failures = [sum(not check.holds for check in self._kind_checks(t, row)) for t in self._index.targets]
+            kinds = (kind_checks(target, protocol, self._protocols, event=event) for target in self._index.targets)
+            failures = [sum(not check.holds for check in checks) for checks in kinds]
             known = self._kinds[(protocol, event)] = np.array(failures, np.int64)
         return known
-
-
-def tested(target: Target, *, event: bool) -> Sequence[Keyed]:
-    """Return the constraints to report on: for a native record and a target that needs an event, all of them."""
-    constraints = target.constraints(event=event)
-    return constraints if constraints is not None else target.event or ()
-
-
-def property_name(key: str) -> str:
-    """Return the place in the definition that a property key stands for."""
-    if key == "d":
-        return "datacontenttype"
-    member = "envelopemetadata" if key.startswith("e.") else "protocoloptions"
-    return f"{member}.{key[2:]}"
-
-
-def _unequal(holding: Sequence[Keyed], values: Values) -> list[Check]:
-    """Return one failed check for each property that holds alone and takes other values than those before it."""
-    failed: dict[tuple[str, Constraint], Check] = {}
-    for one, other in slots_of(holding)[1]:
-        texts = []
-        for slot in (one, other):
-            text = raw_value(slot, values(slot.key))
-            texts.append(percent_decode(text) if text is not None and slot.constraint.decodes else text)
-        if texts[0] != texts[1]:
-            place = f"{property_name(other.key)} {{{other.name}}}"
-            check = Check(place, f"{texts[0]} as in {property_name(one.key)}", texts[1], False)
-            failed.setdefault((other.key, other.constraint), check)
-    return list(failed.values())
-
-
-def _shown(texts: Sequence[str | None]) -> str | None:
-    if not texts:
-        return None
-    shown = ", ".join(NOT_TEXT if text is None else text for text in texts)
-    return shown if len(shown) <= FOUND_LIMIT else shown[:FOUND_LIMIT] + "…"
 
 
 def _bools(bits: int, width: int) -> Bool:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TextIO
 
 from catalog.escaping import one_line
+from router.matching.checks import Check
 from router.matching.explanation import FITS, EventExplained, ExplainedCandidate, RecordExplained
-from router.matching.nearest import Check
 from router.terminal import counted, styled, terminal
 
 _SHOWN: Final = 300

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from catalog.definitions.constraints import Constraint
+from router.matching.checks import property_name
 from router.matching.matcher import Matcher, Outcomes
-from router.matching.nearest import property_name
 
 KINDS: Final = ("definitions", "templates", "constraints", "rejections")
 ASKED: Final = KINDS[:3]

@@ -10,8 +10,8 @@ from typing import Any
 from router.commands.test.cases import Case, CaseFile
 from router.commands.test.comparing import Difference, differences
 from router.commands.test.judging import Judged, Judging
+from router.matching.checks import Check
 from router.matching.matcher import Matcher, Outcomes
-from router.matching.nearest import Check
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from catalog.model import CLOUDEVENTS, Catalog, Definition, Endpoint, Property
-from router.matching.nearest import LOOKS, MOST, SPELLED, property_name
+from router.matching.checks import Row, property_name
+from router.matching.likeness import Spellings
+from router.matching.nearest import LOOKS, MOST, SPELLED, Nearest
 from router.matching.records import RecordMatcher
 from tests.support.examples import seeds
 from tests.support.generation import ENDPOINT, GROUP, random_catalog, random_record
@@ -145,6 +147,29 @@ def test_a_typo_is_found_among_thousands(typo: str) -> None:
     """All of them fail by one property, and the one that was meant is far behind in the alphabet."""
     definitions = [define(f"m{number:04}", type=f"order.{number}.placed") for number in range(9_000)]
     assert names(only(catalog_of(*definitions), headers(type=typo)))[0] == "m7777"
+
+
+def test_values_misspelt_each_in_its_own_way_share_the_order_of_their_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All candidates are looked at once, and then only those that tie at the front, whose spelling decides."""
+    definitions = [define(f"m{number:03}", site=f"s{number // 10}", type=f"order.{number}") for number in range(500)]
+    matcher = RecordMatcher(catalog_of(*definitions), endpoint=ENDPOINT)
+    scores, at_least, ordered, spelled = Nearest._scores, Spellings.at_least, [], []
+
+    def scoring(self: Nearest, row: Row) -> Any:
+        ordered.append(row)
+        return scores(self, row)
+
+    def spelling(self: Spellings, text: str, numbers: Any) -> Any:
+        found = at_least(self, text, numbers)
+        spelled.append(len(found))
+        return found
+
+    monkeypatch.setattr(Nearest, "_scores", scoring)
+    monkeypatch.setattr(Spellings, "at_least", spelling)
+    outcomes = matcher.decide([headers(site="s7", type=f"ordr.{number}") for number in range(60, 80)])
+    assert [names(outcome["nearest"])[0] for outcome in outcomes[10:]] == [f"m{number:03}" for number in range(70, 80)]
+    assert len(ordered) == 1
+    assert spelled == [10] * 2 * 20, "site and type of the ten that tie"
 
 
 def test_what_is_absent_is_farther_than_what_is_misspelt() -> None:
