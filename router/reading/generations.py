@@ -68,11 +68,17 @@ class Generation:
     def reached(self) -> dict[str, Any] | None:
         """The offset of the only source up to which batches are committed; None before the first."""
         committed = _latest(self.path / "commits")
-        if committed is None:
-            return None
-        lines = (self.path / "offsets" / str(committed)).read_text().split("\n")
-        offset: dict[str, Any] = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
-        return offset
+        return None if committed is None else self.ends(committed)
+
+    def ends(self, batch: int) -> dict[str, Any]:
+        """Return the offset of the only source that a batch ends at, as Spark noted it; empty when that says none.
+
+        Raises:
+            FileNotFoundError: there is no such note.
+        """
+        lines = (self.path / "offsets" / str(batch)).read_text(encoding="utf-8").split("\n")
+        offset: Any = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
+        return offset if isinstance(offset, dict) else {}
 
     def positions(self) -> Offsets:
         """Where each of its topics is to be read on: behind what it committed, else where it began."""

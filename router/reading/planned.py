@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from bindings.kafka.ranges import KafkaRange
 from router.reading.generations import Generation
@@ -16,6 +15,10 @@ if TYPE_CHECKING:
 
 Spans: TypeAlias = dict[str, dict[int, tuple[int, int]]]
 """By topic and partition, the first offset and the one behind the last."""
+
+
+_KEPT: Final = 64
+"""Notes of batches that are read once; a batch is asked of a few times, and again as where the next one begins."""
 
 
 def planned(generation: Generation, batch: int) -> Spans | None:
@@ -37,9 +40,7 @@ def ranges_of(generation: Generation, batch: int) -> tuple[KafkaRange, ...]:
 
 def bounds(generation: Generation, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the offsets of the one source of a batch, where it begins and where it ends; empty when not known."""
-    ends = _offsets(generation.path / "offsets" / str(batch))
-    starts = _offsets(generation.path / "offsets" / str(batch - 1)) if batch else generation.first()
-    return starts, ends
+    return _ends(generation, batch - 1) if batch else generation.first(), _ends(generation, batch)
 
 
 def _spans(generation: Generation, batch: int) -> Spans:
@@ -83,10 +84,14 @@ def spans_of(ranges: Ranges, whole: Spans) -> Spans:
     return spans
 
 
-def _offsets(path: Path) -> Mapping[str, Any]:
+def _ends(generation: Generation, batch: int) -> Mapping[str, Any]:
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        return _noted(generation, batch)
     except FileNotFoundError:
         return {}
-    offsets: Any = json.loads(lines[2]) if len(lines) > 2 and lines[2] != "-" else {}
-    return offsets if isinstance(offsets, dict) else {}
+
+
+@lru_cache(_KEPT)
+def _noted(generation: Generation, batch: int) -> Mapping[str, Any]:
+    """Return where a batch ends, which never changes once Spark has noted it."""
+    return generation.ends(batch)

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -136,6 +137,25 @@ def test_a_batch_that_nobody_wrote_is_missed(state: State, world: World) -> None
             process.batch(batch)
         committed(generation, batch)
     assert process.gap() == 8
+
+
+def test_what_a_batch_was_planned_to_read_is_read_once(
+    state: State, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, notes = Path.read_text, []
+
+    def reading(path: Path, *told: Any, **named: Any) -> str:
+        if path.parent.name == "offsets":
+            notes.append(path.name)
+        return read(path, *told, **named)
+
+    monkeypatch.setattr(Path, "read_text", reading)
+    generation = begun(state)
+    process = Process(state, plan_of(SINKS), world, generation)
+    for batch, end in enumerate((8, 16)):
+        planned(generation, batch, {"t": {"0": end}})
+        process.batch(batch)
+    assert notes == ["0", "1"]
 
 
 def added(accounting: Accounting, metrics: Metrics, batch: int, rows: int) -> int:
