@@ -31,7 +31,7 @@ from router.matching.matcher import Matcher
 from router.routing.limits import SizeLimits
 from router.routing.routes import Routes
 from router.settings import Settings, settings_from_dict
-from router.sources.sources import Source, sources_of
+from router.sources.sources import Source, by_query, sources_of
 
 if TYPE_CHECKING:
     from router.judging.shadow import Shadow
@@ -65,6 +65,11 @@ class Plan:
     def sources(self) -> tuple[Source, ...]:
         """The sources, resolved against the catalog."""
         return sources_of(self.catalog, self.settings)
+
+    @cached_property
+    def queries(self) -> Mapping[str, tuple[Source, ...]]:
+        """The sources of each query that reads some."""
+        return by_query(self.sources)
 
     @cached_property
     def routes(self) -> Routes:

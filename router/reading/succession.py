@@ -15,7 +15,7 @@ from router.reading import generations
 from router.reading.generations import Generation
 from router.reading.planned import Spans
 from router.reading.positions import EARLIEST, Offsets, Positions, cluster_of
-from router.sources.sources import INBOX, REST, Source, Start
+from router.sources.sources import INBOX, REST, Source, Start, by_query
 from router.state.state import State
 
 SHOWN: Final = 5
@@ -123,17 +123,9 @@ class Succession:
         return [generation for generation in current if generation is not None]
 
 
-def by_query(sources: Sequence[Source]) -> dict[str, tuple[Source, ...]]:
-    """Group sources by the query that reads them, in their order."""
-    grouped: dict[str, tuple[Source, ...]] = {}
-    for source in sources:
-        grouped[source.query] = (*grouped.get(source.query, ()), source)
-    return grouped
-
-
 def reads(sources: Sequence[Source], query: str) -> dict[str, str]:
     """Return what a query reads, for people: endpoints, and topics where these have some; a few of them."""
-    members = by_query(sources).get(query, ())
+    members = [source for source in sources if source.query == query]
     told = {"endpoints": [source.endpoint for source in members], "topics": list(topics_of(members))}
     return {name: _few(names) for name, names in told.items() if any(names)}
 

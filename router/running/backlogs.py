@@ -24,7 +24,7 @@ from router.logs import get_logger
 from router.reading import generations
 from router.reading.backlogs import InboxBacklog, TopicBacklogs
 from router.reading.positions import Offsets, Positions, cluster_of
-from router.reading.succession import by_query, reads, topics_of
+from router.reading.succession import reads, topics_of
 from router.sources.clusters import inbox_client, rest_client, source_client
 from router.sources.sources import INBOX, REST, Source
 from router.state.state import State
@@ -140,10 +140,12 @@ class _Asking:
     def _say(self, sources: Sequence[Source], trouble: str) -> None:
         """Say once that a source does not answer, and once that it does again."""
         before, self._trouble = self._trouble, trouble
+        if bool(trouble) == bool(before):
+            return
         told = reads(sources, self._query) or {"source": self._query}
-        if trouble and not before:
+        if trouble:
             _log.warning("source does not say what waits", **told, problem=trouble)
-        elif before and not trouble:
+        else:
             _log.info("connected again", **told)
 
     def _client_of(self, plan: Plan) -> KafkaClient | None:
@@ -151,7 +153,7 @@ class _Asking:
             return None if plan.settings.inbox.kafka is None else inbox_client(plan.settings.inbox.kafka)
         if self._query == REST:
             return rest_client(plan.settings)
-        sources = by_query(plan.sources).get(self._query)
+        sources = plan.queries.get(self._query)
         return source_client(sources[0]) if sources else self._client
 
     def _topics(self, sources: Sequence[Source]) -> tuple[str, ...]:
@@ -192,7 +194,7 @@ class _Asking:
 
 def _queries_of(plan: Plan, state: State) -> dict[str, tuple[Source, ...]]:
     """Return what the queries of a plan read: the sources of each; what an inbox still has is read without any."""
-    found = by_query(plan.sources)
+    found = dict(plan.queries)
     if (state.inbox / LAYOUT).exists():
         found.setdefault(INBOX, ())
     return found if plan.settings.realtime is None else {**found, REST: ()}

@@ -21,11 +21,11 @@ from router.faults import cause_of, lasting_error
 from router.judging.plan import Plan
 from router.logs import get_logger
 from router.machine.sizing import BatchSizing
-from router.reading.succession import Succession, by_query, reads, topics_of
+from router.reading.succession import Succession, reads, topics_of
 from router.realtime.query import RealTimeQuery
 from router.relating.pairing import Pairing
 from router.running.starts import PAUSE_FIRST, Running, Starts
-from router.sources.sources import INBOX, REST, Source
+from router.sources.sources import INBOX, REST, Source, by_query
 from router.spark.jvm_life import kill_jvm
 from router.state.accounts import Accounts
 from router.state.durable import disk_of

@@ -31,7 +31,7 @@ from router.logs import configure_logs, get_logger
 from router.machine.descriptors import raise_descriptor_limit
 from router.machine.memory import divided
 from router.overview.overview import Overview, Replays
-from router.reading.succession import Succession, by_query
+from router.reading.succession import Succession
 from router.realtime.checks import require_real_time, require_rest_topic
 from router.relating.pairing import Pairing
 from router.running.backlogs import BacklogWatch
@@ -215,7 +215,7 @@ class Service:
 
     def _run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
         with disk_of(self._state.root):
-            wanted = [*by_query(self._first.sources), *(() if self._settings.realtime is None else (REST,))]
+            wanted = [*self._first.queries, *(() if self._settings.realtime is None else (REST,))]
             names = [*wanted, *Succession(self._state).left(wanted)]
             check_state(self._state, names, inbox=self._settings.inbox.kafka is None)
         admit(clients_of(self._settings, self._first.catalog, self._first.sources), Pins(self._state.root))

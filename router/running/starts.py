@@ -16,7 +16,7 @@ from router.reading.generations import Generation
 from router.reading.offsets import ranges_reader, spans_reader
 from router.reading.positions import cluster_of
 from router.reading.streams import inbox_rows, kafka_rows, rest_rows, start_query
-from router.reading.succession import Succession, by_query, topics_of
+from router.reading.succession import Succession, topics_of
 from router.realtime.checks import require_cores
 from router.realtime.query import RealTimeQuery
 from router.realtime.rest import restored
@@ -130,7 +130,7 @@ class Starts:
         assert unfinished is not None and unfinished.pending is not None
         plan = self._state.pinned(query, unfinished.pending)
         assert plan is not None
-        return by_query(self._plans.pinned(plan, self._restore).plan.sources)[query]
+        return self._plans.pinned(plan, self._restore).plan.queries[query]
 
     def _read_elsewhere(self, running: Running, others: Iterable[Running]) -> bool:
         """Whether another query of the cluster still reads a topic that this one is to read."""
@@ -169,7 +169,7 @@ class Starts:
             self._restore,
             final=final,
             bounding=Bounding(kind, generation, running.sizing, read, own),
-            came_by=next(iter(by_query(self._plans.active.sources)), "") if is_rest else "",
+            came_by=next(iter(self._plans.active.queries), "") if is_rest else "",
             restored=restored if is_rest else None,
             pairing=self._pairing,
             accounts=self._accounts,

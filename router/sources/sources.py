@@ -7,7 +7,7 @@ Endpoints of one broker whose subscriptions overlap share a channel too, named b
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -70,6 +70,14 @@ class Source:
     def served(self) -> bool:
         """Whether the HTTP gateway takes requests for it."""
         return bool(self.path)
+
+
+def by_query(sources: Iterable[Source]) -> dict[str, tuple[Source, ...]]:
+    """Group sources by the query that reads them, in their order."""
+    grouped: dict[str, list[Source]] = {}
+    for source in sources:
+        grouped.setdefault(source.query, []).append(source)
+    return {query: tuple(members) for query, members in grouped.items()}
 
 
 def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:

@@ -9,8 +9,9 @@ import pytest
 from bindings.protocols import BINDINGS
 from bindings.receiving import Receiving
 from catalog.model import Catalog, Definition, Endpoint, Property
-from router.settings import settings_from_dict
-from router.sources.sources import sources_of
+from router.settings import SourceSettings, settings_from_dict
+from router.sources.sources import Source, by_query, sources_of
+from tests.support.scaling import LINEAR, growth
 
 
 def receiving(protocol: str | None) -> Receiving:
@@ -95,3 +96,14 @@ def test_sources_whose_subscriptions_overlap_share_a_channel() -> None:
     settings = settings_from_dict(sinks, {}, Path())
     channels = {source.endpoint[-1]: source.channel for source in sources_of(catalog, settings)}
     assert channels["a"] == channels["b"] == channels["c"] != channels["d"]
+
+
+def test_sources_of_a_query_come_together_in_their_order_however_many() -> None:
+    def sources(count: int) -> list[Source]:
+        told = SourceSettings(endpoint="/endpoints/e")
+        return [Source(f"/endpoints/{n}", "kafka", "c", "inbox" if n == 1 else "kafka-1", told) for n in range(count)]
+
+    found = {query: [each.endpoint[-1] for each in members] for query, members in by_query(sources(4)).items()}
+    assert found == {"kafka-1": ["0", "2", "3"], "inbox": ["1"]}
+    prepared = {size: sources(size) for size in (4_000, 32_000)}
+    assert growth(lambda size: lambda: by_query(prepared[size]), 4_000) < LINEAR
