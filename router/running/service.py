@@ -200,10 +200,11 @@ class Service:
         self._comparisons = Comparisons(self._metrics, self._status)
         made = partial(SubscriptionMetrics, self._metrics.registry)
         self._subscriptions = Subscriptions(state.root, logins_of(plan.settings.catalog), self._status, made)
+        endpoints = [source.endpoint for source in plan.sources]
         # Before any series of theirs begins: what an account adds to one that was seen looks like traffic.
-        for query, account in self._accounts.all().items():
+        for query, account in self._accounts.opened(endpoints).items():
             self._metrics.resume(query, account)
-        self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
+        self._metrics.expect(endpoints=endpoints)
 
     def run(self, *, once: bool, ready: Callable[[RunInfo], None] | None) -> bool:
         """Start all parts, supervise them, and take them down in order; see :func:`run`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,6 +58,12 @@ class Account:
         self.records.update(tally.records)
         self.delivered.update(tally.delivered)
         self.delivered_bytes.update(tally.delivered_bytes)
+
+    def keep_counts(self, endpoints: Collection[str]) -> None:
+        """Let the counts of all other endpoints go; what was taken and judged stays as it is."""
+        self.records = Counter({key: count for key, count in self.records.items() if key[0] in endpoints})
+        for name in ("delivered", "delivered_bytes"):
+            setattr(self, name, Counter({key: n for key, n in getattr(self, name).items() if key[1] in endpoints}))
 
     def to_json(self) -> dict[str, Any]:
         """Return the account as JSON."""
@@ -110,9 +116,16 @@ class Accounts:
                 known = self._known[query] = self._read(query)
             return known
 
-    def all(self) -> dict[str, Account]:
-        """Return the accounts that the folder has, by query."""
-        return {path.stem: self.of(path.stem) for path in sorted(self._folder.glob("*.json"))}
+    def opened(self, endpoints: Collection[str]) -> dict[str, Account]:
+        """Return the accounts that the folder has, by query, with counts of these endpoints alone, and of none.
+
+        Counts of an endpoint are written with each batch, and would be for ever.
+        """
+        with self._lock:
+            found = {path.stem: self.of(path.stem) for path in sorted(self._folder.glob("*.json"))}
+            for account in found.values():
+                account.keep_counts({"", *endpoints})
+            return found
 
     def let_go(self, query: str) -> None:
         """Note that others read on from where a query's account ends, so that it misses nothing of that."""

@@ -21,6 +21,7 @@ def test_counts_go_on_where_they_were_from_the_first_look_at_them(tmp_path: Path
     query = compiled.sources[0].query
     with Accounts(state).changing(query) as account:
         account.taken = account.judged = account.records[KEY] = account.delivered["bus", KEY[0]] = 7
+        account.records["/endpoints/gone", "routed", ""] = account.delivered["bus", "/endpoints/gone"] = 7
     metrics, status = Metrics(compiled.settings.sinks), Status()
     overview = Overview(compiled.settings, metrics, status, None)
     service = Service(compiled, state, tmp_path, Stopping(), Monitored(metrics, status, 0, overview))
@@ -34,3 +35,9 @@ def test_counts_go_on_where_they_were_from_the_first_look_at_them(tmp_path: Path
         assert {metrics.registry.get_sample_value(name, labels) for name, labels in counts.items()} == {7}
         # As each query of it does, which may begin after others, or take the place of a real-time one.
         metrics.resume(query, service._accounts.of(query))
+    gone = {**labels, "endpoint": "/endpoints/gone"}
+    assert metrics.registry.get_sample_value("xrouter_records_total", gone) is None
+    with service._accounts.changing(query):
+        pass
+    kept = Accounts(state).of(query)
+    assert (kept.taken, kept.judged, list(kept.records), list(kept.delivered)) == (7, 7, [KEY], [("bus", KEY[0])])
