@@ -64,11 +64,13 @@ class InboxView:
         return InboxPosition(published.segment, published.rows)
 
     def count(self, partition: int, start: InboxPosition, end: InboxPosition) -> int:
-        """Return the number of rows from *start* to *end*.
+        """Return the number of rows from *start* to *end*; whoever counts has done with what lies before *start*.
 
         Raises:
             InboxDamaged: a segment between them is gone or broken.
         """
+        for segment in [known for owner, known in self._sealed_rows if owner == partition and known < start.segment]:
+            del self._sealed_rows[partition, segment]
         return sum(span.last - span.first for span in self.spans(partition, start, end))
 
     def advance(self, partition: int, start: InboxPosition, rows: int, end: InboxPosition) -> InboxPosition:

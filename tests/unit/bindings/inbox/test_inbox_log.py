@@ -139,6 +139,20 @@ def test_segments_roll_and_are_compacted_with_the_same_numbers(tmp_path: Path) -
     assert bodies(tmp_path) == [str(number) for number in range(60)]
 
 
+def test_what_a_reader_has_counted_past_is_forgotten(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path, partitions=1, limits=InboxLimits(segment_bytes=4000, min_free_bytes=0))
+    for number in range(60):
+        inbox.append_many([row(number)]).result(SECONDS)
+    inbox.close()
+    view = InboxView(tmp_path)
+    first, end = view.first(0), view.end(0)
+    assert view.count(0, first, end) == 60
+    assert view.count(0, InboxPosition(end.segment, 0), end) == end.row
+    segment_path(tmp_path / "0", first.segment).unlink()
+    with pytest.raises(InboxDamaged):
+        view.count(0, first, end)
+
+
 def test_a_full_inbox_refuses_and_recovers_when_it_was_trimmed(tmp_path: Path) -> None:
     limits = InboxLimits(segment_bytes=2000, max_bytes=20_000, min_free_bytes=0)
     inbox = Inbox(tmp_path, partitions=1, limits=limits)
