@@ -103,8 +103,10 @@ def _offsets(starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mappin
             before = reached.get(topic, {}).get(number)
             # A topic that was made anew is read from its first record: what is read again is taken again.
             first = start if before is None or 0 <= start < before else before
-            if first < 0:
+            if first < 0 and not starts:
                 return None
+            # A partition that Spark meets on the way is read from the first record that it ever had.
+            first = max(0, first)
             taken += max(0, end - first)
             planned += max(0, end - max(start, first))
     return taken, planned

@@ -200,6 +200,16 @@ def test_topics_may_come_go_and_be_made_anew(state: State) -> None:
         assert added(accounting, metrics, 0, rows) == 0
 
 
+def test_a_partition_that_appears_takes_no_others_from_the_check(state: State) -> None:
+    metrics = Metrics()
+    generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
+    accounting = Accounting("kafka-1", generation, state, Accounts(state), stops_on_loss=False)
+    planned(generation, 0, {"t": {"0": 10}})
+    assert added(accounting, metrics, 0, 10) == 0
+    planned(generation, 1, {"t": {"0": 20, "1": 5}})
+    assert added(accounting, metrics, 1, 12) == 3
+
+
 def test_the_inbox_is_counted_by_its_rows(state: State) -> None:
     inbox, metrics = Inbox(state.inbox, partitions=2), Metrics()
     generation = generations.begin(state, INBOX, ())
