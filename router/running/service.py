@@ -264,6 +264,7 @@ class Service:
                     self._supervise(spark, plans, queries, intake, backlogs, shadowing, once=once)
             finally:
                 self._drain(queries, intake)
+                shadowing.tell()
         _log.info("stopped")
         return self._in_order
 
