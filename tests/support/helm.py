@@ -63,7 +63,7 @@ def program() -> Path:
 
 def _build(go: str, folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as fresh:
-        command = [go, "build", "-mod=readonly", "-ldflags=-s -w", "-o", f"{fresh}/made/", HELM]
+        command = [go, "build", "-mod=readonly", "-buildvcs=false", "-ldflags=-s -w", "-o", f"{fresh}/made/", HELM]
         done = subprocess.run(command, cwd=MODULE, capture_output=True, text=True, timeout=_BUILD_SECONDS)
         assert done.returncode == 0, f"Helm cannot be built:\n{done.stderr[-3000:]}"
         Path(fresh, "made").rename(folder)
