@@ -11,7 +11,7 @@ from pathlib import Path
 from bindings.gateways import GatewayError
 from bindings.http.listening import listen, server_tls
 from bindings.locks import is_locked
-from router.errors import ConfigError, SinkError, StateError
+from router.errors import ConfigError, StateError
 from router.examining.diagnosis import Diagnosis
 from router.settings import HttpSettings, Settings
 from router.sinks.tables.files import local_folder
@@ -34,7 +34,10 @@ def state_folder(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def sink_folders(settings: Settings) -> Iterator[Diagnosis]:
-    """Look whether the folders of tables and lines can be written; nobody asks an object store before a batch does."""
+    """Look whether the folders of tables and lines can be written; nobody asks an object store before a batch does.
+
+    One that cannot holds the batches that are for it, and no others: a router waits for its sinks, and begins to.
+    """
     for name, sink in settings.sinks.items():
         place = sink.folder
         folder = local_folder(place) if place else None
@@ -42,8 +45,8 @@ def sink_folders(settings: Settings) -> Iterator[Diagnosis]:
             # Files of a table lie in folders of their own below it, and what it has is told by its log.
             fault = unwritable(folder) or unwritable(folder / "_delta_log")
             if fault:
-                remedy = "give this user the right to write there, or choose another path"
-                yield Diagnosis(f"sink {name}", "fail", fault, remedy, SinkError)
+                remedy = "give this user the right to write there, or choose another path; batches wait until then"
+                yield Diagnosis(f"sink {name}", "warn", fault, remedy)
             else:
                 yield Diagnosis(f"sink {name}", "ok", str(folder))
 

@@ -157,8 +157,6 @@ Fault = Callable[[Place, pytest.MonkeyPatch, int], None]
 STOPPING: Final[Sequence[tuple[Fault, str, int, str]]] = (
     (no_java, "java", 10, "JAVA_HOME is /nowhere, which has no bin/java"),
     (few_files, "open files", 1, "up to 200; Spark needs"),
-    (no_folder, "sink lake", 8, "file is no folder"),
-    (no_log, "sink lake", 8, "_delta_log is no folder"),
     (http_taken, "http port", 3, "Address already in use"),
     (no_certificate, "http port", 3, "/nowhere.pem"),
     (kafka_away, "source /endpoints/log", 5, "Kafka at 127.0.0.1:1 does not answer"),
@@ -199,12 +197,22 @@ def test_what_doctor_finds_ends_a_start_before_spark(
 def test_a_start_names_all_that_is_in_its_way(
     place: Place, monkeypatch: pytest.MonkeyPatch, taken: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for fault in (no_java, no_folder, http_taken):
+    for fault in (no_java, http_taken, http_certificate):
         fault(place, monkeypatch, taken)
     assert status_of(["run", str(place.write())]) == 10
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith(("xrouter: error", "hint: "))]
-    assert [line.split(": ")[2] for line in told if line.startswith("xrouter")] == ["java", "sink lake", "http port"]
+    assert [line.split(": ")[2] for line in told if line.startswith("xrouter")] == ["java", "http port", "sink hook"]
     assert len(told) == 6
+
+
+@pytest.mark.parametrize(("fault", "told"), [(no_folder, "file is no folder"), (no_log, "_delta_log is no folder")])
+def test_a_table_that_cannot_be_written_is_waited_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch, fault: Fault, told: str
+) -> None:
+    """As when that comes while the router runs: other queries go on, and gateways take messages in."""
+    fault(place, monkeypatch, 0)
+    found = states(place.write())["sink lake"]
+    assert found.state == "warn" and told in found.observation and "batches wait until then" in found.remedy
 
 
 def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
