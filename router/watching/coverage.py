@@ -101,16 +101,17 @@ class Coverage(Collector):
         """Take in the records of a batch that all sinks have; one that comes again changes nothing."""
         places = {Place(endpoint) for (endpoint, _, _), count in tally.records.items() if count}
         places.update(Place(*pair) for pair in tally.definitions)
-        now, first = int(self._now()), False
+        now, firsts = int(self._now()), set[Place]()
         with self._lock:
             for place in places & self._known.keys():
                 sighting = self._known[place]
-                first = first or sighting.first is None
-                seen = sighting.first if sighting.first is not None else now
-                self._known[place] = replace(sighting, first=seen, last=max(now, sighting.last or 0))
+                if sighting.first is None:
+                    firsts.add(place)
+                    sighting = replace(sighting, first=now)
+                self._known[place] = replace(sighting, last=max(now, sighting.last or 0))
                 self._changed.add(place)
-        if first:
-            self._keep()
+        if firsts:
+            self._keep(firsts)
 
     def tick(self) -> None:
         """Note what occurred again, if it is time to; call it every now and then."""
@@ -142,16 +143,19 @@ class Coverage(Collector):
             if not place.message
         }
 
-    def _keep(self) -> None:
-        """Write what has changed. What the disk refuses waits: it holds up no batch."""
+    def _keep(self, chosen: set[Place] | None = None) -> None:
+        """Write what has changed, or of it what is *chosen*. What the disk refuses waits: it holds up no batch."""
         with self._writing:
-            self._kept_at = self._clock()
+            if chosen is None:
+                self._kept_at = self._clock()
             if self._kept is None:
                 return
             with self._lock:
-                changed = {place: self._known[place] for place in self._changed}
-                gone = self._gone
-                self._changed, self._gone = set(), set()
+                changed = {
+                    place: self._known[place] for place in (self._changed if chosen is None else self._changed & chosen)
+                }
+                gone, self._gone = self._gone, set()
+                self._changed -= changed.keys()
             if not changed and not gone:
                 return
             try:

@@ -102,6 +102,11 @@ def test_it_goes_on_through_restarts_and_a_first_occurrence_survives_a_kill(cloc
     killed.saw(batch((A, ONE)))
     found = sightings_in(tmp_path)
     assert found is not None and found[Place(A, ONE)].last == 1_700_000_005 and found[Place(A, TWO)].last is None
+    killed.saw(batch((B, TWO)))
+    found = sightings_in(tmp_path)
+    # A first occurrence is written by itself.
+    assert found is not None and found[Place(B, TWO)].last == 1_700_000_010
+    assert found[Place(A, ONE)].last == 1_700_000_005
     clock.now += EVERY_SECONDS
     killed.tick()
     assert (sightings_in(tmp_path) or {})[Place(A, ONE)].last == 1_700_000_010
