@@ -130,7 +130,8 @@ class _Together:
 def inbox_columns(rows: DataFrame) -> DataFrame:
     """Return messages of an inbox topic, read by Spark's Kafka source with headers, as rows of the inbox.
 
-    Others may write to the topic too: what no gateway wrote becomes a row with less in it, never an error.
+    Others may write to the topic too: what no gateway wrote becomes a row with less in it, never an error. Without
+    Spark, ``inbox_rows_of`` in ``inbox_rows.py`` does the same.
     """
     from pyspark.sql import functions as F
 

@@ -15,6 +15,7 @@ from tests.support.kafka import produce
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.broker
 LIMIT: Final = 240.0
 BUSY, QUIET = "/endpoints/busy", "/endpoints/quiet"
 UNSEEN: Final = "xrouter_source_unseen_definitions"

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import httpx
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from tests.conftest import Kafka, TopicFactory
@@ -21,6 +22,7 @@ from tests.support.ports import free_ports
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.broker
 LIMIT: Final = 240.0
 TOPIC: Final = "/endpoints/topic"
 
@@ -75,7 +77,7 @@ def test_a_tap_shows_what_the_router_does_and_leaves_no_trace(
     groups = groups_of(kafka)
     with traffic(kafka, topic, port) as sent:
         done = subprocess.run(
-            [sys.executable, "-m", "router", "tap", str(router.config), "--format", "json", "-n", "16"],
+            [sys.executable, "-m", "router", "tap", str(router.config), "--format", "json", "-n", "40"],
             capture_output=True,
             text=True,
             timeout=LIMIT,

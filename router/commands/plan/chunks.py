@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from router.judging.chunk import Chunk
-from router.judging.judging import SIZE
+from router.judging.judging import INBOX_COLUMNS, SIZE
 from router.letters.letter import Letter
 
 ROWS: Final = 5_000
@@ -46,6 +46,11 @@ def kafka_chunk(batch: pa.RecordBatch) -> Chunk:
     """Return rows as they come from topics, with the sizes that judging asks for."""
     sizes = (pc.fill_null(pc.binary_length(batch.column(name)), 0).cast(pa.int64()) for name in ("key", "value"))
     return Chunk("kafka", batch.append_column(SIZE, pc.add(*sizes)))
+
+
+def inbox_chunk(batch: pa.RecordBatch) -> Chunk:
+    """Return rows as they come from an inbox."""
+    return Chunk("inbox", batch.select(list(INBOX_COLUMNS)))
 
 
 def letter_of(chunk: Chunk, row: int, reason: str) -> Letter:

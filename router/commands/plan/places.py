@@ -15,9 +15,10 @@ import pyarrow.compute as pc
 from bindings.inbox.errors import InboxDamaged, InboxFormatError
 from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.inbox_rows import inbox_rows_of
 from bindings.kafka.ranges import RangeUnreadable, reading, records_of
 from bindings.kafka.tails import shared, tail_of
-from router.commands.plan.chunks import Place, kafka_chunk
+from router.commands.plan.chunks import Place, inbox_chunk, kafka_chunk
 from router.errors import BrokerUnreachable, ConfigError
 from router.judging.chunk import Chunk
 from router.judging.judging import INBOX_COLUMNS
@@ -25,7 +26,7 @@ from router.judging.plan import Plan
 from router.letters.latest import latest_letters
 from router.replay.rows import rows_of
 from router.settings import Settings
-from router.sources.clusters import source_client
+from router.sources.clusters import inbox_client, source_client
 from router.sources.sources import Source
 from router.state.ledger import LetterLedger
 from router.terminal import counted
@@ -63,15 +64,19 @@ class LastRecords:
         yield Place("dead letters", partial(self._letters, settings))
 
     def _topic(self, source: Source, place: Place) -> Iterator[Chunk]:
-        client = source_client(source)
+        chunks = map(kafka_chunk, self._records(source_client(source), source.topic, place))
+        return self._answered(f"source {source.endpoint}", chunks)
+
+    def _answered(self, name: str, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        """Yield what brokers give, or say that they do not."""
         try:
-            for chunk in self._records(client, source.topic, place):
+            for chunk in chunks:
                 self._seen.update(chunk.positions())
                 yield chunk
         except (KafkaUnreachable, RangeUnreadable) as error:
-            raise BrokerUnreachable(f"source {source.endpoint}: {error}", hint=_HINT) from error
+            raise BrokerUnreachable(f"{name}: {error}", hint=_HINT) from error
 
-    def _records(self, client: KafkaClient, topic: str, place: Place) -> Iterator[Chunk]:
+    def _records(self, client: KafkaClient, topic: str, place: Place) -> Iterator[pa.RecordBatch]:
         since = None if self.since is None else int(self.since.timestamp() * 1000)
         tail = tail_of(client, topic, self.most, since)
         if tail is None:
@@ -80,11 +85,13 @@ class LastRecords:
         self._note(place, tail.offsets)
         config = reading(client)
         for each in tail.ranges:
-            yield from map(kafka_chunk, records_of(config, each))
+            yield from records_of(config, each)
 
     def _inbox(self, settings: Settings, folder: Path, place: Place) -> Iterator[Chunk]:
-        if settings.inbox.kafka is not None:
-            place.notes.append("it is a topic, which is not read here; --records takes records of files")
+        topic = settings.inbox.kafka
+        if topic is not None:
+            batches = self._records(inbox_client(topic), topic.topic, place)
+            yield from self._answered("inbox", (inbox_chunk(inbox_rows_of(batch)) for batch in batches))
             return
         try:
             view = InboxView(folder)
@@ -95,7 +102,7 @@ class LastRecords:
                 first, end = spans[number]
                 start = view.advance(number, first, rows[number] - share, end)
                 for batch in view.read(number, view.spans(number, start, end)):
-                    chunk = Chunk("inbox", self._from_then_on(batch).select(list(INBOX_COLUMNS)))
+                    chunk = inbox_chunk(self._from_then_on(batch))
                     self._seen.update(chunk.positions())
                     yield chunk
         except (InboxDamaged, InboxFormatError) as error:

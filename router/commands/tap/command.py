@@ -58,7 +58,7 @@ def tap(
 ) -> None:
     """Show a live sample of records as they arrive: before, after, and with their verdicts, until Ctrl-C.
 
-    Reads topics, and the inbox on this machine, from now on beside the router, with a consumer of its own: nothing is
+    Reads topics and the inbox, from now on beside the router, with a consumer of its own: nothing is
     committed, and the stream is not touched. They are judged by settings and catalog as they are when it starts. What
     comes faster than it is shown is passed over, and counted at the end.
 

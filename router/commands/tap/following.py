@@ -12,17 +12,17 @@ from typing import Final, Protocol
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from bindings.inbox.errors import InboxDamaged, InboxError, InboxFormatError
+from bindings.inbox.errors import InboxDamaged, InboxError
 from bindings.inbox.offsets import InboxPosition
 from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaClient, KafkaEnds, KafkaUnreachable
+from bindings.kafka.inbox_rows import inbox_rows_of
 from bindings.kafka.ranges import batch_of, reading, row_of
-from router.commands.plan.chunks import kafka_chunk
+from router.commands.plan.chunks import inbox_chunk, kafka_chunk
 from router.errors import BrokerUnreachable, ConfigError
 from router.judging.chunk import Chunk
-from router.judging.judging import INBOX_COLUMNS
 from router.judging.plan import Plan
-from router.sources.clusters import source_client
+from router.sources.clusters import inbox_client, source_client
 
 ROWS: Final = 500
 """Records of one follower that are read in one round."""
@@ -45,13 +45,14 @@ class Follower(Protocol):
 class TopicFollower:
     """Follows the topics of one cluster. It joins no group and commits nothing."""
 
-    def __init__(self, client: KafkaClient, topics: Sequence[str]) -> None:
-        """Begin at the ends of the topics.
+    def __init__(self, client: KafkaClient, topics: Sequence[str], *, inbox: bool = False) -> None:
+        """Begin at the ends of the topics; *inbox* tells that gateways fill them.
 
         Raises:
             KafkaUnreachable: no broker answers, or they refuse us.
         """
         self.passed_over = 0
+        self._inbox = inbox
         ends = KafkaEnds(client).ends(list(topics))
         self.lacking = tuple(topic for topic in topics if ends.get(topic) is None)
         """Topics that the brokers do not have."""
@@ -68,7 +69,8 @@ class TopicFollower:
         for row in rows:
             self._places[row["topic"], row["partition"]] = row["offset"] + 1
         if rows:
-            yield kafka_chunk(batch_of(rows))
+            batch = batch_of(rows)
+            yield inbox_chunk(inbox_rows_of(batch)) if self._inbox else kafka_chunk(batch)
         if len(messages) >= ROWS:
             self._catch_up()
 
@@ -114,7 +116,7 @@ class InboxFollower:
                 first = self._first(number, start, end, left)
                 for batch in self._view.read(number, self._view.spans(number, first, end)):
                     left -= batch.num_rows
-                    yield Chunk("inbox", batch.select(list(INBOX_COLUMNS)))
+                    yield inbox_chunk(batch)
             except InboxDamaged:
                 self.passed_over += 1  # The router was done with them, and removed them: one at least.
             self._positions[number] = end
@@ -135,40 +137,41 @@ def following(plan: Plan, note: Callable[[str], None]) -> Iterator[list[Follower
         BrokerUnreachable: a cluster does not answer.
         ConfigError: there is nothing that can be followed.
     """
-    topics: dict[int, tuple[KafkaClient, list[str], str]] = {}
-    for source in plan.sources:
-        if not source.pushed:
-            client = source_client(source)
-            same = next((key for key, each in topics.items() if each[0] == client), len(topics))
-            named = topics.setdefault(same, (client, [], source.endpoint))[1]
-            if source.topic not in named:
-                named.append(source.topic)
+    pushed = any(source.pushed for source in plan.sources)
     followers: list[Follower] = []
     with ExitStack() as stack:
-        for client, names, endpoint in topics.values():
+        for name, client, topics, inbox in _clusters(plan, pushed=pushed):
             try:
-                follower = TopicFollower(client, names)
+                follower = TopicFollower(client, topics, inbox=inbox)
             except KafkaUnreachable as error:
-                raise BrokerUnreachable(f"source {endpoint}: {error}", hint=_HINT) from error
+                raise BrokerUnreachable(f"{name}: {error}", hint=_HINT) from error
             stack.callback(follower.close)
             followers.append(follower)
             for topic in follower.lacking:
                 note(f"the brokers have no topic {topic}")
-        if any(source.pushed for source in plan.sources):
-            inbox = _inbox(plan, note)
-            followers += [] if inbox is None else [inbox]
+        if pushed and plan.settings.inbox.kafka is None:
+            try:
+                followers.append(InboxFollower(Path(plan.settings.state) / _INBOX))
+            except (InboxError, OSError) as error:
+                note(f"the inbox is not read: {error}")
         if not followers:
             hint = "start the router once, or name endpoints with topics under sources"
             raise ConfigError("nothing can be tapped: no topic is read, and there is no inbox yet", hint=hint)
         yield followers
 
 
-def _inbox(plan: Plan, note: Callable[[str], None]) -> InboxFollower | None:
-    if plan.settings.inbox.kafka is not None:
-        note(f"the inbox is topic {plan.settings.inbox.kafka.topic}, which is not read here")
-        return None
-    try:
-        return InboxFollower(Path(plan.settings.state) / _INBOX)
-    except (InboxFormatError, InboxError, OSError) as error:
-        note(f"the inbox is not read: {error}")
-        return None
+def _clusters(plan: Plan, *, pushed: bool) -> Iterator[tuple[str, KafkaClient, list[str], bool]]:
+    """Yield each cluster with a name for errors, its topics, and whether gateways fill them."""
+    topics: list[tuple[str, KafkaClient, list[str], bool]] = []
+    for source in plan.sources:
+        if not source.pushed:
+            client = source_client(source)
+            named = next((each[2] for each in topics if each[1] == client), None)
+            if named is None:
+                topics.append((f"source {source.endpoint}", client, [source.topic], False))
+            elif source.topic not in named:
+                named.append(source.topic)
+    yield from topics
+    inbox = plan.settings.inbox.kafka
+    if pushed and inbox is not None:
+        yield "inbox", inbox_client(inbox), [inbox.topic], True

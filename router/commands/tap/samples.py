@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,12 +15,12 @@ from bindings.kafka.facts import ATTRIBUTE, CONTENT_TYPE
 from router.commands.plan.chunks import letter_of
 from router.commands.tap.choosing import PREFIXES, Choice, value_at
 from router.judging.chunk import Chunk
+from router.judging.comparing import Ways
 from router.judging.judging import JUDGING
 from router.judging.outputs import Decided
 from router.judging.plan import Plan
 from router.letters.redaction import Redaction, Redactor
 from router.letters.showing import BODY_SHOWN, CUT, body_lines, native_rows
-from router.routing.routes import DEAD, letter_number
 
 EXAMINED: Final = 200
 """Records of one round that are looked at one by one."""
@@ -57,16 +58,16 @@ class Sampling:
 
     def __init__(self, plan: Plan, redactor: Redactor, choice: Choice) -> None:
         self._plan, self._redactor, self._choice = plan, redactor, choice
+        self._ways = Ways.of(plan.settings)
         self.judged = 0
 
     def samples(self, chunk: Chunk, most: int) -> Iterator[Sample]:
-        """Yield up to so many samples of some rows, spread over them."""
+        """Yield up to so many samples of some rows, drawn by lot: traffic has rhythms that a fixed step would meet."""
         decided = JUDGING[chunk.kind](self._plan.judge, chunk.rows)
         self.judged += len(decided.order)
         taken = list(self._taken(decided))
         wanted = most if not self._choice.conditions else EXAMINED
-        step = max(1, -(-len(taken) // max(1, wanted)))
-        for row in taken[::step]:
+        for row in sorted(random.sample(taken, min(len(taken), max(0, wanted)))):
             if most <= 0:
                 return
             sample = self._sample(chunk, decided, row)
@@ -101,7 +102,7 @@ class Sampling:
             "reason": reason,
             "detail": _cut(redaction.detail(reason, detail)),
             "nearest": [_near(redaction.near(each)) for each in outcomes.nearest.get(row, ())[:NEAREST]],
-            "sinks": self._sinks(int(columns["route"][row].as_py())),
+            "sinks": list(self._ways.sinks(int(columns["route"][row].as_py()))),
             "topics": _topics(columns, row, redaction, routed=message is not None),
             "before": {
                 "native": [[_cut(path), _cut(text)] for path, text in _first(native_rows(shown.native))],
@@ -113,12 +114,6 @@ class Sampling:
             "epoch": self._plan.epoch,
         }
         return Sample(told, _tree(shown.body))
-
-    def _sinks(self, route: int) -> list[str]:
-        settings = self._plan.settings
-        if route == DEAD:
-            return list(settings.dead_letters.sinks)
-        return list(settings.routes[route if route >= 0 else letter_number(route)].to)
 
 
 def _after(chunk: Chunk, decided: Decided, row: int, redaction: Redaction) -> dict[str, Any]:

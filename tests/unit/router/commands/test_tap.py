@@ -108,8 +108,8 @@ def tapped(config: Path, capsys: pytest.CaptureFixture[str], *options: str) -> l
 def test_records_are_shown_before_and_after_with_their_verdicts(
     config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = tapped(config, capsys, "-n", "12")
-    assert len(found) == 12 and {each["outcome"] for each in found} == {"routed", "dead-letter"}
+    found = tapped(config, capsys, "-n", "40")
+    assert len(found) == 40 and {each["outcome"] for each in found} == {"routed", "dead-letter"}
     sale = next(each for each in found if each["outcome"] == "routed")
     assert (sale["endpoint"], sale["message"], sale["reason"], sale["sinks"]) == (TILL, SALE, None, ["events"])
     native = dict(sale["before"]["native"])
@@ -151,7 +151,7 @@ def test_what_is_shown_is_chosen(config: Path, capsys: pytest.CaptureFixture[str
 
 def test_people_get_lines_that_no_terminal_acts_upon(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with traffic(config), limited():
-        assert status_of(["tap", str(config), "-n", "6", "--rate", "1000"]) == 0
+        assert status_of(["tap", str(config), "-n", "40", "--rate", "1000"]) == 0
     out, err = capsys.readouterr()
     assert "\x1b" not in out and r"a\x1b[31mb" in out
     assert f"routed {SALE}" in out and "dead letter no-match" in out
@@ -160,6 +160,7 @@ def test_people_get_lines_that_no_terminal_acts_upon(config: Path, capsys: pytes
     assert "tapping 1 source, epoch " in err
 
 
+@pytest.mark.slow
 def test_what_comes_faster_than_it_is_read_is_passed_over(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with traffic(config, burst=10 * ROWS), limited():
         assert status_of(["tap", str(config), "--format", "json", "-n", "3", "--rate", "2"]) == 0
@@ -202,6 +203,7 @@ def lines_read(stream: IO[bytes], count: int) -> list[bytes]:
     return [stream.readline() for _ in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["reader goes", "Ctrl-C"])
 def test_it_ends_quietly(config: Path, end: str) -> None:
     quiet = ["--format", "json", "--where", "attributes.id=id-0"]
