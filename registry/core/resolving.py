@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -36,6 +36,11 @@ def shown_resources(reader: Reader, place: Place, after: str = "", only: str | N
         resources = reader.resources(collection.xid, after)
     while batch := list(islice(resources, PAGE)):
         yield from _resolved(reader, collection, batch)
+
+
+def named_resources(reader: Reader, place: Place, names: Sequence[str]) -> Iterator[Shown]:
+    """Yield those resources of a collection that are there."""
+    yield from _resolved(reader, place, list(reader.resources_of([place.child(each).xid for each in names]).values()))
 
 
 def _resolved(reader: Reader, place: Place, batch: list[Resource]) -> Iterator[Shown]:

@@ -6,7 +6,7 @@ little more than what it weighs, and its weight is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -17,17 +17,18 @@ from registry.core.documents import shown_document
 from registry.core.filters import EXCLUDE_ALL, NOTHING, Clause, Clauses, surviving, within
 from registry.core.inlining import NONE, Inline, below
 from registry.core.places import Place
-from registry.core.resolving import Shown, shown_resources
+from registry.core.resolving import Shown, named_resources, shown_resources
 from registry.core.sorting import Sorting, SortKey
 from registry.errors import Refusal
 from registry.model.types import Model
 from registry.store.entities import Entity, Group, Registry, Version
-from registry.store.reading import Reader
+from registry.store.reading import PAGE, Reader
 
 SPECVERSION: Final = "1.0-rc4"
 MAX_ANSWER: Final = 64 * 2**20
 CHECKS: Final = ("formatvalidated", "formatvalidatedreason", "compatibilityvalidated", "compatibilityvalidatedreason")
 """What the registry itself says of the document of a version."""
+_Names = Sequence[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +167,10 @@ class Viewer:
     def entities(self, place: Place, names: Sequence[str], inline: Inline) -> dict[str, Any]:
         """Show those entities of a collection."""
         found: dict[str, Any] = {}
-        for name in names:
-            for _, shown in self._shown(place, "", inline, self._view.clauses, "", only=name):
-                found[name] = self._raw(shown)
+        for start in range(0, len(names), PAGE):
+            part = names[start : start + PAGE]
+            there = dict(self._shown(place, "", inline, self._view.clauses, "", part))
+            found |= {name: self._raw(there[name]) for name in part if name in there}
         return found
 
     def entries(self, place: Place, page: Page, inline: Inline) -> tuple[dict[str, Any], str]:
@@ -191,16 +193,13 @@ class Viewer:
         keys.sort(reverse=sorting.descending)
         start = int(page.after or 0)
         end = len(keys) if page.limit is None else start + page.limit
-        found: dict[str, Any] = {}
-        for _, name in keys[start:end]:
-            for _, shown in self._shown(place, "", inline, self._view.clauses, "", only=name):
-                found[name] = self._raw(shown)
+        found = self.entities(place, [name for _, name in keys[start:end]], inline)
         return found, str(end) if end < len(keys) else ""
 
     def _shown(
-        self, place: Place, after: str, inline: Inline, clauses: Clauses, pointer: str, only: str | None = None
+        self, place: Place, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names = None
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the entities of a collection, by id, that clauses let through; *only* names one of them."""
+        """Yield the entities of a collection, by id, that clauses let through; *only* names some, in any order."""
         if clauses == NOTHING:
             return
         for name, shown in self._each(place, after, inline, clauses, pointer, only):
@@ -208,43 +207,43 @@ class Viewer:
                 yield name, shown
 
     def _each(
-        self, place: Place, after: str, inline: Inline, clauses: Clauses, pointer: str, only: str | None
+        self, place: Place, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names
     ) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        reader = self._reader
         if place.kind == "groups":
-            one = self._reader.group(place.child(only).xid) if only is not None else None
-            groups = self._reader.groups(place.xid, after) if only is None else iter([one] if one else [])
-            for group in groups:
+            xids = [place.child(name).xid for name in only or ()]
+            for group in reader.groups(place.xid, after) if only is None else reader.groups_of(xids).values():
                 where = place.child(group.id)
                 yield group.id, self.group(where, group, inline, clauses, pointer + as_pointer([group.id]))
         elif place.kind == "resources":
-            for shown in shown_resources(self._reader, place, after, only):
+            listed = shown_resources(reader, place, after) if only is None else named_resources(reader, place, only)
+            for shown in listed:
                 where = place.child(shown.resource.id)
                 name = shown.resource.id
                 yield name, self.resource(where, shown, inline, clauses, pointer + as_pointer([name]))
         else:
-            owner = next(iter(shown_resources(self._reader, place.owner, "", place.rid)), None)
+            owner = next(iter(shown_resources(reader, place.owner, "", place.rid)), None)
             if owner is None:
                 raise Refusal("not_found", place.owner.xid)
             yield from self._each_version(place, owner, after, inline, clauses, pointer, only)
 
     def _each_version(
-        self, place: Place, owner: Shown, after: str, inline: Inline, clauses: Clauses, pointer: str, only: str | None
+        self, place: Place, owner: Shown, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names
     ) -> Iterator[tuple[str, dict[str, Any] | None]]:
         if owner.source is None:
             return
-        if owner.count == 1 and owner.default is not None and not after:
+        versions: Iterable[Version]
+        if only is not None:
+            versions = self._reader.versions_of([f"{owner.source.versions}/{name}" for name in only]).values()
+        elif owner.count == 1 and owner.default is not None and not after:
             # Most resources have one version, which is at hand; to ask for each is most of what a whole answer costs.
-            versions = iter((owner.default,))
+            versions = (owner.default,)
         else:
             versions = self._reader.versions(owner.source.versions, after)
         for version in versions:
-            if only is None or version.id == only:
-                where = place.child(version.id)
-                is_default = version.id == owner.source.defaultversionid
-                shown = self.version(
-                    where, version, inline, clauses, pointer + as_pointer([version.id]), is_default=is_default
-                )
-                yield version.id, shown
+            where, at = place.child(version.id), pointer + as_pointer([version.id])
+            is_default = version.id == owner.source.defaultversionid
+            yield version.id, self.version(where, version, inline, clauses, at, is_default=is_default)
 
     def _versions(
         self, shown: dict[str, Any], place: Place, resource: Shown, inline: Inline, clauses: Clauses, pointer: str

@@ -6,6 +6,7 @@ number hang on it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from sqlalchemy import Connection, and_, delete, exists, func, or_, select
@@ -13,7 +14,8 @@ from sqlalchemy import Connection, and_, delete, exists, func, or_, select
 from registry.store.tables import HISTORY
 
 _LOOKED_AT: Final = 1000
-"""Entries that one transaction looks at, so that no write waits long for it."""
+"""Entries that one transaction looks at, and may take away, so that no write waits long for it."""
+_ASKED: Final = 500
 
 
 def newest(connection: Connection) -> int:
@@ -26,25 +28,33 @@ def count(connection: Connection) -> int:
     return connection.execute(select(func.count()).select_from(HISTORY)).scalar_one()
 
 
-def prune(connection: Connection, after: int, upto: int, before: str | None) -> tuple[int, int]:
-    """Take away what may go of the first entries behind *after* and up to *upto*, or older than *before*, if given.
+def beyond(connection: Connection, after: int, upto: int, before: str | None) -> tuple[list[int], int]:
+    """Look at the first entries behind *after*, and find those that are up to *upto* or older than *before*, if given.
 
     Returns:
-        How many went, and the number behind which to go on, 0 when there is nothing more.
+        Those that may go, and the number behind which to go on, 0 when there is nothing more.
     """
     old = HISTORY.c.number <= upto
     if before is not None:
         old = or_(old, HISTORY.c.at < before)
-    query = select(HISTORY.c.number).where(HISTORY.c.number > after).order_by(HISTORY.c.number).limit(_LOOKED_AT)
-    looked_at = connection.execute(query).scalars().all()
+    query = select(HISTORY.c.number, HISTORY.c.at).where(HISTORY.c.number > after)
+    looked_at = connection.execute(query.order_by(HISTORY.c.number).limit(_LOOKED_AT)).all()
     if not looked_at:
-        return 0, 0
+        return [], 0
+    last, at = looked_at[-1]
     later = HISTORY.alias()
     followed = exists().where(and_(later.c.xid == HISTORY.c.xid, later.c.number > HISTORY.c.number))
-    last = looked_at[-1]
     within = and_(HISTORY.c.number > after, HISTORY.c.number <= last, HISTORY.c.number < newest(connection))
-    gone = connection.execute(delete(HISTORY).where(within, old, or_(HISTORY.c.action == "deleted", followed)))
+    found = select(HISTORY.c.number).where(within, old, or_(HISTORY.c.action == "deleted", followed))
     # Numbers grow with time, so behind an entry that is young and within the number nothing may go.
-    final = connection.execute(select(HISTORY.c.at).where(HISTORY.c.number == last)).scalar()
-    done = last > upto and (before is None or (final is not None and final >= before))
-    return gone.rowcount, 0 if done else last
+    done = last > upto and (before is None or at >= before)
+    return list(connection.execute(found).scalars()), 0 if done else last
+
+
+def remove(connection: Connection, numbers: Sequence[int]) -> int:
+    """Take entries away that may go, as they may from then on; return how many were there."""
+    gone = 0
+    for start in range(0, len(numbers), _ASKED):
+        few = HISTORY.c.number.in_(numbers[start : start + _ASKED])
+        gone += connection.execute(delete(HISTORY).where(few)).rowcount
+    return gone

@@ -87,6 +87,10 @@ class Reader:
         """Yield the versions of a collection, as :meth:`groups`."""
         return (_version(row) for row in self._paged(select(VERSIONS), VERSIONS.c, parent, after))
 
+    def groups_of(self, xids: Sequence[str]) -> dict[str, Group]:
+        """Return those of the groups that are there, by xid."""
+        return {each.xid: each for each in map(_group, self._named(GROUPS, xids))}
+
     def versions_of(self, xids: Sequence[str]) -> dict[str, Version]:
         """Return those of the versions that are there, by xid."""
         return {each.xid: each for each in map(_version, self._named(VERSIONS, xids))}

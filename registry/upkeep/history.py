@@ -15,6 +15,7 @@ from registry.store import history
 from registry.store.engine import Database
 
 _logger = logging.getLogger(__name__)
+COUNTED = 12
 _BREATH = 0.01
 """Seconds between two transactions, for writers that wait."""
 
@@ -34,12 +35,15 @@ class HistoryLimits:
 class HistoryKeeper:
     """Prunes history until it is stopped; any number of processes over one database may do so.
 
-    ``entries`` is how many there were at the end of the last look, ``pruned`` how many this process took away.
+    ``entries`` is how many there were at the end of the last look, ``pruned`` how many this process took away. To
+    count them takes long where there are many; so that is done at each COUNTED-th look, and between by their numbers.
     """
 
     def __init__(self, database: Database, limits: HistoryLimits) -> None:
         self.entries = 0
         self.pruned = 0
+        self._looks = 0
+        self._newest = 0
         self._database = database
         self._limits = limits
         self._stopping = threading.Event()
@@ -79,12 +83,23 @@ class HistoryKeeper:
         before = None
         if self._limits.keep is not None:
             before = written(datetime.fromtimestamp(max(time.time() - self._limits.keep, 0.0), UTC))
-        at, more = 0, upto > 0 or before is not None
+        gone, at, more = 0, 0, upto > 0 or before is not None
         while more and not self._stopping.is_set():
-            with self._database.noting() as connection:
-                gone, at = history.prune(connection, at, upto, before)
-            self.pruned += gone
+            with self._database.reading() as connection:
+                found, at = history.beyond(connection, at, upto, before)
+            if found:  # or writers would wait for nothing
+                with self._database.noting() as connection:
+                    gone += history.remove(connection, found)
             more = at > 0
             self._stopping.wait(_BREATH)
+        self.pruned += gone
+        self._count(gone)
+
+    def _count(self, gone: int) -> None:
         with self._database.reading() as connection:
-            self.entries = history.count(connection)
+            last = history.newest(connection)
+            if self._looks % COUNTED:
+                self.entries += last - self._newest - gone
+            else:
+                self.entries = history.count(connection)
+        self._looks, self._newest = self._looks + 1, last

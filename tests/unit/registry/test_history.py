@@ -17,7 +17,7 @@ from registry.model.domains import model_source
 from registry.store import history
 from registry.store.engine import MIGRATIONS, Database, open_database
 from registry.store.tables import HISTORY
-from registry.upkeep.history import HistoryLimits
+from registry.upkeep.history import HistoryKeeper, HistoryLimits
 from tests.support.postgresql import cluster
 from tests.support.registry_server import served
 from tests.support.waiting import wait_until
@@ -67,8 +67,8 @@ def pruned(database: Database, upto: int, before: str | None = None) -> tuple[in
     gone, at, steps = 0, 0, 0
     while True:
         with database.noting() as connection:
-            count, at = history.prune(connection, at, upto, before)
-        gone, steps = gone + count, steps + 1
+            found, at = history.beyond(connection, at, upto, before)
+            gone, steps = gone + history.remove(connection, found), steps + 1
         if not at:
             return gone, steps
 
@@ -115,6 +115,21 @@ def test_many_go_in_small_transactions(database: Database) -> None:
 def test_what_is_young_is_not_looked_at(database: Database) -> None:
     numbers = fill(database, *([("/a", "updated")] * 2500))
     assert pruned(database, numbers[9]) == (10, 1)
+
+
+def test_nobody_waits_for_a_look_that_finds_nothing(tmp_path: Path) -> None:
+    database = open_database(f"sqlite:///{tmp_path}/r.db")
+    keeper = HistoryKeeper(database, HistoryLimits(keep=1.0, every=OFTEN))
+    try:
+        fill(database, *[(f"/{number}", "created") for number in range(2500)])
+        with database.writing():
+            keeper.start()
+            wait_until(lambda: keeper.entries >= 2500, LIMIT / 4, "a look beside a writer")
+            assert keeper.pruned == 0
+    finally:
+        keeper.end()
+        keeper.join(LIMIT)
+        database.close()
 
 
 @pytest.mark.parametrize("limits", [HistoryLimits(entries=20, every=OFTEN), HistoryLimits(keep=0.2, every=OFTEN)])
