@@ -29,6 +29,8 @@ FLAGS: Final = (
     "sort",
     "specversion",
 )
+_PAGING: Final[Mapping[str, Any]] = {"limit": None, "cursor": ""}
+"""Parameters of pages, and what a request has without them."""
 _CHOICES: Final = ("flags", "ignores", "pagination")
 _MUTABLE: Final = ("capabilities", "entities", "modelsource")
 _AVAILABLE: Final = ("capabilities", "capabilitiesoffered", "entities", "export", "model", "modelsource")
@@ -87,15 +89,22 @@ def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def heard(request: Request, chosen: Mapping[str, Any]) -> Request:
-    """Return a request as it counts: flags that are turned off, and pages, are as if not given (``http.md``)."""
+def is_on(parameter: str, capabilities: Mapping[str, Any]) -> bool:
+    """Tell whether a parameter of a request's query counts; those that no capability is for always do."""
+    if parameter in _PAGING:
+        return bool(capabilities["pagination"])
+    return parameter not in FLAGS or parameter in capabilities["flags"]
+
+
+def counting(request: Request, chosen: Mapping[str, Any]) -> Request:
+    """Return a request as it counts: parameters that are turned off are as if not given (``http.md``)."""
     if not chosen or not request.from_client:
         return request
     have = capabilities_of(chosen)
     none = Flags()
-    off = {name: getattr(none, name) for name in FLAGS if name not in have["flags"]}
-    paged = request if have["pagination"] else replace(request, limit=None, cursor="")
-    return replace(paged, flags=replace(request.flags, **off))
+    off = {name: getattr(none, name) for name in FLAGS if not is_on(name, have)}
+    pages = {name: value for name, value in _PAGING.items() if not is_on(name, have)}
+    return replace(request, flags=replace(request.flags, **off), **pages)
 
 
 def ignorable(request: Request, chosen: Mapping[str, Any]) -> Sequence[str]:

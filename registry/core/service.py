@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Connection
 
 from registry.core.answering import CONFIGURED, OPENAPI, Answerer
-from registry.core.capabilities import capabilities_of, chosen_of, heard, ignorable
+from registry.core.capabilities import capabilities_of, chosen_of, counting, ignorable
 from registry.core.changes import log_of
 from registry.core.linting import Linter
 from registry.core.marking import mark
@@ -135,10 +135,10 @@ class RegistryService:
         """Do what a request asks for within a transaction; for :class:`Session`."""
         if request.verb != "read":
             work = Work(connection)
-            return self._write(work, heard(request, work.registry.capabilities))
+            return self._write(work, counting(request, work.registry.capabilities))
         reader = Reader(connection)
         registry = registry_of(reader)
-        request = heard(request, registry.capabilities)
+        request = counting(request, registry.capabilities)
         model = self.model_of(registry)
         place = self._place(model, request)
         tag = tag_of(reader, request) if shows_more(place, request.flags) else ""

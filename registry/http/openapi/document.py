@@ -14,7 +14,7 @@ from registry.core.views import SPECVERSION
 from registry.delivery.service import PERMISSIONS
 from registry.delivery.subscriptions import PATH
 from registry.http.openapi import operations
-from registry.http.openapi.parameters import heard, path_parameters
+from registry.http.openapi.parameters import parameters_on, path_parameters
 from registry.http.openapi.schemas import Schema, all_schemas
 from registry.http.openapi.subscriptions import subscription_paths, subscription_schemas
 from registry.http.requests import DETAILS, VERBS
@@ -50,7 +50,7 @@ def openapi_of(
     Flags that *capabilities* do not list are not in it. With *subscriptions* it has those of events too, and not the
     types of the model whose paths they have.
     """
-    paths = {path: _heard(item, capabilities) for path, item in _paths(model)}
+    paths = {path: _with_what_is_on(item, capabilities) for path, item in _paths(model)}
     components: dict[str, Any] = {"schemas": {"problem": _PROBLEM, **all_schemas(model)}}
     if subscriptions:
         paths = {path: item for path, item in paths.items() if f"/{path.split('/')[1]}" not in _TAKEN}
@@ -119,11 +119,11 @@ def _item(place: Place, model: Model, *, document: bool = False) -> dict[str, An
     return {"parameters": list(path_parameters(place)), **_without_head(methods)}
 
 
-def _heard(item: dict[str, Any], capabilities: Mapping[str, Any]) -> dict[str, Any]:
+def _with_what_is_on(item: dict[str, Any], capabilities: Mapping[str, Any]) -> dict[str, Any]:
     """Leave out of all operations of a path the flags that are turned off."""
     for method, each in item.items():
         if method != "parameters" and "parameters" in each:
-            each["parameters"] = list(heard(each["parameters"], capabilities))
+            each["parameters"] = list(parameters_on(each["parameters"], capabilities))
     return item
 
 

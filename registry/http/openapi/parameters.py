@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from registry.core.capabilities import FLAGS
+from registry.core.capabilities import is_on
 from registry.core.merging import IGNORABLE
 from registry.core.places import Place
 from registry.core.requests import Verb
@@ -17,7 +17,6 @@ from registry.model.types import Model, ResourceType
 Parameter = dict[str, Any]
 _TAGS: Final = {"type": "string", "pattern": '^(\\*|"[^"]*")$'}
 _PRESENT: Final = {"type": "string", "maxLength": 0}
-_PAGING: Final = ("limit", "cursor")
 _SHOWING: Final = ("replace", "patch", "add", "read")
 
 
@@ -47,15 +46,12 @@ def flags_of(place: Place, model: Model, verb: Verb) -> Iterator[Parameter]:
         yield _flag("setdefaultversionid", {"type": "string", "minLength": 1}, text)
 
 
-def heard(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> Iterator[Parameter]:
+def parameters_on(parameters: Iterable[Parameter], capabilities: Mapping[str, Any]) -> Iterator[Parameter]:
     """Yield the parameters that count under *capabilities*: all but flags, and parts of them, that are turned off."""
     for each in parameters:
-        name = each["name"]
-        flag = name if each["in"] == "query" and name in FLAGS else ""
-        page = each["in"] == "query" and name in _PAGING
-        if (flag and flag not in capabilities["flags"]) or (page and not capabilities["pagination"]):
-            continue
-        yield {**each, "schema": _texts("*", *capabilities["ignores"])} if flag == "ignore" else each
+        flag = each["name"] if each["in"] == "query" else ""
+        if is_on(flag, capabilities):
+            yield {**each, "schema": _texts("*", *capabilities["ignores"])} if flag == "ignore" else each
 
 
 def conditions_of(verb: Verb, *, guarded: bool) -> Iterator[Parameter]:

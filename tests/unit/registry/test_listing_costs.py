@@ -35,8 +35,8 @@ def counted() -> Iterator[list[str]]:
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     folder: Path = tmp_path_factory.mktemp("registry")
-    model = {"groups": {"dirs": {"singular": "dir"}, "boxes": {"singular": "box", "resources": {"files": {}}}}}
-    model["groups"]["boxes"]["resources"] = {"files": {"singular": "file", "hasdocument": False}}
+    files = {"files": {"singular": "file", "hasdocument": False}}
+    model = {"groups": {"dirs": {"singular": "dir"}, "boxes": {"singular": "box", "resources": files}}}
     with served(folder, delivery=None) as client:
         client.put("/modelsource", json=model).raise_for_status()
         named: dict[str, Any] = {f"e{number:03d}": {"name": f"n{MANY - number}"} for number in range(MANY)}
