@@ -13,6 +13,7 @@ from pathlib import Path
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 
+from bindings.certificates import CertificateCollector
 from bindings.http.access import Access
 from bindings.http.limits import ServerLimits
 from bindings.http.listening import listen, server_tls
@@ -165,6 +166,8 @@ class RegistryServer:
             yield ReplicationCollector(self._replication)
         if self._history is not None:
             yield HistoryCollector(self._history)
+        if self._settings.tls_certificate is not None:
+            yield CertificateCollector({"http.tls": self._settings.tls_certificate})
 
     def _deliver(self, database: Database, chosen: DeliverySettings, *, secure: bool) -> dict[str, FaceType]:
         """Make what delivers events, and return the faces of subscriptions."""

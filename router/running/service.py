@@ -53,6 +53,7 @@ from router.state.accounts import Accounts
 from router.state.durable import disk_of
 from router.state.state import State
 from router.state.trust import Pins, admit, clients_of
+from router.watching.certificates import certificate_collector
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
 from router.watching.process import watch_jvm
@@ -127,6 +128,7 @@ def monitored(settings: Settings, status: Status, replays: Replays | None = None
         ConfigError: as :meth:`MonitorServer.start`.
     """
     metrics = Metrics(settings.sinks)
+    metrics.registry.register(certificate_collector(settings))
     overview = Overview(settings, metrics, status, replays)
     server = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status, overview)
     server.start()
@@ -300,7 +302,7 @@ class Service:
             if not once:
                 self._subscriptions.follow(plans.active.sources)
             queries.measure()
-            self._metrics.inbox(intake.size())
+            self._metrics.inbox(intake.size(), self._settings.inbox.max_bytes)
             backlogs.follow()
             self._overview.tick()
             self._metrics.flow.tell()

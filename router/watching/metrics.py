@@ -135,6 +135,9 @@ class Metrics:
             registry=registry,
         )
         self._inbox_bytes = Gauge("xrouter_inbox_bytes", "Disk space of the inbox.", registry=registry)
+        self._inbox_most = Gauge(
+            "xrouter_inbox_max_bytes", "Disk space at which gateways push back, inbox.max_bytes.", registry=registry
+        )
         self._info = Gauge("xrouter_catalog_info", "The active catalog, always 1.", ("epoch",), registry=registry)
         self._size = Gauge("xrouter_catalog_definitions", "Definitions of the active catalog.", registry=registry)
         self._awaited = Gauge(
@@ -267,9 +270,10 @@ class Metrics:
         for name in self._holds.get(query, ()):
             self._held.labels(query, name).set(0)
 
-    def inbox(self, bytes: int) -> None:
-        """Set what the inbox takes on disk."""
+    def inbox(self, bytes: int, most: int) -> None:
+        """Set what the inbox takes on disk, and the most that it may take."""
         self._inbox_bytes.set(bytes)
+        self._inbox_most.set(most)
 
     def catalog(self, epoch: str, definitions: int) -> None:
         """Set the active catalog; the series of the one before ends."""

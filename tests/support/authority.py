@@ -31,7 +31,7 @@ class Authority:
         usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
         _openssl("req", "-x509", *_KEY, *made, "-days", "2", "-subj", f"/CN={name} authority", *usage)
 
-    def sign(self, name: str, *, alternatives: str = "") -> Pair:
+    def sign(self, name: str, *, alternatives: str = "", days: int = 2) -> Pair:
         """Return a certificate for *name*; *alternatives* such as ``DNS:localhost,IP:127.0.0.1``."""
         pair = Pair(self._folder / f"{self._name}-{name}.pem", self._folder / f"{self._name}-{name}.key")
         request, extensions = self._folder / f"{name}.csr", self._folder / f"{name}.ext"
@@ -39,7 +39,7 @@ class Authority:
             "authorityKeyIdentifier=keyid\n" + (f"subjectAltName={alternatives}\n" * bool(alternatives))
         )
         _openssl("req", *_KEY, "-keyout", str(pair.key), "-out", str(request), "-subj", f"/CN={name}")
-        by = ("-CA", str(self.certificate), "-CAkey", str(self._key), "-CAcreateserial", "-days", "2")
+        by = ("-CA", str(self.certificate), "-CAkey", str(self._key), "-CAcreateserial", "-days", str(days))
         made = ("-out", str(pair.certificate), "-extfile", str(extensions))
         _openssl("x509", "-req", "-in", str(request), *by, *made)
         return pair

@@ -28,12 +28,16 @@ def free_port() -> int:
 class Served:
     """A registry in a process of its own, which can be killed and begun again."""
 
-    def __init__(self, folder: Path, store: str, more: str = "", port: int = 0, name: str = "registry") -> None:
-        """Serve what *store* says, with *more* settings."""
+    def __init__(
+        self, folder: Path, store: str, more: str = "", port: int = 0, name: str = "registry", http: str = ""
+    ) -> None:
+        """Serve what *store* says, with *more* settings, and those of *http* beside the port."""
         self.port = port or free_port()
         self.config = folder / f"{name}.yaml"
         pace = "writes_per_second: 100000\nwrite_burst: 100000"
-        self.config.write_text(f"open: true\nstore: {{{store}}}\nhttp: {{port: {self.port}}}\n{pace}\n{more}\n")
+        self.config.write_text(
+            f"open: true\nstore: {{{store}}}\nhttp: {{port: {self.port}{http and f', {http}'}}}\n{pace}\n{more}\n"
+        )
         self._log = folder / f"{name}.log"
         self.process = self._start()
 
@@ -42,6 +46,15 @@ class Served:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait(LIMIT_SECONDS)
         self.process = self._start()
+
+    def start(self) -> None:
+        """Begin it again after its end."""
+        self.process = self._start()
+
+    def end(self) -> None:
+        """Make sure that nothing of it is left."""
+        self.process.kill()
+        self.process.wait(LIMIT_SECONDS)
 
     def stop(self) -> int:
         """End it as an operator does; return its exit code."""

@@ -15,10 +15,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 import yaml
 from prometheus_client.metrics_core import Metric
 
+from bindings.certificates import CertificateCollector
 from catalog.declared import Declarations
 from catalog.dialects import registry
 from catalog.documents.documents import read_documents
@@ -74,7 +76,7 @@ def promtool(*arguments: str) -> None:
     if tool is None and "CI" not in os.environ:
         pytest.skip("promtool is missing: install Prometheus (on Debian or Ubuntu: apt-get install prometheus)")
     assert tool, "promtool is missing, and CI runs every test"
-    done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -86,7 +88,12 @@ def dashboard_expressions() -> Iterator[tuple[str, str]]:
 
 def rule_expressions() -> Iterator[tuple[str, str]]:
     for group in read_yaml(RULES)["groups"]:
-        yield from ((rule["alert"], rule["expr"]) for rule in group["rules"])
+        yield from ((rule.get("alert") or rule["record"], rule["expr"]) for rule in group["rules"])
+
+
+def alerts() -> set[str]:
+    """The names of all alerts."""
+    return {rule["alert"] for group in read_yaml(RULES)["groups"] for rule in group["rules"] if "alert" in rule}
 
 
 def known_samples() -> dict[str, set[str]]:
@@ -101,6 +108,7 @@ def families() -> tuple[Metric, ...]:
     metrics, status = Metrics(["s"], ["/endpoints/e"]), Status()
     status.gateway("http", True)
     metrics.registry.register(StatusCollector(status))
+    metrics.registry.register(CertificateCollector({"http.tls": Path(certifi.where())}))
     watch_jvm(metrics.registry, os.getpid())
     RelationMetrics(metrics.registry, lambda result: None)
     subscriptions = SubscriptionMetrics(metrics.registry)
@@ -157,7 +165,7 @@ def settings() -> Settings:
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_yaml_can_be_read(path: Path) -> None:
-    assert read_yaml(path)
+    assert read_yaml(path) is not None
 
 
 def test_prometheus_takes_its_configuration_and_the_rules() -> None:
@@ -168,14 +176,18 @@ def test_prometheus_takes_its_configuration_and_the_rules() -> None:
 def test_each_alert_fires_when_it_should_and_not_before() -> None:
     cases = Path(__file__).with_name("prometheus-rules.test.yaml")
     tested = {case["alertname"] for test in read_yaml(cases)["tests"] for case in test["alert_rule_test"]}
-    assert tested == {name for name, _ in rule_expressions()}
+    assert tested == alerts()
     promtool("test", "rules", str(cases))
 
 
 @pytest.mark.parametrize(("name", "expression"), EXPRESSIONS, ids=[name for name, _ in EXPRESSIONS])
 def test_queries_use_only_metrics_and_labels_that_there_are(name: str, expression: str) -> None:
     known = known_samples()
-    for metric, matchers in re.findall(r"\b((?:xrouter|process)_\w+)\s*(?:\{([^}]*)\})?", expression):
+    recorded = {record for record, _ in rule_expressions()} - alerts()
+    for metric, matchers in re.findall(r"((?:\w+:)?\b(?:xrouter|process)_[\w:]+)\s*(?:\{([^}]*)\})?", expression):
+        if ":" in metric:
+            assert metric in recorded, f"{name}: no rule records {metric}"
+            continue
         assert metric in known, f"{name}: no metric {metric}"
         used = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
         assert used <= known[metric] - {"le"}, f"{name}: {metric} has no labels {used - known[metric]}"
@@ -215,7 +227,7 @@ def test_the_dashboard_asks_a_source_that_is_provisioned(dashboard: Path) -> Non
 
 def test_the_handbook_explains_every_alert_and_exit_code() -> None:
     handbook = (DEPLOY / "OPERATIONS.md").read_text(encoding="utf-8")
-    for name, _ in rule_expressions():
+    for name in alerts():
         assert f"`{name}`" in handbook, f"{name} is not explained"
     for kind, code in EXIT_CODES.items():
         assert re.search(rf"^\| {code} \|", handbook, re.MULTILINE), f"exit code {code} of {kind} is not explained"
@@ -251,8 +263,11 @@ def test_compose_settings_load_and_fit_the_services(compose: dict[str, Any], set
     assert inside == {str(settings.http.port), str(settings.metrics.port)}
     assert settings.http.host == settings.metrics.host == "0.0.0.0"
     assert timedelta(seconds=seconds(router["stop_grace_period"])) > settings.drain_grace
-    [scrape] = read_yaml(DEPLOY / "prometheus.yml")["scrape_configs"]
+    scrape, of_registries = read_yaml(DEPLOY / "prometheus.yml")["scrape_configs"]
     assert scrape["static_configs"][0]["targets"] == [f"router:{settings.metrics.port}"]
+    mounted = {volume.split(":")[0] for volume in compose["services"]["prometheus"]["volumes"]}
+    for file in (*of_registries["file_sd_configs"][0]["files"], "prometheus-rules.yml"):
+        assert f"./deploy/{file}" in mounted
     assert f":{settings.metrics.port}/healthz" in (DEPLOY / "Dockerfile").read_text()
     assert f":{settings.metrics.port}/readyz" in str(router["healthcheck"])
     assert settings.state.startswith("/var/lib/xrouter/")

@@ -28,6 +28,7 @@ CONTRACT = {
     "xrouter_source_oldest_seconds": {"endpoint"},
     "xrouter_source_up": {"endpoint"},
     "xrouter_inbox_bytes": set(),
+    "xrouter_inbox_max_bytes": set(),
     "xrouter_sink_writes": {"sink", "result"},
     "xrouter_catalog_info": {"epoch"},
     "xrouter_catalog_definitions": set(),
@@ -214,10 +215,11 @@ def test_an_unchanged_catalog_is_no_reload() -> None:
 
 def test_gauges_hold_what_was_last_set() -> None:
     metrics = Metrics()
-    metrics.inbox(4096)
+    metrics.inbox(4096, 10_000)
     metrics.awaited(2)
     assert value(metrics, "xrouter_catalog_awaited") == 2
     assert value(metrics, "xrouter_inbox_bytes") == 4096
+    assert value(metrics, "xrouter_inbox_max_bytes") == 10_000
 
 
 def test_gateway_counts_from_many_threads_are_all_kept() -> None:

@@ -1,0 +1,107 @@
+"""A real Prometheus scrapes two registries that replicate: the dashboard has data, and alerts fire and clear."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.dashboards import queries
+from tests.support.ports import free_ports
+from tests.support.prometheus import Prometheus, rules
+from tests.support.registry_process import Served
+from tests.support.watched import alert_that_clears, have_data, quiet
+from tests.support.webhook import Webhook
+
+pytestmark = [pytest.mark.timeout(1800)]
+FASTER = 30
+"""A quarter of an hour is half a minute."""
+ALERTS = frozenset(rule["alert"] for rule in rules("alert") if rule["alert"].startswith("Xregistry"))
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A registry with a subscriber, its peer, and what watches both. The peer takes from it what is in ``open``."""
+
+    one: Served
+    peer: Served
+    hook: Webhook
+    prometheus: Prometheus
+
+    def write(self, group: str, name: str) -> None:
+        """Write a version of a definition to the first one."""
+        url = f"http://127.0.0.1:{self.one.port}/messagegroups/{group}/messages/{name}"
+        answer = httpx.post(url, json={"name": "x", "protocol": "NATS"}, timeout=120)
+        assert answer.status_code == 201, answer.text
+
+    @contextmanager
+    def writes(self) -> Iterator[None]:
+        """Write for the time of the block."""
+        over = threading.Event()
+
+        def run() -> None:
+            for number in count():
+                self.write("open", f"m{number % 5}")
+                if over.wait(0.3):
+                    return
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(120)
+
+
+@pytest.fixture
+def pair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
+    monkeypatch.setenv("PEER_TOKEN", "token-of-the-first-one")
+    ports, watched = free_ports(2), free_ports(2)
+    url = f"http://127.0.0.1:{ports[1]}/messagecatalog"
+    both = "authority: urn:corp\nfaces: {messagecatalog: /messagecatalog}\nmetrics: {port: %d}\n"
+    with ExitStack() as stack:
+        hook = stack.enter_context(Webhook())
+        to = f"to: {{type: http, url: '{hook.url}/hook'}}"
+        more = f"events: {{subscribers: {{audit: {{{to}}}}}, max_waiting: 40, max_pause: 1s}}\n"
+        login = "bearer: '${PEER_TOKEN}', allow_plaintext_password: true"
+        more += f"replication: [{{url: '{url}', interval: 200ms, {login}}}]"
+        roles = "roles: {anonymous: true, writers: {one: ['/messagegroups/open*']}}"
+        auth = "auth: {bearer: {one: '${PEER_TOKEN}'}}"
+        peer = Served(tmp_path, "path: ./peer.db", both % watched[1] + roles, ports[1], "peer", auth)
+        stack.callback(peer.end)
+        one = Served(tmp_path, "path: ./one.db", both % watched[0] + more, ports[0], "one")
+        stack.callback(one.end)
+        targets = {"xregistry": [f"127.0.0.1:{port}" for port in watched]}
+        prometheus = stack.enter_context(Prometheus(tmp_path / "prometheus", targets, faster=FASTER))
+        yield Pair(one, peer, hook, prometheus)
+
+
+def test_every_query_has_data_and_every_alert_fires_and_clears(pair: Pair) -> None:
+    prometheus = pair.prometheus
+    with pair.writes():
+        have_data(prometheus, [query for query in queries() if query.dashboard == "registry"])
+        quiet(prometheus)
+        seen = set()
+        with alert_that_clears(prometheus, "XregistrySubscriberWaits", "XregistryEventsDropped") as fires:
+            pair.hook.close()
+            fires(subscriber="audit")
+            seen |= {"XregistrySubscriberWaits", "XregistryEventsDropped"}
+            pair.hook.open()
+        with alert_that_clears(prometheus, "XregistryDown", "XregistryReplicationStands") as fires:
+            assert pair.peer.stop() == 0
+            fires()
+            seen |= {"XregistryDown", "XregistryReplicationStands"}
+            pair.peer.start()
+        with alert_that_clears(prometheus, "XregistryReplicationRefuses") as fires:
+            pair.write("closed", "m")
+            fires(direction="push")
+            seen |= {"XregistryReplicationRefuses"}
+        assert seen == ALERTS
+        assert not prometheus.unhealthy_rules()

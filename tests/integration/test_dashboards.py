@@ -1,0 +1,135 @@
+"""A real Prometheus scrapes routers under traffic: each query of the dashboard and each recording rule has data."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import Producer
+
+from tests.conftest import Kafka, TopicFactory
+from tests.integration.test_relations import catalog_of, events
+from tests.support import load, shop
+from tests.support.authority import Authority
+from tests.support.dashboards import queries
+from tests.support.kafka import produce
+from tests.support.ports import free_ports
+from tests.support.prometheus import Prometheus
+from tests.support.router import RouterProcess
+from tests.support.subscription_manager import PATH, Manager, managing
+from tests.support.watched import LIMIT, are_recorded, have_data
+
+DEFINITIONS = 20
+
+
+@pytest.mark.timeout(3600)
+def test_every_query_and_every_recording_rule_has_data(
+    kafka: Kafka, topic_factory: TopicFactory, router: RouterProcess, tmp_path: Path
+) -> None:
+    topics = {name: topic_factory(name) for name in ("asks", "answers", "in", "rest", "out", "dead")}
+    (port,) = free_ports(1)
+    fast = RouterProcess(tmp_path / "fast", in_real_time(kafka.bootstrap, tmp_path, topics))
+    with managing(Manager()) as manager:
+        router.configure(of_all_kinds(kafka.bootstrap, router.folder, topics, manager.url, port))
+        router.start()
+        try:
+            fast.start()
+            watched = {"xrouter": [f"127.0.0.1:{each.port}" for each in (router, fast)]}
+            with Prometheus(tmp_path / "prometheus", watched, interval="2s") as prometheus:
+                with traffic(kafka.bootstrap, topics, port):
+                    have_data(prometheus, [query for query in queries() if query.dashboard == "xrouter"])
+                    are_recorded(prometheus)
+                assert not prometheus.unhealthy_rules()
+            assert fast.stop() == 0, fast.log[-3000:]
+        finally:
+            fast.end()
+        assert router.stop() == 0, router.log[-3000:]
+
+
+def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: str, port: int) -> dict[str, Any]:
+    """Write a catalog and return settings: pairs, a gateway, a subscription, and what is ambiguous."""
+    document = catalog_of(bootstrap, (topics["asks"], topics["answers"]))
+    more = shop.catalog(mended=False)
+    news = {
+        "usage": ["subscriber"],
+        "protocol": "HTTP",
+        "protocoloptions": {"endpoints": [{"uri": f"{manager}{PATH}"}]},
+        "messagegroups": ["/messagegroups/G"],
+    }
+    document["endpoints"] |= {**more["endpoints"], "news": news}
+    document["messagegroups"] |= more["messagegroups"]
+    (folder / "catalog.json").write_text(json.dumps(document))
+    subscription = {"sink": f"http://127.0.0.1:{port}/news"}
+    sources = [{"endpoint": f"/endpoints/{name}"} for name in ("asks", "answers", "shop", "empty")]
+    pair = Authority(folder / "ca").sign("us")
+    login = {"url": "https://registry.example", "tls": {"cert": str(pair.certificate), "key": str(pair.key)}}
+    return {
+        "catalog": {"source": str(folder / "catalog.json"), "logins": [login]},
+        "sources": [*sources, {"endpoint": "/endpoints/news", "subscription": subscription}],
+        "match": {"ambiguous": "first"},
+        "sinks": {name: {"type": "table", "path": str(folder / name)} for name in ("lake", "dead", "pairs")},
+        "routes": [{"to": ["lake"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "relations": {"to": "pairs", "wait": "5s"},
+        "http": {"port": port},
+        "trigger": "200ms",
+    }
+
+
+def in_real_time(bootstrap: str, folder: Path, topics: dict[str, str]) -> dict[str, Any]:
+    path = load.write_catalog(folder / "load.json", load.catalog(DEFINITIONS, topic=topics["in"]))
+    sink = {"type": "kafka", "bootstrap_servers": bootstrap}
+    return {
+        "catalog": {"source": str(path)},
+        "sources": [{"endpoint": "/endpoints/plant", "bootstrap_servers": bootstrap}],
+        "sinks": {"bus": {**sink, "topic": topics["out"]}, "dead": {**sink, "topic": topics["dead"]}},
+        "routes": [{"to": ["bus"]}],
+        "dead_letters": {"sinks": ["dead"]},
+        "trigger": "realtime",
+        "realtime": {"rest": topics["rest"], "checkpoint": "5s"},
+        "spark": {"master": "local[2]"},
+    }
+
+
+@contextmanager
+def traffic(bootstrap: str, topics: dict[str, str], port: int) -> Iterator[None]:
+    """Send for the time of the block: questions in transactions, answers to most, requests of all kinds, a load."""
+    over = threading.Event()
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topics["asks"]})
+    producer.init_transactions(LIMIT)
+
+    def send() -> None:
+        number = 0
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=LIMIT) as client:
+            while not over.wait(0.5):
+                numbers = range(number, number + 4)
+                producer.begin_transaction()
+                for key, value, headers in events("placed", numbers):
+                    producer.produce(topics["asks"], value, key, headers=list(headers))
+                producer.commit_transaction(LIMIT)
+                answers = range(number + 1, number + 5)
+                produce(bootstrap, topics["answers"], events("accepted", answers[:2], orderid="placed-{}"))
+                produce(bootstrap, topics["in"], load.records(10, DEFINITIONS, start=number, bad=2))
+                for kind in ("good", "twin", "late"):
+                    with suppress(httpx.TransportError):
+                        client.post("/shop", content=b'{"n": 1, "price": 1}', headers=headers_of(kind, number))
+                number += 4
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(LIMIT)
+
+
+def headers_of(kind: str, number: int) -> dict[str, str]:
+    event = {"ce-specversion": "1.0", "ce-id": f"id-{number}", "ce-source": "/s", "ce-type": kind}
+    return {**event, "content-type": "application/json"}
