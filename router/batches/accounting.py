@@ -7,21 +7,25 @@ to where this one does, so that a batch which nobody wrote is missed; the other 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from bindings.inbox.errors import InboxError
 from bindings.inbox.offsets import is_inbox_offset, positions_of
 from bindings.inbox.view import InboxView
+from bindings.kafka.client import KafkaUnreachable
 from router.judging.tally import Tally
 from router.logs import get_logger
 from router.reading.generations import Generation
-from router.reading.planned import bounds
-from router.state.accounts import Account, Accounts
+from router.reading.losses import Losses
+from router.reading.planned import Spans, bounds, records_in
+from router.state.accounts import Accounts
 from router.state.state import State
 
 if TYPE_CHECKING:
     from router.watching.metrics import Metrics
 
+_DOUBTFUL: Final = 1000
+"""Batches that brokers are asked about once they answer again."""
 _log = get_logger()
 
 
@@ -29,15 +33,18 @@ class Accounting:
     """Keeps the account of one query; of one thread.
 
     Spark ends a query with ``on_data_loss: stop`` when records are gone that it was to read, so that offsets without a
-    record then held none: markers of transactions, or what compaction removed. Else nobody can tell: they are missed.
+    record then held none: markers of transactions, or what compaction removed. Where it goes on instead, *losses* asks
+    the brokers how many of them are lost at most; as long as they do not say, all are missed.
     """
 
     def __init__(
-        self, query: str, generation: Generation, state: State, accounts: Accounts, *, stops_on_loss: bool
+        self, query: str, generation: Generation, state: State, accounts: Accounts, losses: Losses | None = None
     ) -> None:
         self._query = query
         self._generation = generation
-        self._stops_on_loss = stops_on_loss
+        self._losses = losses
+        self._doubtful: list[tuple[Spans, int]] = []
+        """Offsets of batches, and how many of them held no record, that brokers have not told of."""
         self._accounts = accounts
         self._inbox = state.inbox
         self._view: InboxView | None = None
@@ -47,41 +54,68 @@ class Accounting:
         """Add a batch that all sinks have, durably; False when it was added before."""
         if self.account.generation == self._generation.id and self.account.batch >= batch:
             return False
+        starts, ends = self._bounds(batch)
+        taken, spans = self._taken(batch, starts, ends) or (tally.rows, {})
+        # What the batch was to read, and had no record: what was passed over before it is another matter.
+        empty = self._empty(spans, max(0, records_in(spans) - tally.rows)) if spans else 0
         with self._accounts.changing(self._query) as account:
-            taken, empty = self._add(account, batch, tally)
+            if ends is not None:
+                account.reached = dict(ends)
+            account.generation, account.batch = self._generation.id, batch
+            account.taken += taken
+            account.empty += empty
+            account.judged += tally.rows
+            account.missing += tally.missing
+            account.count(tally)
         metrics.sinks.account(self._query, taken, empty, account.gap)
         return True
 
-    def _add(self, account: Account, batch: int, tally: Tally) -> tuple[int, int]:
-        """Add a batch, and return how many records it took, and offsets without one."""
-        taken, planned = self._taken(batch) or (tally.rows, tally.rows)
-        # What the batch was to read, and had no record: what was passed over before it is another matter.
-        empty = max(0, planned - tally.rows) if self._stops_on_loss and not is_inbox_offset(account.reached) else 0
-        account.generation, account.batch = self._generation.id, batch
-        account.taken += taken
-        account.empty += empty
-        account.judged += tally.rows
-        account.missing += tally.missing
-        account.count(tally)
-        return taken, empty
-
-    def _taken(self, batch: int) -> tuple[int, int] | None:
-        """Return how many records lie between the end of the account and that of a batch, and move it there.
-
-        The second number is of those between where the batch begins and ends. None where the source does not say where
-        it begins.
-        """
+    def _empty(self, spans: Spans, holes: int) -> int:
+        """Return how many offsets are known by now to have held no record: of this batch, and of those in doubt."""
+        if self._losses is None:
+            return holes
+        if holes:
+            self._doubtful.append((spans, holes))
+        empty = 0
         try:
-            starts, ends = bounds(self._generation, batch)
-            reached, self.account.reached = self.account.reached, dict(ends)
-            if not ends:
-                return None
-            return self._rows(starts, ends, reached) if is_inbox_offset(ends) else _offsets(starts, ends, reached)
+            while self._doubtful:
+                asked, missed = self._doubtful[0]
+                empty += max(0, missed - self._losses(asked))
+                self._doubtful.pop(0)
+        except KafkaUnreachable as error:
+            # Some are as good as many for who is to look, and memory is bounded.
+            del self._doubtful[:-_DOUBTFUL]
+            _log.warning("whether records were lost is not known", query=self._query, problem=str(error))
+        return empty
+
+    def _bounds(self, batch: int) -> tuple[Mapping[str, Any], Mapping[str, Any] | None]:
+        try:
+            return bounds(self._generation, batch)
+        except (OSError, ValueError) as error:
+            self._unknown(batch, error)
+            return {}, None
+
+    def _taken(self, batch: int, starts: Mapping[str, Any], ends: Mapping[str, Any] | None) -> tuple[int, Spans] | None:
+        """Return how many records lie between the end of the account and that of a batch.
+
+        With it come the offsets of those between where the batch begins and ends, none for the local inbox. None where
+        the source does not say where it begins.
+        """
+        if not ends:
+            return None
+        reached = self.account.reached
+        try:
+            if is_inbox_offset(ends):
+                return self._rows(starts, ends, reached), {}
+            return _offsets(starts, ends, reached)
         except (InboxError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            _log.warning("what a batch took is not known", query=self._query, batch=batch, problem=str(error))
+            self._unknown(batch, error)
             return None
 
-    def _rows(self, starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mapping[str, Any]) -> tuple[int, int]:
+    def _unknown(self, batch: int, error: Exception) -> None:
+        _log.warning("what a batch took is not known", query=self._query, batch=batch, problem=str(error))
+
+    def _rows(self, starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mapping[str, Any]) -> int:
         if self._view is None:
             self._view = InboxView(self._inbox)
         view = self._view
@@ -91,12 +125,14 @@ class Accounting:
             firsts = positions_of(begin, own)
         else:
             firsts = {number: view.first(number) for number in view.partitions}
-        taken = sum(view.count(number, firsts[number], end) for number, end in positions_of(ends, own).items())
-        return taken, taken
+        return sum(view.count(number, firsts[number], end) for number, end in positions_of(ends, own).items())
 
 
-def _offsets(starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mapping[str, Any]) -> tuple[int, int] | None:
-    taken = planned = 0
+def _offsets(
+    starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mapping[str, Any]
+) -> tuple[int, Spans] | None:
+    taken = 0
+    spans: Spans = {}
     for topic, partitions in ends.items():
         for number, end in partitions.items():
             start = int(starts.get(topic, {}).get(number, -1))
@@ -108,5 +144,6 @@ def _offsets(starts: Mapping[str, Any], ends: Mapping[str, Any], reached: Mappin
             # A partition that Spark meets on the way is read from the first record that it ever had.
             first = max(0, first)
             taken += max(0, end - first)
-            planned += max(0, end - max(start, first))
-    return taken, planned
+            if end > max(start, first):
+                spans.setdefault(topic, {})[int(number)] = (max(start, first), end)
+    return taken, spans

@@ -36,6 +36,7 @@ from router.machine.memory import divided
 from router.machine.sizing import BatchSizing
 from router.reading.extents import extents, first_of
 from router.reading.generations import Generation
+from router.reading.losses import Losses
 from router.reading.planned import Spans, turned_back
 from router.reading.succession import reads
 from router.relating.pairing import Pairing
@@ -79,12 +80,14 @@ class Pipeline:
         restored: Callable[[DataFrame], DataFrame] | None = None,
         pairing: Pairing | None = None,
         accounts: Accounts | None = None,
+        losses: Losses | None = None,
     ) -> None:
         """*final* is the last batch that this query is to write, when it is not to read on.
 
         *bounding* keeps batches within their bytes; unset, it knows nothing of this query yet. Where the query reads
         on what another began to, *came_by* names that, and *restored* gives the rows as they came to it. *pairing*
         takes the records that are related to others. *accounts* are those of the process, which outlive this query.
+        *losses* tells what brokers lost of a batch, where Spark goes on without it.
         """
         self.name = name
         self.kind = kind
@@ -106,8 +109,7 @@ class Pipeline:
         self._holding = Holding(name, self._notes, plans, metrics, status, self._draining)
         self._ordering = Ordering(state, name, self._notes, self._holding.breathe)
         self._watch = Watch(name, metrics, status)
-        stops = plans.active.settings.on_data_loss == "stop"
-        self._accounting = Accounting(name, generation, state, accounts or Accounts(state), stops_on_loss=stops)
+        self._accounting = Accounting(name, generation, state, accounts or Accounts(state), losses)
         metrics.expect_query(name)
         metrics.resume(name, self._accounting.account)
         self._shadowed = False

@@ -16,7 +16,7 @@ from router.machine.sizing import BatchSizing
 from router.reading.generations import Generation
 from router.reading.planned import Spans
 from router.settings import Settings
-from router.sources.clusters import inbox_client, rest_client, source_client
+from router.sources.clusters import query_client
 from router.sources.sources import REST, Source
 
 if TYPE_CHECKING:
@@ -69,11 +69,9 @@ def _reader(
     settings: Settings, query: str, sources: Sequence[Source], read: Callable[[KafkaClient, _Asked], DataFrame]
 ) -> Callable[[_Asked], DataFrame] | None:
     """Return *read* for the cluster that has the query's records, its rows as those of the query."""
-    if query == REST:
-        return partial(read, rest_client(settings))
-    if sources:
-        return partial(read, source_client(sources[0]))
-    if settings.inbox.kafka is None:
+    client = query_client(settings, query, sources)
+    if client is None:
         return None
-    client = inbox_client(settings.inbox.kafka)
+    if query == REST or sources:
+        return partial(read, client)
     return lambda asked: inbox_columns(read(client, asked))

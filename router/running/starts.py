@@ -13,6 +13,7 @@ from router.judging.kinds import Kind
 from router.judging.plan import Plan
 from router.machine.sizing import BatchSizing
 from router.reading.generations import Generation
+from router.reading.losses import losses_of
 from router.reading.offsets import ranges_reader, spans_reader
 from router.reading.positions import cluster_of
 from router.reading.streams import inbox_rows, kafka_rows, rest_rows, start_query
@@ -173,6 +174,7 @@ class Starts:
             restored=restored if is_rest else None,
             pairing=self._pairing,
             accounts=self._accounts,
+            losses=losses_of(settings, running.name, sources),
         )
         once = self._once or running.catching_up
         running.query = start_query(rows, running.name, running.pipeline.batch, generation, settings, once=once)

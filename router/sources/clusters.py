@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bindings.kafka.addresses import Brokers, brokers_of
 from bindings.kafka.client import KafkaClient
 from router.settings import Settings, event_sinks
 from router.settings.clusters import kafka_client
 from router.settings.inward import KafkaInboxSettings
-from router.sources.sources import Source
+from router.sources.sources import REST, Source
 
 
 def source_client(source: Source) -> KafkaClient:
@@ -27,3 +29,15 @@ def rest_client(settings: Settings) -> KafkaClient:
     """
     sinks = (settings.sinks[name].topics for name in event_sinks(settings))
     return next(sink.cluster() for sink in sinks if sink is not None)
+
+
+def query_client(settings: Settings, query: str, sources: Sequence[Source]) -> KafkaClient | None:
+    """Return how to reach the cluster that a query reads; without *sources* it is that of the inbox or the rest topic.
+
+    None for the local inbox.
+    """
+    if query == REST:
+        return rest_client(settings)
+    if sources:
+        return source_client(sources[0])
+    return None if settings.inbox.kafka is None else inbox_client(settings.inbox.kafka)

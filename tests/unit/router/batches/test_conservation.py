@@ -14,6 +14,7 @@ import pytest
 from bindings.inbox import Inbox
 from bindings.inbox.offsets import offset_json
 from bindings.inbox.view import InboxView
+from bindings.kafka.client import KafkaUnreachable
 from bindings.parts import InboxRow
 from router.batches.accounting import Accounting
 from router.batches.attempt import Journal
@@ -23,6 +24,7 @@ from router.batches.pipeline import Pipeline
 from router.judging.tally import Tally
 from router.reading import generations
 from router.reading.generations import Generation
+from router.reading.planned import Spans, records_in
 from router.sinks import Commit, WriteResult
 from router.sources.sources import INBOX
 from router.state.accounts import Accounts
@@ -163,25 +165,54 @@ def added(accounting: Accounting, metrics: Metrics, batch: int, rows: int) -> in
     return accounting.account.gap
 
 
-def test_offsets_without_a_record_are_missed_only_where_records_may_have_been_lost(state: State) -> None:
+@pytest.mark.parametrize(("lost", "gap"), [(None, 0), (0, 0), (2, 2), (10, 3)])
+def test_offsets_without_a_record_are_missed_as_far_as_records_were_lost(
+    state: State, lost: int | None, gap: int
+) -> None:
+    asked: list[Spans] = []
+
+    def losses(spans: Spans) -> int:
+        asked.append(spans)
+        return lost or 0
+
     metrics = Metrics()
-    for query, stops in (("kafka-1", True), ("kafka-2", False)):
-        generation = generations.begin(state, query, ("t",), json.dumps({"t": {"0": 0}}))
-        planned(generation, 0, {"t": {"0": 10}})
-        accounting = Accounting(query, generation, state, Accounts(state), stops_on_loss=stops)
-        assert added(accounting, metrics, 0, 7) == (0 if stops else 3)
-        found = metrics.registry.get_sample_value("xrouter_empty_offsets_total", {"query": query})
-        assert found == (3 if stops else 0)
+    generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 5}}))
+    accounting = Accounting("kafka-1", generation, state, Accounts(state), None if lost is None else losses)
+    planned(generation, 0, {"t": {"0": 8}})
+    assert added(accounting, metrics, 0, 3) == 0
+    assert not asked
+    planned(generation, 1, {"t": {"0": 18}})
+    assert added(accounting, metrics, 1, 7) == gap
+    assert asked == ([] if lost is None else [{"t": {0: (8, 18)}}])
+    assert metrics.registry.get_sample_value("xrouter_empty_offsets_total", {"query": "kafka-1"}) == 3 - gap
+
+
+def test_brokers_that_do_not_answer_are_asked_again(state: State) -> None:
+    answers: list[int | KafkaUnreachable] = [KafkaUnreachable("away"), 0, 1]
+
+    def losses(spans: Spans) -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, KafkaUnreachable):
+            raise answer
+        return answer
+
+    generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
+    accounting = Accounting("kafka-1", generation, state, Accounts(state), losses)
+    planned(generation, 0, {"t": {"0": 4}})
+    assert added(accounting, Metrics(), 0, 2) == 2
+    planned(generation, 1, {"t": {"0": 8}})
+    assert added(accounting, Metrics(), 1, 2) == 1
+    assert not answers
 
 
 @pytest.mark.parametrize("query", [INBOX, "kafka-1"])
 def test_a_topic_may_be_called_as_the_inbox_is(query: str, state: State) -> None:
     metrics, generation = Metrics(), generations.begin(state, query, ("inbox",), json.dumps({"inbox": {"0": 4}}))
     planned(generation, 0, {"inbox": {"0": 14}})
-    accounting = Accounting(query, generation, state, Accounts(state), stops_on_loss=False)
+    accounting = Accounting(query, generation, state, Accounts(state), records_in)
     assert added(accounting, metrics, 0, 7) == 3
     planned(generation, 1, {"inbox": {"0": 20}})
-    accounting = Accounting(query, generation, state, Accounts(state), stops_on_loss=True)
+    accounting = Accounting(query, generation, state, Accounts(state))
     assert added(accounting, metrics, 1, 5) == 3, "one of the six held no record"
 
 
@@ -196,14 +227,14 @@ def test_topics_may_come_go_and_be_made_anew(state: State) -> None:
     ):
         generation = generations.begin(state, "kafka-1", sorted(topics), json.dumps(first))
         planned(generation, 0, end)
-        accounting = Accounting("kafka-1", generation, state, Accounts(state), stops_on_loss=False)
+        accounting = Accounting("kafka-1", generation, state, Accounts(state), records_in)
         assert added(accounting, metrics, 0, rows) == 0
 
 
 def test_a_partition_that_appears_takes_no_others_from_the_check(state: State) -> None:
     metrics = Metrics()
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
-    accounting = Accounting("kafka-1", generation, state, Accounts(state), stops_on_loss=False)
+    accounting = Accounting("kafka-1", generation, state, Accounts(state), records_in)
     planned(generation, 0, {"t": {"0": 10}})
     assert added(accounting, metrics, 0, 10) == 0
     planned(generation, 1, {"t": {"0": 20, "1": 5}})
@@ -213,7 +244,7 @@ def test_a_partition_that_appears_takes_no_others_from_the_check(state: State) -
 def test_the_inbox_is_counted_by_its_rows(state: State) -> None:
     inbox, metrics = Inbox(state.inbox, partitions=2), Metrics()
     generation = generations.begin(state, INBOX, ())
-    accounting = Accounting(INBOX, generation, state, Accounts(state), stops_on_loss=True)
+    accounting = Accounting(INBOX, generation, state, Accounts(state))
     view = InboxView(state.inbox)
     try:
         for batch, rows in enumerate((5, 7, 4)):
@@ -221,7 +252,7 @@ def test_the_inbox_is_counted_by_its_rows(state: State) -> None:
             planned(generation, batch, offset_json(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
             assert added(accounting, metrics, batch, rows) == 0
             # Another process knows where this one was.
-            accounting = Accounting(INBOX, generation, state, Accounts(state), stops_on_loss=True)
+            accounting = Accounting(INBOX, generation, state, Accounts(state))
         inbox.append_many([InboxRow("/endpoints/e", "HTTP", 1, [], b"{}") for _ in range(3)]).result(60)
         planned(generation, 3, offset_json(inbox.layout.inbox, {n: view.end(n) for n in view.partitions}))
         assert added(accounting, metrics, 3, 1) == 2
