@@ -1,0 +1,304 @@
+"""Each alert fires in a real Prometheus when a real router fails that way, and clears once that is mended.
+
+The times of the rules are divided by one number, their expressions and limits are as shipped. What fails is real:
+brokers that are killed, sinks that refuse, records that a broker deletes, processes that die. Only a fault of the
+router's own, in a thread beside the stream, is one that the test puts there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from router.spark.worker_path import DAEMON_CONF
+from tests.support.authority import Authority
+from tests.support.brokers import KafkaBroker
+from tests.support.faulty_router import VARIABLE
+from tests.support.kafka import create_topics, ends, produce
+from tests.support.mosquitto import Mosquitto
+from tests.support.ports import free_ports
+from tests.support.process_tree import below, children, command_of
+from tests.support.prometheus import Prometheus, rules
+from tests.support.router import RouterProcess
+from tests.support.waiting import wait_until
+from tests.support.watched import LIMIT, Fires, alert_that_clears, quiet
+from tests.support.webhook import Answer, Webhook
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(7200)]
+FASTER = 15
+"""A minute is four seconds, half an hour two minutes."""
+TOPIC = "plant"
+DAEMON = DAEMON_CONF["spark.python.daemon.module"]
+BACKLOG = 11_000
+"""More records than XrouterLagGrows lets wait."""
+CONNECTIONS = 150
+"""So many that a share of descriptors is left that is enough for all else."""
+ALERTS = frozenset(rule["alert"] for rule in rules("alert") if rule["alert"].startswith("Xrouter"))
+
+
+class Plant:
+    """A router that takes records over Kafka, MQTT and HTTP, all that is around it, and what watches it.
+
+    Events go to a table, alarms to a webhook as well; what has another type is a dead letter.
+    """
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.folder = folder
+        self.watched: set[str] = set()
+        """The alerts that have fired and cleared."""
+        self.stray = False
+        """Whether each second record that is sent is one that no definition takes."""
+        self.kafka_answers = True
+        self.hook = stack.enter_context(Webhook())
+        self.schemas = stack.enter_context(Webhook(lambda request: Answer(503)))
+        self.kafka = KafkaBroker(folder / "kafka")
+        stack.callback(self.kafka.stop)
+        self.kafka.start()
+        create_topics(self.kafka.bootstrap, [TOPIC])
+        self.mqtt = stack.enter_context(Mosquitto(folder / "mqtt"))
+        (self._port,) = free_ports(1)
+        authority = Authority(folder / "ca")
+        self.certificates = {days: authority.sign(f"days{days}", days=days) for days in (2, 90)}
+        self.renew(90)
+        self.write_catalog(spare=False)
+        self.router = RouterProcess(folder / "router", self._settings())
+        self.router.module = ("tests.support.faulty_router",)
+        stack.callback(self.router.end)
+        self.start()
+        targets = {"xrouter": [f"127.0.0.1:{self.router.port}"]}
+        self.prometheus = stack.enter_context(Prometheus(folder / "prometheus", targets, faster=FASTER))
+
+    def start(self) -> None:
+        """Start the router."""
+        self.router.start(environ={VARIABLE: str(self.folder / "fault")})
+
+    def renew(self, days: int) -> None:
+        """Take a certificate that ends in so many days for the login at a registry."""
+        fresh = self.folder / "fresh.crt"
+        fresh.write_bytes(self.certificates[days].certificate.read_bytes())
+        fresh.replace(self.folder / "login.crt")
+
+    def write_catalog(self, *, spare: bool = True, schema: bool = False, text: str = "") -> None:
+        """Write the catalog: with a definition that nobody needs, with a schema from elsewhere, or a text instead."""
+        types = ("plain", "alarm", "spare") if spare else ("plain", "alarm")
+        messages: dict[str, Any] = {kind: {"envelopemetadata": {"type": {"value": kind}}} for kind in types}
+        if schema:
+            uri = f"{self.schemas.url}/schema.json"
+            messages["plain"] |= {"dataschemaformat": "JsonSchema/draft-07", "dataschemauri": uri}
+        groups = {"g": {"envelope": "CloudEvents/1.0", "messages": messages}}
+        document = {"endpoints": dict(self._endpoints()), "messagegroups": groups}
+        fresh = self.folder / "fresh.json"
+        fresh.write_text(text or json.dumps(document))
+        fresh.replace(self.folder / "catalog.json")
+
+    def _endpoints(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        for name, protocol, options in (
+            ("kafka", "KAFKA", {"uri": f"PLAINTEXT://{self.kafka.bootstrap}", "topic": TOPIC}),
+            ("mqtt", "MQTT/5.0", {"uri": self.mqtt.uri, "topicfilter": "plant/#"}),
+            ("http", "HTTP", {"path": "/plant", "method": "POST"}),
+        ):
+            addresses = [{"uri": uri} for uri in (options.pop("uri", ""),) if uri]
+            native = {"endpoints": addresses, "options": options} if addresses else {"options": options}
+            told = {"usage": ["consumer"], "protocol": protocol, "protocoloptions": native}
+            yield name, {**told, "messagegroups": ["/messagegroups/g"]}
+
+    def _settings(self) -> dict[str, Any]:
+        own = {"cert": str(self.folder / "login.crt"), "key": str(self.certificates[90].key)}
+        return {
+            "catalog": {
+                "source": str(self.folder / "catalog.json"),
+                "poll": "500ms",
+                "logins": [{"url": "https://registry.example", "tls": own}],
+            },
+            "sources": [{"endpoint": f"/endpoints/{name}"} for name, _ in self._endpoints()],
+            "sinks": {
+                "hook": {"type": "http", "url": f"{self.hook.url}/alarms"},
+                "lake": {"type": "table", "path": str(self.folder / "lake")},
+                "dead": {"type": "table", "path": str(self.folder / "dead")},
+            },
+            "routes": [{"when": {"message": "*/alarm"}, "to": ["lake", "hook"]}, {"to": ["lake"]}],
+            "dead_letters": {"sinks": ["dead"]},
+            "http": {"port": self._port, "idle_timeout": "10m"},
+            "inbox": {"segment_bytes": 20_000, "max_bytes": 400_000, "min_free_bytes": 0},
+            "on_data_loss": "continue",
+            "trigger": "200ms",
+        }
+
+    @contextmanager
+    def traffic(self) -> Iterator[None]:
+        """Send over Kafka and HTTP for the time of the block, for as long as these take anything."""
+        over = threading.Event()
+
+        def send() -> None:
+            number = 0
+            while not over.wait(0.5):
+                number += 1
+                kind = "stray" if self.stray and number % 2 else "plain"
+                with suppress(httpx.TransportError, AssertionError):
+                    self.post(kind, 2_000)
+                    if self.kafka_answers:
+                        self.produce(kind, 20)
+
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(LIMIT)
+
+    def produce(self, kind: str, count: int) -> None:
+        """Send records to the topic."""
+        headers = [(f"ce_{name}", value.encode()) for name, value in attributes(kind).items()]
+        produce(self.kafka.bootstrap, TOPIC, [(None, b"{}", headers)] * count)
+
+    def post(self, kind: str, size: int = 2, *, client: httpx.Client | None = None) -> int:
+        """Send an event with a body of so many bytes over HTTP; return the status of its answer.
+
+        The connection of a *client* stays.
+        """
+        headers = {f"ce-{name}": value for name, value in attributes(kind).items()}
+        url = f"http://127.0.0.1:{self._port}/plant"
+        send = httpx.post if client is None else client.post
+        return send(url, content=b"x" * size, headers=headers, timeout=60).status_code
+
+    @contextmanager
+    def failing(self, *names: str) -> Iterator[Fires]:
+        """Hold alerts against a failure, see :func:`alert_that_clears`."""
+        with alert_that_clears(self.prometheus, *names) as fires:
+            yield fires
+        self.watched.update(names)
+
+    def workers(self) -> list[int]:
+        """Return the Python workers of Spark, which a daemon of its own forks."""
+        daemons = [pid for pid in below(self.router.pid) if DAEMON in command_of(pid)]
+        return [child for pid in daemons for child in children(pid)]
+
+
+def attributes(kind: str) -> dict[str, str]:
+    return {"specversion": "1.0", "id": "1", "source": "/plant", "type": kind}
+
+
+def test_each_alert_fires_in_its_failure_and_clears_after_it(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        plant = Plant(tmp_path, stack)
+        with plant.traffic():
+            quiet(plant.prometheus)
+            small_failures(plant)
+            catalogs(plant)
+            the_sink_is_away(plant)
+            records_are_lost(plant)
+        nobody_sends(plant)
+        assert plant.watched == ALERTS
+        assert not plant.prometheus.unhealthy_rules()
+        assert plant.router.stop() == 0, plant.router.log[-3000:]
+
+
+def small_failures(plant: Plant) -> None:
+    """A broker, a certificate, senders, workers and threads, all at a time; then descriptors."""
+    names = ["XrouterGatewayDown", "XrouterCertificateEnds", "XrouterDeadLetters"]
+    with plant.failing(*names, "XrouterBackgroundFaults", "XrouterBatchFaults") as fires:
+        plant.mqtt.kill()
+        plant.renew(2)
+        plant.stray = True
+        (plant.folder / "fault").touch()
+        wait_until(lambda: kill(plant), LIMIT, "a batch that fails for its workers")
+        fires(gateway="/endpoints/mqtt", certificate="catalog.logins.0.tls", part="backlogs", fault="worker")
+        plant.mqtt.start()
+        plant.renew(90)
+        plant.stray = False
+    with plant.failing("XrouterDescriptorsShort") as fires, ExitStack() as stack:
+        pid = plant.router.pid
+        for _ in range(CONNECTIONS):
+            plant.post("plain", client=stack.enter_context(httpx.Client()))
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (int(len(os.listdir(f"/proc/{pid}/fd")) / 0.85), limits[1]))
+        fires()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+def kill(plant: Plant) -> bool:
+    """Kill what works for Spark in Python; tell whether a batch has failed for it."""
+    for pid in plant.workers():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return plant.router.total("xrouter_batch_faults_total", fault="worker") > 0
+
+
+def catalogs(plant: Plant) -> None:
+    """One that is none, one that takes a definition away, and one with a schema that cannot be fetched for now."""
+    with plant.failing("XrouterReloadRefused") as fires:
+        plant.write_catalog(text='{"messagegroups": ')
+        fires()
+        plant.write_catalog()
+    with plant.failing("XrouterCatalogIncompatible") as fires:
+        plant.write_catalog(spare=False)
+        fires()
+        plant.write_catalog()
+    with plant.failing("XrouterCatalogWaits") as fires:
+        plant.write_catalog(schema=True)
+        fires()
+        plant.schemas.answer = lambda request: Answer(200, {"Content-Type": "application/json"}, b"{}")
+
+
+def the_sink_is_away(plant: Plant) -> None:
+    """What it is to get holds both queries: records wait at the broker and in the inbox, which fills."""
+    names = ["XrouterBatchHeld", "XrouterStalled", "XrouterLagGrows", "XrouterInboxFills", "XrouterGatewayRefuses"]
+    with plant.failing(*names) as fires:
+        plant.hook.close()
+        plant.produce("alarm", 1)
+        assert plant.post("alarm") == 202
+        plant.produce("plain", BACKLOG)
+        wait_until(lambda: plant.post("plain", 20_000) == 503, LIMIT, "the inbox to be full")
+        fires(sink="hook")
+        with plant.failing("XrouterSourceDown") as down:
+            plant.kafka_answers = False
+            plant.kafka.kill()
+            down(endpoint="/endpoints/kafka")
+            plant.kafka.start()
+            plant.kafka_answers = True
+        # Not before: a broker that is killed may have records again that it had just deleted.
+        expire(plant)
+        plant.hook.open()
+
+
+def expire(plant: Plant) -> None:
+    """Have the broker delete all that it has, as retention does; the batch that is held is among it."""
+    admin = AdminClient({"bootstrap.servers": plant.kafka.bootstrap})
+    (end,) = ends(plant.kafka.bootstrap, TOPIC).values()
+    for done in admin.delete_records([TopicPartition(TOPIC, 0, end)]).values():
+        done.result(LIMIT)
+
+
+def records_are_lost(plant: Plant) -> None:
+    """The broker deleted what was held; somebody looks, and begins the counts anew."""
+    name = "XrouterConservationGap"
+    wait_until(lambda: plant.prometheus.firing(name), LIMIT, lambda: f"{name}\n{plant.router.log[-3000:]}")
+    with plant.failing("XrouterDown") as fires:
+        assert plant.router.stop() == 0, plant.router.log[-3000:]
+        fires()
+        for account in (plant.router.folder / "state/ledger/accounts").glob("*.json"):
+            account.unlink()
+        plant.start()
+    wait_until(lambda: not plant.prometheus.firing(name), LIMIT, f"the end of {name}")
+    plant.watched.add(name)
+    quiet(plant.prometheus)
+
+
+def nobody_sends(plant: Plant) -> None:
+    """Nothing comes for half an hour, and then something does."""
+    with plant.failing("XrouterNoRecords") as fires:
+        fires()
+        assert plant.post("plain") == 202

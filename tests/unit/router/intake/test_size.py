@@ -1,0 +1,43 @@
+"""What the inbox takes on disk is told as it was while nobody can look."""
+
+from __future__ import annotations
+
+import errno
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from catalog.load import load
+from router.intake.intake import Intake, Store, local_store
+from router.judging.plan import Plan
+from router.settings import settings_from_dict
+from router.state.state import State
+from router.watching.metrics import Metrics
+from router.watching.status import Status
+
+
+def test_without_descriptors_the_last_size_is_told(tmp_path: Path) -> None:
+    endpoint = {"usage": ["consumer"], "protocol": "HTTP", "protocoloptions": {"options": {"path": "/e"}}}
+    (tmp_path / "c.json").write_text(json.dumps({"endpoints": {"e": {**endpoint, "messagegroups": []}}}))
+    tables = {name: {"type": "table", "path": name} for name in ("lake", "dead")}
+    told = {"sinks": tables, "routes": [{"to": ["lake"]}], "dead_letters": {"sinks": ["dead"]}, "http": {"port": 0}}
+    settings = settings_from_dict(told, {}, tmp_path)
+    sizes: list[int | OSError] = [7, OSError(errno.EMFILE, "too many open files"), 9]
+
+    def size() -> int:
+        found = sizes.pop(0)
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    def opened() -> Store:
+        return replace(local_store(settings, state), size=size)
+
+    with State.open(tmp_path / "state") as state:
+        intake = Intake(settings, Metrics(), Status(), opened)
+        assert intake.size() == 0
+        intake.take(Plan(load([tmp_path / "c.json"]), settings))
+        try:
+            assert [intake.size() for _ in range(3)] == [7, 7, 9]
+        finally:
+            intake.close()
