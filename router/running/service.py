@@ -53,6 +53,7 @@ from router.state.accounts import Accounts
 from router.state.durable import disk_of
 from router.state.state import State
 from router.state.trust import Pins, admit, clients_of
+from router.telemetry.configured import telemetry
 from router.watching.certificates import certificate_collector
 from router.watching.metrics import Metrics
 from router.watching.monitor import MonitorServer
@@ -133,7 +134,8 @@ def monitored(settings: Settings, status: Status, replays: Replays | None = None
     server = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status, overview)
     server.start()
     try:
-        yield Monitored(metrics, status, server.port, overview)
+        with telemetry(settings.telemetry.otlp, metrics.registry, status.steps):
+            yield Monitored(metrics, status, server.port, overview)
     finally:
         server.stop()
         overview.close()

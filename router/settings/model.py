@@ -29,6 +29,7 @@ from router.settings.section import Section
 from router.settings.sinks.kinds import Sink
 from router.settings.spark import SparkSettings as SparkSettings
 from router.settings.subscriptions import SubscriptionSettings
+from router.settings.telemetry import TelemetrySettings
 from router.settings.values import REAL_TIME, Duration, Options, Size, Text, Texts, Trigger
 
 BETWEEN_BATCHES: Final = timedelta(milliseconds=500)
@@ -171,6 +172,7 @@ class Settings(BaseSettings):
     http: HttpSettings = Field(HttpSettings(), description="The HTTP gateway.")
     gateways: GatewaySettings = Field(GatewaySettings(), description="The gateways of brokers.")
     inbox: InboxSettings = Field(InboxSettings(), description="The inbox.")
+    telemetry: TelemetrySettings = Field(TelemetrySettings(), description="What is sent to OpenTelemetry.")
     drain_grace: Duration = Field(timedelta(seconds=30), description="Longest wait for a batch when stopping.")
     log: LogSettings = Field(LogSettings(), description="Logging.")
     memory: MemorySettings = Field(MemorySettings(), description="Memory.")

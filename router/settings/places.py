@@ -31,6 +31,7 @@ _FILE_PLACES: Final = (
     "sinks.*.credentials",
     "sinks.*.seed",
     "http.tls.*",
+    "telemetry.otlp.tls.*",
     "sources.*.token_ca",
     "sinks.*.token_ca",
     "inbox.kafka.token_ca",
@@ -63,6 +64,7 @@ _OPTION_PLACES: Final = (
     "events.subscribers.*.to.options.*",
     "events.subscribers.*.to.headers.*",
     "spark.conf.*",
+    "telemetry.otlp.headers.*",
     "inbox.kafka.options.*",
 )
 _SECRET_OPTION: Final = re.compile(

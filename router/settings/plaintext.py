@@ -16,6 +16,7 @@ from router.settings.inward import KafkaInboxSettings
 from router.settings.model import Settings, SourceSettings
 from router.settings.places import names_secret
 from router.settings.sinks.contract import RemoteSink
+from router.settings.telemetry import telemetry_faults
 from router.settings.values import revealed
 
 Party = SourceSettings | KafkaInboxSettings | RemoteSink
@@ -49,6 +50,7 @@ def plaintext_faults(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yield ``(key, fault)`` for secrets that the settings themselves send without TLS: sinks, inbox, registries."""
     if not settings.catalog.allow_plaintext_password:
         yield from _registries(settings.catalog)
+    yield from telemetry_faults(settings.telemetry, REMEDY)
     for name, sink in settings.sinks.items():
         if (remote := sink.remote) is not None:
             yield from remote_faults(f"sinks.{name}", remote)

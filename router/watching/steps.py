@@ -20,6 +20,8 @@ REST: Final = "rest"
 """What is none of the others: notes of the batch, order of keys, and what Spark does around it."""
 RECENT: Final = 20
 """Batches of a query whose times are added up."""
+TURNS: Final = 100
+"""Turns of a batch that a follower hears of."""
 
 
 def sink_step(sink: str) -> str:
@@ -41,6 +43,33 @@ class _Batch:
     steps: dict[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A step that a batch was at, from when until when, in seconds since 1970."""
+
+    step: str
+    began: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedBatch:
+    """A batch as it went, in seconds since 1970; ``records`` is None for one that did not come to its end.
+
+    It has the first :data:`TURNS` of its turns: one that is held has new ones for as long as that takes.
+    """
+
+    query: str
+    number: int
+    began: float
+    ended: float
+    turns: tuple[Turn, ...]
+    records: int | None
+
+
+Follower = Callable[[FinishedBatch], None]
+
+
 @dataclass(slots=True)
 class _Query:
     """One query: ``step`` since ``turned`` of the batch ``number``, None between two batches."""
@@ -52,6 +81,7 @@ class _Query:
     steps: dict[str, float] = field(default_factory=dict)
     recent: deque[_Batch] = field(default_factory=lambda: deque(maxlen=RECENT))
     finding: float | None = None
+    turns: list[tuple[str, float, float]] = field(default_factory=list)
 
 
 class Steps:
@@ -61,12 +91,17 @@ class Steps:
         self._clock = clock
         self._lock = threading.Lock()
         self._queries: dict[str, _Query] = {}
+        self._follower: Follower | None = None
+
+    def follow(self, follower: Follower | None) -> None:
+        """Tell *follower* of each batch when it ends, however it does; None ends that. It is to return at once."""
+        self._follower = follower
 
     def begin(self, query: str, number: int) -> None:
         """Note that a batch begins; one that was under way did not come to its end."""
         with self._lock:
             known = self._queries.setdefault(query, _Query())
-            known.number, known.step, known.steps = number, REST, {}
+            known.number, known.step, known.steps, known.turns = number, REST, {}, []
             known.began = known.turned = self._clock()
 
     def turn(self, query: str, step: str) -> None:
@@ -85,14 +120,20 @@ class Steps:
             self._turn(known, REST)
             ended = datetime.now(UTC).isoformat(timespec="milliseconds")
             known.recent.append(_Batch(known.number, ended, records, known.steps))
+            finished = self._finished(query, known, records)
             known.number = None
+        self._tell(finished)
 
     def leave(self, query: str) -> None:
         """Note that no batch is under way, however the last one ended."""
         with self._lock:
             known = self._queries.get(query)
-            if known is not None:
-                known.number = None
+            if known is None or known.number is None:
+                return
+            self._turn(known, REST)
+            finished = self._finished(query, known, None)
+            known.number = None
+        self._tell(finished)
 
     def found(self, query: str, seconds: float) -> None:
         """Note how long Spark took before the last batch: to ask the source for its end, to plan, to note offsets."""
@@ -123,8 +164,22 @@ class Steps:
             "recent": {"batches": len(query.recent), **_sums(query.recent)},
         }
 
+    def _finished(self, name: str, query: _Query, records: int | None) -> FinishedBatch | None:
+        if self._follower is None or query.number is None:
+            return None
+        since_1970 = time.time() - self._clock()
+        turns = tuple(Turn(step, since_1970 + began, since_1970 + ended) for step, began, ended in query.turns)
+        return FinishedBatch(name, query.number, since_1970 + query.began, since_1970 + query.turned, turns, records)
+
+    def _tell(self, finished: FinishedBatch | None) -> None:
+        follower = self._follower
+        if finished is not None and follower is not None:
+            follower(finished)
+
     def _turn(self, query: _Query, step: str) -> None:
         now = self._clock()
+        if self._follower is not None and len(query.turns) < TURNS and now > query.turned:
+            query.turns.append((query.step, query.turned, now))
         query.steps[query.step] = query.steps.get(query.step, 0.0) + now - query.turned
         query.step, query.turned = step, now
 

@@ -65,12 +65,19 @@ def of_all_kinds(bootstrap: str, folder: Path, topics: dict[str, str], manager: 
     document["endpoints"] |= {**more["endpoints"], "news": news}
     document["messagegroups"] |= more["messagegroups"]
     (folder / "catalog.json").write_text(json.dumps(document))
+    del document["messagegroups"]["G"]["messages"]["good"]  # What the shadow would change.
+    (folder / "next.json").write_text(json.dumps(document))
     subscription = {"sink": f"http://127.0.0.1:{port}/news"}
     sources = [{"endpoint": f"/endpoints/{name}"} for name in ("asks", "answers", "shop", "empty")]
     pair = Authority(folder / "ca").sign("us")
     login = {"url": "https://registry.example", "tls": {"cert": str(pair.certificate), "key": str(pair.key)}}
     return {
-        "catalog": {"source": str(folder / "catalog.json"), "logins": [login]},
+        "catalog": {
+            "source": str(folder / "catalog.json"),
+            "shadow": str(folder / "next.json"),
+            "shadow_share": 10,
+            "logins": [login],
+        },
         "sources": [*sources, {"endpoint": "/endpoints/news", "subscription": subscription}],
         "match": {"ambiguous": "first"},
         "sinks": {name: {"type": "table", "path": str(folder / name)} for name in ("lake", "dead", "pairs")},

@@ -283,13 +283,13 @@ def test_what_a_full_disk_did_not_take_is_known_to_the_query_that_starts_anew(st
     folder, aside = state.root / "ledger" / "accounts", state.root / "ledger" / "aside"
     for batch in range(3):
         planned(generation, batch, {"t": {"0": 10 * batch + 10}})
-    first = Accounting("kafka-1", generation, state, accounts, stops_on_loss=False)
+    first = Accounting("kafka-1", generation, state, accounts, records_in)
     assert first.add(0, tally, metrics)
     folder.rename(aside)
     folder.write_text("what stands for a disk that takes nothing")
     assert first.add(1, tally, metrics)
     # Spark could not note it either, and the batch comes again.
-    again = Accounting("kafka-1", generation, state, accounts, stops_on_loss=False)
+    again = Accounting("kafka-1", generation, state, accounts, records_in)
     assert not again.add(1, tally, metrics)
     assert again.add(2, tally, metrics)
     assert (again.account.taken, again.account.gap) == (30, 0)

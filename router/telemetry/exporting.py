@@ -1,0 +1,212 @@
+"""Sending spans and metrics to a collector, from threads of their own: it may be away, slow or mute for ever.
+
+Spans wait in a queue of bounded length and are dropped when it is full; metrics are those of the moment when they are
+sent. Nobody waits for either but the end of the process, and that for :data:`_STOP_SECONDS` at most.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import requests
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData, ResourceMetrics, ScopeMetrics
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Status, StatusCode, set_span_in_context
+from prometheus_client import CollectorRegistry
+
+from bindings.background import Background
+from router.judging.plan import VERSION
+from router.logs import get_logger
+from router.settings.telemetry import OtlpSettings
+from router.settings.values import revealed
+from router.telemetry.points import points_of
+from router.watching.steps import FinishedBatch, Steps
+
+SCOPE: Final = "xregistry-router"
+WAITING: Final = 2048
+"""Spans that wait to be sent; more are dropped."""
+_TOGETHER: Final = 512
+_REQUEST_SECONDS: Final = 10.0
+_STOP_SECONDS: Final = 3.0
+_REASON: Final = 300
+"""Characters of a reason that the log has."""
+_log = get_logger()
+
+
+@contextmanager
+def exported(settings: OtlpSettings, registry: CollectorRegistry, steps: Steps) -> Iterator[None]:
+    """Send the spans of all batches and the metrics of a registry for the time of the block."""
+    saying = _Saying(settings.endpoint)
+    resource = Resource.create({"service.name": settings.service, "service.version": VERSION})
+    spans = _Spans(settings, resource, saying) if settings.traces else None
+    metrics = _Metrics(settings, resource, registry, saying) if settings.metrics else None
+    if spans is not None:
+        steps.follow(spans.add)
+    try:
+        yield
+    finally:
+        steps.follow(None)
+        exporters = [each for each in (spans, metrics) if each is not None]
+        threads = [threading.Thread(target=each.end, name="telemetry-end", daemon=True) for each in exporters]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for each in exporters:
+            each.exporter.shutdown()  # What is tried again at this moment is given up.
+
+
+class _Saying(logging.Handler):
+    """Says once that the collector takes nothing, with the reason, and once that it does again.
+
+    The library tells each try, and gives the reason to its logger alone.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(logging.WARNING)
+        self._endpoint = endpoint
+        self._reason = ""
+        self._failing: set[str] = set()
+        logger = logging.getLogger("opentelemetry")
+        logger.handlers[:], logger.propagate = [self], False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep the reason of a fault that is tried again."""
+        if record.levelno == logging.WARNING:
+            self._reason = record.getMessage()[:_REASON]
+
+    def went(self, kind: str, *, well: bool) -> None:
+        """Note how it went to send what is of that kind."""
+        if well == (kind in self._failing):
+            (self._failing.discard if well else self._failing.add)(kind)
+            if well:
+                _log.info("telemetry is taken again", endpoint=self._endpoint, kind=kind)
+            else:
+                _log.warning("telemetry is not taken", endpoint=self._endpoint, kind=kind, problem=self._reason)
+
+
+class _Noted:
+    """An exporter of spans, of which it is noted how it goes."""
+
+    def __init__(self, exporter: Any, saying: _Saying) -> None:
+        self._exporter = exporter
+        self._saying = saying
+
+    def export(self, spans: Any) -> Any:
+        """Send spans."""
+        result = self._exporter.export(spans)
+        self._saying.went("traces", well=result is SpanExportResult.SUCCESS)
+        return result
+
+    def shutdown(self) -> None:
+        """Send no more."""
+        self._exporter.shutdown()
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Nothing waits here."""
+        return True
+
+
+class _Spans:
+    """Makes a span of each batch, and below it one of each of its steps."""
+
+    def __init__(self, settings: OtlpSettings, resource: Any, saying: _Saying) -> None:
+        self.exporter = OTLPSpanExporter(**_connection(settings, "traces"))
+        processor = BatchSpanProcessor(
+            _Noted(self.exporter, saying), max_queue_size=WAITING, max_export_batch_size=_TOGETHER
+        )
+        # Not at the process's end, which waits for as long as we say.
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer(SCOPE, VERSION)
+
+    def add(self, batch: FinishedBatch) -> None:
+        """Queue a batch; returns at once."""
+        told = {"xrouter.query": batch.query, "xrouter.batch": batch.number}
+        span = self._tracer.start_span("batch", attributes=told, start_time=_ns(batch.began))
+        inside = set_span_in_context(span)
+        for turn in batch.turns:
+            step = self._tracer.start_span(turn.step, inside, attributes=told, start_time=_ns(turn.began))
+            step.end(_ns(turn.ended))
+        if batch.records is None:
+            span.set_status(Status(StatusCode.ERROR, "it did not come to its end, and is tried again"))
+        else:
+            span.set_attribute("xrouter.records", batch.records)
+        span.end(_ns(batch.ended))
+
+    def end(self) -> None:
+        """Send what waits, if somebody takes it."""
+        self._provider.shutdown()
+
+
+class _Metrics:
+    """Sends metrics at a steady interval, and once more in the end."""
+
+    def __init__(self, settings: OtlpSettings, resource: Any, registry: CollectorRegistry, saying: _Saying) -> None:
+        self._resource = resource
+        self._saying = saying
+        self._registry = registry
+        self._interval = settings.interval.total_seconds()
+        self._since = time.time_ns()
+        self.exporter = OTLPMetricExporter(**_connection(settings, "metrics"))
+        self._ending = threading.Event()
+        self._thread = Background("telemetry", self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ending.wait(self._interval):
+            self._send()
+
+    def _send(self) -> None:
+        metrics = list(points_of(self._registry.collect(), self._since, time.time_ns()))
+        scope = ScopeMetrics(InstrumentationScope(SCOPE, VERSION), metrics, "")
+        result = self.exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
+        self._saying.went("metrics", well=result is MetricExportResult.SUCCESS)
+
+    def end(self) -> None:
+        """Send them as they are in the end, if somebody takes them."""
+        self._ending.set()
+        self._thread.ask_to_end()
+        if self._thread.join(_STOP_SECONDS):
+            self._send()
+
+
+def _connection(settings: OtlpSettings, kind: str) -> dict[str, Any]:
+    session = requests.Session()
+    # Our headers are for no other place; and the settings say whom we trust, not REQUESTS_CA_BUNDLE.
+    session.max_redirects = 0
+    session.trust_env = False
+    tls = settings.tls
+    return {
+        "endpoint": f"{settings.endpoint}/v1/{kind}",
+        "headers": revealed(settings.headers),
+        "timeout": _REQUEST_SECONDS,
+        "compression": Compression.Gzip,
+        "session": session,
+        "certificate_file": _authorities() if tls is None or tls.ca is None else tls.ca,
+        "client_certificate_file": None if tls is None else tls.cert,
+        "client_key_file": None if tls is None else tls.key,
+    }
+
+
+def _authorities() -> str | None:
+    """Return where the system has the authorities that it trusts; the library has its own where there are none."""
+    paths = ssl.get_default_verify_paths()
+    return paths.cafile or paths.capath
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

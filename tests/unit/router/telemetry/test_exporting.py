@@ -1,0 +1,171 @@
+"""What batches do and all metrics reach a real collector over OTLP/HTTP; one that is away slows nobody."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from router.errors import ConfigError
+from router.settings import Settings, load_settings, settings_from_dict
+from router.telemetry.configured import telemetry
+from router.watching.steps import JUDGE, REST, FinishedBatch, Steps, sink_step
+from tests.support.authority import Authority
+from tests.support.waiting import wait_until
+from tests.support.webhook import Answer, Webhook
+
+if "CI" not in os.environ:
+    pytest.importorskip("opentelemetry.sdk", reason="the extra `telemetry` is not installed")
+
+from tests.support import collector
+
+LIMIT = 120.0
+SECRET = "Bearer of-the-collector"
+
+
+def settings(endpoint: str, **more: object) -> Settings:
+    otlp = {"endpoint": endpoint, "interval": "200ms", **more}
+    tables = {name: {"type": "table", "path": name} for name in ("lake", "dead")}
+    told = {"sinks": tables, "routes": [{"to": ["lake"]}], "dead_letters": {"sinks": ["dead"]}}
+    return settings_from_dict({**told, "telemetry": {"otlp": otlp}}, {"TOKEN": SECRET}, Path("/"))
+
+
+def registry() -> CollectorRegistry:
+    found = CollectorRegistry()
+    Counter("taken", "Taken.", ("query",), registry=found).labels("inbox").inc(7)
+    Gauge("gap", "Gap.", registry=found).set(-1.5)
+    times = Histogram("batch_seconds", "Times.", buckets=(0.1, 1.0), registry=found)
+    for seconds in (0.05, 0.5, 0.6, 9.0):
+        times.observe(seconds)
+    return found
+
+
+class Clock:
+    """Seconds that go on when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def one_batch(steps: Steps, clock: Clock, number: int, records: int | None = 5) -> None:
+    steps.begin("inbox", number)
+    for step, seconds in ((JUDGE, 2.0), (sink_step("lake"), 3.0), (REST, 0.5)):
+        steps.turn("inbox", step)
+        clock.now += seconds
+    if records is not None:
+        steps.end("inbox", records)
+    steps.leave("inbox")
+
+
+def test_batches_and_metrics_arrive_with_our_headers_over_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    steps = Steps(clock := Clock())
+    with Webhook(collector.answer, authority.sign("c", alternatives="IP:127.0.0.1")) as server:
+        told = settings(server.url, headers={"authorization": "${TOKEN}"}, tls={"ca": str(authority.certificate)})
+        with telemetry(told.telemetry.otlp, registry(), steps):
+            one_batch(steps, clock, 3)
+            one_batch(steps, clock, 4, None)
+            wait_until(lambda: collector.metrics(server), LIMIT, "metrics")
+        spans = collector.spans(server)
+        assert {request.header("authorization") for request in server.seen} == {SECRET}
+        metrics = {each["name"]: (each["kind"], each["points"]) for each in collector.metrics(server)}
+    batches = [span for span in spans if span["name"] == "batch"]
+    whole = {"xrouter.query": "inbox", "xrouter.batch": 3, "xrouter.records": 5}
+    assert [(span["attributes"], span["failed"], span["service"]) for span in batches] == [
+        (whole, False, "xrouter"),
+        ({"xrouter.query": "inbox", "xrouter.batch": 4}, True, "xrouter"),
+    ]
+    assert batches[0]["seconds"] == pytest.approx(5.5)
+    below = [(span["name"], span["seconds"]) for span in spans if span["parent"] == batches[0]["id"]]
+    assert below == [("judge", pytest.approx(2.0)), ("sink lake", pytest.approx(3.0)), ("rest", pytest.approx(0.5))]
+    assert metrics["taken"] == ("sum", [({"query": "inbox"}, 7.0)])
+    assert metrics["gap"] == ("gauge", [({}, -1.5)])
+    ((_, times),) = metrics["batch_seconds"][1]
+    assert times == {"counts": [1, 2, 1], "bounds": [0.1, 1.0], "sum": pytest.approx(10.15)}
+
+
+def test_a_collector_without_a_trusted_certificate_gets_nothing(tmp_path: Path) -> None:
+    steps = Steps(clock := Clock())
+    with Webhook(collector.answer, Authority(tmp_path).sign("c", alternatives="IP:127.0.0.1")) as server:
+        told = settings(server.url, headers={"authorization": "${TOKEN}"})
+        with telemetry(told.telemetry.otlp, registry(), steps):
+            one_batch(steps, clock, 1)
+        assert not server.seen
+
+
+def test_a_redirect_is_not_followed() -> None:
+    steps = Steps(clock := Clock())
+    with Webhook(collector.answer) as other:
+        elsewhere = Answer(307, {"Location": f"{other.url}/v1/traces"})
+        with Webhook(lambda request: elsewhere) as server:
+            told = settings(server.url, headers={"authorization": "${TOKEN}"}, allow_plaintext_password=True)
+            with telemetry(told.telemetry.otlp, registry(), steps):
+                one_batch(steps, clock, 1)
+                wait_until(lambda: server.seen, LIMIT, "a request")
+        assert not other.seen
+
+
+def test_a_mute_collector_holds_up_neither_batches_nor_the_end() -> None:
+    over, asked = threading.Event(), threading.Event()
+
+    def mute(request: object) -> Answer:
+        asked.set()
+        over.wait(LIMIT)
+        return Answer(503)
+
+    steps = Steps(clock := Clock())
+    with Webhook(mute) as server:
+        try:
+            with telemetry(settings(server.url).telemetry.otlp, registry(), steps):
+                # More than any queue of ours takes.
+                for number in range(5_000):
+                    one_batch(steps, clock, number)
+                assert asked.wait(LIMIT)
+            assert not over.is_set() and not server.seen  # It has answered nobody, and we are through.
+        finally:
+            over.set()
+            wait_until(lambda: not sending(), LIMIT, lambda: f"the end of {sending()}")
+
+
+def sending() -> list[str]:
+    """Return the threads of OpenTelemetry and ours for it."""
+    return [each.name for each in threading.enumerate() if each.name.lower().startswith(("otel", "telemetry"))]
+
+
+def test_secrets_are_sent_in_plain_text_only_if_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "router.yaml"
+    for headers in ("authorization: '${TOKEN}'", "authorization: '${TOKEN}'}, tls: {"):
+        otlp = f"{{endpoint: 'http://127.0.0.1:4318', headers: {{{headers}}}}}"
+        tables = "sinks: {e: {type: table, path: e}, d: {type: table, path: d}}\nroutes: [{to: [e]}]"
+        file.write_text(f"{tables}\ndead_letters: {{sinks: [d]}}\ntelemetry: {{otlp: {otlp}}}\n")
+        with pytest.raises(ConfigError, match="in plain text"):
+            load_settings(file, {"TOKEN": SECRET})
+    with pytest.raises(ConfigError, match=r"telemetry.otlp.endpoint"):
+        settings("otel.example.com:4318")
+
+
+def test_nothing_is_imported_unless_it_is_configured() -> None:
+    code = "import sys, router.running.service; print([n for n in sys.modules if n.startswith('opentelemetry')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_batch_that_turns_for_ever_is_told_in_part() -> None:
+    told: list[FinishedBatch] = []
+    steps = Steps(clock := Clock())
+    steps.follow(told.append)
+    steps.begin("q", 1)
+    for _ in range(1_000):
+        clock.now += 1
+        steps.turn("q", JUDGE)
+    steps.end("q", 1)
+    (batch,) = told
+    assert len(batch.turns) == 100 and batch.ended - batch.began == pytest.approx(1_000)
