@@ -269,6 +269,7 @@ class Service:
             finally:
                 self._drain(queries, intake)
                 shadowing.tell()
+                self._metrics.flow.tell(last=True)
         _log.info("stopped")
         return self._in_order
 

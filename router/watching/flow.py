@@ -31,10 +31,10 @@ class Flow:
         with self._lock:
             self._records.update(records)
 
-    def tell(self) -> None:
-        """Log a line if it is time and something went through; called every now and then."""
+    def tell(self, *, last: bool = False) -> None:
+        """Log a line if it is time and something went through; called every now and then, and at the *last*."""
         now = self._clock()
-        if now - self._since < EVERY_SECONDS:
+        if now - self._since < EVERY_SECONDS and not last:
             return
         with self._lock:
             records, self._records = self._records, Counter()

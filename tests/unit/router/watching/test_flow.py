@@ -22,12 +22,12 @@ class Minutes:
         configure_logs(LogSettings(format="json"), self._out)
         self.flow = Flow(lambda: self.now)
 
-    def told(self, seconds: float = EVERY_SECONDS) -> list[dict[str, Any]]:
+    def told(self, seconds: float = EVERY_SECONDS, *, last: bool = False) -> list[dict[str, Any]]:
         """Let time pass, and return what is logged then."""
         self.now += seconds
         self._out.seek(0)
         self._out.truncate()
-        self.flow.tell()
+        self.flow.tell(last=last)
         return [json.loads(line) for line in self._out.getvalue().splitlines()]
 
 
@@ -43,6 +43,14 @@ def test_one_line_a_minute_has_the_counts_of_each_endpoint() -> None:
     assert minutes.told() == [], "a minute without a record has no line"
     minutes.flow.add({("/endpoints/a", ROUTED, ""): 1})
     assert [line["records"] for line in minutes.told()] == [1]
+
+
+def test_what_went_through_since_the_last_line_is_told_in_the_end() -> None:
+    minutes = Minutes()
+    minutes.flow.add({("/endpoints/a", ROUTED, ""): 5})
+    [line] = minutes.told(7, last=True)
+    assert (line["records"], line["seconds"]) == (5, 7)
+    assert minutes.told(7, last=True) == []
 
 
 def test_many_endpoints_make_no_endless_line() -> None:
