@@ -153,12 +153,13 @@ class Queries:
                 self._switch(running)
 
     def measure(self) -> None:
-        """Take in what real-time queries report of batches that have ended."""
+        """Take in what Spark reports of batches that have ended: the time to find them, and real-time counts."""
         for running in self._running.values():
             progress = running.query.lastProgress if running.query is not None else None
             if progress is None:
                 continue
-            self._status.steps.found(running.name, finding_seconds(progress))
+            if (seconds := finding_seconds(progress)) is not None:
+                self._status.steps.found(running.name, seconds)
             if isinstance(running.pipeline, RealTimeQuery):
                 running.pipeline.progressed(progress)
 

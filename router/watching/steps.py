@@ -29,10 +29,15 @@ def sink_step(sink: str) -> str:
     return f"sink {sink}"
 
 
-def finding_seconds(progress: Any) -> float:
-    """Return how long Spark took over the last batch besides the batch itself: to find, plan and note it."""
+def finding_seconds(progress: Any) -> float | None:
+    """Return how long Spark took over the last batch besides the batch itself: to find, plan and note it.
+
+    None for a report of a look that found nothing, of which Spark makes some as well.
+    """
     told: dict[str, int] = progress["durationMs"]
-    return max(0, told.get("triggerExecution", 0) - told.get("addBatch", 0)) / 1000
+    if "addBatch" not in told:
+        return None
+    return max(0, told.get("triggerExecution", 0) - told["addBatch"]) / 1000
 
 
 @dataclass(frozen=True, slots=True)

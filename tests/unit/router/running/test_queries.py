@@ -34,3 +34,15 @@ def test_a_query_that_has_ended_is_not_at_work(tmp_path: Path) -> None:
     for name, ended in (("inbox", False), ("kafka-1", True)):
         queries._running[name] = Running(name, (), nothing, ended=ended)
     assert queries.at_work == {"inbox"}
+
+
+def test_the_time_to_find_a_batch_is_that_of_the_last_batch_though_spark_looks_on(tmp_path: Path) -> None:
+    nothing: Any = None
+    status = Status()
+    queries = Queries(nothing, State(tmp_path), nothing, Metrics(), status, nothing, once=False)
+    spark: Any = SimpleNamespace(lastProgress={"durationMs": {"triggerExecution": 700, "addBatch": 400}})
+    queries._running["inbox"] = Running("inbox", (), nothing, nothing, spark)
+    queries.measure()
+    spark.lastProgress = {"durationMs": {"triggerExecution": 9, "latestOffset": 8}}  # It found nothing.
+    queries.measure()
+    assert status.steps.told()["inbox"]["source_seconds"] == 0.3
