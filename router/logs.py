@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -29,6 +29,8 @@ QUIET: Final[Mapping[str, int]] = {
 }
 """Loggers that say more than anyone asked: py4j calls every closed connection an error, though what matters is raised
 to its caller."""
+SHOWN: Final = 5
+"""Names that one line has of many."""
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 
 _SECRET: Final = re.compile(
@@ -160,3 +162,9 @@ def _masked(value: Any) -> Any:
     if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
         return type(value)(_masked(inner) for inner in value)
     return value
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first of these names, and how many more there are, for one line."""
+    more = len(names) - SHOWN
+    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")

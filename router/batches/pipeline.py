@@ -108,7 +108,7 @@ class Pipeline:
         self._bounding = bounding or Bounding(kind, generation, BatchSizing.of(plans.active.settings), None)
         self._holding = Holding(name, self._notes, plans, metrics, status, self._draining)
         self._ordering = Ordering(state, name, self._notes, self._holding.breathe)
-        self._watch = Watch(name, metrics, status)
+        self._watch = Watch(name, metrics, status, lambda: reads(plans.active.sources, name))
         self._accounting = Accounting(name, generation, state, accounts or Accounts(state), losses)
         metrics.expect_query(name)
         metrics.resume(name, self._accounting.account)

@@ -24,7 +24,7 @@ from bindings.gateways import (
 from bindings.protocols import BINDINGS
 from catalog.protocols.properties import squash
 from router.errors import ConfigError
-from router.logs import get_logger
+from router.logs import few, get_logger
 from router.settings import Settings, SourceSettings
 from router.settings.logins import path_of, tls_of
 from router.sources.sources import Source
@@ -179,7 +179,8 @@ class BrokerGateways:
         if up == bool(before):
             return
         self._connected[broker.key] = up
-        told = {"protocol": broker.protocol, "endpoints": broker.name}
+        addresses = few([each.address for each in broker.subscriptions])
+        told = {"protocol": broker.protocol, "endpoints": broker.name, "addresses": addresses}
         if up:
             _log.info("connected" if before is None else "connected again", **told)
         else:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from router.errors import ConfigError
+from router.logs import few
 from router.reading import generations
 from router.reading.generations import Generation
 from router.reading.planned import Spans
 from router.reading.positions import EARLIEST, Offsets, Positions, cluster_of
 from router.sources.sources import INBOX, REST, Source, Start, by_query
 from router.state.state import State
-
-SHOWN: Final = 5
-"""Endpoints or topics of a query that are named."""
 
 
 class Succession:
@@ -127,12 +124,7 @@ def reads(sources: Sequence[Source], query: str) -> dict[str, str]:
     """Return what a query reads, for people: endpoints, and topics where these have some; a few of them."""
     members = [source for source in sources if source.query == query]
     told = {"endpoints": [source.endpoint for source in members], "topics": list(topics_of(members))}
-    return {name: _few(names) for name, names in told.items() if any(names)}
-
-
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return {name: few(names) for name, names in told.items() if any(names)}
 
 
 def topics_of(sources: Sequence[Source]) -> tuple[str, ...]:

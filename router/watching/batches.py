@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -76,9 +76,12 @@ def progressed() -> None:
 
 
 class Watch:
-    """Watches one attempt at a time of one query."""
+    """Watches one attempt at a time of one query; *reads* gives what that reads, for the log."""
 
-    def __init__(self, query: str, metrics: Metrics, status: Status) -> None:
+    def __init__(
+        self, query: str, metrics: Metrics, status: Status, reads: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
+        self._reads = reads
         self._query = query
         self._metrics = metrics
         self._status = status
@@ -131,7 +134,7 @@ class Watch:
             self._released()
 
     def _released(self) -> None:
-        _log.info("batch goes on", query=self._query, batch=self._number)
+        _log.info("batch goes on", **self._reads(), query=self._query, batch=self._number)
         self._metrics.released(self._query)
         self._status.query(self._query, "running", batch=self._number)
 
@@ -158,7 +161,7 @@ class Watch:
             reason = "the cluster has no executor for the router"
             self._status.query(self._query, "held", batch=self._number, reason=reason)
             self._metrics.held(self._query, _CLUSTER)
-            _log.error("batch waits", query=self._query, batch=self._number, reason=reason)
+            _log.error("batch waits", **self._reads(), query=self._query, batch=self._number, reason=reason)
         elif before and not stranded:
             self._released()
         return stranded
@@ -181,13 +184,14 @@ class Watch:
         reason = f"sink {write.sink}: a write waits, and has made no progress for {now - write.moved:.0f} s"
         self._status.query(self._query, "held", batch=self._number, reason=reason)
         self._metrics.held(self._query, write.sink)
-        _log.error("write waits", query=self._query, batch=self._number, sink=write.sink, reason=reason)
+        told = {**self._reads(), "query": self._query, "batch": self._number}
+        _log.error("write waits", **told, sink=write.sink, reason=reason)
 
     def _overdue(self, limit: float) -> None:
         reason = f"batch {self._number} {CANCELLED} ({limit:g} s)"
         self._status.query(self._query, "overdue", batch=self._number, reason=reason)
         self._metrics.fault(self._query, "overdue")
-        _log.error("batch takes too long", query=self._query, batch=self._number, reason=reason)
+        _log.error("batch takes too long", **self._reads(), query=self._query, batch=self._number, reason=reason)
         if self._jobs is not None:
             self._jobs.cancel(reason)
 

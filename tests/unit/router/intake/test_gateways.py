@@ -83,6 +83,7 @@ def test_a_connection_that_is_lost_and_there_again_is_told_once(source: Source) 
             gateways.check()
     told = [(entry["event"], entry["endpoints"]) for entry in logged if entry["event"] != "gateway started"]
     assert told == [(event, ENDPOINT) for event in ("connected", "connection lost", "connected again")]
+    assert {entry["addresses"] for entry in logged[1:]} == {", ".join(source.addresses)} != {""}
     assert [entry["problem"] for entry in logged if "problem" in entry] == ["the broker went away"]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
+import structlog
 
 from router.watching import batches
 from router.watching.batches import Watch
@@ -59,10 +60,17 @@ def held(metrics: Metrics) -> bool:
 def test_no_limit_counts_while_nobody_works(master: str, stranded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "LOOK_SECONDS", 0.01)
     context, metrics, status = Context(master, executors=0), Metrics(), Status()
-    watch = Watch("q", metrics, status)
-    with watch.attempt(cast(Any, Session(context)), 7, 0.1):
+    watch = Watch("q", metrics, status, lambda: {"endpoints": "/endpoints/e", "topics": "t"})
+    with structlog.testing.capture_logs() as logged, watch.attempt(cast(Any, Session(context)), 7, 0.1):
         if stranded:
             wait_until(lambda: held(metrics), LIMIT, "the batch to be held")
             context.executors = 2
             wait_until(lambda: not held(metrics), LIMIT, "the batch to go on")
         wait_until(lambda: context.cancelled, LIMIT, "the limit")
+    assert [line["event"] for line in logged] == [
+        *(["batch waits", "batch goes on"] * stranded),
+        "batch takes too long",
+    ]
+    assert {(line["endpoints"], line["topics"], line["query"], line["batch"]) for line in logged} == {
+        ("/endpoints/e", "t", "q", 7)
+    }
