@@ -18,8 +18,9 @@ from router.judging.plan import Plan
 from router.logs import configure_logs, get_logger
 from router.machine.descriptors import raise_descriptor_limit
 from router.running.differences import Comparisons
+from router.running.monitoring import Monitored, monitored, whole_catalog
 from router.running.reload import BackgroundReloads, Reloader
-from router.running.service import TICK, Monitored, monitored, whole_catalog
+from router.running.service import TICK
 from router.settings import Settings, load_settings
 from router.spark.signals import signals
 from router.state.trust import Pins, admit, clients_of
@@ -50,7 +51,7 @@ def serve(settings_path: Path) -> None:
 def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Monitored) -> None:
     chosen = settings.inbox.kafka
     assert chosen is not None
-    pushed = [source.endpoint for source in plan.sources if source.pushed]
+    pushed = _pushed(plan)
     if not pushed:
         raise ConfigError("no source needs a gateway", key="sources", hint="name endpoints of MQTT, AMQP, NATS or HTTP")
     admit(clients_of(settings, plan.catalog, plan.sources), Pins(Path(settings.state)))
@@ -63,8 +64,7 @@ def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Moni
         intake = Intake(settings, metrics, status, lambda: topic_store(chosen))
         stack.callback(intake.close)
         intake.take(plan)
-        status.catalog(plan.epoch, len(plan.catalog.definitions))
-        monitoring.overview.follow(plan)
+        monitoring.announce(plan, pushed)
         reloads = BackgroundReloads(Reloader(settings, plan, metrics, status))
         _log.info("gateways running", topic=chosen.topic, endpoints=pushed)
         while not stop.wait(TICK):
@@ -73,11 +73,13 @@ def _run(settings: Settings, plan: Plan, stop: threading.Event, monitoring: Moni
             intake.check()
             changed = reloads.poll()
             if changed is not None:
-                status.catalog(changed.epoch, len(changed.catalog.definitions))
-                metrics.expect(endpoints=[source.endpoint for source in changed.sources])
                 intake.take(changed)
-                monitoring.overview.follow(changed)
+                monitoring.announce(changed, _pushed(changed))
                 comparisons.follow(changed.catalog)
         status.draining()
         intake.stop(settings.drain_grace.total_seconds())
     _log.info("stopped")
+
+
+def _pushed(plan: Plan) -> list[str]:
+    return [source.endpoint for source in plan.sources if source.pushed]

@@ -10,27 +10,25 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from bindings.private import open_to
-from catalog.model import Catalog
 from router.batches.plans import PlanHolder
 from router.errors import ConfigError
 from router.examining.checks import require, router_checks
 from router.intake.intake import Intake, Store, local_store
 from router.intake.subscriptions import Subscriptions
-from router.judging.loading import read_catalog
 from router.judging.plan import Plan, plan_of
 from router.letters.housekeeping import Housekeeping
 from router.logs import configure_logs, get_logger
 from router.machine.descriptors import raise_descriptor_limit
 from router.machine.memory import divided
-from router.overview.overview import Overview, Replays
+from router.overview.overview import Replays
 from router.reading.succession import Succession
 from router.realtime.checks import require_real_time, require_rest_topic
 from router.relating.pairing import Pairing
@@ -38,10 +36,11 @@ from router.running.backlogs import BacklogWatch
 from router.running.changes import Changes
 from router.running.differences import Comparisons
 from router.running.integrity import check_state
+from router.running.monitoring import Monitored, monitored, whole_catalog
 from router.running.queries import Queries
-from router.running.reload import BackgroundReloads, Reloader, unless_stopped
+from router.running.reload import BackgroundReloads, Reloader
 from router.running.shadowing import Shadowing
-from router.settings import Settings, load_settings
+from router.settings import load_settings
 from router.settings.catalogs import logins_of
 from router.sinks import check_endpoints, close_targets
 from router.sources.sources import REST, missing_sources
@@ -53,10 +52,6 @@ from router.state.accounts import Accounts
 from router.state.durable import disk_of
 from router.state.state import State
 from router.state.trust import Pins, admit, clients_of
-from router.telemetry.configured import telemetry
-from router.watching.certificates import certificate_collector
-from router.watching.metrics import Metrics
-from router.watching.monitor import MonitorServer
 from router.watching.process import watch_jvm
 from router.watching.relations import RelationMetrics
 from router.watching.status import Status
@@ -66,8 +61,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TICK: Final = 0.2
-HOLD_SECONDS: Final = 5.0
-"""Time between two looks at what a catalog refers to before the first start, when the catalog is not polled."""
 _log = get_logger()
 
 
@@ -111,60 +104,6 @@ def run(
         return Service(plan, state, settings_path.resolve().parent, stop, watched).run(once=once, ready=ready)
 
 
-@dataclass(frozen=True, slots=True)
-class Monitored:
-    """What watchers see of this process, from before it has a catalog, at ``port``."""
-
-    metrics: Metrics
-    status: Status
-    port: int
-    overview: Overview
-
-
-@contextmanager
-def monitored(settings: Settings, status: Status, replays: Replays | None = None) -> Iterator[Monitored]:
-    """Serve metrics and status for the time of the block; without *replays*, the status page shows no records.
-
-    Raises:
-        ConfigError: as :meth:`MonitorServer.start`.
-    """
-    metrics = Metrics(settings.sinks)
-    metrics.registry.register(certificate_collector(settings))
-    overview = Overview(settings, metrics, status, replays)
-    server = MonitorServer(settings.metrics.host, settings.metrics.port, metrics, status, overview)
-    server.start()
-    try:
-        with telemetry(settings.telemetry.otlp, metrics.registry, status.steps):
-            yield Monitored(metrics, status, server.port, overview)
-    finally:
-        server.stop()
-        overview.close()
-
-
-def whole_catalog(settings: Settings, stop: threading.Event, monitoring: Monitored) -> Catalog | None:
-    """Load the catalog, and hold until all that it refers to is loaded or known to be unloadable.
-
-    None when *stop* came first, however long somebody takes to answer.
-
-    Raises:
-        CatalogUnavailable: as :func:`read_catalog`.
-    """
-    reported: tuple[str, ...] = ()
-    while not stop.is_set():
-        catalog = unless_stopped(lambda: read_catalog(settings), stop)
-        if catalog is None:
-            return None
-        monitoring.status.awaiting(catalog.pending)
-        monitoring.metrics.awaited(len(catalog.pending))
-        if not catalog.pending:
-            return catalog
-        if catalog.pending != reported:
-            reported = catalog.pending
-            _log.warning("not started yet: the catalog refers to what cannot be reached", unreachable=list(reported))
-        stop.wait(settings.catalog.poll.total_seconds() or HOLD_SECONDS)
-    return None
-
-
 def _report(plan: Plan) -> None:
     findings = plan.catalog.findings
     errors = [finding for finding in findings if finding.severity == "error"]
@@ -199,7 +138,7 @@ class Service:
         self._base = base
         self._stop = stop
         self._in_order = True
-        self._port = monitoring.port
+        self._port, self._monitoring = monitoring.port, monitoring
         self._metrics, self._status, self._overview = monitoring.metrics, monitoring.status, monitoring.overview
         self._comparisons = Comparisons(self._metrics, self._status)
         made = partial(SubscriptionMetrics, self._metrics.registry)
@@ -318,11 +257,7 @@ class Service:
         return not self._stop.is_set()
 
     def _announce(self, plan: Plan) -> None:
-        self._metrics.catalog(plan.epoch, len(plan.catalog.definitions))
-        self._metrics.catalog_state.found(plan.catalog.findings)
-        self._status.catalog(plan.epoch, len(plan.catalog.definitions))
-        self._metrics.expect(endpoints=[source.endpoint for source in plan.sources])
-        self._overview.follow(plan)
+        self._monitoring.announce(plan, [source.endpoint for source in plan.sources])
         self._comparisons.follow(plan.catalog)
 
     def _hold(self, reason: str) -> None:

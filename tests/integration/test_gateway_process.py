@@ -100,6 +100,8 @@ def test_two_gateways_and_a_router_share_a_topic(
     assert len({line["cloudevent"]["id"] for line in routed}) == 40
     (letter,) = (line for line in found if "cloudevent" not in line)
     assert letter["reason"] == "no-match" and base64.b64decode(letter["body"]) == b"\xff"
+    for process in (router, *gateways):
+        assert process.total("xrouter_catalog_definitions") == process.total("xrouter_catalog_info") == 1
     assert router.stop() == 0
     assert [process.stop() for process in gateways] == [0, 0]
 
