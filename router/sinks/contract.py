@@ -51,9 +51,10 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What a write did: ``rows`` written now, ``repeated`` when the batch had been written before and was left out.
+    """What a write did: ``rows`` that are there by it, ``repeated`` when the batch was there before and was left out.
 
-    ``before`` are the rows of the batch that were left out for that.
+    A sink that takes a batch over several tries counts in ``rows`` what the tries before this one have settled, in this
+    process: what a batch was to bring is held against them. ``before`` are the rows that were left out as repeated.
 
     ``refused`` are the rows that the destination will never take. They are settled as far as the sink goes; whoever
     called makes dead letters of them.

@@ -17,7 +17,8 @@ class Receipts:
     """The receipts of one attempt.
 
     A sink without one is taken at its word: Spark's write to Kafka fails unless each record was acknowledged, and what
-    a sink took before this attempt it was asked for then.
+    a sink took before this attempt it was asked for then. Nor can a repeated commit fall short: the sink knows that
+    it has it, not of how many rows, and says those that it was now given.
     """
 
     def __init__(self) -> None:
