@@ -44,6 +44,8 @@ def tally_of(progress: Mapping[str, Any], types: Sequence[SettledType]) -> Tally
     observed = (progress.get("observedMetrics") or {}).get(COUNTS)
     for bar in (observed[COUNTS] or ()) if observed is not None else ():
         settled, count = types[int(bar["x"])], int(bar["y"])
-        tally.records[(settled.endpoint or "", ROUTED, "")] += count
+        endpoint = settled.endpoint or ""
+        tally.records[(endpoint, ROUTED, "")] += count
+        tally.delivered[(settled.way.sink, endpoint)] += count
         tally.definitions[settled.endpoint or "", settled.message] += count
     return tally

@@ -55,8 +55,11 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where events of a type go: the topic, whether they get headers of lineage, and most bytes of key and body."""
+    """Where events of a type go: the sink and its topic, whether they get headers of lineage, and most bytes of key and
+    body.
+    """
 
+    sink: str
     topic: str
     lineage: bool
     limit: int
@@ -140,7 +143,7 @@ def _way(plan: Plan, limits: SizeLimits, channel: int, number: int) -> Way | Non
     sink = plan.settings.sinks[sinks[0]].topics
     if len(sinks) > 1 or len(topics) != 1 or sink is None or sink.key is not None or sink.mode != "binary":
         return None
-    return Way(topics[0], sink.lineage, limits.of(decision.route))
+    return Way(sinks[0], topics[0], sink.lineage, limits.of(decision.route))
 
 
 def _asked(key: str, constraint: Constraint) -> Asked | None:

@@ -65,6 +65,7 @@ def test_counts_of_a_report_are_those_of_definitions() -> None:
     types = settled_types(plan({"a": ORDERS}))
     tally = tally_of(report(1, (0, 2.0), (0, 3.0)), types)
     assert dict(tally.records) == {("/endpoints/a", "routed", ""): 5}
+    assert dict(tally.delivered) == {("bus", "/endpoints/a"): 5}
     assert dict(tally.definitions) == {("/endpoints/a", "/messagegroups/g/messages/m"): 5}
     assert tally_of({"batchId": 1, "observedMetrics": {}}, types).total == 0
     assert tally_of({"batchId": 1, "observedMetrics": {"settled": Row(settled=None)}}, types).total == 0
