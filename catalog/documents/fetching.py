@@ -270,6 +270,8 @@ class Fetcher:
         try:
             answer = get(address, self.credentials, limits, self.reach, self._cache.known(address))
         except DocumentError as error:
+            if seconds < self._fetch_seconds and isinstance(error.__cause__, TimeoutError):
+                raise _waited(address) from error  # It is not the server that took too long, but all of them.
             if error.transient:
                 self._cache.fail(address, error, time.monotonic() - started)
             if error.transient and error.__cause__ is not None:  # no answer at all, rather than a bad one
@@ -287,10 +289,14 @@ class Fetcher:
             message = f"{address} is not fetched: the load has had its share of documents or bytes from the network"
             raise DocumentError(message, file=address, hint="give fewer sources, or files instead of URLs")
         if self._seconds_left <= 0:
-            message = f"{address} is not fetched: the load has waited for the network long enough"
-            raise DocumentError(message, file=address, hint="try again", transient=True)
+            raise _waited(address)
         self._fetches_left -= 1
         return min(self._fetch_seconds, self._seconds_left)
+
+
+def _waited(address: str) -> DocumentError:
+    message = f"{address} is not fetched: the load has waited for the network long enough"
+    return DocumentError(message, file=address, hint="try again", transient=True)
 
 
 def is_url(source: str | Path) -> bool:
