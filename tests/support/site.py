@@ -5,6 +5,7 @@ A page has ``<!-- made: NAME -->`` where one of :data:`PARTS` is to stand.
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +25,7 @@ from tests.support.readme import BAR, exit_codes_table
 from tests.unit.test_deploy import RULES, families
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+PAGES: Final = ROOT / "deploy" / "docs" / "reference"
 JUDGING: Final = ROOT / "router" / "JUDGING.md"
 OPERATIONS: Final = ROOT / "deploy" / "OPERATIONS.md"
 _MARK: Final = re.compile(r"^<!-- made: ([a-z-]+) -->$", re.MULTILINE)
@@ -99,7 +101,7 @@ def _section(text: str, name: str) -> str:
     found = re.search(rf"^### {name}\n(.*?)(?=^##)", text, re.MULTILINE | re.DOTALL)
     if found is None:
         raise ValueError(f"{JUDGING.name} says nothing of {name}")
-    return re.sub(r"\]\(#", "](../../../router/JUDGING.md#", found[1].strip())
+    return re.sub(r"\]\(#", f"]({os.path.relpath(JUDGING, PAGES)}#", found[1].strip())
 
 
 def _labels(family: Any) -> str:
