@@ -18,6 +18,7 @@ from router.logs import get_logger
 from router.reading.generations import Generation
 from router.reading.losses import Losses
 from router.reading.planned import Spans, bounds, records_in
+from router.reading.positions import cluster_of
 from router.state.accounts import Accounts
 from router.state.state import State
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _DOUBTFUL: Final = 1000
 """Batches that brokers are asked about once they answer again."""
+_TOPICS: Final = "kafka-"
 _log = get_logger()
 
 
@@ -49,6 +51,21 @@ class Accounting:
         self._inbox = state.inbox
         self._view: InboxView | None = None
         self.account = accounts.of(query)
+        if self.account.generation != generation.id and query.startswith(_TOPICS):
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Let the queries of a cluster know how far others have come in topics that move between them.
+
+        What this one reads on was taken by others meanwhile, and what it leaves they go on from where it was.
+        """
+        own, cluster = self.account, cluster_of(self._query)
+        for query, other in self._accounts.known().items():
+            if query == self._query or not query.startswith(_TOPICS) or cluster_of(query) != cluster:
+                continue
+            for topic in own.reached.keys() & other.reached.keys():
+                taker, giver = (own, other) if topic in self._generation.topics else (other, own)
+                taker.reached = {**taker.reached, topic: _furthest(taker.reached[topic], giver.reached[topic])}
 
     def add(self, batch: int, tally: Tally, metrics: Metrics) -> bool:
         """Add a batch that all sinks have, durably; False when it was added before."""
@@ -126,6 +143,10 @@ class Accounting:
         else:
             firsts = {number: view.first(number) for number in view.partitions}
         return sum(view.count(number, firsts[number], end) for number, end in positions_of(ends, own).items())
+
+
+def _furthest(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {number: max(one.get(number, at), at) for number, at in {**one, **other}.items()}
 
 
 def _offsets(

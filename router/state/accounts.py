@@ -127,6 +127,13 @@ class Accounts:
                 account.keep_counts({"", *endpoints})
             return found
 
+    def known(self) -> dict[str, Account]:
+        """Return all accounts, by query."""
+        with self._lock:
+            for path in self._folder.glob("*.json"):
+                self.of(path.stem)
+            return dict(self._known)
+
     def let_go(self, query: str) -> None:
         """Note that others read on from where a query's account ends, so that it misses nothing of that."""
         with self.changing(query) as account:

@@ -231,6 +231,29 @@ def test_topics_may_come_go_and_be_made_anew(state: State) -> None:
         assert added(accounting, metrics, 0, rows) == 0
 
 
+def test_a_topic_may_move_to_another_lane_and_back(state: State) -> None:
+    metrics, accounts = Metrics(), Accounts(state)
+    for query, topics, first, end, rows in (
+        ("kafka-1", ["t"], {"t": {"0": 0}}, {"t": {"0": 10}}, 10),
+        ("kafka-1-b", ["t", "u"], {"t": {"0": 10}, "u": {"0": 0}}, {"t": {"0": 30}, "u": {"0": 1}}, 21),
+        # The first lane had nothing else to read, and its account stood still.
+        ("kafka-1", ["t"], {"t": {"0": 30}}, {"t": {"0": 40}}, 10),
+        ("kafka-1-b", ["u"], {"u": {"0": 1}}, {"u": {"0": 2}}, 1),
+        ("kafka-1-b", ["t", "u"], {"t": {"0": 40}, "u": {"0": 2}}, {"t": {"0": 50}, "u": {"0": 2}}, 10),
+        # The second lane reads on without it before the first one reads it again.
+        ("kafka-1-b", ["u"], {"u": {"0": 2}}, {"u": {"0": 3}}, 1),
+        ("kafka-1", ["t"], {"t": {"0": 50}}, {"t": {"0": 60}}, 10),
+    ):
+        generation = generations.begin(state, query, topics, json.dumps(first))
+        planned(generation, 0, end)
+        accounting = Accounting(query, generation, state, accounts, records_in)
+        assert added(accounting, metrics, 0, rows) == 0
+    # What nobody took is missed all the same.
+    planned(generation, 1, {"t": {"0": 65}})
+    planned(generation, 2, {"t": {"0": 70}})
+    assert added(accounting, metrics, 2, 5) == 5
+
+
 def test_a_partition_that_appears_takes_no_others_from_the_check(state: State) -> None:
     metrics = Metrics()
     generation = generations.begin(state, "kafka-1", ("t",), json.dumps({"t": {"0": 0}}))
