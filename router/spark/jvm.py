@@ -116,8 +116,13 @@ def _ended_unless_launched() -> Iterator[None]:
 
     class Noted(subprocess.Popen[bytes]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            begun.append(self)
+            self.pid = 0
+            try:
+                super().__init__(*arguments, **options)
+            finally:
+                # A signal may come while this waits for the new process, which is there by then.
+                if self.pid:
+                    begun.append(self)
 
     before, module.Popen = module.Popen, Noted
     try:
@@ -126,7 +131,10 @@ def _ended_unless_launched() -> Iterator[None]:
         for process in begun:
             # The group: what starts a JVM is a shell, which starts another JVM before.
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:  # It has not made its group yet.
+                    process.kill()
                 process.wait()
         raise
     finally:
