@@ -155,6 +155,15 @@ def killed(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[K
         state.process.end()
 
 
+def java_that_starts_nothing(home: Path) -> Path:
+    """Write a Java that tells its version alone: a start that passes over the damage is not to begin its work."""
+    command = home / "bin" / "java"
+    command.parent.mkdir()
+    command.write_text('#!/bin/sh\n[ "$1" = -version ] && echo \'openjdk version "17.0.1"\' >&2\n')
+    command.chmod(0o755)
+    return home
+
+
 @pytest.fixture(scope="module")
 def ends(killed: Killed, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
     """How a start ends after each kind of damage: its exit code, and what it says."""
@@ -168,7 +177,7 @@ def ends(killed: Killed, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         capture_output=True,
         text=True,
         timeout=LIMIT * 3,
-        env={**os.environ, "JAVA_HOME": "/nowhere"},  # A start that passes over the damage is not to begin its work.
+        env={**os.environ, "JAVA_HOME": str(java_that_starts_nothing(tmp_path_factory.mktemp("java")))},
     )
     found, said = {}, []
     for line in started.stderr.splitlines():

@@ -156,7 +156,7 @@ def check_end(attacked: Attacked, honest: HonestSenders) -> None:
     assert router.stop() == 0
     active.stop()
     log = router.log
-    assert "the limit on open files is low" in log and "only 724 connections instead of 1000" in log
+    assert "what='open files'" in log and "only 724 connections instead of 1000" in log
     assert "Traceback" not in log and HONEST not in log and KEY not in log
     assert "warning" not in log.partition("draining")[2], log[-3000:]
     assert len(log.splitlines()) < 500, log[:5000]
