@@ -15,8 +15,9 @@ from catalog.load import load
 from router.batches.plans import PlanHolder
 from router.judging.plan import Plan
 from router.judging.tally import ROUTED, Tally
+from router.logs import configure_logs
 from router.running.shadowing import Shadowing
-from router.settings import settings_from_dict
+from router.settings import LogSettings, settings_from_dict
 from router.state.state import State
 from router.watching.metrics import Metrics
 from tests.support.plant import catalog, message
@@ -172,6 +173,7 @@ def test_what_is_active_already_has_no_shadow(running: Running) -> None:
 def test_a_router_that_ends_when_it_is_done_waits_for_it_and_logs_the_sums(
     running: Running, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    configure_logs(LogSettings())  # An earlier test may have left a log that goes elsewhere.
     running.write("next.json", more("Door"))
     shadowing = running.begin()
     shadowing.wait()
