@@ -254,6 +254,7 @@ class Metrics:
 
     def expect_query(self, query: str) -> None:
         """Begin the series of a query at 0."""
+        self._held.labels(query, "")
         for fault in _FAULTS:
             self._faults.labels(query, fault)
 

@@ -188,7 +188,7 @@ def test_sinks_that_are_down_hold_their_query_and_no_other(shop_router: Router) 
         once = Counter({f"id-{n}": 1 for n in range(RECORDS)})
         assert router.ids("lake") == router.line_ids() == once
         assert not other.exists()
-        assert router.gauge() == {"hook": 1}
+        assert router.gauge() == {"": 0, "hook": 1}
         assert router.errors("lake") == router.errors("other") == 0
         assert f"batch={told['batch']}" in last_line(router.process.log, "batch held")
         router.lane_goes_on()
@@ -198,12 +198,12 @@ def test_sinks_that_are_down_hold_their_query_and_no_other(shop_router: Router) 
         other.write_text("in the way")
         busy = False
         router.held("sink other", str(other))
-        assert router.gauge() == {"hook": 0, "other": 1}
+        assert router.gauge() == {"": 0, "hook": 0, "other": 1}
         assert ids_of(hook.taken) == once
         router.lane_goes_on()
         other.unlink()
         router.wait(lambda: router.process.readiness()["ready"])
-        assert router.gauge() == {"hook": 0, "other": 0}
+        assert router.gauge() == {"": 0, "hook": 0, "other": 0}
 
         # The next batch is as any other: held no more, and in its order.
         router.post(*["good"] * RECORDS)

@@ -194,6 +194,15 @@ def test_a_query_is_held_by_what_is_in_the_way_now() -> None:
     assert (held("inbox"), held("kafka")) == (set(), {"odd,name"})
 
 
+def test_a_query_that_has_never_been_held_says_so() -> None:
+    metrics = Metrics(["a"])
+    metrics.held("before")
+    for query in ("q", "before"):
+        metrics.expect_query(query)
+    assert value(metrics, "xrouter_query_held", query="q", sink="") == 0
+    assert value(metrics, "xrouter_query_held", query="before", sink="") == 1
+
+
 def test_only_the_active_epoch_has_a_series() -> None:
     metrics = Metrics()
     for epoch, definitions in (("e1", 3), ("e2", 5), ("e2", 5)):
