@@ -20,7 +20,8 @@ root_doc = "deploy/docs/index"
 include_patterns = [
     "deploy/docs/**.md",
     *("README.md", "CHANGELOG.md"),
-    *("deploy/OPERATIONS.md", "deploy/SETTINGS.md", "deploy/STATUS.md", "deploy/examples/README.md"),
+    *("deploy/OPERATIONS.md", "deploy/SETTINGS.md", "deploy/STATUS.md", "deploy/COMMANDS.md"),
+    "deploy/examples/README.md",
     *("catalog/README.md", "catalog/RULES.md"),
     *("router/JUDGING.md", "router/ARCHITECTURE.md", "registry/ARCHITECTURE.md"),
     "tests/benchmarks/RESULTS.md",

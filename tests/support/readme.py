@@ -15,6 +15,7 @@ from router.settings.json_schema import SCHEMA_NAME, schema_document
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"
 SETTINGS: Final = ROOT / "deploy" / "SETTINGS.md"
+COMMANDS: Final = ROOT / "deploy" / "COMMANDS.md"
 BAR: Final = r"\|"
 MEANINGS: Final = {
     0: "done",
@@ -72,6 +73,6 @@ def _between(text: str, name: str, content: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in (README, SETTINGS):
+    for page in (SETTINGS, COMMANDS):
         page.write_text(made(page.read_text(encoding="utf-8")), encoding="utf-8")
     (ROOT / "router" / "settings" / SCHEMA_NAME).write_bytes(schema_document())

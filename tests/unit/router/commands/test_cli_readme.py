@@ -1,4 +1,4 @@
-"""README.md says what the code does: its tables are those of the code, its example gives what it shows."""
+"""Pages say what the code does: their tables are those of the code, the README's example gives what it shows."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from router.commands.emit.producer import record_line
 from router.matching.records import RecordMatcher
 from router.settings import load_settings
 from router.settings.routes import REASONS
-from tests.support.readme import README, SETTINGS, block, made
+from tests.support.readme import COMMANDS, README, SETTINGS, block, made
 
 MESSAGE = "/messagegroups/Garden/messages/Garden.Moisture"
 
 
 def test_the_tables_are_those_of_the_code() -> None:
-    for page in (README, SETTINGS):
+    for page in (SETTINGS, COMMANDS):
         text = page.read_text(encoding="utf-8")
         assert text == made(text), f"{page.name} has drifted: run `python -m tests.support.readme`"
 
