@@ -49,7 +49,7 @@ _WORLD_JAVA: Final = (
     "org.apache.spark.SparkFileNotFoundException",
 )
 _LOST: Final = ("data may have been lost", "KAFKA_DATA_LOSS", "OffsetOutOfRange")
-"""What Spark says when a broker no longer has records that were to be read."""
+"""What Spark, and our own client, say when a broker no longer has records that were to be read."""
 _WHICH: Final = re.compile(r"Reason:\s*([^\n]{1,300})")
 _DAMAGED: Final = ("InboxDamaged", "InboxFormatError")
 """What a Python worker says of an inbox that no further try mends."""
@@ -63,7 +63,7 @@ _WORLD_PYTHON: Final = frozenset(
         *("ConnectionRefusedError", "BrokenPipeError", "TimeoutError", "BlockingIOError", "NotADirectoryError"),
         *("InterruptedError", "ImportError", "ModuleNotFoundError", "KeyboardInterrupt", "SystemExit"),
         *("InboxDamaged", "InboxError", "InboxFormatError", "InboxFull"),
-        *("KafkaException", "KafkaError", "RangeUnreadable"),
+        *("KafkaException", "KafkaError", "RangeUnreadable", "RangeLost"),
     )
 )
 _GONE: Final = ("Py4JNetworkError", "Py4JError")

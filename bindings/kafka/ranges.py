@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.facts import SOURCE_SCHEMA
@@ -42,21 +42,30 @@ class RangeUnreadable(Exception):
     """Brokers did not hand over a range in time; reading it again is safe."""
 
 
-def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRange, ...]) -> DataFrame:
+class RangeLost(RangeUnreadable):
+    """Brokers no longer have the first records of a range; no further try brings them back."""
+
+
+def read_ranges(
+    spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRange, ...], *, lossy: bool = False
+) -> DataFrame:
     """Return these ranges' records as rows of :data:`SOURCE_SCHEMA`, one task for each range; nothing is read yet.
 
     Whoever evaluates it meets a :class:`RangeUnreadable` in its tasks when brokers do not answer. Reading again gives
-    the same rows, but for what retention has removed meanwhile, which is left out.
+    the same rows, but for what retention has removed meanwhile: that is a :class:`RangeLost`, or with *lossy* left out.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    config = reading(client, elsewhere=True)
+    config = reading(client, elsewhere=True, lossy=lossy)
     places = spark.range(0, len(ranges), 1, max(1, len(ranges)))
     return places.mapInArrow(_reader(config, ranges), from_arrow_schema(SOURCE_SCHEMA))
 
 
-def reading(client: KafkaClient, *, elsewhere: bool = False) -> dict[str, Any]:
-    """Return the configuration by which :func:`records_of` reads; *elsewhere* is for another machine."""
+def reading(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True) -> dict[str, Any]:
+    """Return the configuration by which :func:`records_of` reads; *elsewhere* is for another machine.
+
+    *lossy* begins with the oldest record there is where the first of a range is gone.
+    """
     return {
         "isolation.level": client.options.get("isolation.level", "read_uncommitted"),
         **client.librdkafka(elsewhere=elsewhere),
@@ -65,7 +74,7 @@ def reading(client: KafkaClient, *, elsewhere: bool = False) -> dict[str, Any]:
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": False,
-        "auto.offset.reset": "earliest",
+        "auto.offset.reset": "earliest" if lossy else "error",
         "queued.max.messages.kbytes": 16384,
         "log_level": 0,
     }
@@ -86,6 +95,7 @@ def records_of(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.Rec
     """Yield the records of one range in their order; the client lives as long as the iteration.
 
     Raises:
+        RangeLost: the first records are gone, and *config* does not let that pass.
         RangeUnreadable: brokers do not answer, or hand over nothing more.
     """
     consumer = Consumer(dict(config))
@@ -102,6 +112,10 @@ def records_of(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.Rec
                 rows, size = [], 0
         yield batch_of(rows)
     except KafkaException as error:
+        if error.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
+            # In the words of Spark's own source, by which a query that ends says what was lost.
+            lost = f"{wanted.topic}-{wanted.partition} no longer has offset {wanted.start}"
+            raise RangeLost(f"some data may have been lost. Reason: {lost}") from error
         raise RangeUnreadable(f"{wanted.topic}-{wanted.partition}: {error.args[0].str()}") from error
     finally:
         consumer.close()

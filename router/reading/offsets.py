@@ -60,9 +60,11 @@ def spans_reader(spark: SparkSession, settings: Settings, query: str, sources: S
 def ranges_reader(spark: SparkSession, settings: Settings, query: str, sources: Sequence[Source]) -> ReadRanges | None:
     """Return what reads ranges of partitions by our own client, for what Spark's source cannot take.
 
-    None for the local inbox, which has no offsets.
+    None for the local inbox, which has no offsets. What brokers have no more ends a query that does not go on without
+    it, as with Spark's source.
     """
-    return _reader(settings, query, sources, partial(read_ranges, spark))
+    lossy = settings.on_data_loss != "stop"
+    return _reader(settings, query, sources, partial(read_ranges, spark, lossy=lossy))
 
 
 def _reader(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from bindings.kafka.client import KafkaClient
 from bindings.kafka.ranges import KafkaRange, read_ranges
-from router.faults import _java_chain, is_unreadable
+from router.faults import _java_chain, fault_of, is_unreadable, lasting_error
 from tests.conftest import Kafka
 from tests.support.router import RouterProcess
 from tests.support.waiting import wait_until
@@ -97,6 +99,21 @@ def test_ranges_read_what_the_brokers_have(
     assert bytes(rows[0]["key"]) == b"key-2"
     assert json.loads(rows[0]["value"]) == {"number": 2}
     assert [(entry["key"], bytes(entry["value"])) for entry in rows[0]["headers"]][1] == ("ce_id", b"2")
+
+
+def test_what_is_gone_is_told_or_left_out(kafka: Kafka, topic_factory: Callable[..., str], spark: SparkSession) -> None:
+    topic = topic_factory("gone", 1, **ANY_TIME)
+    produce(kafka.bootstrap, topic, TIMESTAMPS)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_records([TopicPartition(topic, 0, 4)])[TopicPartition(topic, 0)].result(SECONDS)
+    read = partial(read_ranges, spark, KafkaClient(kafka.bootstrap), (KafkaRange(topic, 0, 2, len(TIMESTAMPS)),))
+    with pytest.raises(Exception) as caught:  # whatever Spark makes of it; what it says is what this test is about
+        read().count()
+    assert fault_of(caught.value) is None
+    lasting = lasting_error("q", str(caught.value))
+    assert lasting is not None and f"{topic}-0 no longer has offset 2" in str(lasting)
+    rows = read(lossy=True).collect()
+    assert sorted(row["offset"] for row in rows) == list(range(4, len(TIMESTAMPS)))
 
 
 def test_the_error_of_sparks_source_is_known(
