@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
-
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._listoffsets import OffsetSpec
+from typing import Any, Final
 
 from bindings.kafka.addresses import protocol_of
 from bindings.kafka.login import SaslLogin
@@ -22,12 +16,6 @@ _READING: Final = {"max.poll.records": "3000"}
 """After each poll Spark asks the broker where its partition begins and ends, so one is to take most of a fetch. Spark
 also keeps what a poll gave, for each partition: more would take memory where there are hundreds.
 """
-_REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
-"""What no further try mends: a login or a certificate that is not taken."""
-
-
-Asked: TypeAlias = tuple[AdminClient, list[KafkaError]]
-"""A client for questions, and what it has run into."""
 
 
 class KafkaUnreachable(Exception):
@@ -91,83 +79,12 @@ class KafkaClient:
             made |= self.login.librdkafka()
         return made | {name: value for name, value in self.options.items() if name in _SHARED}
 
-    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
-        """Return the partitions of those topics that exist.
+    def check_files(self) -> None:
+        """Make sure that all files can be read; librdkafka would only say which option failed.
 
         Raises:
-            KafkaUnreachable: the brokers refused us, none answered within ten seconds, or a certificate cannot be read.
+            KafkaUnreachable: one cannot.
         """
-        with self._asking() as (admin, troubles):
-            return self._partitions(admin, troubles, topics)
-
-    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-        """Return where the partitions of those topics that exist end: the offset of the next record to be read.
-
-        Raises:
-            KafkaUnreachable: as :meth:`partitions`, or a partition's end is not known, since it has no leader now.
-        """
-        with self._asking() as (admin, troubles):
-            return self._ends(admin, self._partitions(admin, troubles, topics))
-
-    def _ends(self, admin: AdminClient, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
-        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        return self._offsets(admin, partitions, latest)
-
-    def _firsts(self, admin: AdminClient, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
-        earliest: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-        return self._offsets(admin, partitions, earliest)
-
-    def _offsets(
-        self, admin: AdminClient, partitions: Mapping[str, Iterable[int]], which: OffsetSpec
-    ) -> dict[str, dict[int, int]]:
-        committed = self.options.get("isolation.level") == "read_committed"
-        wanted = {TopicPartition(topic, number): which for topic in partitions for number in partitions[topic]}
-        found: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
-        if not wanted:
-            return found
-        asked = admin.list_offsets(
-            wanted,
-            # One end past what a reader may see would look to Spark as if records had been lost.
-            isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=TIMEOUT_SECONDS,
-        )
-        for place, answer in asked.items():
-            found[place.topic][place.partition] = answer.result().offset
-        return found
-
-    @contextlib.contextmanager
-    def _asking(self, kept: Asked | None = None) -> Iterator[Asked]:
-        """Give a client for questions, and the list of what it runs into; *kept* is one that was given before."""
-        self._check_files()
-        troubles: list[KafkaError] = [] if kept is None else kept[1]
-        try:
-            if kept is None:
-                config = {**self.librdkafka(), "log_level": 0, "socket.timeout.ms": 5000, "error_cb": troubles.append}
-                kept = (AdminClient(config), troubles)
-            yield kept
-        except KafkaException as error:
-            reason = _told(troubles) or (error.args[0].str() if error.args else str(error))
-            raise KafkaUnreachable(f"Kafka at {self.servers} does not answer: {reason}") from error
-
-    def _partitions(
-        self, admin: AdminClient, troubles: list[KafkaError], topics: Iterable[str]
-    ) -> dict[str, list[int]]:
-        found, wanted = self._answer(admin, troubles).topics, set(topics)
-        return {name: sorted(topic.partitions) for name, topic in found.items() if name in wanted and not topic.error}
-
-    def _answer(self, admin: AdminClient, troubles: list[KafkaError]) -> Any:
-        """Ask until there is an answer, a refusal, or no time left; only callbacks tell a refusal."""
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while True:
-            try:
-                return admin.list_topics(timeout=1.0)
-            except KafkaException:
-                admin.poll(0)
-                if time.monotonic() > deadline or any(each.code() in _REFUSED for each in troubles):
-                    raise
-
-    def _check_files(self) -> None:
-        """Name a file that cannot be read; librdkafka would only say which option failed."""
         for file in (self.ca, self.cert, self.key, self.login.token_ca if self.login else None):
             try:
                 if file is not None:
@@ -179,55 +96,6 @@ class KafkaClient:
         return protocol_of(self.security, tls=self.tls, login=self.login is not None, options={})
 
 
-class KafkaEnds:
-    """Asks a cluster again and again where topics begin and end, by one connection. Not for concurrent use.
-
-    The connection is kept for as long as it gives answers.
-    """
-
-    def __init__(self, client: KafkaClient) -> None:
-        self._client = client
-        self._kept: Asked | None = None
-
-    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
-        """Return what :meth:`KafkaClient.ends` returns.
-
-        Raises:
-            KafkaUnreachable: as there.
-        """
-        with self._asking() as (admin, troubles):
-            return self._client._ends(admin, self._client._partitions(admin, troubles, topics))
-
-    def firsts(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
-        """Return the offset of the first record that partitions have, or will have.
-
-        Raises:
-            KafkaUnreachable: as :meth:`ends`.
-        """
-        with self._asking() as (admin, _):
-            return self._client._firsts(admin, partitions)
-
-    def since(self, partitions: Mapping[str, Iterable[int]], milliseconds: int) -> dict[str, dict[int, int]]:
-        """Return the offset of the first record of that time or later; negative where there is none.
-
-        Raises:
-            KafkaUnreachable: as :meth:`ends`.
-        """
-        moment: OffsetSpec = OffsetSpec.for_timestamp(milliseconds)
-        with self._asking() as (admin, _):
-            return self._client._offsets(admin, partitions, moment)
-
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[Asked]:
-        kept, self._kept = self._kept, None
-        with self._client._asking(kept) as asked:
-            # What it ran into before is of no interest any more; and a login may have to be renewed.
-            asked[1].clear()
-            asked[0].poll(0)
-            yield asked
-        self._kept = asked
-
-
 def _prefixed(options: Mapping[str, str]) -> dict[str, str]:
     return {f"kafka.{name}": value for name, value in options.items()}
 
@@ -235,9 +103,3 @@ def _prefixed(options: Mapping[str, str]) -> dict[str, str]:
 def _text_of(file: str) -> str:
     with open(file, encoding="utf-8") as lines:
         return lines.read()
-
-
-def _told(troubles: list[KafkaError]) -> str:
-    """Return what says most of the client's troubles: a refusal before a connection that was lost for it."""
-    ranked = sorted(troubles, key=lambda each: each.code() not in _REFUSED)
-    return ranked[0].str() if ranked else ""

@@ -10,11 +10,12 @@ from typing import Final, Self
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException, TopicPartition
 
 from bindings.kafka.client import KafkaClient
+from bindings.kafka.ranges import reading
 
 SECONDS: Final = 3.0
 """The most time that one question takes."""
 PLACES: Final = 256
-"""Partitions of which it is asked at a time."""
+"""Partitions past which whoever asks does without: they take too long."""
 _POLL_SECONDS: Final = 0.2
 _FETCH_BYTES: Final = 2**16
 Place = tuple[str, int]
@@ -46,7 +47,7 @@ class KafkaHeads:
         wanted = {place: offset for place, offset in places.items() if place not in self._known}
         if wanted:
             try:
-                self._ask(dict(list(wanted.items())[:PLACES]))
+                self._ask(wanted)
             except KafkaException:
                 self._close()
         return {place: at for place, (_, at) in self._known.items()}
@@ -77,16 +78,10 @@ class KafkaHeads:
 
     def _config(self) -> dict[str, object]:
         return {
-            "isolation.level": self._client.options.get("isolation.level", "read_uncommitted"),
-            **self._client.librdkafka(),
-            # No group is joined; the client asks for a name all the same.
+            **reading(self._client),
             "group.id": "xrouter-heads",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",
             "fetch.message.max.bytes": _FETCH_BYTES,
             "queued.max.messages.kbytes": 1024,
-            "log_level": 0,
         }
 
     def _close(self) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bindings.kafka.client import KafkaClient, KafkaEnds
+from bindings.kafka.client import KafkaClient
+from bindings.kafka.ends import KafkaEnds
 from bindings.kafka.ranges import KafkaRange
 
 

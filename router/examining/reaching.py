@@ -16,6 +16,7 @@ from typing import Final
 from bindings.addresses import Address, AddressForm, addresses_of, tls_context
 from bindings.gateways import Connection, GatewayError, Tls
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.ends import KafkaEnds
 from bindings.protocols import BINDINGS
 from catalog.model import Catalog
 from router.errors import BrokerUnreachable, ConfigError, RouterError, SinkError
@@ -104,7 +105,7 @@ def _kafka(group: Sequence[_Asked]) -> Iterator[Diagnosis]:
     """Ask a cluster once for all."""
     client = group[0].client
     try:
-        topics = client.partitions(sorted({each.topic for each in group if each.topic}))
+        topics = KafkaEnds(client).partitions(sorted({each.topic for each in group if each.topic}))
     except KafkaUnreachable as error:
         for each in group:
             state: State = "warn" if each.waited else "fail"

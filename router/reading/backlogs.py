@@ -10,7 +10,8 @@ from typing import Any, Final, Self
 
 from bindings.inbox.offsets import InboxPosition, positions_of
 from bindings.inbox.view import InboxView
-from bindings.kafka.client import KafkaClient, KafkaEnds
+from bindings.kafka.client import KafkaClient
+from bindings.kafka.ends import KafkaEnds
 from bindings.kafka.heads import PLACES, KafkaHeads
 from router.reading.positions import EARLIEST, Offsets
 from router.watching.backlogs import Backlog

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from bindings.kafka.client import KafkaClient, KafkaEnds
+from bindings.kafka.client import KafkaClient
+from bindings.kafka.ends import KafkaEnds
 from router.reading.planned import Spans
 from router.settings import Settings
 from router.sources.clusters import query_client

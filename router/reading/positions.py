@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from bindings.kafka.client import KafkaUnreachable
+from bindings.kafka.ends import KafkaEnds
 from router.errors import BrokerUnreachable
 from router.logs import get_logger
 from router.sources.clusters import source_client
@@ -79,7 +80,7 @@ class Positions:
             return
         latest = [topic for topic, start in starts.items() if start == "latest"]
         try:
-            ends = source_client(sources[0]).ends(latest) if latest else {}
+            ends = KafkaEnds(source_client(sources[0])).ends(latest) if latest else {}
         except KafkaUnreachable as error:
             raise BrokerUnreachable(str(error)) from error
         placed = {topic: {str(number): end for number, end in ends.get(topic, {}).items()} for topic in starts}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bindings.inbox.stream import NAME as INBOX_FORMAT
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.ends import KafkaEnds
 from bindings.kafka.store import inbox_columns
 from router.errors import BrokerUnreachable
 from router.logs import get_logger
@@ -99,7 +100,7 @@ def _beginning(client: KafkaClient, generation: Generation, topics: Sequence[str
     if generation.begun:
         return "earliest"  # Spark asks for it and goes by its checkpoint.
     try:
-        partitions = client.partitions(topics)
+        partitions = KafkaEnds(client).partitions(topics)
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
     for topic in sorted(set(topics) - set(partitions)):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from bindings.kafka.client import KafkaUnreachable
+from bindings.kafka.ends import KafkaEnds
 from router.errors import BrokerUnreachable, ConfigError
 from router.judging.plan import Plan
 from router.settings import Settings
@@ -84,7 +85,7 @@ def require_rest_topic(settings: Settings, state: State) -> None:
             )
         return
     try:
-        known = rest_client(settings).partitions([settings.realtime.rest])
+        known = KafkaEnds(rest_client(settings)).partitions([settings.realtime.rest])
     except KafkaUnreachable as error:
         raise BrokerUnreachable(
             f"rest topic: {error}", hint="start the broker, or correct bootstrap_servers"
@@ -108,8 +109,8 @@ def require_cores(spark: SparkSession, plan: Plan, topics: Sequence[str]) -> Non
     """
     assert plan.settings.realtime is not None
     try:
-        read = source_client(plan.sources[0]).partitions(topics)
-        rest = rest_client(plan.settings).partitions([plan.settings.realtime.rest])
+        read = KafkaEnds(source_client(plan.sources[0])).partitions(topics)
+        rest = KafkaEnds(rest_client(plan.settings)).partitions([plan.settings.realtime.rest])
     except KafkaUnreachable as error:
         raise BrokerUnreachable(str(error)) from error
     sources, others, there = sum(map(len, read.values())), sum(map(len, rest.values())), cores_of(spark)

@@ -14,6 +14,7 @@ from bindings.inbox import Inbox
 from bindings.inbox.offsets import offset_json
 from bindings.inbox.view import InboxView
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.ends import KafkaEnds
 from bindings.parts import InboxRow
 from catalog.load import load as load_catalog
 from router.judging.plan import Plan
@@ -81,7 +82,7 @@ def test_topics_say_what_waits_behind_a_position_and_how_old_it_is(kafka: Kafka,
             assert found[empty] == Backlog(0)
             assert found["nosuch"] is None
             assert backlogs.read_until.seconds == 0
-        ends = KafkaClient(kafka.bootstrap).ends([topic])[topic]
+        ends = KafkaEnds(KafkaClient(kafka.bootstrap)).ends([topic])[topic]
         read = backlogs.look([topic], {topic: {"0": ends[0], "1": ends[1] - 1}})[topic]
         assert read is not None and read.oldest is not None
         assert read.records == 1
@@ -92,7 +93,9 @@ def test_topics_say_what_waits_behind_a_position_and_how_old_it_is(kafka: Kafka,
         asked = time.time()
         positions = {topic: {"0": ends[0], "1": ends[1]}}
         backlogs.look([topic, "nosuch"], positions)
-        positions[topic] = {str(n): end for n, end in KafkaClient(kafka.bootstrap).ends([topic])[topic].items()}
+        positions[topic] = {
+            str(n): end for n, end in KafkaEnds(KafkaClient(kafka.bootstrap)).ends([topic])[topic].items()
+        }
         produce(kafka.bootstrap, topic, load.records(1, 3))
         backlogs.look([topic, "nosuch"], positions)
         assert backlogs.read_until.seconds >= asked

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.ends import KafkaEnds
 from bindings.kafka.login import SaslLogin
 from bindings.kafka.store import KafkaStore
 from bindings.parts import InboxRow, Part
@@ -177,7 +178,7 @@ def client(world: World, servers: str | None = None, **changes: Any) -> KafkaCli
 
 
 def test_certificates_and_host_names_are_checked(world: World, tmp_path: Path) -> None:
-    assert client(world).partitions(()) == {}
+    assert KafkaEnds(client(world)).partitions(()) == {}
     stranger = Authority(tmp_path, "strangers").certificate
     elsewhere = world.kafka.sasl.replace("127.0.0.1", "localhost")
     for wrong in (
@@ -187,10 +188,10 @@ def test_certificates_and_host_names_are_checked(world: World, tmp_path: Path) -
         client(world, login=SaslLogin(USER, WRONG, "scram-sha-256")),
     ):
         with pytest.raises(KafkaUnreachable, match=r"certificate verify failed|Authentication failed") as caught:
-            wrong.partitions(())
+            KafkaEnds(wrong).partitions(())
         assert not [secret for secret in secrets(world) if secret in str(caught.value) + repr(wrong)]
     with pytest.raises(KafkaUnreachable, match=r"none\.pem"):
-        client(world, ca=str(tmp_path / "none.pem")).partitions(())
+        KafkaEnds(client(world, ca=str(tmp_path / "none.pem"))).partitions(())
 
 
 def settings_with_inbox(world: World, way: str, folder: Path) -> Settings:

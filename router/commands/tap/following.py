@@ -15,7 +15,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from bindings.inbox.errors import InboxDamaged, InboxError
 from bindings.inbox.offsets import InboxPosition
 from bindings.inbox.view import InboxView
-from bindings.kafka.client import KafkaClient, KafkaEnds, KafkaUnreachable
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
+from bindings.kafka.ends import KafkaEnds
 from bindings.kafka.inbox_rows import inbox_rows_of
 from bindings.kafka.ranges import batch_of, reading, row_of
 from router.commands.plan.chunks import inbox_chunk, kafka_chunk

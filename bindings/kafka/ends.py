@@ -1,0 +1,127 @@
+"""Where topics of a cluster begin and end, as its brokers say."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+
+from bindings.kafka.client import TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
+
+_REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
+"""What no further try mends: a login or a certificate that is not taken."""
+
+
+class KafkaEnds:
+    """Asks a cluster, once or again and again, by one connection. Not for concurrent use.
+
+    The connection is kept for as long as it gives answers.
+    """
+
+    def __init__(self, client: KafkaClient) -> None:
+        self._client = client
+        self._admin: AdminClient | None = None
+        self._troubles: list[KafkaError] = []
+
+    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
+        """Return the partitions of those topics that exist.
+
+        Raises:
+            KafkaUnreachable: the brokers refused us, none answered within ten seconds, or a certificate cannot be read.
+        """
+        with self._connected() as admin:
+            return self._partitions(admin, topics)
+
+    def ends(self, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+        """Return where the partitions of those topics that exist end: the offset of the next record to be read.
+
+        Raises:
+            KafkaUnreachable: as :meth:`partitions`, or a partition's end is not known, since it has no leader now.
+        """
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        with self._connected() as admin:
+            return self._offsets(admin, self._partitions(admin, topics), latest)
+
+    def firsts(self, partitions: Mapping[str, Iterable[int]]) -> dict[str, dict[int, int]]:
+        """Return the offset of the first record that partitions have, or will have.
+
+        Raises:
+            KafkaUnreachable: as :meth:`ends`.
+        """
+        earliest: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+        with self._connected() as admin:
+            return self._offsets(admin, partitions, earliest)
+
+    def since(self, partitions: Mapping[str, Iterable[int]], milliseconds: int) -> dict[str, dict[int, int]]:
+        """Return the offset of the first record of that time or later; negative where there is none.
+
+        Raises:
+            KafkaUnreachable: as :meth:`ends`.
+        """
+        moment: OffsetSpec = OffsetSpec.for_timestamp(milliseconds)
+        with self._connected() as admin:
+            return self._offsets(admin, partitions, moment)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[AdminClient]:
+        """Give a client for questions, and keep it unless they fail."""
+        self._client.check_files()
+        admin, self._admin = self._admin, None
+        try:
+            if admin is None:
+                troubles = self._troubles = list[KafkaError]()
+                config = {**self._client.librdkafka(), "log_level": 0, "socket.timeout.ms": 5000}
+                config["error_cb"] = troubles.append
+                admin = AdminClient(config)
+            else:
+                # What it ran into before is of no interest any more; and a login may have to be renewed.
+                self._troubles.clear()
+                admin.poll(0)
+            yield admin
+        except KafkaException as error:
+            reason = self._reason() or (error.args[0].str() if error.args else str(error))
+            raise KafkaUnreachable(f"Kafka at {self._client.servers} does not answer: {reason}") from error
+        self._admin = admin
+
+    def _partitions(self, admin: AdminClient, topics: Iterable[str]) -> dict[str, list[int]]:
+        found, wanted = self._answer(admin).topics, set(topics)
+        return {name: sorted(topic.partitions) for name, topic in found.items() if name in wanted and not topic.error}
+
+    def _answer(self, admin: AdminClient) -> Any:
+        """Ask until there is an answer, a refusal, or no time left; only callbacks tell a refusal."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            try:
+                return admin.list_topics(timeout=1.0)
+            except KafkaException:
+                admin.poll(0)
+                if time.monotonic() > deadline or any(each.code() in _REFUSED for each in self._troubles):
+                    raise
+
+    def _offsets(
+        self, admin: AdminClient, partitions: Mapping[str, Iterable[int]], which: OffsetSpec
+    ) -> dict[str, dict[int, int]]:
+        committed = self._client.options.get("isolation.level") == "read_committed"
+        wanted = {TopicPartition(topic, number): which for topic in partitions for number in partitions[topic]}
+        found: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
+        if not wanted:
+            return found
+        answers = admin.list_offsets(
+            wanted,
+            # One end past what a reader may see would look to Spark as if records had been lost.
+            isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=TIMEOUT_SECONDS,
+        )
+        for place, answer in answers.items():
+            found[place.topic][place.partition] = answer.result().offset
+        return found
+
+    def _reason(self) -> str:
+        """Return what says most of the client's troubles: a refusal before a connection that was lost for it."""
+        ranked = sorted(self._troubles, key=lambda each: each.code() not in _REFUSED)
+        return ranked[0].str() if ranked else ""
