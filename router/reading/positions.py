@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
-from bindings.kafka.client import KafkaUnreachable
+from bindings.kafka.client import KafkaClient, KafkaUnreachable
 from bindings.kafka.ends import KafkaEnds
 from router.errors import BrokerUnreachable
 from router.logs import get_logger
@@ -79,10 +79,7 @@ class Positions:
         if not starts:
             return
         latest = [topic for topic, start in starts.items() if start == "latest"]
-        try:
-            ends = KafkaEnds(source_client(sources[0])).ends(latest) if latest else {}
-        except KafkaUnreachable as error:
-            raise BrokerUnreachable(str(error)) from error
+        ends = _ends_of(source_client(sources[0]), latest) if latest else {}
         placed = {topic: {str(number): end for number, end in ends.get(topic, {}).items()} for topic in starts}
         self.keep(cluster, placed)
         for topic in latest:
@@ -112,6 +109,13 @@ class Positions:
             }
         except (AttributeError, TypeError, ValueError) as error:
             raise damaged(self._path, f"it has something else than positions ({error})") from error
+
+
+def _ends_of(client: KafkaClient, topics: Iterable[str]) -> dict[str, dict[int, int]]:
+    try:
+        return KafkaEnds(client).ends(topics)
+    except KafkaUnreachable as error:
+        raise BrokerUnreachable(str(error)) from error
 
 
 def _offset(value: Any) -> int:
