@@ -8,6 +8,7 @@ from pathlib import Path
 from catalog.errors import DocumentError
 from catalog.load import load
 from catalog.model import Catalog
+from catalog.watch import new_errors
 from router.errors import ConfigError, StateError
 from router.examining.checks import machine_checks, place_checks, reach_checks
 from router.examining.diagnosis import Diagnosis, diagnoses
@@ -37,6 +38,8 @@ def examine(config: Path | None = None) -> Iterator[Diagnosis]:
         yield Diagnosis("catalog", "fail", str(error), error.hint or "correct catalog.source")
         return
     yield _catalog(catalog, settings)
+    if read.shadow:
+        yield _shadow(catalog, settings)
     yield from _others(catalog, settings)
 
 
@@ -52,6 +55,21 @@ def _catalog(catalog: Catalog, settings: Settings) -> Diagnosis:
     if any(finding.severity == "error" for finding in catalog.findings):
         return Diagnosis("catalog", "warn", f"{summary}; some are left out", f"see `xrouter check {sources}`")
     return Diagnosis("catalog", "ok", summary)
+
+
+def _shadow(catalog: Catalog, settings: Settings) -> Diagnosis:
+    """Look at the catalog that is to judge beside the active one; without it a router compares nothing, and runs."""
+    read = settings.catalog
+    sources = " ".join(map(str, read.shadow))
+    try:
+        shadow = load(read.shadow, fetcher=fetcher_of(read), base_uri=read.base_uri)
+    except DocumentError as error:
+        return Diagnosis("shadow", "warn", str(error), error.hint or "correct catalog.shadow")
+    errors = new_errors(shadow, catalog.findings, elsewhere=True)
+    if errors or not shadow.definitions:
+        what = errors[0].message if errors else "no usable definition"
+        return Diagnosis("shadow", "warn", f"it would not be compared: {what}", f"see `xrouter check {sources}`")
+    return Diagnosis("shadow", "ok", f"{len(shadow.definitions)} definitions, epoch {shadow.epoch}")
 
 
 def _others(catalog: Catalog, settings: Settings) -> Iterator[Diagnosis]:

@@ -177,6 +177,23 @@ def test_doctor_finds_java_and_reads_settings(xrouter: Any, tmp_path: Path) -> N
     assert status == 1 and "fail catalog" in out and "remedy" in out
 
 
+def test_doctor_looks_at_the_shadow(xrouter: Any, tmp_path: Path) -> None:
+    config, shadow = tmp_path / "router.yaml", tmp_path / "next.json"
+    sources = "sources: [{endpoint: /endpoints/tills}]"
+    config.write_text(f"catalog: {{source: {MARKET}, shadow: {shadow}}}\n{sources}\n")
+    good = json.loads(Path(MARKET).read_text())
+    wrong = json.loads(json.dumps(good))
+    wrong["messagegroups"]["Market.Tills"]["envelope"] = 7
+    wants = ((None, "warn"), (json.dumps(good), "ok"), (json.dumps(wrong), "warn"), ("{}", "warn"))
+    for document, state in wants:
+        if document is not None:
+            shadow.write_text(document)
+        status, out, _ = xrouter("doctor", str(config))
+        told = next(line for line in out.splitlines() if line.split()[1] == "shadow:")
+        assert (status, told.split()[0]) == (0, state), told
+        assert state == "ok" or "remedy: " in told
+
+
 def test_doctor_says_that_few_files_may_be_opened(xrouter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("router.examining.machine.descriptor_limit", lambda: 1024)
     assert "up to 1024; fewer senders can be connected at a time" in " ".join(xrouter("doctor")[1].split())
