@@ -54,8 +54,11 @@ def signals(stop: threading.Event) -> Iterator[None]:
     Raises:
         Stopped: as :meth:`Stopping.at_once`.
     """
+    own = os.getpid()
 
     def on_signal(number: int, _: object) -> None:
+        if os.getpid() != own:
+            return  # Ctrl-C goes to the child as well that is about to become the JVM; the router ends that itself.
         if stop.is_set() and number == signal.SIGHUP:
             return  # Some supervisors and terminals send it right after another signal, in the middle of the drain.
         if stop.is_set():

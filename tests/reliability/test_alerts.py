@@ -14,6 +14,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,9 @@ def test_each_alert_fires_in_its_failure_and_clears_after_it(tmp_path: Path) -> 
         plant = Plant(tmp_path, stack)
         with plant.traffic():
             quiet(plant.prometheus)
+            # What rises is known only beside what was before.
+            for name in ("xrouter_background_faults_total", "xrouter_batch_faults_total"):
+                wait_until(partial(plant.prometheus.query, f"{name} == 0"), LIMIT, f"a first scrape of {name}")
             small_failures(plant)
             catalogs(plant)
             the_sink_is_away(plant)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from router.spark.signals import signals
+from router.spark.signals import Stopping, signals
 
 
 @pytest.fixture
@@ -42,3 +42,18 @@ def test_who_was_started_to_ignore_hangups_does(hangup: None) -> None:
     with signals(stop):
         os.kill(os.getpid(), signal.SIGHUP)
         assert not stop.is_set()
+
+
+def test_a_child_that_is_about_to_run_another_program_does_not_answer() -> None:
+    """Ctrl-C goes to all of a terminal's processes, and so to a child that has the handlers still."""
+    stop = Stopping()
+    with signals(stop), stop.at_once():
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.raise_signal(signal.SIGINT)
+                os._exit(0)
+            except BaseException:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert not stop.is_set()
