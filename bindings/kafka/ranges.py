@@ -46,9 +46,7 @@ class RangeLost(RangeUnreadable):
     """Brokers no longer have the first records of a range; no further try brings them back."""
 
 
-def read_ranges(
-    spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRange, ...], *, lossy: bool = False
-) -> DataFrame:
+def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRange, ...], *, lossy: bool) -> DataFrame:
     """Return these ranges' records as rows of :data:`SOURCE_SCHEMA`, one task for each range; nothing is read yet.
 
     Whoever evaluates it meets a :class:`RangeUnreadable` in its tasks when brokers do not answer. Reading again gives

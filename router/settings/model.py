@@ -1,7 +1,7 @@
 """What the settings are: one frozen model for each section of the file (deploy/SETTINGS.md).
 
-Every option is a field with type, default and one line of doc; the table in the README is generated from them. How a
-file and the environment become these models is in :mod:`router.settings.load`.
+Every option is a field with type, default and one line of doc; that page's table is made from them. How a file and the
+environment become these models is in :mod:`router.settings.load`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The shape of the settings, read off the models: which keys may stand where, and the reference table.
 
-One walk serves overriding by environment, the nearest known key in errors, and the table in the README.
+One walk serves overriding by environment, the nearest known key in errors, and the table of deploy/SETTINGS.md.
 """
 
 from __future__ import annotations

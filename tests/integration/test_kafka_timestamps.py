@@ -92,7 +92,7 @@ def test_ranges_read_what_the_brokers_have(
     topic = topic_factory("ranges", 1, **ANY_TIME)
     produce(kafka.bootstrap, topic, TIMESTAMPS)
     ranges = (KafkaRange(topic, 0, 2, len(TIMESTAMPS)),)
-    rows = read_ranges(spark, KafkaClient(kafka.bootstrap), ranges).orderBy("offset").collect()
+    rows = read_ranges(spark, KafkaClient(kafka.bootstrap), ranges, lossy=False).orderBy("offset").collect()
     assert [row["timestamp"] for row in rows] == list(TIMESTAMPS[2:])
     assert [row["offset"] for row in rows] == list(range(2, len(TIMESTAMPS)))
     assert {(row["topic"], row["partition"]) for row in rows} == {(topic, 0)}
@@ -108,7 +108,7 @@ def test_what_is_gone_is_told_or_left_out(kafka: Kafka, topic_factory: Callable[
     admin.delete_records([TopicPartition(topic, 0, 4)])[TopicPartition(topic, 0)].result(SECONDS)
     read = partial(read_ranges, spark, KafkaClient(kafka.bootstrap), (KafkaRange(topic, 0, 2, len(TIMESTAMPS)),))
     with pytest.raises(Exception) as caught:  # whatever Spark makes of it; what it says is what this test is about
-        read().count()
+        read(lossy=False).count()
     assert fault_of(caught.value) is None
     lasting = lasting_error("q", str(caught.value))
     assert lasting is not None and f"{topic}-0 no longer has offset 2" in str(lasting)
