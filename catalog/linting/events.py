@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from catalog.definitions.pointing import attribute_place
 from catalog.definitions.subject import Declared, Subject
+from catalog.linting.nearest import nearest
 from catalog.linting.placeholders import is_literal, names_in, names_of
 from catalog.linting.values import SHOWN
 from catalog.model import CLOUDEVENTS, Definition, Property
@@ -26,7 +27,13 @@ _POSSIBLE: Final[Mapping[str, frozenset[str]]] = {
 """Types that a value of the attribute can have; the other attributes of CloudEvents can have any."""
 _WITH_RULES: Final = frozenset({"specversion", "id", "time", "dataschema"})
 _NOT_FIXED: Final = frozenset({"id", "time"})
-_FALLS_BACK: Final = frozenset({"id", "source", "time"})
+_FALLS_BACK: Final[Mapping[str, str]] = {
+    "id": "the position of the message",
+    "source": "the URI of its endpoint",
+    "time": "the time of the message",
+}
+"""Attributes that never make an event impossible, and what they are without their declared value."""
+_REMEDY: Final = "use the placeholder in protocoloptions too, or set it in the context of the source"
 _HAS_DEFAULT: Final = frozenset({"type", "specversion", "datacontenttype", "dataschema", "partitionkey"})
 """Attributes that mapping can fill without a declared value (JUDGING.md#mapping)."""
 
@@ -89,19 +96,25 @@ def _mapping(subject: Subject, definition: Definition) -> None:
     supplied = set(names_in(definition.protocoloptions))
     for prop in definition.envelopemetadata:
         lacking = _lacking(prop, supplied)
-        if lacking:
-            at = attribute_place(message, prop.name) or message.place
-            hint = "use the placeholder in protocoloptions too, or set it in the context of the source"
-            subject.findings.warning(at, "unmappable", f"a native message gives no {lacking} for {prop.name}", hint)
+        if not lacking:
+            continue
+        at = attribute_place(message, prop.name) or message.place
+        text = f"a native message gives no {', '.join(lacking)} for {prop.name}"
+        meant = next(filter(None, (nearest(name, supplied) for name in lacking)), None)
+        hint = f"did you mean {{{meant}}}?" if meant else _REMEDY
+        if prop.name not in _FALLS_BACK:
+            subject.findings.warning(at, "unmappable", text, hint)
+        else:
+            # Settings often supply what no option does (`context`), and then nothing falls back; a slip is never that.
+            tell = subject.findings.warning if meant else subject.findings.info
+            tell(at, "falls-back", f"{text}, which falls back to {_FALLS_BACK[prop.name]}", hint)
 
 
-def _lacking(prop: Property, supplied: set[str]) -> str:
-    """Name what mapping would lack for an attribute; empty when nothing."""
-    if prop.name in _FALLS_BACK:
-        return ""
+def _lacking(prop: Property, supplied: set[str]) -> Sequence[str]:
+    """Name what mapping would lack for an attribute: a value, or the placeholders that nothing supplies."""
     if prop.value is None:
-        return "value" if prop.required and prop.name not in _HAS_DEFAULT else ""
+        lacks = prop.required and prop.name not in _HAS_DEFAULT and prop.name not in _FALLS_BACK
+        return ("value",) if lacks else ()
     if prop.type not in TEMPLATE_TYPES or is_any_timestamp(prop.value):
-        return ""
-    names = names_of(text_of(prop.value))
-    return ", ".join(dict.fromkeys(name for name in names if name not in supplied))
+        return ()
+    return tuple(dict.fromkeys(name for name in names_of(text_of(prop.value)) if name not in supplied))

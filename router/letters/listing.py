@@ -56,8 +56,12 @@ class Listed:
 
 @dataclass(slots=True)
 class Listing:
-    """What a pass over the letters found: how many by what, and the newest of them, newest first."""
+    """What a pass over the letters found: how many by what, and the newest of them, newest first.
 
+    ``seen`` counts all letters there are, ``total`` those that the filter takes.
+    """
+
+    seen: int = 0
     total: int = 0
     counts: dict[By, Counter[str]] = field(default_factory=dict)
     newest: list[Listed] = field(default_factory=list)
@@ -70,6 +74,7 @@ def listing(
     result = Listing(counts={each: Counter() for each in by})
     heap: list[tuple[datetime, int, Listed]] = []
     for letter, entry in with_entries(letters, ledger):
+        result.seen += 1
         standing = standing_of(entry)
         if not selection.takes(letter, standing):
             continue

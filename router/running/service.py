@@ -178,6 +178,7 @@ class Service:
             self._metrics.coverage.keep_in(self._state.root)
             stack.callback(self._metrics.coverage.close)
             with self._stop.at_once():
+                _log.info("Spark starts", master=self._settings.spark.master)
                 spark = stack.enter_context(spark_session(self._settings, self._state.root, self._first.sources))
             watch_jvm(self._metrics.registry, jvm_pid())
             plans = PlanHolder(spark, self._state, self._first, self._metrics)

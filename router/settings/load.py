@@ -104,7 +104,7 @@ def read_file(file: Path) -> dict[str, Any]:
     try:
         content = yaml.load(file.read_text(encoding="utf-8"), Loader=StrictLoader)
     except OSError as error:
-        hint = "name an existing settings file, or start with `xrouter demo`"
+        hint = "name an existing settings file, or write one with `xrouter init`"
         raise ConfigError(f"cannot read settings {file}: {error.strerror}", file=str(file), hint=hint) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file} is not UTF-8 text", file=str(file), hint="save it as UTF-8") from error

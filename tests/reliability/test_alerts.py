@@ -74,6 +74,7 @@ class Plant:
         self.certificates = {days: authority.sign(f"days{days}", days=days) for days in (2, 90)}
         self.renew(90)
         self.write_catalog(spare=False)
+        self.write_shadow("")
         self.router = RouterProcess(folder / "router", self._settings())
         self.router.module = ("tests.support.faulty_router",)
         stack.callback(self.router.end)
@@ -104,6 +105,12 @@ class Plant:
         fresh.write_text(text or json.dumps(document))
         fresh.replace(self.folder / "catalog.json")
 
+    def write_shadow(self, text: str) -> None:
+        """Write the catalog that judges beside the active one; an empty text is that one itself."""
+        fresh = self.folder / "fresh.json"
+        fresh.write_text(text or (self.folder / "catalog.json").read_text())
+        fresh.replace(self.folder / "shadow.json")
+
     def _endpoints(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for name, protocol, options in (
             ("kafka", "KAFKA", {"uri": f"PLAINTEXT://{self.kafka.bootstrap}", "topic": TOPIC}),
@@ -121,6 +128,7 @@ class Plant:
             "catalog": {
                 "source": str(self.folder / "catalog.json"),
                 "poll": "500ms",
+                "shadow": str(self.folder / "shadow.json"),
                 "logins": [{"url": "https://registry.example", "tls": own}],
             },
             "sources": [{"endpoint": f"/endpoints/{name}"} for name, _ in self._endpoints()],
@@ -213,15 +221,18 @@ def test_each_alert_fires_in_its_failure_and_clears_after_it(tmp_path: Path) -> 
 def small_failures(plant: Plant) -> None:
     """A broker, a certificate, senders, workers and threads, all at a time; then descriptors."""
     names = ["XrouterGatewayDown", "XrouterCertificateEnds", "XrouterDeadLetters"]
-    with plant.failing(*names, "XrouterBackgroundFaults", "XrouterBatchFaults") as fires:
+    names += ["XrouterBackgroundFaults", "XrouterBatchFaults", "XrouterShadowBroken"]
+    with plant.failing(*names) as fires:
         plant.mqtt.kill()
         plant.renew(2)
+        plant.write_shadow('{"messagegroups": ')
         plant.stray = True
         (plant.folder / "fault").touch()
         wait_until(lambda: kill(plant), LIMIT, "a batch that fails for its workers")
         fires(gateway="/endpoints/mqtt", certificate="catalog.logins.0.tls", part="backlogs", fault="worker")
         plant.mqtt.start()
         plant.renew(90)
+        plant.write_shadow("")
         plant.stray = False
     with plant.failing("XrouterDescriptorsShort") as fires, ExitStack() as stack:
         pid = plant.router.pid

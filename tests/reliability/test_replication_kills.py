@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from tests.support.catalog_states import state_of
-from tests.support.registry_process import LIMIT_SECONDS, Served, free_port, until
+from tests.support.ports import free_ports
+from tests.support.registry_process import LIMIT_SECONDS, Served, until
 
 GROUPS = ("g0", "g1", "g2")
 NAMES = ("m0", "m1", "m2", "m3")
@@ -79,7 +80,7 @@ class Scribe(threading.Thread):
 
 def endure(folder: Path, *, writes: int, kills: int) -> None:
     """Write, kill, wait until both are alike, and look for what was answered."""
-    ports = free_port(), free_port()
+    ports = free_ports(2)
     sides = []
     for number, port in enumerate(ports):
         (folder / str(number)).mkdir()
@@ -110,7 +111,7 @@ def endure(folder: Path, *, writes: int, kills: int) -> None:
     assert [each.stop() for each in sides] == [0, 0]
 
 
-def _compare(ports: tuple[int, int], kept: set[str]) -> None:
+def _compare(ports: tuple[int, ...], kept: set[str]) -> None:
     with httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}", timeout=30) as one:
         with httpx.Client(base_url=f"http://127.0.0.1:{ports[1]}", timeout=30) as other:
             until(lambda: state_of(one) == state_of(other), "they stay different", 10 * LIMIT_SECONDS)

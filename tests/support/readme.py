@@ -19,7 +19,8 @@ COMMANDS: Final = ROOT / "deploy" / "COMMANDS.md"
 BAR: Final = r"\|"
 MEANINGS: Final = {
     0: "done",
-    1: "anything without a code of its own; for `check`, `match`, `test`, `doctor` and `demo`: something is wrong",
+    1: "anything without a code of its own; for `check`, `match`, `test` and `demo`: something is wrong; for `doctor`: "
+    "a `fail`, which `run` would end with (what it would wait for, such as a broker that is away, is `warn`, and 0)",
     2: "wrong usage; for `check`: a catalog that cannot be read; for `test`: cases that cannot be",
     3: "settings that cannot be read, are unknown, or contradict each other",
     4: "no usable catalog",

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 
+from tests.support.ports import free_ports
+from tests.support.waiting import wait_until
+
 LIMIT_SECONDS = 180.0
 """A machine that does much beside this gives a new process some seconds of its processors in a minute."""
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Served:
@@ -32,7 +25,7 @@ class Served:
         self, folder: Path, store: str, more: str = "", port: int = 0, name: str = "registry", http: str = ""
     ) -> None:
         """Serve what *store* says, with *more* settings, and those of *http* beside the port."""
-        self.port = port or free_port()
+        self.port = port or free_ports(1)[0]
         self.config = folder / f"{name}.yaml"
         pace = "writes_per_second: 100000\nwrite_burst: 100000"
         self.config.write_text(
@@ -77,10 +70,7 @@ class Served:
 
 def until(holds: Callable[[], bool], told: str | Callable[[], str], seconds: float = LIMIT_SECONDS) -> None:
     """Wait for a condition."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, told if isinstance(told, str) else told()
-        time.sleep(0.02)
+    wait_until(lambda: holds() or None, seconds, told)
 
 
 def _answers(port: int) -> bool:

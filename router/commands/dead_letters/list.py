@@ -22,7 +22,7 @@ from router.logs import configure_logs
 from router.settings import load_settings
 from router.settings.routes import REASONS
 from router.state.ledger import LetterLedger, Standing
-from router.terminal import Terminal, counted, say_json_lines, say_row, styled, terminal
+from router.terminal import Terminal, counted, say, say_json_lines, say_row, styled, terminal
 
 _COLUMNS: Final = ("letter", "written", "reason", "endpoint", "attempts", "standing", "detail")
 _DETAIL: Final = 100
@@ -83,20 +83,31 @@ def list_letters(
     selection = filter_of(
         reasons=reason, endpoints=endpoint, messages=message, since=since, until=until, standings=standings
     )
-    counted = [cast(By, each.value) for each in by or ()] or list(get_args(By))
+    asked = [cast(By, each.value) for each in by or ()] or list(get_args(By))
     _, marks = marked_catalog(settings)
     redactor = redactor_of(marks, reveal=reveal)
     letters = read_letters(settings, bodies=redactor.looks_at_bodies)
     with LetterLedger.open(Path(settings.state), create=False) as ledger:
-        kinds = () if ByOption.none in (by or ()) else counted
+        kinds = () if ByOption.none in (by or ()) else asked
         page = listing(letters, ledger, selection, redactor, kinds, limit)
     if format is OutputFormat.json:
         say_json_lines(_forms(page))
+    elif not page.total:
+        say(_nothing(page), err=True)
     elif sys.stdout.isatty():
         _print(page)
     else:
         for row in _rows(page):
             say_row(row)
+
+
+def _nothing(page: Listing) -> str:
+    if not page.seen:
+        return "there are no dead letters; of what still waits to be judged, `xrouter top` tells"
+    there = "there is" if page.seen == 1 else "there are"
+    return (
+        f"nothing listed: {there} {counted(page.seen, 'dead letter')}, none as asked for (`--standing all` takes more)"
+    )
 
 
 def _forms(page: Listing) -> Iterator[dict[str, object]]:

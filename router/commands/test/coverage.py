@@ -1,7 +1,8 @@
 """Coverage: which definitions, templates and constraints of a catalog cases exercise.
 
 A definition is exercised by a record that it takes; a template or another constraint by one that its definition takes
-and that has a value there. Rejections are counted apart: places where a record fails by that one property alone.
+and that has a value there, or whose event gets its value by that template. Rejections are counted apart: places where
+a record fails by that one property alone.
 """
 
 from __future__ import annotations
@@ -85,9 +86,21 @@ class Coverage:
                     continue
                 target = matcher.targets[winner]
                 self.shares["definitions"].exercised.add(Item(target.xid))
-                for key, constraint in target.constraints(event=bool(facts.events[row])) or ():
+                event = bool(facts.events[row])
+                for key, constraint in target.constraints(event=event) or ():
                     if facts.values(row, key):
                         self.shares[_kind(constraint)].exercised.add(_item(target.xid, key, constraint))
+                if not event:
+                    self._filled(matcher, winner, int(facts.channels[row]))
+
+    def _filled(self, matcher: Matcher, target: int, channel: int) -> None:
+        """Count the templates of event attributes by which a native record was mapped."""
+        program = matcher.mapper.programs[matcher.mapper.program(target, channel)]
+        filled = {f"e.{each.name}" for each in program.attributes if any(piece.name for piece in each.pieces)}
+        for key, constraint in matcher.targets[target].event or ():
+            if key in filled and constraint.kind == "template":
+                item = _item(matcher.targets[target].xid, key, constraint)
+                self.shares["templates"].exercised.add(item)
 
     def _failed(self, outcomes: Outcomes, row: int) -> None:
         """Count a dead letter that one property alone keeps from a definition."""

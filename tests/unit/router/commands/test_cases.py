@@ -177,6 +177,17 @@ def test_coverage_names_what_no_case_exercises(xrouter: XRouter, tmp_path: Path)
     assert subject not in coverage["rejections"]["missing"]
 
 
+def test_a_template_that_fills_an_attribute_is_exercised(xrouter: XRouter, tmp_path: Path) -> None:
+    records = [json.loads(line) for line in produced(SALE, "tills", store="7", till="2", receipt="9")]
+    path = written(
+        tmp_path / "a.cases.yaml", [{"record": records[0], "expect": {"message": SALE}}], catalog=str(MARKET)
+    )
+    shares = reported(xrouter, path)["coverage"]
+    source = {"message": SALE, "property": "envelopemetadata.source", "expected": "/stores/{store}/tills/{till}"}
+    assert source not in shares["templates"]["missing"]
+    assert source in shares["rejections"]["missing"]
+
+
 @pytest.mark.parametrize(
     ("least", "status", "told"),
     [

@@ -72,6 +72,17 @@ def test_the_list_counts_and_shows_the_newest(xrouter: Run, config: Path) -> Non
     assert rows[-2][2:] == ["no-match", "/endpoints/till", "1", "open", "type: expected 'sale', found 'sold'"]
 
 
+def test_a_list_of_nothing_says_so(xrouter: Run, config: Path, tmp_path: Path) -> None:
+    status, out, err = xrouter("dead-letters", "list", config, "--reason", "oversized")
+    assert (status, out) == (0, "")
+    assert err == "nothing listed: there are 6 dead letters, none as asked for (`--standing all` takes more)\n"
+    (tmp_path / "new").mkdir()
+    status, out, err = xrouter("dead-letters", "list", settings_file(tmp_path / "new"))
+    assert (status, out) == (0, "")
+    assert "there are no dead letters" in err and "xrouter top" in err
+    assert xrouter("dead-letters", "list", config, "--reason", "oversized", "--format", "json") == (0, "", "")
+
+
 def test_lines_for_machines_and_all_standings(xrouter: Run, config: Path) -> None:
     _, out, _ = xrouter("dead-letters", "list", config, "--standing", "all", "--by", "reason", "--format", "json")
     found = lines(out)
