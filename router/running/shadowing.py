@@ -41,6 +41,7 @@ class Shadowing:
         self._figures = figures
         self._settings = active.settings
         self._look: Future[Plan | None] | None = None
+        self._waits = False
         self._interval = catalog.poll.total_seconds()
         self._watcher: CatalogWatcher | None = None
         if catalog.shadow:
@@ -105,6 +106,10 @@ class Shadowing:
         """Look, and return a shadow that is new and good, compiled."""
         assert self._watcher is not None
         polled = self._watcher.poll()
+        if self._waits and not self._watcher.awaited:
+            # Whatever it is now, it waits no more; of one that is what it was before, a look has nothing to say.
+            self._waits = False
+            self._figures.broken("")
         if polled is None:
             return None
         if isinstance(polled, RefusedCatalog):
@@ -138,5 +143,6 @@ class Shadowing:
             )
 
     def _wait_for(self, uris: Sequence[str]) -> None:
+        self._waits = True
         self._figures.broken(f"it refers to what cannot be reached: {', '.join(uris[:LOGGED])}")
         _log.warning("shadow catalog waits for what it refers to", unreachable=list(uris))

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 
 from router.logs import get_logger
 from router.spark.jvm_life import kill_jvm
@@ -54,20 +55,22 @@ def signals(stop: threading.Event) -> Iterator[None]:
     Raises:
         Stopped: as :meth:`Stopping.at_once`.
     """
-    own = os.getpid()
+    own, asked = os.getpid(), count()
 
     def on_signal(number: int, _: object) -> None:
         if os.getpid() != own:
             return  # Ctrl-C goes to the child as well that is about to become the JVM; the router ends that itself.
-        if stop.is_set() and number == signal.SIGHUP:
+        # Counted before all else: the next signal may come in the middle of this, and is answered there.
+        again = next(asked) > 0 or stop.is_set()
+        if again and number == signal.SIGHUP:
             return  # Some supervisors and terminals send it right after another signal, in the middle of the drain.
-        if stop.is_set():
+        if again:
             _log.warning("ended at once by a second signal; a batch in hand is repeated", signal=_name(number))
             kill_jvm()
             os._exit(128 + number)
         interrupts = isinstance(stop, Stopping) and stop.interrupts
-        _log.info("stopping before it has started" if interrupts else "draining", signal=_name(number))
         stop.set()
+        _log.info("stopping before it has started" if interrupts else "draining", signal=_name(number))
         if interrupts:
             raise Stopped
 

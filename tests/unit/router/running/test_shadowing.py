@@ -21,6 +21,7 @@ from router.settings import LogSettings, settings_from_dict
 from router.state.state import State
 from router.watching.metrics import Metrics
 from tests.support.plant import catalog, message
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 SECONDS: Final = 120.0
@@ -48,7 +49,12 @@ class Running:
         self.folder, self.metrics, self.sent = folder, Metrics(), Sent()
         self.write("catalog.json", active)
         told = {
-            "catalog": {"shadow": str(folder / "next.json"), "poll": "10ms"},
+            "catalog": {
+                "shadow": str(folder / "next.json"),
+                "poll": "10ms",
+                "network": True,
+                "allow_addresses": ["127.0.0.1"],
+            },
             "sinks": {"out": {"type": "jsonl", "path": "out"}},
             "routes": [{"to": ["out"]}],
             "dead_letters": {"sinks": ["out"]},
@@ -162,6 +168,21 @@ def test_one_that_was_set_aside_comes_back_when_it_changes(running: Running) -> 
     running.write("next.json", more("Window"))
     running.until(shadowing, "judging")
     assert running.plans.current().without_shadow is not None
+
+
+def test_one_that_waits_is_told_until_it_is_what_it_was_again(running: Running) -> None:
+    running.write("next.json", more("Door"))
+    shadowing = running.begin()
+    good = running.until(shadowing, "judging")["after"]
+    waits = more("Door")
+    (port,) = free_ports(1)
+    schema = {"dataschemaformat": "JsonSchema/draft-07", "dataschemauri": f"http://127.0.0.1:{port}/s"}
+    waits["messagegroups"]["Plant"]["messages"]["Door"] |= schema
+    running.write("next.json", waits)
+    told = running.until(shadowing, "judging", broken=True)
+    assert "cannot be reached" in told["reason"] and told["after"] == good
+    running.write("next.json", more("Door"))
+    assert running.until(shadowing, "judging")["after"] == good
 
 
 def test_what_is_active_already_has_no_shadow(running: Running) -> None:

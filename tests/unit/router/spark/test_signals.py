@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,6 +35,25 @@ def test_a_hangup_in_the_middle_of_a_drain_changes_nothing(hangup: None) -> None
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
         assert stop.wait(5)
+
+
+def test_a_second_signal_while_the_first_is_answered_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reads that it drains may send the next at that moment."""
+    ended: list[int] = []
+    told: list[str] = []
+
+    def tell(event: str, **_: object) -> None:
+        told.append(event)
+        if len(told) == 1:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("router.spark.signals._log", SimpleNamespace(info=tell, warning=tell))
+    monkeypatch.setattr("router.spark.signals.kill_jvm", lambda: None)
+    monkeypatch.setattr("os._exit", ended.append)
+    with signals(threading.Event()):
+        signal.raise_signal(signal.SIGINT)
+    assert told[:2] == ["draining", "ended at once by a second signal; a batch in hand is repeated"]
+    assert ended == [128 + signal.SIGINT]
 
 
 def test_who_was_started_to_ignore_hangups_does(hangup: None) -> None:
