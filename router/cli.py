@@ -19,7 +19,7 @@ import typer
 from catalog.errors import CatalogError, DocumentError
 from router.errors import BrokerUnreachable, CatalogUnavailable, ConfigError, RouterError
 from router.lazy import HELP, UsageError, lazy_group
-from router.terminal import say
+from router.terminal import close_output, leave_output, say
 
 DEBUG: Final = "XROUTER_DEBUG"
 USAGE: Final = 2
@@ -85,9 +85,10 @@ def status_of(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except (KeyboardInterrupt, typer.Abort):
+        leave_output()
         return INTERRUPTED
     except BrokenPipeError:
-        _close_output()
+        close_output()
         return BROKEN_PIPE
     except Exception as error:
         # The edge of the process: whatever it is becomes one line and an exit code.
@@ -149,13 +150,6 @@ def _open_closed_streams() -> None:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
-
-
-def _close_output() -> None:
-    """Point standard output to nowhere, so that the interpreter's own last flush does not complain."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ a text, never inside it. JSON is written so that it means the same and is as har
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -53,6 +54,31 @@ def write_document(document: bytes) -> None:
     """Write a JSON document, or several, as given but for escapes."""
     sys.stdout.buffer.write(escaped_json(document))
     sys.stdout.buffer.flush()
+
+
+def close_output() -> None:
+    """Point standard output to nowhere, so that the interpreter's own last flush does not complain."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def leave_output() -> None:
+    """Write what standard output takes at once, and drop the rest: Ctrl-C waits for no reader that has stopped."""
+    try:
+        number = sys.stdout.fileno()
+        os.set_blocking(number, False)
+    except (OSError, ValueError):
+        return  # It is no stream of the process, or closed.
+    try:
+        sys.stdout.flush()
+        left = False
+    except OSError:
+        left = True
+    # Others may have the same stream, a shell its terminal.
+    os.set_blocking(number, True)
+    if left:
+        close_output()
 
 
 def counted(number: int, what: str) -> str:

@@ -46,16 +46,18 @@ class Died(BaseException):
 
 
 class Quiet:
-    """A watcher; *held* is called when a sink keeps a batch waiting."""
+    """A watcher; *held* is called when a sink keeps a batch waiting. ``settled`` are letters tried, batch by batch."""
 
     def __init__(self, held: Callable[[str], None] | None = None) -> None:
         self._held = held
+        self.settled: list[int] = []
 
     def resumed(self, pending: PendingReplay) -> None:
         """Say nothing."""
 
     def progress(self, summary: Summary) -> None:
-        """Say nothing."""
+        """Take down how many letters have been tried."""
+        self.settled.append(summary.settled)
 
     def held(self, reason: str, seconds: float) -> None:
         """Do what the test wants."""
@@ -199,3 +201,14 @@ def test_a_letter_whose_sinks_left_the_route_is_not_called_settled(tmp_path: Pat
         result = run(config)
         assert result.summary.dead == Counter({"sink-rejected": 1})
         assert not shop.rows_of(tmp_path / "lake")
+
+
+def test_five_hundred_letters_are_one_batch(tmp_path: Path) -> None:
+    """Each batch costs commits and a job of Spark, so that a few letters at a time would take minutes."""
+    with Webhook() as hook:
+        config = configured(tmp_path, hook)
+        letters = write_letters(tmp_path, ["no-match"] * 500)
+        watcher = Quiet()
+        result = replay(config, OF_ALL, ReplayOptions(), watcher)
+        assert watcher.settled == [len(letters)]
+        assert result.summary.routed.total() == len(letters) == len(hook.taken)

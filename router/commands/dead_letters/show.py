@@ -164,7 +164,7 @@ def _table(title: str, columns: tuple[str, ...], rows: Any) -> None:
     """Write rows as a table on a terminal, else as lines with tabs below their title."""
     if not sys.stdout.isatty():
         say(title)
-        for row in rows:
+        for row in (columns, *rows):
             say_row(("", *row))
         return
     table = Table(*columns)

@@ -45,7 +45,8 @@ def demonstrate(console: Terminal, keep: Path | None = None) -> bool:
         results = _results(console, folder)
         show(console, results)
         if keep is not None:
-            console.print(f"\nSettings, tables and log are in {folder}.")
+            console.print(f"\nSettings, tables and log are in {folder}. See the letters one by one with")
+            console.print(styled((f"xrouter dead-letters list {folder / CONFIG}", "bold")))
     return results.adds_up
 
 

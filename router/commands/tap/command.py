@@ -24,7 +24,7 @@ from router.letters.redaction import marks_of_settings
 from router.logs import configure_logs
 from router.settings import load_settings
 from router.settings.catalogs import fetcher_of
-from router.terminal import counted, say, say_json_lines, terminal
+from router.terminal import counted, leave_output, say, say_json_lines, terminal
 
 ROUND_SECONDS: Final = 0.5
 """Time between two looks at what arrived."""
@@ -80,6 +80,7 @@ def tap(
         try:
             shown = _follow(followers, sampling, write, count, rate)
         except KeyboardInterrupt:
+            leave_output()
             shown = None
         passed = sum(follower.passed_over for follower in followers)
     if passed or shown is None:

@@ -203,8 +203,13 @@ def lines_read(stream: IO[bytes], count: int) -> list[bytes]:
     return [stream.readline() for _ in range(count)]
 
 
+def waits_to_write(process: int) -> bool:
+    """Tell whether the process's main thread waits for a pipe that nobody reads."""
+    return "pipe_w" in Path(f"/proc/{process}/wchan").read_text()
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["reader goes", "Ctrl-C"])
+@pytest.mark.parametrize("end", ["reader goes", "Ctrl-C", "Ctrl-C while nobody reads"])
 def test_it_ends_quietly(config: Path, end: str) -> None:
     quiet = ["--format", "json", "--where", "attributes.id=id-0"]
     command = [sys.executable, "-m", "router", "tap", str(config), "--rate", "1000"]
@@ -219,8 +224,10 @@ def test_it_ends_quietly(config: Path, end: str) -> None:
             # Nothing is shown, so that no write tells it.
             process.stdout.close()
         else:
-            with traffic(config):
+            with traffic(config, burst=1 if end == "Ctrl-C" else 20):
                 assert all(json.loads(line)["endpoint"] == TILL for line in lines_read(process.stdout, 3))
+                if end != "Ctrl-C":
+                    wait_until(lambda: waits_to_write(process.pid), SECONDS, "the pipe to be full")
             process.send_signal(signal.SIGINT)
         status = wait_until(lambda: None if (code := process.poll()) is None else (code,), SECONDS, "its end")
         said = process.stderr.read().decode()
