@@ -190,6 +190,7 @@ class Service:
             with disk_of(self._state.root):
                 queries.place(self._first.sources)
             self._announce(self._first)
+            self._stop.begin_work()
             if once:
                 intake.take(self._first)
                 intake.until_idle(self._stop)

@@ -25,6 +25,18 @@ class Stopping(threading.Event):
     def __init__(self) -> None:
         super().__init__()
         self.interrupts = False
+        self.drains = False
+        """There is something to drain: queries or gateways run."""
+
+    def begin_work(self) -> None:
+        """From here on a signal asks for a drain.
+
+        Raises:
+            Stopped: the order had come before, so there is nothing to drain.
+        """
+        if self.is_set():
+            raise Stopped
+        self.drains = True
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -68,10 +80,10 @@ def signals(stop: threading.Event) -> Iterator[None]:
             _log.warning("ended at once by a second signal; a batch in hand is repeated", signal=_name(number))
             kill_jvm()
             os._exit(128 + number)
-        interrupts = isinstance(stop, Stopping) and stop.interrupts
+        starting = isinstance(stop, Stopping) and not stop.drains
         stop.set()
-        _log.info("stopping before it has started" if interrupts else "draining", signal=_name(number))
-        if interrupts:
+        _log.info("stopping before it has started" if starting else "draining", signal=_name(number))
+        if isinstance(stop, Stopping) and stop.interrupts:
             raise Stopped
 
     if threading.current_thread() is not threading.main_thread():

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from router.spark.signals import Stopped, Stopping, signals
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What signals log."""
+    lines: list[str] = []
+    log = SimpleNamespace(info=lambda event, **_: lines.append(event))
+    monkeypatch.setattr("router.spark.signals._log", log)
+    return lines
 
 
 def sent(number: int) -> None:
@@ -24,13 +34,24 @@ def test_a_start_is_ended_where_it_is(number: int) -> None:
     assert stop.is_set() and not passed
 
 
-def test_a_router_that_runs_is_asked_only() -> None:
+def test_a_router_that_runs_is_asked_only(lines: list[str]) -> None:
     stop = Stopping()
     with signals(stop):
         with stop.at_once():
             pass
+        stop.begin_work()
         sent(signal.SIGINT)
         assert stop.is_set()
+    assert lines == ["draining"]
+
+
+def test_a_start_between_two_steps_begins_no_work(lines: list[str]) -> None:
+    stop = Stopping()
+    with signals(stop):
+        sent(signal.SIGINT)
+        with pytest.raises(Stopped):
+            stop.begin_work()
+    assert lines == ["stopping before it has started"]
 
 
 def test_an_order_that_came_before_is_not_forgotten() -> None:
