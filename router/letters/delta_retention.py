@@ -18,6 +18,7 @@ from router.letters.folder_retention import OldFiles, old_files
 from router.letters.table_reading import FAILED, PARQUET
 from router.rendering.instants import INSTANT
 from router.settings import TableSink
+from router.sinks.tables.datasets import dataset_of
 from router.sinks.tables.files import sole_rewriter
 
 _ATTEMPTS: Final = 5
@@ -40,7 +41,7 @@ class OldRows:
     def ids(self) -> Iterator[str]:
         """Yield their ids."""
         try:
-            rows = DeltaTable(self.uri).to_pyarrow_dataset().scanner(columns=["letter"], filter=_older(self.before))
+            rows = dataset_of(DeltaTable(self.uri)).scanner(columns=["letter"], filter=_older(self.before))
             for batch in rows.to_batches():
                 yield from batch.column("letter").to_pylist()
         except (DeltaError, OSError, pa.ArrowException) as error:
@@ -99,7 +100,7 @@ def old_rows(sink: str, uri: str, keep: timedelta, *, before: datetime | None, m
         if not bounds:
             return None
         bound = max(bounds)
-        letters = table.to_pyarrow_dataset().count_rows(filter=_older(bound))
+        letters = dataset_of(table).count_rows(filter=_older(bound))
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise _refused(sink, uri, error) from error
     size = sum(file["size_bytes"] for file in files if _newest(file) is not None and _newest(file) < bound)

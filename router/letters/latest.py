@@ -26,6 +26,7 @@ from router.letters.letter import Letter
 from router.letters.reading import readable_sinks
 from router.settings import JsonLinesSink, KafkaSink, Settings, TableSink
 from router.sinks.forms import DEAD_LETTER
+from router.sinks.tables.datasets import dataset_of
 
 LOOK_ROWS: Final = 50_000
 """Rows of a table whose times are looked at."""
@@ -97,7 +98,7 @@ def _of_delta(name: str, uri: str) -> tuple[Iterable[Any], pa.Schema]:
     if not DeltaTable.is_deltatable(uri):
         return (), DEAD_LETTER
     table = DeltaTable(uri)
-    whole = table.to_pyarrow_dataset()
+    whole = dataset_of(table)
     table_reading.check_columns(name, uri, whole.schema)
     # The log knows the newest time in each file, and when it was added: only the newest files are opened.
     told = pa.table(table.get_add_actions(flatten=True))

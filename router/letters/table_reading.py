@@ -22,6 +22,7 @@ from router.letters.letter import Letter, parse_native, parse_nearest
 from router.logs import get_logger
 from router.settings import TableSink
 from router.sinks.forms import DEAD_LETTER
+from router.sinks.tables.datasets import dataset_of
 
 ROWS: Final = 256
 """Rows in memory at a time; each may have a body of megabytes."""
@@ -49,7 +50,7 @@ def read_delta(sink: str, uri: str, *, bodies: bool = True) -> Iterator[Letter]:
     try:
         if not DeltaTable.is_deltatable(uri):
             return
-        whole = DeltaTable(uri).to_pyarrow_dataset()
+        whole = dataset_of(DeltaTable(uri))
         check_columns(sink, uri, whole.schema)
         yield from _in_order(sink, list(whole.get_fragments()), whole.schema, bodies)
     except (DeltaError, OSError, pa.ArrowException) as error:

@@ -21,6 +21,7 @@ from router.commands.demo.results import Results, Row
 from router.commands.demo.traffic import Step, steps
 from router.commands.emit.delivery import opened
 from router.errors import RouterError
+from router.sinks.tables.datasets import dataset_of
 from router.terminal import Terminal, styled
 
 CATALOG: Final = "market.xreg.json"
@@ -92,7 +93,7 @@ def _routed(router: RouterProcess) -> float:
 def _rows(table: Path) -> tuple[Row, ...]:
     if not DeltaTable.is_deltatable(str(table)):
         return ()
-    return tuple(DeltaTable(str(table)).to_pyarrow_table().to_pylist())
+    return tuple(dataset_of(DeltaTable(str(table))).to_table().to_pylist())
 
 
 @contextmanager
