@@ -72,21 +72,22 @@ def exported(settings: OtlpSettings, registry: CollectorRegistry, steps: Steps) 
 class _Saying(logging.Handler):
     """Says once that the collector takes nothing, with the reason, and once that it does again.
 
-    The library tells each try, and gives the reason to its logger alone.
+    The library gives the reason to its logger alone, from the thread that sends, and before all else: of later tries
+    and of their end it says only that they were given up.
     """
 
     def __init__(self, endpoint: str) -> None:
         super().__init__(logging.WARNING)
         self._endpoint = endpoint
-        self._reason = ""
+        self._here = threading.local()
         self._failing: set[str] = set()
         logger = logging.getLogger("opentelemetry")
         logger.handlers[:], logger.propagate = [self], False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the reason of a fault that is tried again."""
-        if record.levelno == logging.WARNING:
-            self._reason = record.getMessage()[:_REASON]
+        """Keep the reason why it does not go well."""
+        if not self._reason():
+            self._here.reason = record.getMessage()[:_REASON]
 
     def went(self, kind: str, *, well: bool) -> None:
         """Note how it went to send what is of that kind."""
@@ -95,7 +96,11 @@ class _Saying(logging.Handler):
             if well:
                 _log.info("telemetry is taken again", endpoint=self._endpoint, kind=kind)
             else:
-                _log.warning("telemetry is not taken", endpoint=self._endpoint, kind=kind, problem=self._reason)
+                _log.warning("telemetry is not taken", endpoint=self._endpoint, kind=kind, problem=self._reason())
+        self._here.reason = ""
+
+    def _reason(self) -> str:
+        return str(getattr(self._here, "reason", ""))
 
 
 class _Noted:

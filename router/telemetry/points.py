@@ -30,8 +30,9 @@ def points_of(families: Iterable[Family], since: int, now: int) -> Iterator[Any]
         if family.type == "histogram":
             data = Histogram(list(_histogram(family, since, now)), _CUMULATIVE)
         else:
+            # Collectors of ours give whole numbers and truth values too, of which the encoder refuses the latter.
             values = [
-                NumberDataPoint(dict(sample.labels), since, now, sample.value)
+                NumberDataPoint(dict(sample.labels), since, now, float(sample.value))
                 for sample in family.samples
                 if not sample.name.endswith("_created")
             ]

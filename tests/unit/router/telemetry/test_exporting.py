@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from structlog.testing import capture_logs
 
 from router.errors import ConfigError
 from router.settings import Settings, load_settings, settings_from_dict
@@ -42,7 +46,16 @@ def registry() -> CollectorRegistry:
     times = Histogram("batch_seconds", "Times.", buckets=(0.1, 1.0), registry=found)
     for seconds in (0.05, 0.5, 0.6, 9.0):
         times.observe(seconds)
+    found.register(Ready())
     return found
+
+
+class Ready(Collector):
+    """A truth value and a whole number, as the router's own collectors give them."""
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield GaugeMetricFamily("ready", "Ready.", value=True)
+        yield GaugeMetricFamily("whole", "Whole.", value=3)
 
 
 class Clock:
@@ -87,6 +100,7 @@ def test_batches_and_metrics_arrive_with_our_headers_over_tls(tmp_path: Path) ->
     below = [(span["name"], span["seconds"]) for span in spans if span["parent"] == batches[0]["id"]]
     assert below == [("judge", pytest.approx(2.0)), ("sink lake", pytest.approx(3.0)), ("rest", pytest.approx(0.5))]
     assert metrics["taken"] == ("sum", [({"query": "inbox"}, 7.0)])
+    assert metrics["ready"] == ("gauge", [({}, 1.0)]) and metrics["whole"] == ("gauge", [({}, 3.0)])
     assert metrics["gap"] == ("gauge", [({}, -1.5)])
     ((_, times),) = metrics["batch_seconds"][1]
     assert times == {"counts": [1, 2, 1], "bounds": [0.1, 1.0], "sum": pytest.approx(10.15)}
@@ -113,6 +127,22 @@ def test_a_redirect_is_not_followed() -> None:
         assert not other.seen
 
 
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        pytest.param(400, "Bad Request", id="given-up-at-once"),
+        pytest.param(503, "Service Unavailable", id="tried-again"),
+    ],
+)
+def test_the_log_says_once_why_nothing_is_taken(status: int, reason: str) -> None:
+    with capture_logs() as log, Webhook(lambda request: Answer(status)) as server:
+        with telemetry(settings(server.url, traces=False).telemetry.otlp, registry(), Steps(Clock())):
+            wait_until(lambda: len(server.seen) > 1, LIMIT, "requests")
+    (line,) = [each for each in log if each["event"] == "telemetry is not taken"]
+    assert reason in line["problem"]
+
+
+@pytest.mark.slow
 def test_a_mute_collector_holds_up_neither_batches_nor_the_end() -> None:
     over, asked = threading.Event(), threading.Event()
 
@@ -152,6 +182,7 @@ def test_secrets_are_sent_in_plain_text_only_if_asked_for(tmp_path: Path) -> Non
         settings("otel.example.com:4318")
 
 
+@pytest.mark.slow
 def test_nothing_is_imported_unless_it_is_configured() -> None:
     code = "import sys, router.running.service; print([n for n in sys.modules if n.startswith('opentelemetry')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
