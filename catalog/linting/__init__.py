@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from catalog.definitions.subject import Subject
+from catalog.linting.events import MAPPING_RULES, mapping
 from catalog.linting.families import lint
 
-__all__ = ["Subject", "lint"]
+__all__ = ["MAPPING_RULES", "Subject", "lint", "mapping"]

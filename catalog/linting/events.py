@@ -36,6 +36,8 @@ _FALLS_BACK: Final[Mapping[str, str]] = {
 _REMEDY: Final = "use the placeholder in protocoloptions too, or set it in the context of the source"
 _HAS_DEFAULT: Final = frozenset({"type", "specversion", "datacontenttype", "dataschema", "partitionkey"})
 """Attributes that mapping can fill without a declared value (JUDGING.md#mapping)."""
+MAPPING_RULES: Final = frozenset({"unmappable", "falls-back"})
+"""What :func:`mapping` reports."""
 
 
 def events(subject: Subject) -> None:
@@ -44,8 +46,7 @@ def events(subject: Subject) -> None:
         if declared.definition.envelope in (None, CLOUDEVENTS):
             _declared(subject, declared)
             _literal(subject, declared)
-    for definition, _, _ in subject.definitions():
-        _mapping(subject, definition)
+    mapping(subject, {})
 
 
 def _declared(subject: Subject, declared: Declared) -> None:
@@ -88,12 +89,20 @@ def _literal(subject: Subject, declared: Declared) -> None:
             )
 
 
-def _mapping(subject: Subject, definition: Definition) -> None:
-    """Warn of a native record that this definition matches and cannot make an event of."""
+def mapping(subject: Subject, context: Mapping[str, frozenset[str]]) -> None:
+    """Warn of native records that definitions match and cannot make events of, or not as they say.
+
+    *context* names, by xid of definitions, the placeholders that all of their sources supply (`context` of settings).
+    """
+    for definition, _, _ in subject.definitions():
+        _mapping(subject, definition, context.get(definition.xid, frozenset()))
+
+
+def _mapping(subject: Subject, definition: Definition, context: frozenset[str]) -> None:
     if definition.envelope != CLOUDEVENTS or definition.protocol is None or not definition.protocoloptions:
         return
     message = subject.declarations.messages[definition.xid]
-    supplied = set(names_in(definition.protocoloptions))
+    supplied = {*names_in(definition.protocoloptions), *context}
     for prop in definition.envelopemetadata:
         lacking = _lacking(prop, supplied)
         if not lacking:

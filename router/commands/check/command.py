@@ -129,9 +129,9 @@ def examined(
         findings += overlap_findings(overlapping, catalog, declarations)
     if config is not None:
         # Checking catalogs alone needs neither Arrow nor the clients of any sink, which take long to import.
-        from router.commands.check.settings_findings import settings_findings
+        from router.commands.check.settings_findings import beside_settings
 
-        findings += settings_findings(config, catalog)
+        findings = beside_settings(findings, config, catalog, declarations)
     severities = {finding.severity for finding in findings}
     return sorted(findings), ERRORS if "error" in severities else CLEAN
 

@@ -2,40 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from bindings.http.shadowing import shadows
+from catalog.declared import Declarations
+from catalog.findings import Findings
+from catalog.linting import MAPPING_RULES, Subject, mapping
 from catalog.model import Catalog, Finding
 from router.errors import ConfigError, SinkError, StateError
 from router.intake.intake import SHADOW_REMEDY, http_routes, shadow_text
 from router.judging.plan import Plan
 from router.overview.survey import route_findings
 from router.realtime.checks import require_real_time
-from router.settings import load_settings
+from router.settings import Settings, load_settings
 from router.settings.blame import VARIABLE, key_of, pointer_of
 from router.settings.executors import executor_cautions, inbox_faults
 from router.settings.security import cautions, retention_cautions
 from router.sinks import check_endpoints
-from router.sources.sources import missing_sources, sources_of
+from router.sources.sources import Source, missing_sources, sources_of
 from router.state.trust import Pins, clients_of, distrusted
 
 
-def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
-    """Yield what is wrong or doubtful in the settings at *config*, by themselves and beside the catalog."""
+def beside_settings(
+    findings: Sequence[Finding], config: Path, catalog: Catalog, declarations: Declarations
+) -> list[Finding]:
+    """Return *findings* of the catalog as they stand beside the settings at *config*, and what is wrong with those.
+
+    What the `context` of sources supplies is lacking nowhere. Where the settings cannot be used, all stay as they are.
+    """
     try:
         settings = load_settings(config)
     except ConfigError as error:
-        places = error.places or ("",) * len(error.problems)
-        for problem, place in zip(error.problems, places, strict=True):
-            key = key_of(problem)
-            if place.startswith(VARIABLE):
-                yield Finding(str(config), "", "error", "settings", f"{place}: {problem}", error.hint)
-            else:
-                fault = problem.removeprefix(f"{key}: ") if key else problem
-                yield Finding(str(config), pointer_of(key) if key else "", "error", "settings", fault, error.hint)
-        return
+        return [*findings, *_unusable(config, error)]
+    told = [*findings, *_by_themselves(config, settings, catalog)]
+    try:
+        sources = sources_of(catalog, settings)
+    except ConfigError as error:
+        return [*told, Finding(str(config), f"/{error.key}", "error", "source", error.message, error.hint)]
+    supplied = _supplied(catalog, sources)
+    mapped = Findings()
+    mapping(Subject(catalog, declarations, (), mapped), supplied)
+    kept = (each for each in told if each.rule not in MAPPING_RULES)
+    return [*kept, *mapped.sorted(), *_with_sources(config, settings, catalog, sources)]
+
+
+def _supplied(catalog: Catalog, sources: Sequence[Source]) -> dict[str, frozenset[str]]:
+    """Return, by xid of definitions, the names that the `context` of each of their sources has."""
+    supplied: dict[str, frozenset[str]] = {}
+    for source in sources:
+        names = frozenset(source.context)
+        for xid in catalog.endpoints[source.endpoint].candidates:
+            supplied[xid] = supplied.get(xid, names) & names
+    return supplied
+
+
+def _unusable(config: Path, error: ConfigError) -> Iterator[Finding]:
+    places = error.places or ("",) * len(error.problems)
+    for problem, place in zip(error.problems, places, strict=True):
+        key = key_of(problem)
+        if place.startswith(VARIABLE):
+            yield Finding(str(config), "", "error", "settings", f"{place}: {problem}", error.hint)
+        else:
+            fault = problem.removeprefix(f"{key}: ") if key else problem
+            yield Finding(str(config), pointer_of(key) if key else "", "error", "settings", fault, error.hint)
+
+
+def _by_themselves(config: Path, settings: Settings, catalog: Catalog) -> Iterator[Finding]:
     for key, caution in cautions(settings):
         yield Finding(str(config), pointer_of(key), "warning", "plain-text-credentials", f"{key} {caution}")
     for key, caution in executor_cautions(settings):
@@ -47,11 +81,9 @@ def settings_findings(config: Path, catalog: Catalog) -> Iterator[Finding]:
         yield Finding(
             str(config), "/sources", "warning", "unknown-endpoint", f"the catalog has no endpoint {xid}", hint
         )
-    try:
-        sources = sources_of(catalog, settings)
-    except ConfigError as error:
-        yield Finding(str(config), f"/{error.key}", "error", "source", error.message, error.hint)
-        return
+
+
+def _with_sources(config: Path, settings: Settings, catalog: Catalog, sources: Sequence[Source]) -> Iterator[Finding]:
     events = settings.catalog.events
     if events is not None and events not in {source.endpoint for source in sources}:
         hint = "name a source, or give that endpoint of the catalog the usage consumer"

@@ -130,3 +130,38 @@ def test_strict_fails_for_warnings_and_not_for_infos(tmp_path: Path, capsys: pyt
     (informed / "catalog.json").write_text(json.dumps(tree))
     assert status_of(["check", str(informed), "--strict", "--format", "json"]) == 0
     assert {each["severity"] for each in json.loads(capsys.readouterr().out)} == {"info"}
+
+
+@pytest.mark.parametrize(
+    ("context", "rules"),
+    [
+        pytest.param({}, ["falls-back", "unmappable"], id="nothing-supplies-them"),
+        pytest.param({"plant": "p1"}, ["unmappable"], id="one-is-supplied"),
+        pytest.param({"plant": "p1", "line": "l1"}, [], id="all-are"),
+    ],
+)
+def test_context_of_sources_supplies_placeholders(
+    context: dict[str, str], rules: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = {
+        "type": {"value": "reading"},
+        "source": {"value": "/plants/{plant}", "type": "uritemplate"},
+        "subject": {"value": "{line}", "type": "uritemplate"},
+    }
+    message = {"envelope": "CloudEvents/1.0", "envelopemetadata": metadata, "protocol": "HTTP/1.1"}
+    message["protocoloptions"] = {"path": "/in", "method": "POST"}
+    endpoint = {"usage": ["consumer"], "protocol": "HTTP/1.1", "protocoloptions": {"path": "/in"}}
+    endpoint["messages"] = {"reading": message}
+    (tmp_path / "catalog.json").write_text(json.dumps({"endpoints": {"in": endpoint}}))
+    settings = {
+        "catalog": {"source": str(tmp_path / "catalog.json")},
+        "sources": [{"endpoint": "/endpoints/in", "context": context}],
+        "sinks": {"lake": {"type": "table", "path": "lake"}, "dead": {"type": "table", "path": "dead"}},
+        "routes": [{"to": ["lake"]}],
+        "dead_letters": {"sinks": ["dead"]},
+    }
+    (tmp_path / "router.yaml").write_text(json.dumps(settings))
+    arguments = [str(tmp_path / "catalog.json"), "--config", str(tmp_path / "router.yaml"), "--format", "json"]
+    assert status_of(["check", *arguments]) == 0
+    told = [each["rule"] for each in json.loads(capsys.readouterr().out)]
+    assert [rule for rule in sorted(told) if rule in {"falls-back", "unmappable"}] == rules
