@@ -188,9 +188,7 @@ class CatalogWatcher:
     def _judged(self, catalog: Catalog, sizes: Sizes) -> Catalog | RefusedCatalog | Waiting | None:
         errors = self._new_errors(catalog)
         if errors:
-            self._refused = True
-            self._awaited = ()
-            return RefusedCatalog(errors)
+            return self._refusal(errors)
         if catalog.epoch == self._epoch and not self._refused:
             self._awaited = ()
             self._sizes = sizes
@@ -198,6 +196,9 @@ class CatalogWatcher:
         if catalog.pending and self._epoch not in (None, catalog.epoch):
             told, self._awaited = self._awaited, catalog.pending
             return Waiting(catalog.pending) if told != catalog.pending else None
+        if not catalog.definitions:
+            # A slip or an outage far more often than an end that is meant: by it all records would be dead letters.
+            return self._refusal((Finding("", "", "error", "no-definitions", "the catalog has no usable definition"),))
         self._refused = False
         self._awaited = ()
         self._epoch = catalog.epoch
@@ -222,8 +223,12 @@ class CatalogWatcher:
         if self._trouble == str(error):
             return None
         self._trouble = str(error)
-        self._refused = True
-        self._awaited = ()
         findings = Findings()
         findings.error(Place(error.file, error.pointer), "unreadable-document", str(error), error.hint)
-        return RefusedCatalog(findings.sorted())
+        return self._refusal(findings.sorted())
+
+    def _refusal(self, findings: tuple[Finding, ...]) -> RefusedCatalog:
+        """Note that the sources are not fit to take effect: they wait for nothing, and are told when they are again."""
+        self._refused = True
+        self._awaited = ()
+        return RefusedCatalog(findings)

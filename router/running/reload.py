@@ -114,9 +114,6 @@ class Reloader:
         return self._consider(polled)
 
     def _consider(self, catalog: Catalog) -> Plan | None:
-        if not catalog.definitions:
-            self._refuse((Finding("", "", "error", "no-definitions", "the catalog has no usable definition left"),))
-            return None
         if catalog.epoch == self._active.epoch:
             self._status.catalog(catalog.epoch, len(catalog.definitions))
             _log.info("catalog is good again, and what it was", epoch=catalog.epoch)

@@ -120,9 +120,6 @@ class Shadowing:
             return None
         if isinstance(polled, Doubtful):  # The next look takes it.
             return None
-        if not polled.definitions:
-            self._refuse((Finding("", "", "error", "no-definitions", "the catalog has no usable definition"),))
-            return None
         plan = Plan(polled, self._settings)
         _ = plan.judge
         self._figures.broken("")

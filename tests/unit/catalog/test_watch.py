@@ -76,6 +76,20 @@ def test_each_change_is_told_once(tmp_path: Path) -> None:
     assert isinstance(watcher.poll(), Catalog)
 
 
+def test_a_catalog_without_definitions_is_refused_and_what_it_was_before_is_told(tmp_path: Path) -> None:
+    source = tmp_path / "c.json"
+    write(source, "a/b")
+    looks = Looks(source, load([source]))
+    assert looks.next() is None
+    source.write_text(json.dumps({"messagegroups": {"g": {"messages": {}}}}))
+    assert isinstance(looks.next(), Doubtful)
+    refused = looks.next()
+    assert isinstance(refused, RefusedCatalog) and [each.rule for each in refused.errors] == ["no-definitions"]
+    assert looks.next() is None
+    write(source, "a/b")
+    assert isinstance(looks.next(), Catalog)
+
+
 def test_waking_looks_at_once_and_a_flood_of_it_twice_a_second(tmp_path: Path) -> None:
     source, now = tmp_path / "c.json", [0.0]
     write(source, "a/b")
