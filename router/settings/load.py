@@ -34,6 +34,16 @@ _EVENTS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path":
 _LETTERS: Final[Mapping[str, str]] = {"type": "table", "format": "delta", "path": "./data/dead_letters"}
 _EVENTS_NAME: Final = "events"
 _LETTERS_NAME: Final = "dead_letters"
+_LIST: Final = "must be a list: lines that begin with `- `"
+_MAP: Final = "must be a map: lines such as `key: value`"
+_FORMS: Final = {
+    "tuple_type": _LIST,
+    "list_type": _LIST,
+    "dict_type": _MAP,
+    "model_type": _MAP,
+    "model_attributes_type": _MAP,
+}
+"""What pydantic says in words of Python, in those of YAML."""
 
 
 def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) -> Settings:
@@ -161,6 +171,8 @@ def _problem(detail: ErrorDetails, values: Any, root: Spot) -> tuple[str, str]:
         return key, f"needs a type: {_sink_types()}"
     if kind == "union_tag_invalid":
         return key, f"unknown type; known are {_sink_types()}"
+    if kind in _FORMS:
+        return key, _FORMS[kind]
     message = detail["msg"].removeprefix("Value error, ")
     return key, message[:1].lower() + message[1:]
 
