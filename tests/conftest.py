@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -42,6 +43,11 @@ hypothesis.settings.register_profile("search", _UNHURRIED, max_examples=FULL)
 hypothesis.settings.register_profile("full", _UNHURRIED, max_examples=FULL, derandomize=True)
 hypothesis.settings.register_profile("xrouter", _UNHURRIED, max_examples=QUICK, derandomize=True)
 hypothesis.settings.load_profile("xrouter")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell without job control lets what it starts in the background ignore Ctrl-C, and all that is started from
+    # there inherits it: the commands that tests interrupt too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)

@@ -100,7 +100,8 @@ def test_the_ends_of_partitions_are_read(
     assert (report["outcomes"], report["changed"]["dead-letter"]) == (4, 3)
     _, report = report_of(tmp_path, kafka.bootstrap, topic, capsys, "--since", "2026-01-03")
     assert (report["outcomes"], report["changed"]["dead-letter"]) == (2, 1)
-    groups = AdminClient({"bootstrap.servers": kafka.bootstrap}).list_consumer_groups(request_timeout=SECONDS).result()
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    groups = admin.list_consumer_groups(request_timeout=SECONDS).result()
     assert not [each.group_id for each in groups.valid if each.group_id.startswith("xrouter-ranges")]
 
 

@@ -21,8 +21,8 @@ from typer.cli import get_docs_for_click
 from registry.http.server import RegistryServer, RegistrySettings
 from router.cli import app
 from router.settings.routes import REASONS
+from tests.support.metric_families import RULES, families
 from tests.support.readme import BAR, exit_codes_table
-from tests.unit.test_deploy import RULES, families
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGES: Final = ROOT / "deploy" / "docs" / "reference"

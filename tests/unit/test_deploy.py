@@ -8,53 +8,27 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import certifi
 import pytest
 import yaml
-from prometheus_client.metrics_core import Metric
 
-from bindings.certificates import CertificateCollector
 from catalog.declared import Declarations
 from catalog.dialects import registry
 from catalog.documents.documents import read_documents
 from catalog.findings import Findings
-from registry.core.linting import Linter
-from registry.core.service import RegistryService
-from registry.delivery.dispatch import Dispatch
-from registry.delivery.events import sources_of
-from registry.delivery.limits import DeliveryLimits
-from registry.delivery.service import Subscriptions
-from registry.delivery.settings import DeliverySettings
-from registry.http.collecting import DeliveryCollector, HistoryCollector, ReplicationCollector
-from registry.replication.peers import Peer
-from registry.replication.running import Replication
-from registry.store.engine import open_database
-from registry.upkeep.history import HistoryKeeper, HistoryLimits
 from router.cli import status_of
 from router.errors import EXIT_CODES
-from router.judging.tally import Tally
 from router.settings import KafkaSink, Settings, load_settings
-from router.watching.backlogs import INBOX, REST, Backlog
-from router.watching.metrics import Metrics
-from router.watching.process import StatusCollector, watch_jvm
-from router.watching.relations import RelationMetrics
-from router.watching.shadow import Pair
-from router.watching.status import Status
-from router.watching.subscriptions import SubscriptionMetrics
 from tests.support.composed import PASSWORDS
-from tests.support.expecting import plan
+from tests.support.metric_families import RULES, families
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 DASHBOARDS = sorted((DEPLOY / "grafana/dashboards").glob("*.json"))
-RULES = DEPLOY / "prometheus-rules.yml"
 SERVICES = sorted(DEPLOY.glob("*.service"))
 YAMLS = sorted([ROOT / "docker-compose.yml", *DEPLOY.rglob("*.yml"), *DEPLOY.rglob("*.yaml")])
 YAMLS = [path for path in YAMLS if path.parent.name != "templates"]  # those of Helm are YAML once they are rendered
@@ -102,53 +76,6 @@ def known_samples() -> dict[str, set[str]]:
     return {sample.name: set(sample.labels) | {"instance"} for sample in samples}
 
 
-@cache
-def families() -> tuple[Metric, ...]:
-    """Return all metrics, as they are when everything has happened once."""
-    metrics, status = Metrics(["s"], ["/endpoints/e"]), Status()
-    status.gateway("http", True)
-    metrics.registry.register(StatusCollector(status))
-    metrics.registry.register(CertificateCollector({"http.tls": Path(certifi.where())}))
-    watch_jvm(metrics.registry, os.getpid())
-    RelationMetrics(metrics.registry, lambda result: None)
-    subscriptions = SubscriptionMetrics(metrics.registry)
-    subscriptions.up("/endpoints/e", up=True)
-    subscriptions.request("/endpoints/e", "create", "ok")
-    tally = Tally()
-    tally.definitions["/endpoints/e", "/m"] = 1
-    tally.ties["/endpoints/e"] = 1
-    tally.delivered["s", "/endpoints/e"] = 1
-    metrics.batch_done("q", tally, 0.1, 0)
-    metrics.sinks.account("q", 1, 0, 0)
-    metrics.backlogs.answered("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
-    metrics.coverage.follow(plan("m"))
-    metrics.catalog("e", 0)
-    metrics.catalog_state.found([])
-    metrics.held("q", "s")
-    metrics.expect_query("q")
-    metrics.shadow.expect(["next.json"], ["/endpoints/e"])
-    metrics.shadow.judging(Pair("e", "f"), 1)
-    with tempfile.TemporaryDirectory() as folder:
-        return *metrics.registry.collect(), *families_of_a_registry(f"sqlite:///{folder}/r.db")
-
-
-def families_of_a_registry(store: str) -> Iterator[Metric]:
-    database = open_database(store)
-    service = RegistryService(database, Linter(), lambda *_: {})
-    service.prepare("r")
-    sources = sources_of("http://r", "")
-    subscriptions_of = Subscriptions(database, sources, DeliverySettings(), lambda: None).delivery
-    dispatch = Dispatch(database, {}, subscriptions_of, sources, DeliveryLimits())
-    dispatch.tallies.of("subscriber")
-    for collector in (
-        DeliveryCollector(dispatch),
-        ReplicationCollector(Replication(service, [Peer("http://p")])),
-        HistoryCollector(HistoryKeeper(database, HistoryLimits())),
-    ):
-        yield from collector.collect()
-    database.close()
-
-
 EXPRESSIONS = [*dashboard_expressions(), *rule_expressions()]
 
 
@@ -180,6 +107,7 @@ def test_each_alert_fires_when_it_should_and_not_before() -> None:
     promtool("test", "rules", str(cases))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "expression"), EXPRESSIONS, ids=[name for name, _ in EXPRESSIONS])
 def test_queries_use_only_metrics_and_labels_that_there_are(name: str, expression: str) -> None:
     known = known_samples()

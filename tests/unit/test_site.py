@@ -21,7 +21,7 @@ from router.cli import COMMANDS, app
 from router.errors import EXIT_CODES
 from router.settings import settings_reference
 from router.settings.routes import REASONS
-from tests.unit.test_deploy import RULES, families
+from tests.support.metric_families import RULES, families
 
 pytestmark = pytest.mark.slow
 

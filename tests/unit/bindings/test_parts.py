@@ -82,6 +82,7 @@ NATIVES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 NATIVES["MQTT/3.1.1"] = NATIVES["MQTT/5.0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", BINDINGS)
 def test_a_native_record_survives(protocol: str) -> None:
     binding = BINDINGS[protocol]

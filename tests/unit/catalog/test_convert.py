@@ -92,6 +92,7 @@ def test_real_documents_mean_the_same_when_converted(path: Path, tmp_path: Path)
     assert same(reread(done, tmp_path, yaml=True), catalog)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_flattened_definitions_are_the_effective_ones(path: Path, tmp_path: Path) -> None:
     try:

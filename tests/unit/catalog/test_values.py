@@ -153,6 +153,7 @@ def test_durations_of_all_their_parts(numbers: list[int], first: str) -> None:
     assert not is_valid("duration", f"{parts}T")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", sorted(TYPES - {"any", "string"}))
 @pytest.mark.parametrize("unit", ["1", "a:", "http://a:", "%41", "P1", "A=", "-", "//"])
 def test_hostile_texts_take_linear_time(kind: str, unit: str) -> None:

@@ -32,6 +32,7 @@ def database(store: str, client: httpx.Client) -> Iterator[Database]:
         yield database
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
 def test_case(case: Case, client: httpx.Client, database: Database) -> None:
     clean(client, database)

@@ -56,6 +56,7 @@ def assert_same(one: Catalog, other: Catalog) -> None:
     assert not changes, changes[:3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_what_the_core_wrote_this_face_shows(seed: int, client: httpx.Client) -> None:
     empty(client)
@@ -67,6 +68,7 @@ def test_what_the_core_wrote_this_face_shows(seed: int, client: httpx.Client) ->
     assert_same(core, face)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_what_this_face_wrote_the_core_shows(seed: int, client: httpx.Client, tmp_path: Path) -> None:
     empty(client)
@@ -83,6 +85,7 @@ def test_what_this_face_wrote_the_core_shows(seed: int, client: httpx.Client, tm
     assert_same(core, read(client, FACE))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20, 30))
 def test_what_is_sent_back_as_it_was_shown_changes_nothing(seed: int, client: httpx.Client) -> None:
     empty(client)
@@ -119,6 +122,7 @@ def stored(client: httpx.Client) -> Any:
     return bare(client.get("/export").json())
 
 
+@pytest.mark.slow
 def test_a_catalog_larger_than_an_answer_is_read_page_by_page_and_one_by_one(tmp_path: Path) -> None:
     limits = Limits(max_answer=6000, pages=Pages(5, 5))
     with served(tmp_path, lint="off", limits=limits) as client:

@@ -41,6 +41,7 @@ def test_there_are_real_documents() -> None:
     assert len(REAL) > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", [*SAMPLES, *REAL], ids=lambda path: path.name)
 def test_a_document_means_the_same_after_import_and_export(
     document: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -65,6 +66,7 @@ def test_a_document_means_the_same_after_import_and_export(
         assert after.definitions[xid] == definition, xid
 
 
+@pytest.mark.slow
 def test_the_commands_start_without_spark() -> None:
     script = (
         "import sys; from router.commands.registry import exporting, importing, init, serve;"

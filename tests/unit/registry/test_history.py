@@ -132,6 +132,7 @@ def test_nobody_waits_for_a_look_that_finds_nothing(tmp_path: Path) -> None:
         database.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", [HistoryLimits(entries=20, every=OFTEN), HistoryLimits(keep=0.2, every=OFTEN)])
 def test_a_server_keeps_its_history_small_while_it_is_written_to(tmp_path: Path, limits: HistoryLimits) -> None:
     store = f"sqlite:///{tmp_path}/r.db"

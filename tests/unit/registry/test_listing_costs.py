@@ -46,6 +46,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/dirs", "/boxes/b/files", "/boxes/b/files/e000/versions"])
 def test_sorted_collections_are_read_many_at_a_time(client: httpx.Client, path: str) -> None:
     with counted() as statements:

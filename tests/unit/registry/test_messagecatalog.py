@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from bindings.http.access import Access
 from catalog.documents.fetching import Fetcher
@@ -78,6 +79,7 @@ def test_answers_are_bounded(tmp_path: Path) -> None:
         assert len(client.get("/messagecatalog/g/messagedefinitions?limit=3").json()) == 3
 
 
+@pytest.mark.slow
 def test_no_request_is_a_fault_of_the_server(tmp_path: Path) -> None:
     chance = random.Random(16)
     with served(tmp_path) as client:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from registry.faces.known import faces_at
 from registry.http.metrics import MetricsServer
@@ -76,6 +77,7 @@ def test_a_registry_that_serves_no_more_is_not_ready() -> None:
         watched.stop()
 
 
+@pytest.mark.slow
 def test_replication_tells_how_it_goes_with_each_peer(tmp_path: Path) -> None:
     faces, port = faces_at({"messagecatalog": "/messagecatalog"}), free_ports(1)[0]
     url = f"http://127.0.0.1:{port}/messagecatalog"

@@ -151,6 +151,7 @@ class _Input:
         self.buffer = io.BytesIO(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shown", ["piped", "terminal"])
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda each: escaped(" ".join(each[:2]))[:40] + f"-{len(each)}")
 def test_no_command_writes_what_a_terminal_acts_upon(

@@ -35,6 +35,7 @@ def _named() -> Iterator[str]:
                 yield node.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(named_in_tests()))
 def test_points_of_the_tests_are_met(name: str) -> None:
     Point.of(name)

@@ -6,6 +6,7 @@ from base64 import b64encode
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +52,7 @@ def test_the_first_of_some_names_in_every_row(rows: list[Row], wanted: tuple[str
     assert set(more.tolist()) == {row for row, each in enumerate(own) if len(each) > 1}
 
 
+@pytest.mark.slow
 def test_names_may_be_many() -> None:
     rows: list[Row] = [[(f"n{number}", b"%d" % number, None), ("last", b"", None)] for number in range(70_000)]
     entries = entries_of(rows, [0] * len(rows))

@@ -55,6 +55,7 @@ def test_rows_survive_a_frame(rows: list[InboxRow], first: int) -> None:
     assert rows_of(decode(data, frame)) == rows
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(ROWS, st.data())
 def test_no_changed_byte_goes_unnoticed(rows: list[InboxRow], data: st.DataObject) -> None:

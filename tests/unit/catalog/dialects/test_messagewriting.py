@@ -72,6 +72,7 @@ def read_with(dialect_document: dict[str, Any]) -> tuple[dict[str, Any], Finding
     return {name: value for name, value in message.attributes.items() if value not in ({}, None)}, findings
 
 
+@pytest.mark.slow
 @given(attributes())
 @settings(max_examples=600, deadline=None)
 def test_readers_take_what_was_written_for_what_it_was(given_attributes: dict[str, Any]) -> None:

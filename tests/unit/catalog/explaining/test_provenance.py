@@ -163,6 +163,7 @@ def test_what_is_traced_is_what_is_in_effect(path: Path) -> None:
         json.dumps(entity_to_json(xid, catalog, declarations))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_places_of_values_are_where_they_are_written(path: Path) -> None:
     try:

@@ -144,6 +144,7 @@ def as_written(text: str) -> object:
 EFFECTS: Final = {"receives": received, "sends": sent}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("protocol", "role", "option"), EVERY)
 def test_an_option_is_honoured_where_the_table_says_so(protocol: str, role: Role, option: ChannelOption) -> None:
     key = option_key(option.name)

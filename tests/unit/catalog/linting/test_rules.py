@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import get_args
 
+import pytest
+
 from catalog.linting.rules import explanation, page, rules
 from catalog.model import Severity
 from tests.support.rules_page import PAGE
@@ -49,6 +51,7 @@ def reported() -> Iterator[tuple[str, str | None, str]]:
                 yield texts[2], texts[1] if isinstance(texts[1], str) else None, place
 
 
+@pytest.mark.slow
 def test_whatever_is_reported_is_in_the_table() -> None:
     found = list(reported())
     assert len({rule for rule, _, _ in found}) > 40

@@ -184,6 +184,7 @@ def test_a_live_registry_of_older_days(web: Web, own: str, nested: bool) -> None
     assert found == ["/messagegroups/G/messages/0", "/messagegroups/G/messages/1", "no-match"]
 
 
+@pytest.mark.slow
 def test_a_registry_that_lists_many(web: Web) -> None:
     registry_of_0_4(web, web.url, count=300)
     catalog = load([f"{web.url}/"], fetcher=network())

@@ -82,6 +82,7 @@ def test_container_files(codec: str) -> None:
     assert held.fault(body[: len(body) // 2], None) is not None
 
 
+@pytest.mark.slow
 def test_a_container_file_that_unpacks_to_too_much_is_a_fault() -> None:
     schema = {"type": "array", "items": "null"}
     target = io.BytesIO()

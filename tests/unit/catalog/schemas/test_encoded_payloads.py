@@ -91,6 +91,7 @@ message Report {
 }"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "name"), [(PROTO3, "Tree"), (PROTO2, ""), (PROTO2, "Report.Inner")])
 def test_protobuf(text: str, name: str) -> None:
     validator = compile_protobuf(SchemaSource("Protobuf", "", text, name=name), NOTHING)

@@ -46,6 +46,7 @@ def test_case(case: dict[str, Any]) -> None:
 MANY = 60_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reader", "writer"),
     [

@@ -38,6 +38,7 @@ def verdict(reader: str, writer: str) -> str:
         return "unknown"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
 def test_case(case: dict[str, Any]) -> None:
     assert verdict(case["newer"], case["older"]) == WORDS[case["backward"]]
@@ -49,6 +50,7 @@ def test_a_fault_names_the_field_and_both_types() -> None:
     assert fault(newer, older) == "p.M.a: int64 cannot be read as int32"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("messages", "fields"), [(103, 300), (400, 1)])
 def test_comparing_ends_soon(messages: int, fields: int) -> None:
     def circle(length: int) -> str:

@@ -79,6 +79,7 @@ def assert_written(state: State, world: World) -> None:
         assert len(ledger.order.numbers()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("owner", "name", "nth"), POINTS, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_dying_at_each_step_loses_and_doubles_nothing(
@@ -228,6 +229,7 @@ ASIDE_POINTS: Final[tuple[tuple[type, str, int], ...]] = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("owner", "name", "nth"), ASIDE_POINTS, ids=lambda each: getattr(each, "__name__", str(each)))
 def test_dying_while_a_batch_is_set_aside_names_the_same_sinks(

@@ -69,6 +69,7 @@ def begun(state: State, first: int = 0) -> Generation:
     return generations.begin(state, INBOX, ("t",), json.dumps({"t": {"0": first}}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(("owner", "name", "nth"), POINTS, ids=lambda value: getattr(value, "__name__", str(value)))
 def test_counts_equal_what_sinks_have_wherever_a_process_dies(

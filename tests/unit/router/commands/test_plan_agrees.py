@@ -142,6 +142,7 @@ def compared(
     return report, expected, seconds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_one_change_gives_what_outcomes_say(config: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     report, expected, _ = compared(config, [name], 4, capsys)

@@ -49,6 +49,7 @@ def served_of(path: Path) -> dict[str, Any]:
     return {key: value for key, value in tree.items() if key not in ("self", "xid")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "inline"),
     [(path, inline) for path in FILES for inline in (("*",), ()) if inline or path.stat().st_size < MANY_REQUESTS],

@@ -64,6 +64,7 @@ def meaning(catalog: Catalog) -> dict[str, Definition]:
     return {xid: replace(each, schemauri=None) for xid, each in catalog.definitions.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_what_is_pushed_and_pulled_means_the_same(
     path: Path, client: httpx.Client, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -115,6 +116,7 @@ def test_what_only_the_registry_has_stays(client: httpx.Client, tmp_path: Path) 
     assert "'c'" in str(there["/messagegroups/g/messages/b"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [("1",), ("1", "2"), ("7",), ("1", "2", "3", "4")])
 def test_new_versions_of_a_schema_become_the_default_one(
     known: tuple[str, ...], client: httpx.Client, tmp_path: Path
@@ -134,6 +136,7 @@ def test_new_versions_of_a_schema_become_the_default_one(
         assert client.get(f"/schemagroups/g/schemas/s/versions/{name}").json() == {"title": name}
 
 
+@pytest.mark.slow
 def test_the_registry_gets_the_login_and_refuses_others(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

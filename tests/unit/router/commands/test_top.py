@@ -107,6 +107,7 @@ class Screen:
         os.close(self._end)
 
 
+@pytest.mark.slow
 def test_a_screen_that_lives_until_it_is_interrupted(config: Path, served: Served) -> None:
     screen = Screen("top", str(config), "--every", "0.5")
     try:

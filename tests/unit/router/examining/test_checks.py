@@ -22,6 +22,7 @@ from router.commands.doctor.examining import examine
 from router.errors import BrokerUnreachable, SinkError
 from router.examining.checks import require, router_checks
 from router.examining.diagnosis import Check, Diagnosis, diagnoses, refusal
+from router.logs import configure_logs
 from router.settings import load_settings
 from router.sources.sources import sources_of
 from tests.support.authority import Authority
@@ -227,6 +228,7 @@ def test_who_is_waited_for_stops_no_start(place: Place, capsys: pytest.CaptureFi
         assert found[name].state == "warn" and "127.0.0.1:1: Connection refused" in found[name].observation, name
     assert not any(each.state == "fail" for each in found.values())
     settings = load_settings(config)
+    configure_logs(settings.log)
     catalog = load(settings.catalog.source)
     capsys.readouterr()
     require(router_checks(settings, catalog, sources_of(catalog, settings)))

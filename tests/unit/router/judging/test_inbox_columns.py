@@ -108,6 +108,7 @@ def test_any_rows_have_the_outcomes_of_the_exact_codec(judge: Judge, given: list
     same(judge, batch_of(given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(12, quick=4))
 def test_records_of_random_catalogs_do_too(seed: int) -> None:
     chosen = Random(seed)
@@ -224,6 +225,7 @@ ODD: dict[str, tuple[str, list[Entry], bytes | None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "entries", "body"), [*ORDINARY, *(("AMQP/1.0", IN_JSON, body) for body in JSON_EVENTS)]
 )

@@ -99,6 +99,7 @@ def test_lines_for_machines_and_all_standings(xrouter: Run, config: Path) -> Non
     assert letters[letter_id(2)]["nearest"] == [SALE] and letters[letter_id(2)]["sink"] == "delta"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "numbers"),
     [

@@ -142,6 +142,7 @@ def test_a_typo_is_nearest_to_what_was_meant() -> None:
     assert names(only(catalog_of(*definitions), record))[0] == "temperature"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typo", ["order.7777.placedd", "ordr.7777.placed", "Xrder.7777.placed"])
 def test_a_typo_is_found_among_thousands(typo: str) -> None:
     """All of them fail by one property, and the one that was meant is far behind in the alphabet."""
@@ -183,6 +184,7 @@ def test_endless_values_are_far_and_quickly_told() -> None:
     assert names(only(catalog_of(*definitions), headers(type="c" * 1_000_000))) == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(20, quick=5))
 def test_likeness_is_that_of_the_plain_look(seed: int) -> None:
     """Templates and literals, and values a few letters away from them."""

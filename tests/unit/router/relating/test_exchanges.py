@@ -207,6 +207,7 @@ def test_what_is_due_is_given_up_a_bounded_text_at_a_time(tmp_path: Path) -> Non
     assert given_up == [3, 3, 1]
 
 
+@pytest.mark.slow
 def test_room_is_made_for_any_number_of_them(tmp_path: Path) -> None:
     clock = Clock()
     exchanges = opened(tmp_path, clock, most=25_000)

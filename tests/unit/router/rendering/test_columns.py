@@ -286,6 +286,7 @@ def test_no_rows_are_no_columns(kind: Source) -> None:
     assert event_columns(kind, raw, pa.array([], HEADERS), pa.array([], pa.int32())).equals(pa.array([], EVENT))
 
 
+@pytest.mark.slow
 def test_rendering_and_lines_need_no_spark() -> None:
     modules = "router.rendering.events, router.rendering.structured, router.sinks.lines"
     script = f"import sys, {modules}\nsys.exit('pyspark' in sys.modules)"

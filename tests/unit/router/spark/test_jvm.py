@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 SECONDS: Final = 60.0
 LINES: Final = 3000
 """More of them than a pipe holds."""
@@ -32,6 +34,7 @@ except PySparkRuntimeError:
 """
 
 
+@pytest.mark.slow
 def test_a_start_that_prints_much_and_fails_is_told_whole(tmp_path: Path) -> None:
     program = tmp_path / "spark" / "bin" / "spark-submit"
     program.parent.mkdir(parents=True)

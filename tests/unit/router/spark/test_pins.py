@@ -36,6 +36,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "cache"
 
 
+@pytest.mark.slow
 def test_the_right_jars_pass(cache: Path, tmp_path: Path) -> None:
     write_pins(resolve(APP, cache), tmp_path / "pins.json")
     assert resolve_pinned(APP, tmp_path / "pins.json", cache) == resolve(APP, cache)

@@ -130,6 +130,7 @@ def native(protocol: str, coding: str = "") -> dict[str, Any]:
     return {"protocol": protocol, "native": json.dumps(form), "endpoint": "/endpoints/e"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["HTTP", "AMQP/1.0", "MQTT/5.0", "KAFKA", "NATS"])
 def test_columns_are_read_from_what_a_content_coding_stands_for(protocol: str, tmp_path: Path) -> None:
     known = catalog(tmp_path, level={"mm": {"type": "integer"}})
