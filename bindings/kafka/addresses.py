@@ -87,5 +87,5 @@ def brokers_for(
 
 def protocol_of(security: str, *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
     """Return the security protocol that a client speaks: what its options, its addresses, else its settings say."""
-    made = f"{'SASL_' if login else ''}{'SSL' if tls else 'PLAINTEXT'}"
-    return options.get(PROTOCOL, security or made).upper()
+    from_settings = f"{'SASL_' if login else ''}{'SSL' if tls else 'PLAINTEXT'}"
+    return options.get(PROTOCOL, security or from_settings).upper()

@@ -46,16 +46,20 @@ class KafkaClient:
         Raises:
             OSError: the certificate or key cannot be read.
         """
-        made = {"bootstrap.servers": self.servers, "security.protocol": self._protocol()}
+        options = {"bootstrap.servers": self.servers, "security.protocol": self._protocol()}
         # The files are of this machine: executors elsewhere get what is in them.
         if self.tls and self.ca:
-            made |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text_of(self.ca)}
+            options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text_of(self.ca)}
         if self.tls and self.cert and self.key:
             chain, private = _text_of(self.cert), _text_of(self.key)
-            made |= {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": private}
+            options |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.certificate.chain": chain,
+                "ssl.keystore.key": private,
+            }
         if self.login is not None:
-            made |= self.login.jvm()
-        return _prefixed(made | dict(self.options))
+            options |= self.login.jvm()
+        return _prefixed(options | dict(self.options))
 
     def reading(self) -> dict[str, str]:
         """Return the options of Spark's Kafka source for batches, by which it reads quickly unless told otherwise.
@@ -71,13 +75,13 @@ class KafkaClient:
         Raises:
             OSError: what is to be sent elsewhere cannot be read.
         """
-        made = {"bootstrap.servers": self.servers, "security.protocol": self._protocol()}
+        configuration = {"bootstrap.servers": self.servers, "security.protocol": self._protocol()}
         for name, value in (("ca", self.ca), ("certificate", self.cert), ("key", self.key)):
             if self.tls and value:
-                made |= {f"ssl.{name}.pem": _text_of(value)} if elsewhere else {f"ssl.{name}.location": value}
+                configuration |= {f"ssl.{name}.pem": _text_of(value)} if elsewhere else {f"ssl.{name}.location": value}
         if self.login is not None:
-            made |= self.login.librdkafka()
-        return made | {name: value for name, value in self.options.items() if name in _SHARED}
+            configuration |= self.login.librdkafka()
+        return configuration | {name: value for name, value in self.options.items() if name in _SHARED}
 
     def check_files(self) -> None:
         """Make sure that all files can be read; librdkafka would only say which option failed.

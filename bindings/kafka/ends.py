@@ -89,8 +89,8 @@ class KafkaEnds:
         self._admin = admin
 
     def _partitions(self, admin: AdminClient, topics: Iterable[str]) -> dict[str, list[int]]:
-        found, wanted = self._answer(admin).topics, set(topics)
-        return {name: sorted(topic.partitions) for name, topic in found.items() if name in wanted and not topic.error}
+        known, wanted = self._answer(admin).topics, set(topics)
+        return {name: sorted(topic.partitions) for name, topic in known.items() if name in wanted and not topic.error}
 
     def _answer(self, admin: AdminClient) -> Any:
         """Ask until there is an answer, a refusal, or no time left; only callbacks tell a refusal."""
@@ -108,9 +108,9 @@ class KafkaEnds:
     ) -> dict[str, dict[int, int]]:
         committed = self._client.options.get("isolation.level") == "read_committed"
         wanted = {TopicPartition(topic, number): which for topic in partitions for number in partitions[topic]}
-        found: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
+        offsets: dict[str, dict[int, int]] = {topic: {} for topic in partitions}
         if not wanted:
-            return found
+            return offsets
         answers = admin.list_offsets(
             wanted,
             # One end past what a reader may see would look to Spark as if records had been lost.
@@ -118,8 +118,8 @@ class KafkaEnds:
             request_timeout=TIMEOUT_SECONDS,
         )
         for place, answer in answers.items():
-            found[place.topic][place.partition] = answer.result().offset
-        return found
+            offsets[place.topic][place.partition] = answer.result().offset
+        return offsets
 
     def _reason(self) -> str:
         """Return what says most of the client's troubles: a refusal before a connection that was lost for it."""

@@ -27,12 +27,12 @@ def inbox_rows_of(messages: pa.RecordBatch) -> pa.RecordBatch:
 def _row(message: Mapping[str, Any]) -> dict[str, Any]:
     headers: Sequence[Mapping[str, Any]] = message["headers"] or ()
     received = whole_number(_text(headers, RECEIVED) or "")
-    told = received is not None and received < YEAR_10000 * 1000
+    is_time = received is not None and received < YEAR_10000 * 1000
     steps = [(each["key"].split(":", _STEPS), each["value"]) for each in headers if each["key"].startswith(PART)]
     return {
         "endpoint": _text(headers, ENDPOINT),
         "protocol": _text(headers, PROTOCOL) or "",
-        "received": _EPOCH + timedelta(microseconds=received) if told and received is not None else None,
+        "received": _EPOCH + timedelta(microseconds=received) if is_time and received is not None else None,
         "properties": [
             {"key": key[_STEPS], "value": value, "type": key[1] or None} for key, value in steps if len(key) > _STEPS
         ],

@@ -36,41 +36,41 @@ class SaslLogin:
 
     def jvm(self) -> dict[str, str]:
         """Return the options of the JVM client."""
-        made = {"sasl.mechanism": self.mechanism.upper(), "sasl.jaas.config": self._jaas()}
+        options = {"sasl.mechanism": self.mechanism.upper(), "sasl.jaas.config": self._jaas()}
         if self.mechanism == "oauthbearer":
-            made |= {
+            options |= {
                 "sasl.login.callback.handler.class": _TOKEN_GETTER,
                 "sasl.oauthbearer.token.endpoint.url": self.token_endpoint,
             }
-        return made
+        return options
 
     def librdkafka(self) -> dict[str, str]:
         """Return the configuration for confluent-kafka."""
-        made = {"sasl.mechanism": self.mechanism.upper()}
+        configuration = {"sasl.mechanism": self.mechanism.upper()}
         if self.mechanism != "oauthbearer":
-            return made | {"sasl.username": self.username, "sasl.password": self.password}
-        made |= {
+            return configuration | {"sasl.username": self.username, "sasl.password": self.password}
+        configuration |= {
             "sasl.oauthbearer.method": "oidc",
             "sasl.oauthbearer.client.id": self.username,
             "sasl.oauthbearer.client.secret": self.password,
             "sasl.oauthbearer.token.endpoint.url": self.token_endpoint,
         }
         if self.token_scope:
-            made["sasl.oauthbearer.scope"] = self.token_scope
+            configuration["sasl.oauthbearer.scope"] = self.token_scope
         if trusted := self.token_ca or _system_authorities():
-            made["https.ca.location"] = trusted
-        return made
+            configuration["https.ca.location"] = trusted
+        return configuration
 
     def _jaas(self) -> str:
         if self.mechanism != "oauthbearer":
-            told = {"username": self.username, "password": self.password}
+            credentials = {"username": self.username, "password": self.password}
         else:
-            told = {"clientId": self.username, "clientSecret": self.password}
+            credentials = {"clientId": self.username, "clientSecret": self.password}
             if self.token_scope:
-                told["scope"] = self.token_scope
+                credentials["scope"] = self.token_scope
             if self.token_ca:
-                told |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.token_ca}
-        pairs = " ".join(f"{name}={_quoted(value)}" for name, value in told.items())
+                credentials |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": self.token_ca}
+        pairs = " ".join(f"{name}={_quoted(value)}" for name, value in credentials.items())
         return f"{_MODULES[self.mechanism]} required {pairs};"
 
 

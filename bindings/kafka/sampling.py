@@ -77,15 +77,15 @@ def _unread(consumer: Consumer, topics: set[str], starts: Starts) -> dict[tuple[
     """Return the first unread offset, and the one behind the last, of some partitions that have any."""
     known = consumer.list_topics(timeout=SECONDS).topics
     wanted = [(topic, number) for topic in sorted(topics & known.keys()) for number in sorted(known[topic].partitions)]
-    found: dict[tuple[str, int], tuple[int, int]] = {}
+    unread: dict[tuple[str, int], tuple[int, int]] = {}
     for topic, number in wanted[:ASKED]:
         first = starts.get(topic, {}).get(str(number), 0)
         bounds = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=SECONDS)
         if bounds is not None and max(first, bounds[0]) < bounds[1]:
-            found[topic, number] = (max(first, bounds[0]), bounds[1])
-        if len(found) == PARTITIONS:
+            unread[topic, number] = (max(first, bounds[0]), bounds[1])
+        if len(unread) == PARTITIONS:
             break
-    return found
+    return unread
 
 
 def _means(messages: list[Message]) -> list[float]:

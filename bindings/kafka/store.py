@@ -151,11 +151,11 @@ def inbox_columns(rows: DataFrame) -> DataFrame:
         ),
     )
     received = text(RECEIVED).try_cast("long")
-    told = (received >= 0) & (received < YEAR_10000 * 1000)
+    is_time = (received >= 0) & (received < YEAR_10000 * 1000)
     return rows.select(
         text(ENDPOINT).alias("endpoint"),
         F.coalesce(text(PROTOCOL), F.lit("")).alias("protocol"),
-        F.timestamp_micros(F.when(told, received)).alias("received"),
+        F.timestamp_micros(F.when(is_time, received)).alias("received"),
         F.coalesce(properties, F.array().cast(_PROPERTIES)).alias("properties"),
         F.col("value").alias("body"),
         F.concat_ws("-", "topic", "partition", "offset").alias("position"),
