@@ -142,13 +142,13 @@ def _pairs(before: Decided, after: Decided, chosen: Ints) -> Ints:
     if (offsets[chosen + 1] - offsets[chosen] == 1).all() and (np.diff(others) == 1).all():
         return np.stack([chosen, before.order[offsets[chosen]], after.order], axis=1)
     starts = zip(offsets[chosen].tolist(), offsets[chosen + 1].tolist(), strict=True)
-    made = [
+    pairs = [
         (row, before.order[min(start + at, end - 1)], after.order[min(first + at, last - 1)])
         for row, (start, end), (first, last) in zip(chosen.tolist(), starts, pairwise(others.tolist()), strict=True)
         if start < end and first < last
         for at in range(max(end - start, last - first))
     ]
-    return np.array(made, np.int64).reshape(-1, 3)
+    return np.array(pairs, np.int64).reshape(-1, 3)
 
 
 class _Side:

@@ -75,14 +75,14 @@ def raw_records(rows: DataFrame, kind: Kind, query: str) -> Iterator[tuple[str, 
     from pyspark.sql import functions as F
 
     position = F.concat_ws("-", "topic", "partition", "offset") if kind == "kafka" else F.col("position")
-    told = rows.select(letter_id(kind, query, position), F.to_json(F.struct(*RAW_COLUMNS[kind])))
-    for letter, line in told.toLocalIterator():
+    lines = rows.select(letter_id(kind, query, position), F.to_json(F.struct(*RAW_COLUMNS[kind])))
+    for letter, line in lines.toLocalIterator():
         yield letter, line.encode("utf-8", "surrogatepass")
 
 
 def _endpoint(rows: DataFrame, kind: Kind, plan: Plan) -> str:
     """Return the endpoint whose letter it is: the one it came by, or the first that reads its topic; "" for none."""
-    told = next((row[0] for row in rows.select("topic" if kind == "kafka" else "endpoint").collect()), None)
+    channel = next((row[0] for row in rows.select("topic" if kind == "kafka" else "endpoint").collect()), None)
     if kind != "kafka":
-        return told or ""
-    return next((source.endpoint for source in plan.sources if source.topic == told), "")
+        return channel or ""
+    return next((source.endpoint for source in plan.sources if source.topic == channel), "")

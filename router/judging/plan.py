@@ -174,9 +174,9 @@ def plan_of(document: bytes, *, environ: Mapping[str, str], base: Path) -> Plan:
     """
     form: dict[str, Any] = msgspec.json.decode(document)
     if form.get("format") != FORMAT or form.get("version") != VERSION:
-        made = f"router {form.get('version')}, plan format {form.get('format')}"
+        origin = f"router {form.get('version')}, plan format {form.get('format')}"
         raise BatchPinError(
-            f"an unfinished batch is pinned to a plan of {made}; this is router {VERSION}",
+            f"an unfinished batch is pinned to a plan of {origin}; this is router {VERSION}",
             hint="start that version once, so that it finishes the batch, and stop it again",
         )
     return Plan(catalog_from_json(form["catalog"]), settings_from_dict(form["settings"], environ, base))

@@ -106,9 +106,9 @@ class Shadow:
             allowance.spend(time.thread_time() - began, number)
         if not counts or decided.counts is None:
             return decided
-        told = msgspec.json.decode(decided.counts)
-        told["shadow"] = [[self.before, self.after, *key, count] for key, count in counts.items()]
-        return replace(decided, counts=msgspec.json.encode(told).decode())
+        tally = msgspec.json.decode(decided.counts)
+        tally["shadow"] = [[self.before, self.after, *key, count] for key, count in counts.items()]
+        return replace(decided, counts=msgspec.json.encode(tally).decode())
 
     def _compared(self, kind: Kind, rows: pa.RecordBatch, decided: Decided, chosen: Ints) -> Counter[CountKey]:
         looked_at = rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))

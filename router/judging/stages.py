@@ -83,8 +83,8 @@ def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -
         body, headers, key = F.col("value"), F.col("headers"), F.col("key")
         protocol: Column = F.lit("KAFKA")
         # What is no instant of the calendar is kept in the native record; no column of a table takes it.
-        told = (F.col("timestamp") >= 0) & (F.col("timestamp") < YEAR_10000)
-        received = F.timestamp_millis(F.when(told, F.col("timestamp")))
+        in_calendar = (F.col("timestamp") >= 0) & (F.col("timestamp") < YEAR_10000)
+        received = F.timestamp_millis(F.when(in_calendar, F.col("timestamp")))
     else:
         position = F.col("position")
         body = F.col("body")
@@ -141,8 +141,8 @@ def event_headers() -> Column:
     at = F.array_position(F.col("headers.key"), "content-type").cast("int")
     rest = F.when(at > 0, F.concat(F.slice(headers, 1, at - 1), F.slice(headers, at + 1, size - at))).otherwise(headers)
     empty = F.array().cast(HEADERS_TYPE)
-    made = F.concat(F.col("m.attributes"), F.coalesce(F.col("m.passed"), rest, empty))
-    return F.coalesce(F.when(F.col("m.attributes").isNotNull(), made).otherwise(headers), empty)
+    given = F.concat(F.col("m.attributes"), F.coalesce(F.col("m.passed"), rest, empty))
+    return F.coalesce(F.when(F.col("m.attributes").isNotNull(), given).otherwise(headers), empty)
 
 
 def lineage_headers(epoch: str, related: Sequence[str] = ()) -> Column:
@@ -162,13 +162,13 @@ def lineage_headers(epoch: str, related: Sequence[str] = ()) -> Column:
     always = [header(f"xrouter-{name}", value) for name, value in lineage.items()]
     every = F.array(*always, header("xrouter-ambiguous", F.col("m.ambiguous")))
     # Only what several definitions match says how that was decided.
-    told = F.when(F.col("m.ambiguous").isNull(), F.slice(every, 1, len(always))).otherwise(every)
+    headers = F.when(F.col("m.ambiguous").isNull(), F.slice(every, 1, len(always))).otherwise(every)
     none = F.array().cast(HEADERS_TYPE)
     more = [
         F.when(F.col(f"m.{name}").isNotNull(), F.array(header(f"xrouter-{name}", F.col(f"m.{name}")))).otherwise(none)
         for name in related
     ]
-    return F.concat(told, *more) if more else told
+    return F.concat(headers, *more) if more else headers
 
 
 def header(name: str, value: Column) -> Column:
@@ -183,8 +183,8 @@ def event_attribute(name: str) -> Column:
     from pyspark.sql import functions as F
 
     key = "content-type" if name == "datacontenttype" else f"ce_{name}"
-    own, made = (first_text(entries, key) for entries in ("headers", "m.attributes"))
-    return F.when(F.col("m.attributes").isNull(), own).otherwise(made)
+    own, given = (first_text(entries, key) for entries in ("headers", "m.attributes"))
+    return F.when(F.col("m.attributes").isNull(), own).otherwise(given)
 
 
 def partition_key() -> Column:

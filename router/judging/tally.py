@@ -102,19 +102,19 @@ class Tally:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Tally:
+    def from_json(cls, form: Mapping[str, Any]) -> Tally:
         """Return the tally that :meth:`to_json` wrote."""
-        records = Counter({(endpoint, outcome, reason): count for endpoint, outcome, reason, count in told["records"]})
-        arrivals = Counter({at: count for at, count in told["arrivals"]})
-        definitions = Counter({(endpoint, message): count for endpoint, message, count in told["definitions"]})
-        made = cls(records, definitions, arrivals, spilled=told["spilled"], bytes=told["bytes"])
-        made.ties.update(told.get("ties", {}))
-        made.rows, made.missing = told.get("rows", 0), told.get("missing", 0)
-        for sink, endpoint, count, size in told.get("delivered", ()):
-            made.delivered[sink, endpoint] = count
-            made.delivered_bytes[sink, endpoint] = size
-        made.shadow.update(_shadowed(told))
-        return made
+        records = Counter({(endpoint, outcome, reason): count for endpoint, outcome, reason, count in form["records"]})
+        arrivals = Counter({at: count for at, count in form["arrivals"]})
+        definitions = Counter({(endpoint, message): count for endpoint, message, count in form["definitions"]})
+        total = cls(records, definitions, arrivals, spilled=form["spilled"], bytes=form["bytes"])
+        total.ties.update(form.get("ties", {}))
+        total.rows, total.missing = form.get("rows", 0), form.get("missing", 0)
+        for sink, endpoint, count, size in form.get("delivered", ()):
+            total.delivered[sink, endpoint] = count
+            total.delivered_bytes[sink, endpoint] = size
+        total.shadow.update(_shadowed(form))
+        return total
 
     def reject(self, counts: Mapping[tuple[str, str], int], reason: str) -> None:
         """Move records of (endpoint, definition) from routed to dead letters: a sink rejected them at write time."""
@@ -155,37 +155,37 @@ def tally(
         for number in np.flatnonzero(routed).tolist()
     ]
     counts += sorted([endpoint or "", reason, None, count] for (endpoint, reason), count in letters.items())
-    told = {"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled, "bytes": size, "rows": rows}
-    told["routes"] = _by_route(placed, order, sizes)
+    form = {"counts": counts, "arrivals": _histogram(arrivals), "spilled": spilled, "bytes": size, "rows": rows}
+    form["routes"] = _by_route(placed, order, sizes)
     if tied:
-        told["ties"] = sorted(Counter(pairs[number].endpoint or "" for number in numbers[tied]).items())
-    return msgspec.json.encode(told).decode()
+        form["ties"] = sorted(Counter(pairs[number].endpoint or "" for number in numbers[tied]).items())
+    return msgspec.json.encode(form).decode()
 
 
 def collect(texts: Iterable[str]) -> Tally:
     """Add up the tallies of all Arrow batches of one batch."""
     total = Tally()
     for text in texts:
-        told: dict[str, Any] = msgspec.json.decode(text)
-        for endpoint, reason, message, count in told["counts"]:
+        form: dict[str, Any] = msgspec.json.decode(text)
+        for endpoint, reason, message, count in form["counts"]:
             outcome = DEAD_LETTER if reason else ROUTED
             total.records[(endpoint, outcome, reason or "")] += count
             if message:
                 total.definitions[endpoint, message] += count
-        for endpoint, count in told.get("ties", ()):
+        for endpoint, count in form.get("ties", ()):
             total.ties[endpoint] += count
-        for endpoint, route, count, size in told.get("routes", ()):
+        for endpoint, route, count, size in form.get("routes", ()):
             total.route(endpoint, route, count, size)
-        total.shadow.update(_shadowed(told))
-        total.rows += told.get("rows", 0)
-        total.spilled += told["spilled"]
-        total.bytes += told["bytes"]
-        total.arrivals.update({int(at): count for at, count in told["arrivals"]})
+        total.shadow.update(_shadowed(form))
+        total.rows += form.get("rows", 0)
+        total.spilled += form["spilled"]
+        total.bytes += form["bytes"]
+        total.arrivals.update({int(at): count for at, count in form["arrivals"]})
     return total
 
 
-def _shadowed(told: Mapping[str, Any]) -> dict[ShadowKey, int]:
-    lines: list[list[Any]] = told.get("shadow", [])
+def _shadowed(form: Mapping[str, Any]) -> dict[ShadowKey, int]:
+    lines: list[list[Any]] = form.get("shadow", [])
     return {
         (before, after, endpoint, what, was, now): count for before, after, endpoint, what, was, now, count in lines
     }
@@ -201,12 +201,12 @@ def _by_route(placed: Placed, order: Int, sizes: Int) -> list[list[Any]]:
     codes = placed.numbers[order] * width + (routes - low)
     counts = np.bincount(codes)
     taken = np.bincount(codes, weights=sizes[order])
-    found: dict[tuple[str, int], tuple[int, int]] = {}
+    totals: dict[tuple[str, int], tuple[int, int]] = {}
     for code in np.flatnonzero(counts).tolist():
         key = (placed.pairs[code // width].endpoint or "", low + code % width)
-        before, size = found.get(key, (0, 0))
-        found[key] = (before + int(counts[code]), size + int(taken[code]))
-    return [[*key, *values] for key, values in sorted(found.items())]
+        before, size = totals.get(key, (0, 0))
+        totals[key] = (before + int(counts[code]), size + int(taken[code]))
+    return [[*key, *values] for key, values in sorted(totals.items())]
 
 
 def _histogram(arrivals: Int) -> list[list[int]]:
