@@ -20,7 +20,7 @@ _ESCAPED_RE2: Final = r'[\x00-\x1f"\\]'
 _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
-def made(named: Mapping[str, pa.StringArray | str | None], rows: int, only: Mapping[str, Bool]) -> pa.ListArray:
+def lists_of(named: Mapping[str, pa.StringArray | str | None], rows: int, only: Mapping[str, Bool]) -> pa.ListArray:
     """Return a header list per row with these names and values, in order; a null value stays a header without one.
 
     *only* tells of some names which rows have a header of that name.
@@ -99,7 +99,7 @@ def _escaped(texts: pa.StringArray) -> pa.StringArray:
 
 
 def _escaped_text(text: str) -> str:
-    return _ESCAPED.sub(lambda found: _SHORT.get(found[0]) or f"\\u{ord(found[0]):04X}", text)
+    return _ESCAPED.sub(lambda match: _SHORT.get(match[0]) or f"\\u{ord(match[0]):04X}", text)
 
 
 def _object(members: Mapping[str, str | None]) -> str:

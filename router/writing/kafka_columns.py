@@ -53,8 +53,8 @@ def sent_headers(sink: KafkaSink, epoch: str, related: Sequence[str] = ()) -> Co
     """
     from pyspark.sql import functions as F
 
-    made = _structured_headers() if sink.mode == "structured" else event_headers()
-    return F.concat(made, lineage_headers(epoch, related)) if sink.lineage else made
+    headers = _structured_headers() if sink.mode == "structured" else event_headers()
+    return F.concat(headers, lineage_headers(epoch, related)) if sink.lineage else headers
 
 
 def _structured_headers() -> Column:
@@ -159,7 +159,7 @@ def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:
     """Return the headers of a dead letter: those it came with, then ours, texts capped."""
     from pyspark.sql import functions as F
 
-    told: dict[str, Column] = {
+    fields: dict[str, Column] = {
         "letter": F.col("letter"),
         "reason": F.col("m.reason"),
         "detail": F.substring(F.col("m.detail"), 1, HEADER_CAP),
@@ -173,11 +173,11 @@ def letter_headers(kind: Kind, epoch: str, failed: str) -> Column:
         "attempts": F.lit("1"),
     }
     if kind != "kafka":
-        told["native"] = native_column(kind)
-    told["spill"] = F.concat(F.lit("spill/"), F.col("letter"), F.lit(".json"))
-    ours = F.array(*(header(f"xrouter-{name}", value) for name, value in told.items()))
+        fields["native"] = native_column(kind)
+    fields["spill"] = F.concat(F.lit("spill/"), F.col("letter"), F.lit(".json"))
+    ours = F.array(*(header(f"xrouter-{name}", value) for name, value in fields.items()))
     # Only a letter that was spilled says where; the others have no such header.
-    ours = F.when(F.col("m.spilled"), ours).otherwise(F.slice(ours, 1, len(told) - 1))
+    ours = F.when(F.col("m.spilled"), ours).otherwise(F.slice(ours, 1, len(fields) - 1))
     return F.concat(F.coalesce(F.col("m.passed"), F.col("headers"), F.array().cast(HEADERS_TYPE)), ours)
 
 

@@ -27,12 +27,12 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
     except (PySparkException, Py4JJavaError) as error:
         if is_lost(str(error)) or is_unreadable(error) or fault_of(error) is not None:
             raise  # Not the sink's fault, and none that writing again can mend.
-        told = f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
-        raise SinkError(name, told) from error
+        problem = f"Kafka at {sink.bootstrap_servers} did not take the batch: {_cause(error)}"
+        raise SinkError(name, problem) from error
 
 
 def _cause(error: Exception) -> str:
     """Return the line of a Spark error that says what happened."""
     lines = [line.strip() for line in str(error).split("\n") if line.strip()]
-    told = [line for line in lines if "kafka" in line.lower() and "Exception" in line]
-    return (told or lines or ["unknown"])[-1 if told else 0][:300]
+    exceptions = [line for line in lines if "kafka" in line.lower() and "Exception" in line]
+    return (exceptions or lines or ["unknown"])[-1 if exceptions else 0][:300]

@@ -39,7 +39,7 @@ from router.rendering.native import native_texts
 from router.routing.row_values import column_of
 from router.settings import KafkaSink
 from router.settings.names import NameTemplate, Template, event_values, parse_name, value_name
-from router.writing.header_lists import context_json, joined, made, without
+from router.writing.header_lists import context_json, joined, lists_of, without
 
 OUTGOING: Final = (
     pa.field("topic", pa.string()),
@@ -179,8 +179,8 @@ class _Records:
             if template is not None:
                 lacking = self._events & (self._routes == route) & ~valid(keys) & ~self._came_with_key()
                 rows = np.flatnonzero(lacking)
-                made = self._expanded(template, rows).cast(pa.binary())
-                keys = pc.replace_with_mask(keys, pa.array(lacking), made)
+                expanded = self._expanded(template, rows).cast(pa.binary())
+                keys = pc.replace_with_mask(keys, pa.array(lacking), expanded)
         return keys
 
     def _came_with_key(self) -> Bool:
@@ -217,11 +217,11 @@ class _Records:
     def _headers(self, rare: Int, context: pa.StringArray | None) -> pa.ListArray:
         """Return the headers of made events and of letters; *rare* are events that get those of lineage here."""
         columns = self._columns
-        of_made = np.flatnonzero(self._events & valid(columns["attributes"]))
-        at = pa.array(of_made)
-        rest = pc.coalesce(columns["passed"].take(at), self._others(of_made))
+        given = np.flatnonzero(self._events & valid(columns["attributes"]))
+        at = pa.array(given)
+        rest = pc.coalesce(columns["passed"].take(at), self._others(given))
         lists = joined(columns["attributes"].take(at), rest)
-        fillings = [(of_made, lists)]
+        fillings = [(given, lists)]
         if len(self._letters):
             fillings.append((self._letters, self._letter_headers()))
         headers = filled(len(self._routes), HEADERS, fillings)
@@ -312,7 +312,7 @@ class _Arrivals:
 
 def _ours(named: Mapping[str, pa.StringArray | str], rows: int, only: Mapping[str, Bool]) -> pa.ListArray:
     prefixed = {f"{LINEAGE}{name}": texts for name, texts in named.items()}
-    return made(prefixed, rows, {f"{LINEAGE}{name}": those for name, those in only.items()})
+    return lists_of(prefixed, rows, {f"{LINEAGE}{name}": those for name, those in only.items()})
 
 
 def _texts(encoded: pa.DictionaryArray) -> list[str]:

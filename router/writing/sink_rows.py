@@ -39,8 +39,8 @@ class SinkRows:
         place = pc.struct_field(matched, "place")
         events = event_columns(self.kind, outcomes.column("raw"), pc.struct_field(matched, "attributes"), place)
         columns: dict[str, pa.Array] = dict(zip(events.type.names, events.flatten(), strict=True))
-        told = ("message", "endpoint", "context", AMBIGUOUS, *(name for name in RELATED if name in schema.names))
-        columns |= {name: pc.struct_field(matched, name) for name in told}
+        fields = ("message", "endpoint", "context", AMBIGUOUS, *(name for name in RELATED if name in schema.names))
+        columns |= {name: pc.struct_field(matched, name) for name in fields}
         columns |= {name: outcomes.column(name) for name in ("position", "received", "protocol")}
         columns["data"] = outcomes.column("body")
         return _table(columns, schema, epoch=self.epoch)

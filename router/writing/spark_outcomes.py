@@ -62,7 +62,7 @@ class SparkOutcomes:
         judge: Broadcast[Judge] | None = None,
     ) -> None:
         self._make = rows
-        self._made: DataFrame | None = None
+        self._frame: DataFrame | None = None
         self._outgoing = outgoing
         self._staging = staging
         self._staged = StagedShares()
@@ -122,8 +122,8 @@ class SparkOutcomes:
         keyed = self._of(
             lambda: self._decided(self._rows, order_key(self._batch.kind).alias("key")).where(F.col("key").isNotNull())
         )
-        found = keyed._rows if keys is None else keyed._among("key", keys, "left_semi")
-        return [_decision(row) for row in found.toArrow().to_pylist()]
+        chosen = keyed._rows if keys is None else keyed._among("key", keys, "left_semi")
+        return [_decision(row) for row in chosen.toArrow().to_pylist()]
 
     def exchanges(self) -> Iterator[dict[str, Any]]:
         from pyspark.sql import functions as F
@@ -208,13 +208,13 @@ class SparkOutcomes:
 
     @property
     def _rows(self) -> DataFrame:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+        if self._frame is None:
+            self._frame = self._make()
+        return self._frame
 
     def _of(self, rows: Callable[[], DataFrame]) -> Self:
         share = copy(self)
-        share._make, share._made = rows, None
+        share._make, share._frame = rows, None
         return share
 
     def _among(self, column: str, values: Collection[str], how: str) -> DataFrame:

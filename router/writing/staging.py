@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 ROOM: Final = 64 * 2**20
 """Bytes of rows that a worker gathers before it writes some of them; at most a quarter of what judging may take."""
 _SHARE: Final = "share"
-_TOLD: Final = "told"
-_RESULT: Final = f"{_SHARE} int, {_TOLD} binary"
-_RESULTS: Final = pa.schema([(_SHARE, pa.int32()), (_TOLD, pa.binary())])
+_CONTENT: Final = "content"
+_RESULT: Final = f"{_SHARE} int, {_CONTENT} binary"
+_RESULTS: Final = pa.schema([(_SHARE, pa.int32()), (_CONTENT, pa.binary())])
 _FILES: Final = msgspec.msgpack.Decoder(list[StagedFile])
 _COUNTS: Final = -1
 """Stands for a share in the result that has the counts of an Arrow batch."""
@@ -71,11 +71,11 @@ class StagedShares:
         """Take in the results of a pass over these shares, and return what it counted."""
         files: list[list[StagedFile]] = [[] for _ in shares]
         counts: list[str] = []
-        for number, told in results:
+        for number, content in results:
             if number == _COUNTS:
-                counts.append(told.decode())
+                counts.append(content.decode())
             else:
-                files[number] += _FILES.decode(told)
+                files[number] += _FILES.decode(content)
         for share, written in zip(shares, files, strict=True):
             self.staged[(share.name, share.letters)] = (share, Staged(tuple(written)))
         return collect(counts)
@@ -113,7 +113,7 @@ class StagingPass:
 def results_of(frame: DataFrame) -> list[tuple[int, bytes]]:
     """Run a pass, and return what its tasks say of their files."""
     table = frame.toArrow()
-    return list(zip(table[_SHARE].to_pylist(), table[_TOLD].to_pylist(), strict=True))
+    return list(zip(table[_SHARE].to_pylist(), table[_CONTENT].to_pylist(), strict=True))
 
 
 def _judged_and_staged(staging: StagingPass, judge: Broadcast[Judge], batches: Batches) -> Batches:
@@ -183,5 +183,5 @@ def task_name() -> str:
     return f"{context.taskAttemptId() if context else os.getpid()}-{uuid4().hex[:12]}"
 
 
-def _result(share: int, told: bytes) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{_SHARE: share, _TOLD: told}], _RESULTS)
+def _result(share: int, content: bytes) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([{_SHARE: share, _CONTENT: content}], _RESULTS)
