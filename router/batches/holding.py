@@ -58,8 +58,8 @@ class Holding:
         """Say that a batch is written, if it was said that it is held."""
         if number in self.since:
             seconds = round(time.monotonic() - self.since[number], 1)
-            told = reads(self.plans.active.sources, self.query)
-            _log.info("batch goes on", **told, query=self.query, batch=number, held_seconds=seconds)
+            inputs = reads(self.plans.active.sources, self.query)
+            _log.info("batch goes on", **inputs, query=self.query, batch=number, held_seconds=seconds)
         self.since.clear()
 
     def by_sink(self, loaded: LoadedPlan, batch: Batch, error: SinkError, seconds: float, *, parked: bool) -> None:
@@ -102,8 +102,8 @@ class Holding:
     def _say(self, batch: Batch, reason: str, sink: str, **more: object) -> None:
         self.status.query(self.query, "held", batch=batch.number, reason=reason)
         self.metrics.held(self.query, sink)
-        told = reads(self.plans.active.sources, self.query)
-        _log.error("batch held", **told, query=self.query, batch=batch.number, reason=reason, **more)
+        inputs = reads(self.plans.active.sources, self.query)
+        _log.error("batch held", **inputs, query=self.query, batch=batch.number, reason=reason, **more)
         self.since.setdefault(batch.number, time.monotonic())
 
     def _note(self, batch: Batch, reason: str, sink: str, known: frozenset[str]) -> None:

@@ -52,10 +52,10 @@ class Part:
         return {"path": list(self.path), "ranges": ranges, "condemned": self.condemned, "bare": self.bare}
 
     @classmethod
-    def from_json(cls, told: dict[str, Any]) -> Part:
+    def from_json(cls, form: dict[str, Any]) -> Part:
         """Return the part that :meth:`to_json` wrote."""
-        ranges = None if told["ranges"] is None else tuple(Range.from_json(each) for each in told["ranges"])
-        return cls(tuple(told["path"]), ranges, told["condemned"], told["bare"])
+        ranges = None if form["ranges"] is None else tuple(Range.from_json(each) for each in form["ranges"])
+        return cls(tuple(form["path"]), ranges, form["condemned"], form["bare"])
 
 
 @dataclass(slots=True)
@@ -94,13 +94,13 @@ class BatchParts:
         Raises:
             StateError: the note is damaged.
         """
-        told = notes.parts(query, number, generation)
-        if told is None:
+        note = notes.parts(query, number, generation)
+        if note is None:
             return cls(notes, query, number, generation)
         try:
-            left = [Part.from_json(part) for part in told["left"]]
-            failures = Failures(**told["failures"])
-            tally, known = Tally.from_json(told["tally"]), set(told["known"])
+            left = [Part.from_json(part) for part in note["left"]]
+            failures = Failures(**note["failures"])
+            tally, known = Tally.from_json(note["tally"]), set(note["known"])
         except (KeyError, TypeError, ValueError) as error:
             hint = "restore it from a backup; without it the batch is written from its start, and tables may double"
             raise StateError(
@@ -166,8 +166,8 @@ class BatchParts:
         *places* are those of its rows, two or more. Whoever finds a batch too large calls this before its first write.
         """
         part = self.left[0]
-        made = cut(places, pieces, by_bytes=by_bytes)
-        self.left[:1] = [replace(part, path=(*part.path, n), ranges=ranges) for n, ranges in enumerate(made)]
+        divisions = cut(places, pieces, by_bytes=by_bytes)
+        self.left[:1] = [replace(part, path=(*part.path, n), ranges=ranges) for n, ranges in enumerate(divisions)]
         self._divided()
 
     def _divided(self) -> None:
@@ -176,14 +176,14 @@ class BatchParts:
 
     def _note(self) -> None:
         self.noted = True
-        told = {
+        note = {
             "generation": self.generation,
             "left": [part.to_json() for part in self.left],
             "tally": self.tally.to_json(),
             "failures": {"digest": self.failures.digest, "alike": self.failures.alike, "all": self.failures.all},
             "known": sorted(self.known),
         }
-        self.notes.note_parts(self.query, self.number, told)
+        self.notes.note_parts(self.query, self.number, note)
 
 
 def cut_one(places: pa.Table) -> Ranges:

@@ -280,8 +280,8 @@ class Pipeline:
         assert part is not None
         self._metrics.fault(self.name, fault.kind)
         self._status.query(self.name, "failed", batch=parts.number, reason=fault.text)
-        told = reads(self._plans.active.sources, self.name)
-        facts = {**told, "query": self.name, "batch": parts.number, "error": fault.text}
+        inputs = reads(self._plans.active.sources, self.name)
+        facts = {**inputs, "query": self.name, "batch": parts.number, "error": fault.text}
         hint = self._hint(fault)
         if not parts.failed(fault):
             _log.error("batch failed", **facts, times=parts.failures.all, **hint)

@@ -200,7 +200,7 @@ class PlanHolder:
         self._metrics.coverage.follow(plan)
         with self._lock:
             self._active, self._current = loaded.plan, loaded
-        self._tell_shadow(loaded)
+        self._report_shadow(loaded)
 
     def shadow(self, plan: Plan) -> None:
         """Let another catalog judge beside the active one and count, with the next batches; as :meth:`activate`."""
@@ -266,7 +266,7 @@ class PlanHolder:
             self._metrics.shadow.broken(f"{type(error).__name__}: {error}")
             return loaded
 
-    def _tell_shadow(self, loaded: LoadedPlan) -> None:
+    def _report_shadow(self, loaded: LoadedPlan) -> None:
         shadow = self._shadow
         if shadow is None:
             return
