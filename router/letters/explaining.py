@@ -64,7 +64,7 @@ def _candidate(candidate: ExplainedCandidate, redaction: Redaction) -> Explained
         replace(
             check,
             expected=redaction.value(check.property, check.expected),
-            found=redaction.value(check.property, check.found),
+            actual=redaction.value(check.property, check.actual),
         )
         for check in candidate.checks
     )

@@ -21,21 +21,21 @@ Values = Callable[[str], Sequence[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that a candidate asks of a record: ``found`` is None for what is absent, ``holds`` the verdict.
+    """One thing that a candidate asks of a record: ``actual`` is None for what is absent, ``holds`` the verdict.
 
     ``distance`` is how far the value is from what was expected, for a property that fails by itself.
     """
 
     property: str
     expected: str | None
-    found: str | None
+    actual: str | None
     holds: bool
     constraint: Constraint | None = None
     distance: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return the form that dead letters and ``match`` have."""
-        return {"property": self.property, "expected": self.expected, "found": self.found}
+        return {"property": self.property, "expected": self.expected, "found": self.actual}
 
 
 @dataclass(frozen=True, slots=True)

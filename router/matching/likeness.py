@@ -67,8 +67,8 @@ class Spellings:
 
         It is ``FAR`` for those without a text.
         """
-        found = _counted(text)[:, None]
-        missing = (np.maximum(self._counts[:, numbers], found) - found).sum(axis=0, dtype=np.int64)
+        occurrences = _counted(text)[:, None]
+        missing = (np.maximum(self._counts[:, numbers], occurrences) - occurrences).sum(axis=0, dtype=np.int64)
         beyond = missing + len(text) - self._lengths[numbers]
         templates, slashes, dots = self._templates[numbers], self._slashes[numbers], self._dots[numbers]
         bound = np.where(templates, missing, np.maximum(missing, beyond))
@@ -84,28 +84,28 @@ def _counted(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     return np.bincount(points % _BUCKETS, minlength=_BUCKETS).astype(np.uint8)
 
 
-def _changes(wanted: str, found: str) -> int:
+def _changes(wanted: str, value: str) -> int:
     """Return the edit distance of two texts (Levenshtein's), by a column of bits for each character.
 
     The columns are those of Myers (1999) and Hyyrö (2003): two words of bits hold where a column of the usual table
     goes up and down, so that one step does what is a step for each character of the other text.
     """
-    start, end = 0, min(len(wanted), len(found))
-    while start < end and wanted[start] == found[start]:
+    start, end = 0, min(len(wanted), len(value))
+    while start < end and wanted[start] == value[start]:
         start += 1
     end -= start
     tail = 0
-    while tail < end and wanted[-1 - tail] == found[-1 - tail]:
+    while tail < end and wanted[-1 - tail] == value[-1 - tail]:
         tail += 1
-    wanted, found = wanted[start : len(wanted) - tail], found[start : len(found) - tail]
-    if abs(len(wanted) - len(found)) >= FAR or not wanted:
-        return max(len(wanted), len(found))
+    wanted, value = wanted[start : len(wanted) - tail], value[start : len(value) - tail]
+    if abs(len(wanted) - len(value)) >= FAR or not wanted:
+        return max(len(wanted), len(value))
     places: dict[str, int] = {}
     for place, character in enumerate(wanted):
         places[character] = places.get(character, 0) | 1 << place
     every, last = (1 << len(wanted)) - 1, 1 << (len(wanted) - 1)
     up, down, changes = every, 0, len(wanted)
-    for left, character in zip(range(len(found), 0, -1), found, strict=True):
+    for left, character in zip(range(len(value), 0, -1), value, strict=True):
         if changes - left >= FAR:
             return FAR
         same = places.get(character, 0)

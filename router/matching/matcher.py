@@ -131,7 +131,7 @@ class Matcher:
         outcomes.take = partial(self._contexts, winners=winners.copy())
         self._reject(outcomes, checked)
         self._explain(outcomes, verdicts, classes)
-        self._tell_ties(outcomes, verdicts)
+        self._explain_ties(outcomes, verdicts)
         return outcomes
 
     def _contexts(self, outcomes: Outcomes, winners: Int) -> pa.MapArray:
@@ -149,7 +149,7 @@ class Matcher:
             for event in (False, True)
         ]
 
-    def _tell_ties(self, outcomes: Outcomes, verdicts: Verdicts) -> None:
+    def _explain_ties(self, outcomes: Outcomes, verdicts: Verdicts) -> None:
         """Say of each routed row that several definitions match equally well how that was decided."""
         texts: dict[int, str] = {}
         for row in verdicts.ties.tolist():

@@ -93,13 +93,13 @@ class Teller:
         expected = check.expected or "" if described else self._quoted(check.expected or "")
         if not check.holds:
             return f"      {self._no} {name}: expected {expected}, found {value}", "red"
-        as_expected = "" if check.found in (None, check.expected) else f", as {expected}"
+        as_expected = "" if check.actual in (None, check.expected) else f", as {expected}"
         return f"      {self._yes} {name}: {value}{as_expected}", ""
 
     def _found(self, check: Check) -> str:
-        if check.found is None:
+        if check.actual is None:
             return "absent, and may be" if check.holds else "nothing"
-        return self._quoted(check.found)
+        return self._quoted(check.actual)
 
     def _outcome(self, outcome: Mapping[str, Any]) -> Iterator[Line]:
         if outcome["outcome"] != "routed":

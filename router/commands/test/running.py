@@ -87,7 +87,7 @@ def _kept_from(matcher: Matcher, outcomes: Outcomes, row: int, xid: str) -> str:
     nearest = min(failed, key=len)
     if not nearest:
         return f"{xid} matches by its properties; another is more specific, or its schema rejects the data"
-    return _mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].found)
+    return _mismatch(xid, nearest[0].property, nearest[0].expected, nearest[0].actual)
 
 
 def _failed(checks: Sequence[Check]) -> list[Check]:
