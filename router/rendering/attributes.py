@@ -119,10 +119,10 @@ def _carried(carriers: _Carriers, mine: Bool) -> Attributes:
     pairs, places = entries.meanings(numbers)
     asked = [(f"{carriers.prefix}{name}", rules[number]) for number, name in pairs]
     names, codes = _numbered([_attribute(key, rule) for key, rule in asked])
-    found = codes[places]
+    entry_codes = codes[places]
     # A header without a value counts as absent.
     there = entries.values.is_valid().to_numpy(zero_copy_only=False)
-    kept = np.flatnonzero((found != _NONE) & mine[entries.owners] & there)
+    kept = np.flatnonzero((entry_codes != _NONE) & mine[entries.owners] & there)
     last = np.array([_is_media(key, rule) for key, rule in asked], bool)[places[kept]]
     order = np.argsort(entries.owners[kept] * 2 + last, kind="stable")
     kept, last = kept[order], last[order]
@@ -134,7 +134,7 @@ def _carried(carriers: _Carriers, mine: Bool) -> Attributes:
     texts = _decoded(texts, encoded, doubtful)
     odd = np.zeros(entries.rows, bool)
     return _events_only(
-        _sound(Attributes(entries.rows, entries.owners[kept], names, found[kept], texts, odd), doubtful)
+        _sound(Attributes(entries.rows, entries.owners[kept], names, entry_codes[kept], texts, odd), doubtful)
     )
 
 
@@ -167,8 +167,8 @@ def _event_media(texts: pa.StringArray) -> Bool:
     events = [
         text is not None and media_type_of(text).startswith(EVENT_MEDIA) for text in distinct.dictionary.to_pylist()
     ]
-    found: Bool = np.array([*events, False])[pc.fill_null(distinct.indices, -1).to_numpy(zero_copy_only=False)]
-    return found
+    whole: Bool = np.array([*events, False])[pc.fill_null(distinct.indices, -1).to_numpy(zero_copy_only=False)]
+    return whole
 
 
 def _decoded(texts: pa.StringArray, encoded: Bool, doubtful: Bool) -> pa.StringArray:

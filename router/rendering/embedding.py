@@ -130,10 +130,10 @@ def _without_blanks_around(texts: pa.StringArray) -> Bool:
 def _escapes_twice(texts: pa.StringArray) -> Bool:
     """Return which texts have two backslashes side by side: then it takes counting whether a quote ends a string."""
     data, places = data_of(texts)
-    found = np.zeros(len(texts), bool)
+    doubled = np.zeros(len(texts), bool)
     escapes = _escapes(data)
-    found[owners_of(places, escapes[1:][np.diff(escapes) == 1])] = True
-    return found
+    doubled[owners_of(places, escapes[1:][np.diff(escapes) == 1])] = True
+    return doubled
 
 
 def _doubtful(texts: pa.StringArray) -> Int:

@@ -20,18 +20,18 @@ def event_columns(kind: Source, raw: pa.StructArray, attributes: pa.ListArray, p
     serve; ``place`` is that of an event in its batch, null outside of one. The arrays are of one length, and may be
     slices. Every row comes out as :func:`router.rendering.exact.render_event` has it.
     """
-    found = attributes_of_rows(kind, raw, attributes, place)
-    named = _named(found)
+    resolved = attributes_of_rows(kind, raw, attributes, place)
+    named = _named(resolved)
     times = named["time"]
     columns = [
         *(named[name] for name in COLUMNS),
         moments(times),
         times,
-        _extensions(found),
+        _extensions(resolved),
         native_texts(kind, raw, place),
     ]
     events = pa.StructArray.from_arrays(columns, fields=list(EVENT))
-    odd = np.flatnonzero(found.odd)
+    odd = np.flatnonzero(resolved.odd)
     if not len(odd):
         return events
     some = pa.array(odd)

@@ -25,13 +25,13 @@ def structured_events(
 
     ``body`` holds the data of the events; the other arrays are those of :func:`router.rendering.events.event_columns`.
     """
-    found = attributes_of_rows(kind, raw, attributes, place)
-    offsets = np.searchsorted(found.owners, np.arange(found.rows + 1))
-    members = entry_texts(found.names, found.codes, offsets, '"{}":"'.format, escaped(found.texts), '"')
-    texts = together("{", members, *data_members(body, column_of(found, CONTENT_TYPE)), "}").cast(pa.binary())
-    odd = found.odd | (np.diff(offsets) == 0)
+    resolved = attributes_of_rows(kind, raw, attributes, place)
+    offsets = np.searchsorted(resolved.owners, np.arange(resolved.rows + 1))
+    members = entry_texts(resolved.names, resolved.codes, offsets, '"{}":"'.format, escaped(resolved.texts), '"')
+    texts = together("{", members, *data_members(body, column_of(resolved, CONTENT_TYPE)), "}").cast(pa.binary())
+    odd = resolved.odd | (np.diff(offsets) == 0)
     for name in _DATA:
-        odd[found.owners[found.of(name)]] = True
+        odd[resolved.owners[resolved.of(name)]] = True
     rows = np.flatnonzero(odd)
     if not len(rows):
         return texts

@@ -47,12 +47,14 @@ def ship_code(spark: SparkSession, state: Path) -> None:
 
 def write_archive(archive: Path) -> None:
     """Write the packages, and what says their version, into a zip."""
-    told = distribution(ROUTER)
+    installed = distribution(ROUTER)
     with ZipFile(archive, "x", ZIP_DEFLATED) as target:
         for name, file in _files():
             target.write(file, name)
-        about = f"{ROUTER.replace('-', '_')}-{told.version}.dist-info"
-        target.writestr(f"{about}/METADATA", told.read_text("METADATA") or f"Name: {ROUTER}\nVersion: {told.version}\n")
+        about = f"{ROUTER.replace('-', '_')}-{installed.version}.dist-info"
+        target.writestr(
+            f"{about}/METADATA", installed.read_text("METADATA") or f"Name: {ROUTER}\nVersion: {installed.version}\n"
+        )
 
 
 def _files() -> Iterator[tuple[str, Path]]:
