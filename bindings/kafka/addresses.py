@@ -32,7 +32,7 @@ class Brokers:
 def brokers_of(addresses: Iterable[str]) -> Brokers:
     """Read addresses such as ``host:9092``, ``kafka://host``, ``SASL_SSL://one:9093,two:9093``.
 
-    Those without a scheme of :data:`SECURITY` are spoken to as the others are.
+    An address without a scheme of :data:`SECURITY` takes the security protocol of the others.
 
     Raises:
         ValueError: two of them say different security protocols.
@@ -54,7 +54,7 @@ def brokers_of(addresses: Iterable[str]) -> Brokers:
 def contradiction(security: str, *, tls: bool, login: bool, options: Mapping[str, object]) -> str:
     """Say what settings contradict the security protocol that addresses ask for; empty when nothing does.
 
-    ``tls`` and ``login`` tell whether there are settings of those, ``options`` are those of the client.
+    ``tls`` and ``login`` say whether the settings have them; ``options`` are the client's.
     """
     if not security:
         return ""
@@ -76,7 +76,7 @@ def brokers_for(
 ) -> tuple[Brokers, str]:
     """Return the brokers at these addresses for a client of these settings, and what is wrong with them, if anything.
 
-    There is a fault when addresses contradict each other or the settings; none at all are no fault.
+    Addresses that contradict each other or the settings are a fault. No address at all is no fault.
     """
     try:
         brokers = brokers_of(addresses)
@@ -86,6 +86,6 @@ def brokers_for(
 
 
 def protocol_of(security: str, *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
-    """Return the security protocol that a client speaks: what its options, its addresses, else its settings say."""
+    """Return the security protocol of a client: that of its options, else of its addresses, else of its settings."""
     from_settings = f"{'SASL_' if login else ''}{'SSL' if tls else 'PLAINTEXT'}"
     return options.get(PROTOCOL, security or from_settings).upper()

@@ -13,8 +13,8 @@ TIMEOUT_SECONDS: Final = 10.0
 _SHARED: Final = ("security.protocol", "client.id")
 """Options that both clients know by the same name and in the same sense."""
 _READING: Final = {"max.poll.records": "3000"}
-"""After each poll Spark asks the broker where its partition begins and ends, so one is to take most of a fetch. Spark
-also keeps what a poll gave, for each partition: more would take memory where there are hundreds.
+"""After each poll Spark asks the broker where its partition begins and ends, so a poll should take most of a fetch.
+Spark also keeps the records of a poll, for each partition: more would fill the memory where there are hundreds.
 """
 
 
@@ -41,13 +41,13 @@ class KafkaClient:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def jvm(self) -> dict[str, str]:
-        """Return the options of Spark's Kafka source and sink that they connect with, names with ``kafka.`` in front.
+        """Return the options that Spark's Kafka source and sink connect with; each name begins with ``kafka.``.
 
         Raises:
             OSError: the certificate or key cannot be read.
         """
         options = {"bootstrap.servers": self.servers, "security.protocol": self._protocol()}
-        # The files are of this machine: executors elsewhere get what is in them.
+        # The files are on this machine, so executors elsewhere get their content.
         if self.tls and self.ca:
             options |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": _text_of(self.ca)}
         if self.tls and self.cert and self.key:
@@ -62,7 +62,7 @@ class KafkaClient:
         return _prefixed(options | dict(self.options))
 
     def reading(self) -> dict[str, str]:
-        """Return the options of Spark's Kafka source for batches, by which it reads quickly unless told otherwise.
+        """Return the options of Spark's Kafka source for batches: ours for quick reading, unless the settings differ.
 
         Raises:
             OSError: as :meth:`jvm`.

@@ -14,13 +14,13 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from bindings.kafka.client import TIMEOUT_SECONDS, KafkaClient, KafkaUnreachable
 
 _REFUSED: Final = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED})
-"""What no further try mends: a login or a certificate that is not taken."""
+"""Errors that no further try mends: the brokers do not accept a login or a certificate."""
 
 
 class KafkaEnds:
-    """Asks a cluster, once or again and again, by one connection. Not for concurrent use.
+    """Asks a cluster, once or repeatedly, over one connection. Not for concurrent use.
 
-    The connection is kept for as long as it gives answers.
+    It keeps the connection as long as the cluster answers.
     """
 
     def __init__(self, client: KafkaClient) -> None:
@@ -79,7 +79,7 @@ class KafkaEnds:
                 config["error_cb"] = troubles.append
                 admin = AdminClient(config)
             else:
-                # What it ran into before is of no interest any more; and a login may have to be renewed.
+                # Earlier errors do not matter any more, and a login may have to be renewed.
                 self._troubles.clear()
                 admin.poll(0)
             yield admin
@@ -93,7 +93,7 @@ class KafkaEnds:
         return {name: sorted(topic.partitions) for name, topic in known.items() if name in wanted and not topic.error}
 
     def _answer(self, admin: AdminClient) -> Any:
-        """Ask until there is an answer, a refusal, or no time left; only callbacks tell a refusal."""
+        """Ask until there is an answer, a refusal, or no time left. The client reports a refusal to callbacks only."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
@@ -113,7 +113,7 @@ class KafkaEnds:
             return offsets
         answers = admin.list_offsets(
             wanted,
-            # One end past what a reader may see would look to Spark as if records had been lost.
+            # If the end were past what a reader may see, Spark would take the difference for lost records.
             isolation_level=IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED,
             request_timeout=TIMEOUT_SECONDS,
         )
@@ -122,6 +122,6 @@ class KafkaEnds:
         return offsets
 
     def _reason(self) -> str:
-        """Return what says most of the client's troubles: a refusal before a connection that was lost for it."""
+        """Return the most telling error of the client: a refusal, rather than the lost connection that followed it."""
         ranked = sorted(self._troubles, key=lambda each: each.code() not in _REFUSED)
         return ranked[0].str() if ranked else ""

@@ -42,15 +42,15 @@ SOURCE_SCHEMA: Final = pa.schema(
 HEADER: Final = "p.headers."
 HEADER_BYTES: Final = "b.headers."
 SMALL: Final = 512
-"""Bytes of a body that goes to Python without being asked for: looking at it in the JVM would cost more."""
+"""Bodies up to this many bytes always go to Python: looking at them in the JVM would cost more."""
 ATTRIBUTE: Final = "ce_"
-"""Prefix of attributes in Kafka's binary mode: a stray header of that name would add itself to the event."""
+"""Prefix of attributes in Kafka's binary mode. A stray header with this prefix would become part of the event."""
 CONTENT_TYPE: Final = "content-type"
 VERSION: Final = "ce_specversion"
 LINEAGE: Final = "xrouter-"
-"""Prefix of the headers this router adds; those of a router before it are not passed on."""
+"""Prefix of the headers this router adds. Those of an earlier router are not passed on."""
 _EVENT: Final = "cloudevents"
-# White space before a media type is whatever Python strips; here all that is no visible ASCII.
+# Python strips its own white space before a media type; here it is all that is not visible ASCII.
 _EVENT_MEDIA: Final = r"(?i)^[^!-~]*application/cloudevents"
 _JSON_MEDIA: Final = r"(?is)^[^!-~]*(application/json[^!-~]*(;.*)?)?$"
 
@@ -60,7 +60,7 @@ class KafkaColumns:
     """What the columns of a batch say: texts by property, and which rows they do not settle.
 
     ``texts`` are by ``e.NAME``, ``p.PATH``, ``b.PATH`` and ``d``; ``content`` is the content type, ``coding`` the
-    content coding. ``events`` tells the rows that are CloudEvents in binary mode.
+    content coding. ``events`` marks the rows that are CloudEvents in binary mode.
     """
 
     texts: dict[str, pa.StringArray]
@@ -78,7 +78,7 @@ class KafkaReader:
     """Reads the columns of Kafka rows for the properties that a plan looks at."""
 
     def __init__(self, keys: Iterable[str], *, sniffs: bool) -> None:
-        """``sniffs`` tells whether some channel takes an event in a JSON body without its media type."""
+        """``sniffs``: some channel takes an event in a JSON body without its media type."""
         self._keys = tuple(dict.fromkeys(keys))
         self.sniffs = sniffs
         headers = (key for key in self._keys if key.startswith((HEADER, HEADER_BYTES)))
@@ -101,10 +101,10 @@ class KafkaReader:
         for name in dict.fromkeys((VERSION, CONTENT_TYPE, *self._texts)):
             yield (seen.first(name) >= 0) & ~valid(seen.text(name))
         yield entries.rows_of(entries.named(_is_odd))
-        # Of repeats the first that has a value counts.
+        # If a header repeats, the first one with a value counts.
         yield entries.repeated(self._decides)
         attributes = entries.named(lambda name: name.startswith(ATTRIBUTE))
-        # Of a record that is no event, these may not travel on: they would speak for the event it becomes.
+        # A record that is no event must not pass these on: they would describe the event that it becomes.
         yield entries.rows_of(attributes) & ~events
         yield entries.rows_of(seen.no_texts(attributes))
         yield events & ~distinct(version, lambda texts: pc.equal(texts, "1.0"))
@@ -193,7 +193,7 @@ class _Seen:
 def body_column(topics: Collection[str], *, sniffs: bool) -> Column:
     """Return the bodies that judging looks at: all of these topics, small ones, and what may hold an event.
 
-    ``sniffs`` is as for :class:`KafkaReader`, to which a body that is left out here says nothing.
+    ``sniffs`` is as for :class:`KafkaReader`, which learns nothing from the bodies that are left out here.
     """
     from pyspark.sql import functions as F
 
@@ -214,7 +214,7 @@ def body_column(topics: Collection[str], *, sniffs: bool) -> Column:
 
 
 def _is_odd(name: str) -> bool:
-    """Tell whether the exact codec is to read a record with a header of that name."""
+    """Return whether the exact codec has to read a record with a header of that name."""
     if name.startswith(ATTRIBUTE):
         attribute = name.removeprefix(ATTRIBUTE)
         return not ATTRIBUTE_NAME.fullmatch(attribute) or attribute == DATA

@@ -15,14 +15,14 @@ from bindings.kafka.ranges import reading
 SECONDS: Final = 3.0
 """The most time that one question takes."""
 PLACES: Final = 256
-"""Partitions past which whoever asks does without: they take too long."""
+"""With more partitions than this nobody asks: the answers would take too long."""
 _POLL_SECONDS: Final = 0.2
 _FETCH_BYTES: Final = 2**16
 Place = tuple[str, int]
 
 
 class KafkaHeads:
-    """Asks a cluster again and again for the times of records, by one connection. Not for concurrent use."""
+    """Asks a cluster repeatedly for the times of records, over one connection. Not for concurrent use."""
 
     def __init__(self, client: KafkaClient) -> None:
         self._client = client
@@ -40,8 +40,8 @@ class KafkaHeads:
     def arrived(self, places: Mapping[Place, int]) -> dict[Place, int]:
         """Return the time, in milliseconds since 1970, of the first record at or behind each offset.
 
-        What is not told within :data:`SECONDS`, or has no time, is left out. An offset that was asked for at the last
-        question costs nothing.
+        It leaves out records without a time, and those whose time the brokers do not return within :data:`SECONDS`.
+        An offset of the previous question costs nothing.
         """
         self._known = {place: known for place, known in self._known.items() if places.get(place) == known[0]}
         wanted = {place: offset for place, offset in places.items() if place not in self._known}

@@ -19,7 +19,7 @@ _STEPS: Final = 2
 def inbox_rows_of(messages: pa.RecordBatch) -> pa.RecordBatch:
     """Return messages, as rows of Kafka's source, as rows of the inbox with their positions.
 
-    What no gateway wrote becomes a row with less in it, never an error.
+    A message that no gateway wrote becomes a row with less in it, never an error.
     """
     return pa.RecordBatch.from_pylist([_row(each) for each in messages.to_pylist()], READ_SCHEMA)
 

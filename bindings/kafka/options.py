@@ -1,4 +1,4 @@
-"""The endpoint options of Kafka that say how records are taken and sent; names count without case, dashes and dots.
+"""The endpoint options of Kafka for reading and sending records. Case, dashes and dots in names do not count.
 
 ``consumergroup`` has no place here: Spark keeps the offsets of a query itself and joins no group. ``acks`` neither: a
 record is sent when all replicas in sync have it, since what is confirmed here was acknowledged at its source.
@@ -25,7 +25,7 @@ def topic_of(options: Mapping[str, Any]) -> str:
 
 
 def start_of(options: Mapping[str, Any]) -> Literal["earliest", "latest"] | None:
-    """Return where a first read begins by ``autooffsetreset``; None when it says nothing that can be done."""
+    """Return where a first read begins by ``autooffsetreset``; None when its value is not a known one."""
     value = _squashed(options).get(_START)
     return _STARTS.get(value.strip().lower()) if isinstance(value, str) else None
 

@@ -1,4 +1,4 @@
-"""Sending to Kafka from this process; what Spark writes to topics does not come by here."""
+"""Sending to Kafka from this process. Spark writes to topics by itself, and not through this module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEVER: Final = frozenset(
         KafkaError.RECORD_LIST_TOO_LARGE,
     }
 )
-"""What no repetition mends: the record is too large, its topic has no possible name, or the broker calls it invalid."""
+"""Errors that no repetition mends: the record is too large or invalid, or its topic cannot have that name."""
 _SERVED: Final = 0.1
 
 
@@ -53,7 +53,7 @@ class KafkaPublisher:
             self._produce(producer, place, message, settled, troubles)
         left = producer.flush(self._timeout)
         if left or troubles:
-            # A new producer: what this one still holds must not arrive behind what comes next.
+            # The next call takes a new producer: records that this one still holds must not arrive after later ones.
             producer.purge()
             self._producer = None
             reason = troubles[0] if troubles else f"no answer in {self._timeout:g} s"
@@ -61,7 +61,7 @@ class KafkaPublisher:
         return [settled[place] for place in range(len(messages))]
 
     def close(self) -> None:
-        """Disconnect; nothing is under way between two calls."""
+        """Disconnect. Between two calls no record is under way."""
         self._producer = None
 
     def _produce(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STILL_SECONDS: Final = 60.0
-"""Without a record for this long, brokers count as away."""
+"""If no record arrives for this long, the brokers count as unreachable."""
 _ROWS: Final = 1000
 _BYTES: Final = 8 << 20
 _POLL_SECONDS: Final = 1.0
@@ -49,8 +49,8 @@ class RangeLost(RangeUnreadable):
 def read_ranges(spark: SparkSession, client: KafkaClient, ranges: tuple[KafkaRange, ...], *, lossy: bool) -> DataFrame:
     """Return these ranges' records as rows of :data:`SOURCE_SCHEMA`, one task for each range; nothing is read yet.
 
-    Whoever evaluates it meets a :class:`RangeUnreadable` in its tasks when brokers do not answer. Reading again gives
-    the same rows, but for what retention has removed meanwhile: that is a :class:`RangeLost`, or with *lossy* left out.
+    When it is evaluated and brokers do not answer, tasks raise :class:`RangeUnreadable`. Reading again gives the same
+    rows. If retention has removed some meanwhile, tasks raise :class:`RangeLost`; with *lossy* they leave these out.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -67,7 +67,7 @@ def reading(client: KafkaClient, *, elsewhere: bool = False, lossy: bool = True)
     return {
         "isolation.level": client.options.get("isolation.level", "read_uncommitted"),
         **client.librdkafka(elsewhere=elsewhere),
-        # No group is joined; the client asks for a name all the same.
+        # The client joins no group, and requires the name of one all the same.
         "group.id": "xrouter-ranges",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -111,7 +111,7 @@ def records_of(config: Mapping[str, Any], wanted: KafkaRange) -> Iterator[pa.Rec
         yield batch_of(rows)
     except KafkaException as error:
         if error.args[0].code() == KafkaError._AUTO_OFFSET_RESET:
-            # In the words of Spark's own source, by which a query that ends says what was lost.
+            # Spark's own source uses these words, and a query that ends on them says what was lost.
             lost = f"{wanted.topic}-{wanted.partition} no longer has offset {wanted.start}"
             raise RangeLost(f"some data may have been lost. Reason: {lost}") from error
         raise RangeUnreadable(f"{wanted.topic}-{wanted.partition}: {error.args[0].str()}") from error

@@ -1,7 +1,7 @@
 """How large the records of topics are, from a few of them.
 
-Only reading them tells: brokers know the size of their logs, which compression, compaction and transactions make no
-measure of what a reader gets.
+Only reading them shows that. Brokers know the size of their logs, but with compression, compaction and transactions
+that says little about what a reader gets.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ RECORDS: Final = 100
 PARTITIONS: Final = 8
 """Partitions read, of all topics together."""
 ASKED: Final = 64
-"""Partitions of which it is asked whether they have anything unread."""
+"""Partitions whose offsets are compared, at most, to find some with unread records."""
 SECONDS: Final = 2.0
 _OVERHEAD: Final = 64
-"""Bytes for what every record has besides: topic, offset, time, and the room that its parts take in memory."""
+"""Bytes that every record adds: topic, offset, time, and the room that its parts take in memory."""
 _FETCH_BYTES: Final = 2**20
 
 Starts = Mapping[str, Mapping[str, int]]
 
 
 def mean_record_bytes(client: KafkaClient, topics: Iterable[str], starts: Starts) -> float | None:
-    """Return the mean size of unread records, by the place where they are largest; None when nothing could be read.
+    """Return the mean size of unread records, at the place where they are largest; None when nothing could be read.
 
-    *starts* are where reading will begin, by topic and partition, as Spark writes them; what they do not name begins at
-    its first record.
-    Looked at are the beginning, the middle and the end of what is unread. Takes a few seconds at most, and raises
-    nothing: the size is an estimate whatever it says.
+    *starts* are where reading will begin, by topic and partition, as Spark writes them; partitions that they do not
+    name begin at their first record.
+    It looks at the beginning, the middle and the end of the unread records. It takes a few seconds at most, and never
+    raises: the size is an estimate anyway.
     """
     try:
         consumer = Consumer(
@@ -66,7 +66,7 @@ def _largest_mean(consumer: Consumer, topics: set[str], starts: Starts) -> float
             if share == 0.0 or last - first > 3 * RECORDS
         ]
         if places:
-            # No more than there are, lest it wait for them.
+            # To ask for more records than there are would mean waiting for them.
             there = sum(min(RECORDS, unread[place.topic, place.partition][1] - place.offset) for place in places)
             consumer.assign(places)
             means.extend(_means(consumer.consume(there, SECONDS)))
@@ -74,7 +74,7 @@ def _largest_mean(consumer: Consumer, topics: set[str], starts: Starts) -> float
 
 
 def _unread(consumer: Consumer, topics: set[str], starts: Starts) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return the first unread offset, and the one behind the last, of some partitions that have any."""
+    """Return the first unread offset, and the one after the last, of some partitions with unread records."""
     known = consumer.list_topics(timeout=SECONDS).topics
     wanted = [(topic, number) for topic in sorted(topics & known.keys()) for number in sorted(known[topic].partitions)]
     unread: dict[tuple[str, int], tuple[int, int]] = {}

@@ -1,4 +1,4 @@
-"""How messages for Kafka are addressed and made; they go by :mod:`bindings.kafka.publisher`."""
+"""How messages for Kafka are addressed and made. :mod:`bindings.kafka.publisher` sends them."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class KafkaSending(Sending):
     blobs = frozenset({BASE64_KEY})
 
     def exposed(self, addresses: Iterable[str], *, tls: bool, login: bool, options: Mapping[str, str]) -> str:
-        """Return the brokers if they would be spoken to without TLS; those that contradict each other are none."""
+        """Return the brokers if the client would use no TLS; "" if it would, or if the addresses are contradictory."""
         try:
             brokers = brokers_of(addresses)
         except ValueError:
-            return ""  # a fault of its own
+            return ""  # reported as a fault elsewhere
         protocol = protocol_of(brokers.security, tls=tls or brokers.tls, login=login, options=options)
         return brokers.servers if brokers.servers and not protocol.endswith("SSL") else ""
 

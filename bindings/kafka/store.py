@@ -88,7 +88,7 @@ class KafkaStore:
         return together.future
 
     def close(self) -> None:
-        """Wait for what was handed over, up to ten seconds, and let go."""
+        """Wait up to ten seconds until the brokers have all rows that were handed over, then disconnect."""
         if not self._closed.is_set():
             self._producer.flush(_CLOSE_SECONDS)
             self._closed.set()
@@ -101,7 +101,7 @@ class KafkaStore:
 
 
 class _Together:
-    """One future for several deliveries, which are told on the producer's thread."""
+    """One future for several deliveries. The producer's thread reports each of them."""
 
     def __init__(self, count: int) -> None:
         self.future: Future[None] = Future()
@@ -130,8 +130,8 @@ class _Together:
 def inbox_columns(rows: DataFrame) -> DataFrame:
     """Return messages of an inbox topic, read by Spark's Kafka source with headers, as rows of the inbox.
 
-    Others may write to the topic too: what no gateway wrote becomes a row with less in it, never an error. Without
-    Spark, ``inbox_rows_of`` in ``inbox_rows.py`` does the same.
+    Others may write to the topic too: a message that no gateway wrote becomes a row with less in it, never an error.
+    Without Spark, ``inbox_rows_of`` in ``inbox_rows.py`` does the same.
     """
     from pyspark.sql import functions as F
 

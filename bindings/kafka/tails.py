@@ -1,4 +1,4 @@
-"""The last records of a topic: which offsets they have, by the brokers' word, before anything is read."""
+"""The last records of a topic: which offsets they have, as the brokers say before anything is read."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Tail:
 
 
 def tail_of(client: KafkaClient, topic: str, most: int, since: int | None = None) -> Tail | None:
-    """Return the last *most* offsets of a topic, of each partition about as many; None for a topic that is not there.
+    """Return the last *most* offsets of a topic, about as many of each partition; None if there is no such topic.
 
-    With *since*, milliseconds, only records of that time or later. Offsets of transactions and of what compaction took
-    away hold no record, so that there may be fewer records.
+    With *since*, in milliseconds, only records of that time or later count. Transactions and compaction leave offsets
+    without a record, so there may be fewer records.
 
     Raises:
         KafkaUnreachable: the brokers refused us, or none answered within ten seconds.
