@@ -249,7 +249,7 @@ def _attributes_differ(old: _Side, new: _Side, both: Bools) -> Bools:
     differing = np.zeros(len(both), bool)
     columns = [side.column("attributes") for side in (old, new)]
     given = [column.is_valid().to_numpy(zero_copy_only=False) for column in columns]
-    # What neither side gives leaves as it came.
+    # Columns that neither side gives leave as they came.
     at = np.flatnonzero(both & (given[0] | given[1]))
     one, other = (column.take(pa.array(at)).to_pylist() for column in columns)
     for place, a, b in zip(at.tolist(), one, other, strict=True):
@@ -267,10 +267,10 @@ def count_groups(changed: Sequence[Changed]) -> Counter[tuple[DifferenceKind, st
 
 
 def notes_of(before: Plan, after: Plan) -> Iterator[str]:
-    """Yield what else is to be known of a new catalog: no record shows it."""
+    """Yield what else an operator should know of a new catalog, which no record shows."""
     errors = sum(finding.severity == "error" for finding in after.catalog.findings)
     if errors:
-        yield f"the new catalog has {errors} error{'s' * (errors > 1)}; `xrouter check` tells which"
+        yield f"the new catalog has {errors} error{'s' * (errors > 1)}; `xrouter check` lists them"
     known, coming = ({source.endpoint for source in each.sources} for each in (before, after))
     if gone := sorted(known - coming):
         yield f"no longer read with the new catalog: {', '.join(gone)}"

@@ -31,8 +31,8 @@ _PLACE: Final[dict[str, tuple[str, ...]]] = {
 def condemned(rows: DataFrame, kind: Kind, plan: Plan, fault: str, *, bare: bool = False) -> tuple[DataFrame, Tally]:
     """Return the one row in *rows* as the outcome of a dead letter, and its count.
 
-    *rows* are those of :func:`router.judging.stages.prepared`; none where the source has the record no more, which then
-    has no outcome.
+    *rows* are those of :func:`router.judging.stages.prepared`. There is none when the source no longer has the record;
+    then there is no outcome either.
     """
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import from_arrow_type

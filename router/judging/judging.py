@@ -134,7 +134,7 @@ def source_row(parts: Sequence[Part]) -> dict[str, Any]:
 
 def _facts_of_kafka_letters(judge: Judge, rows: Sequence[Mapping[str, Any]], numbers: Int) -> Facts:
     """Return the facts of rows of Kafka, whose places in the batch are *numbers*."""
-    # The topic decides, as it did when the record was read; the endpoint where no source reads that topic any more.
+    # The topic decides, as when the record was read. If no source reads that topic any more, the endpoint decides.
     places = judge.channels
     channels = [places.get(f"{TOPIC}{row['topic']}", places.get(row["endpoint"] or "", -1)) for row in rows]
     table = pa.RecordBatch.from_pylist([{n: row[n] for n in SOURCE_SCHEMA.names} for row in rows], SOURCE_SCHEMA)
@@ -222,7 +222,7 @@ def judging_column(
             tallies.add({place: counts})
         return outcomes
 
-    # Annotations that are texts, as everywhere here, are no hints to Spark.
+    # Spark cannot use annotations that are texts, as they are in all our modules.
     judged.__annotations__ = {"arrays": pa.Array, "return": pa.Array}
     column = cast("Callable[..., Column]", cast(Any, arrow_udf)(judged, returnType=from_arrow_type(type_)))
     return column(*columns.values())

@@ -89,7 +89,7 @@ class OutputBuilder:
         """CloudEvents attributes that routes and topics look at."""
 
     def needs_bodies(self, channel: int) -> bool:
-        """Tell whether a route may hold bodies of records on that channel against schemas."""
+        """Return whether a route may check bodies of records on that channel against schemas."""
         return self.destinations.needs_bodies(channel)
 
     def lists(self, decided: Decided) -> tuple[pa.ListArray, str | None]:
@@ -205,7 +205,7 @@ def _exact(outcomes: Outcomes) -> dict[str, pa.Array]:
         if reading.envelope.mode == "structured":
             data[row] = reading.envelope.data
             if reading.place >= 0:
-                # A sink may yet refuse it. Cutting it from the batch then would read the batch once per event.
+                # A sink may still refuse it. To cut it out of the batch then would read the batch once for each event.
                 came[row] = reading.body
     settled = outcomes.facts.settled
     datas = [_filling(data, pa.binary()), *(data_from_json(outcomes, each) for each in settled)]

@@ -24,7 +24,7 @@ from router.matching.matcher import Matcher, Outcomes
 
 EXCHANGE: Final = "exchange"
 LONGEST: Final = 1024
-"""Bytes of an id or a value that an exchange tells; what is longer is cut, and is a key by its hash."""
+"""Bytes of an id or a value in an exchange. A longer one is cut, and its hash is the key."""
 _MARK: Final = "\x1f"
 _TEXTUAL: Final = "p.user_properties."
 _BINARY: Final = "p.correlation_data"
@@ -55,7 +55,7 @@ def read_exchange(text: str) -> Exchange:
 class RelationColumns:
     """Makes these columns for a plan whose catalog has relations.
 
-    ``asked`` tells by which properties records of a definition are answered; without it there are no exchanges.
+    ``asked`` has the properties by which records of a definition are answered; without it there are no exchanges.
     """
 
     matcher: Matcher

@@ -1,8 +1,8 @@
 """A catalog that judges beside the active one, in the workers, and only counts: what it would change, and for how many.
 
-It takes of a worker's processor time a share of what judging takes, and of the rows as many as that allows, drawn by
-lot. A look that took longer than it should have is made up for before there is another.
-Whatever goes wrong with it is counted as well; the outcomes of the batch never depend on it.
+It may use a share of the processor time that judging takes in a worker. It judges as many rows as that allows, chosen
+at random. When it has used too much time, it pauses until that is made up for.
+Its failures are counted as well; the outcomes of the batch never depend on it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 SAME: Final = "unchanged"
 CHANGED: Final = "changed"
 FAILED: Final = "failed"
-"""Of records by which judging by the shadow catalog, or comparing, failed; beside it the kind of the error."""
+"""The result of records that the shadow catalog could not judge or compare; beside it stands the kind of error."""
 GROUPS: Final = 1_000
-"""Differences of one look that are told apart by what became of records before and after."""
+"""Differences of one look that are counted apart, by what became of records before and after."""
 OTHERS: Final = "others"
 FIRST: Final = 100
 """Rows of the first look, before it is known how long one takes."""
@@ -101,7 +101,7 @@ class Shadow:
             chosen, left = np.sort(left[:number]), left[number:]
             try:
                 counts.update(self._compared(kind, rows, decided, chosen))
-            except Exception as error:  # It is told by the counts: what a new catalog does wrong stops no stream.
+            except Exception as error:  # The counts report it: the faults of a new catalog stop no stream.
                 counts.update(self._failed(decided, chosen, type(error).__name__))
             allowance.spend(time.thread_time() - began, number)
         if not counts or decided.counts is None:

@@ -42,7 +42,7 @@ Only where a sink may refuse records.
 
 
 def converts(rows: DataFrame, kind: Kind) -> bool:
-    """Tell whether the timestamps of a source's rows are yet to become milliseconds.
+    """Return whether the timestamps of a source's rows still have to be converted to milliseconds.
 
     Rows that our own client read have milliseconds already (:mod:`bindings.kafka.ranges`).
     """
@@ -82,7 +82,7 @@ def unified(rows: DataFrame, kind: Kind, query: str, *, arrived: bool = False) -
         position = F.concat_ws("-", "topic", "partition", "offset")
         body, headers, key = F.col("value"), F.col("headers"), F.col("key")
         protocol: Column = F.lit("KAFKA")
-        # What is no instant of the calendar is kept in the native record; no column of a table takes it.
+        # A timestamp outside of the calendar stays in the native record only; no column of a table takes it.
         in_calendar = (F.col("timestamp") >= 0) & (F.col("timestamp") < YEAR_10000)
         received = F.timestamp_millis(F.when(in_calendar, F.col("timestamp")))
     else:
@@ -126,7 +126,7 @@ def letter_ids(query: str, positions: pa.StringArray) -> list[str]:
 
 
 def came_from(kind: Kind) -> Column:
-    """Return the endpoint that a dead letter names: the matcher's, else the one it came by, were it unknown now."""
+    """Return the endpoint that a dead letter names: the matcher's, else the one it came by, even if now unknown."""
     from pyspark.sql import functions as F
 
     return F.col("m.endpoint") if kind == "kafka" else F.coalesce(F.col("m.endpoint"), F.col("raw.endpoint"))
@@ -161,7 +161,7 @@ def lineage_headers(epoch: str, related: Sequence[str] = ()) -> Column:
     }
     always = [header(f"xrouter-{name}", value) for name, value in lineage.items()]
     every = F.array(*always, header("xrouter-ambiguous", F.col("m.ambiguous")))
-    # Only what several definitions match says how that was decided.
+    # Only a record that several definitions match says how the tie was decided.
     headers = F.when(F.col("m.ambiguous").isNull(), F.slice(every, 1, len(always))).otherwise(every)
     none = F.array().cast(HEADERS_TYPE)
     more = [

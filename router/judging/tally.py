@@ -27,7 +27,7 @@ ShadowKey = tuple[str, str, str, str, str, str]
 """The epochs of the active and the shadow catalog, endpoint, result or difference, and what became of records by
 both."""
 BUCKETS: Final = 64
-"""Arrival times are told apart this finely at most, over the span of the Arrow batch."""
+"""The most arrival times that are counted apart, over the span of the Arrow batch."""
 
 
 @dataclass(slots=True)
@@ -210,7 +210,7 @@ def _by_route(placed: Placed, order: Int, sizes: Int) -> list[list[Any]]:
 
 
 def _histogram(arrivals: Int) -> list[list[int]]:
-    # What is no time of the calendar says nothing about latency.
+    # A time outside of the calendar says nothing about latency.
     known = arrivals[(arrivals > 0) & (arrivals < YEAR_10000)]
     if not len(known):
         return []

@@ -1,8 +1,8 @@
 """A limit on the memory that judging takes in a Python worker of Spark.
 
-A worker that asks for more than it may have gets a ``MemoryError``, which fails its task with a reason, where else the
-kernel would end some process of the machine. The limit holds while our code runs and no longer: Spark's own code, when
-it has no memory left to tell of an error, waits for an answer that nobody gives.
+A worker that asks for more than it may have gets a ``MemoryError``, which fails its task with a reason. Without the
+limit the kernel would end some process of the machine. The limit holds only while our code runs: Spark's own code, when
+it has no memory left to report an error, waits for an answer that never comes.
 """
 
 from __future__ import annotations
