@@ -23,7 +23,7 @@ _SHORT: Final = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n"
 def lists_of(named: Mapping[str, pa.StringArray | str | None], rows: int, only: Mapping[str, Bool]) -> pa.ListArray:
     """Return a header list per row with these names and values, in order; a null value stays a header without one.
 
-    *only* tells of some names which rows have a header of that name.
+    *only* maps some of the names to the rows that have such a header; all rows have the others.
     """
     texts = [each if isinstance(each, pa.Array) else pa.array([each] * rows, pa.string()) for each in named.values()]
     there = np.ones((rows, len(named)), bool)

@@ -91,7 +91,7 @@ class OutgoingColumns:
     ) -> OutgoingColumns:
         """Return those of a query; *workers* is the judge as these have it, *tallies* what they count with.
 
-        *converts* is as :func:`router.judging.stages.converts` tells.
+        *converts* is as :func:`router.judging.stages.converts` returns it.
         """
         from pyspark.sql import functions as F
 
@@ -123,10 +123,10 @@ class OutgoingColumns:
     def of_rows(self, rows: DataFrame, failed: str) -> DataFrame:
         """Return the records of an attempt: topic, key, value and headers. *rows* are the source's.
 
-        They are judged where they are when a job of this thread takes them, before another attempt is begun; *failed*
-        is when its dead letters were made.
+        Workers judge them when a job of this thread reads them, before another attempt begins. *failed* is when the
+        attempt's dead letters were made.
         """
-        # Workers hear of it beside each task: a column that held it would be another one in each attempt.
+        # Workers get it as a property of each task: a column with it would be another one in each attempt.
         session_context().setLocalProperty(FAILED, failed)
         return self.records.of_rows(self.outcomes.of_rows(rows))
 

@@ -131,7 +131,7 @@ class Ordering:
             with LetterLedger.open(self._root, create=False) as ledger:
                 heads = ledger.order.heads()
                 freeing = ledger.order.catching() & heads.keys() & set(keys)
-                # What a replay that was killed has said is no matter.
+                # The word of a replay that was killed does not count.
                 if not freeing or not ledger.is_locked or time.monotonic() >= deadline:
                     return heads
             self._pause(LOOK_SECONDS)

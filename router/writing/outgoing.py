@@ -1,8 +1,8 @@
-"""Outcomes as records of Kafka, where one write serves all sinks: what differs from each record as it came.
+"""Outcomes as records of Kafka, where one write serves all sinks: how each differs from the record as it arrived.
 
-Most events leave as they came, with headers of lineage that Spark adds: of those Python tells the names that stand in
-these, and nothing else. It makes the headers of all others: events of native records, those that the exact codec read,
-and dead letters. The columns are those of :data:`TRACED` and :data:`OUTGOING`:
+Most events leave as they arrived, with headers of lineage that Spark adds; for these Python returns only the values of
+those headers. It makes the headers of all others: events of native records, those that the exact codec read, and dead
+letters. The columns are those of :data:`TRACED` and :data:`OUTGOING`:
 
 | column | meaning |
 |---|---|
@@ -145,7 +145,7 @@ class _Records:
         columns = self._columns
         wanted = np.array((*self._attempt.lineage, False), bool)
         lineage = self._events & wanted[np.where(self._events, self._routes, -1)]
-        # Spark knows neither the place in a batch of events, nor how a tie was decided, nor any relation.
+        # Spark does not know the place in a batch of events, how a tie was decided, or any relation.
         rare = valid(columns["ambiguous"]) | valid(columns["place"])
         if "relatedto" in columns:
             rare = rare | valid(columns["relatedto"])

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Receipts:
     """The receipts of one attempt.
 
-    A sink without one is taken at its word: Spark's write to Kafka fails unless each record was acknowledged, and what
-    a sink took before this attempt it was asked for then. Nor can a repeated commit fall short: the sink knows that
-    it has it, not of how many rows, and says those that it was now given.
+    A sink without a receipt counts as complete: Spark's write to Kafka fails unless each record was acknowledged, and
+    the receipt of what a sink took before this attempt was checked then. A repeated commit cannot fall short either:
+    the sink knows that it has the commit but not how many rows, and reports those that it was given now.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Receipts:
         self._said[sink, letters] = result.rows + result.before
 
     def waive(self, sink: str) -> None:
-        """Ask for no receipt of a sink's events: it had more of them than it was now given."""
+        """Ask for no receipt of a sink's events: it already had more of them than it is given now."""
         self._said.pop((sink, False), None)
 
     def settle(self, tally: Tally, routes: Routes, rejections: Rejections | None = None) -> None:

@@ -33,7 +33,7 @@ _MARKS: Final = {"%": "%25", ":": "%3A", ";": "%3B"}
 
 def detail_of(reasons: Mapping[str, str]) -> str:
     """Return the detail of a letter that these sinks do not have, each with why; all names are in it, in full."""
-    # What a sink says must not read as if it named another one.
+    # The text of a sink must not look as if it named another sink.
     escaped = {_escaped(name): why.replace("; sink ", ", sink ") for name, why in reasons.items()}
     share = max(0, DETAIL_CAP // max(1, len(escaped)) - max(map(len, escaped), default=0) - len("; sink : "))
     return "; ".join(f"sink {name}: {why[:share]}" for name, why in escaped.items())

@@ -100,7 +100,7 @@ class StagingPass:
 
         *source* is as :func:`router.judging.stages.prepared` gives it.
         """
-        # More tasks than run at a time would make more files, and none of them sooner.
+        # More tasks than can run at a time would make more files, and no file would be ready sooner.
         at_a_time = source.sparkSession.sparkContext.defaultParallelism
         wanted = source.select(*SOURCE_COLUMNS[self.rows.kind]).coalesce(at_a_time)
         return wanted.mapInArrow(partial(_judged_and_staged, self, judge), _RESULT)
@@ -162,7 +162,7 @@ class _Gathered:
             self._write(sizes.index(max(sizes)))
 
     def written(self) -> Batches:
-        """Write what is left, and yield what the driver is to know."""
+        """Write what is left, and yield the results for the driver."""
         for number in range(len(self._rows)):
             self._write(number)
             if self._files[number]:

@@ -130,7 +130,7 @@ class BatchWriter:
         """
         rejections = self._no_rejections()
         for name, numbers in self._plan.routes.event_sinks.items():
-            # One that has taken its share is not asked again while another holds the batch: Kafka would double it.
+            # A sink that has its share is not given it again while another holds the batch: Kafka would double it.
             if (only is None or name in only) and name not in self._noted(batch):
                 rejected = self._send_events(name, numbers, events.on_routes(numbers), batch, receipts)
                 rejections.add(name, rejected)
@@ -141,7 +141,7 @@ class BatchWriter:
     def withhold_events(self, events: Outcomes, batch: Batch, reasons: Mapping[str, str]) -> Rejections:
         """Step of a batch that is set aside: no sink gets events; those in *reasons* reject what they lack.
 
-        Nothing is written. A repeat gives the same: more than a sink has is never left out.
+        Nothing is written. A repeat gives the same: only records that a sink really has are left out of its share.
 
         Raises:
             SinkError: a sink cannot be made ready to be asked.
@@ -162,7 +162,8 @@ class BatchWriter:
     ) -> None:
         """Step: what is held back counts as rejected by all of its sinks. Nothing is written.
 
-        What has all that this is a part of has the records as well, from before one of their keys was blocked.
+        A sink that has the whole, of which this is a part, has these records too: it took them before their keys were
+        blocked.
         """
         having = self.taken(replace(batch, part=batch.part[:-1])) if batch.part and held.records else frozenset()
         for name, numbers in self._plan.routes.event_sinks.items():
@@ -174,8 +175,8 @@ class BatchWriter:
     def send_letters(self, letters: Outcomes, batch: Batch, receipts: Receipts | None = None) -> None:
         """Step: each sink of dead letters takes its share, those of rejected records with the others.
 
-        It comes after all sinks of events: one that has the letters of a batch says that these have its events. A crash
-        or an error leaves some sinks without; tables and files take no commit twice.
+        It comes after all sinks of events, so a sink that has the letters of a batch shows that these have its events.
+        A crash or an error leaves some sinks without their share; tables and files take no commit twice.
 
         Raises:
             SinkError: a sink cannot take them now.
