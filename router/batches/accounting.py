@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from router.watching.metrics import Metrics
 
 _DOUBTFUL: Final = 1000
-"""Batches that brokers are asked about once they answer again."""
+"""Batches, at most, that brokers are asked about once they answer again."""
 _TOPICS: Final = "kafka-"
 _log = get_logger()
 
@@ -46,7 +46,7 @@ class Accounting:
         self._generation = generation
         self._losses = losses
         self._doubtful: list[tuple[Spans, int]] = []
-        """Offsets of batches, and how many of them held no record, that brokers have not told of."""
+        """Offsets of batches, and how many of them held no record, that the brokers have not yet explained."""
         self._accounts = accounts
         self._inbox = state.inbox
         self._view: InboxView | None = None
@@ -55,9 +55,9 @@ class Accounting:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """Let the queries of a cluster know how far others have come in topics that move between them.
+        """Share how far the queries of a cluster have come in topics that move between them.
 
-        What this one reads on was taken by others meanwhile, and what it leaves they go on from where it was.
+        A topic that this query takes over goes on from where the other query was, and the other way round.
         """
         own, cluster = self.account, cluster_of(self._query)
         for query, other in self._accounts.known().items():
@@ -73,7 +73,7 @@ class Accounting:
             return False
         starts, ends = self._bounds(batch)
         taken, spans = self._taken(batch, starts, ends) or (tally.rows, {})
-        # What the batch was to read, and had no record: what was passed over before it is another matter.
+        # Offsets that the batch was to read and that held no record. Those passed over before it are not counted here.
         empty = self._empty(spans, max(0, records_in(spans) - tally.rows)) if spans else 0
         with self._accounts.changing(self._query) as account:
             if ends is not None:
@@ -100,7 +100,7 @@ class Accounting:
                 empty += max(0, missed - self._losses(asked))
                 self._doubtful.pop(0)
         except KafkaUnreachable as error:
-            # Some are as good as many for who is to look, and memory is bounded.
+            # Memory is bounded, and some batches show an operator as much as all of them.
             del self._doubtful[:-_DOUBTFUL]
             _log.warning("whether records were lost is not known", query=self._query, problem=str(error))
         return empty
@@ -158,7 +158,7 @@ def _offsets(
         for number, end in partitions.items():
             start = int(starts.get(topic, {}).get(number, -1))
             before = reached.get(topic, {}).get(number)
-            # A topic that was made anew is read from its first record: what is read again is taken again.
+            # A topic that was created again is read from its first record, and those records count again.
             first = start if before is None or 0 <= start < before else before
             if first < 0 and not starts:
                 return None

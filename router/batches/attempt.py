@@ -35,7 +35,7 @@ from router.writing.writer import BatchWriter
 
 
 class Journal:
-    """What is noted of one attempt besides what its sinks have: here nothing. Further attempts repeat each step."""
+    """Keeps notes of an attempt, besides what its sinks have. This one keeps none; further attempts repeat all."""
 
     __slots__ = ()
     writes_letters: ClassVar[bool] = True

@@ -59,7 +59,7 @@ class Bounding:
         self._read = read
         self._own = own
         self._own_until = -1
-        # One that was begun before may be what its last try died of, or be bounded by other settings.
+        # A batch that was begun before may have killed its last try, or was bounded by other settings.
         self._inherited = generation.pending
         self._as_it_is: tuple[int, Path] | None = None
 
@@ -90,7 +90,7 @@ class Bounding:
         pieces = min(self._sizing.pieces(size), places.num_rows)
         self._sizing.learn(places.num_rows, size)
         if pieces < 2:
-            # One record of many events, or a size that only the outcomes have: it is written as it is.
+            # One record of many events, or only its outcomes are large: it is written as it is.
             part = parts.next
             self._as_it_is = (parts.number, part.path) if part is not None else None
             return

@@ -106,7 +106,7 @@ class BatchJournal(Journal):
                 self._keep(letter, line, "dead letter too large for its topic", letter=letter)
 
     def relate(self, outcomes: Outcomes) -> None:
-        """Hand over what pairs the records with others, where the plan that judged them tells it."""
+        """Hand over what pairs the records with others, if the plan that judged them has such columns."""
         if self.pairing is not None and self.loaded.plan.pairs:
             commit = commit_of(PAIRS, self.batch)
             self.pairing.take(outcomes.exchanges(), commit, self.batch.query, self.loaded.plan.epoch)

@@ -125,7 +125,8 @@ class BatchParts:
         """Count a failure of the part at work, durably; return whether it is to be cut now (:meth:`divide`)."""
         self.failures.add(fault)
         enough = self.failures.alike >= ALIKE or self.failures.all >= UNLIKE
-        # What cut a larger part, or costs a limit's time, need not be met three times; to condemn a record it must.
+        # A fault that cut a larger part, or took a whole time limit, need not come three times. To condemn a record,
+        # it must.
         again = (fault.digest in self.known or fault.kind == "time") and not self._is_one
         if enough or again:
             self.known.add(fault.digest)
@@ -151,7 +152,7 @@ class BatchParts:
             self.left[0] = replace(part, path=(*part.path, 0), ranges=cut_one(places))
             self._note()
         elif places.num_rows == 1 and not part.bare:
-            # A path of its own: what the record's own try left at a table is not its letter.
+            # It gets a path of its own: rows that the record's own try left in a table must not count as its letter.
             ranges = cut_one(places)
             condemned = part.condemned or fault.text
             self.left[0] = Part((*part.path, 0), ranges, condemned, bare=bool(part.condemned))

@@ -236,7 +236,7 @@ class Pipeline:
                 loaded = loaded.without_shadow
             self._shadowed = loaded.without_shadow is not None
             if pinned is None and self._draining.is_set():
-                # Asked after the plan was: a drain comes before a plan that no longer knows the query's topics.
+                # Asked after the plan was taken: a drain begins before a plan that no longer knows the query's topics.
                 raise Draining
             now = datetime.now(UTC).isoformat(timespec="microseconds")
             batch = Batch(self.kind, self.name, self.generation.id, number, now, part.path, self._came_by)

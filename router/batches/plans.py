@@ -261,7 +261,7 @@ class PlanHolder:
             return loaded
         try:
             return loaded.beside(Shadow.of(loaded.plan, shadow), self._spark)
-        except Exception as error:  # A shadow keeps no plan from taking effect: log and figures have why.
+        except Exception as error:  # It must not keep a plan from taking effect. Log and metrics say why.
             _log.warning("shadow catalog cannot be used", problem=str(error), error=type(error).__name__)
             self._metrics.shadow.broken(f"{type(error).__name__}: {error}")
             return loaded
@@ -276,7 +276,7 @@ class PlanHolder:
             self._metrics.shadow.judging(pair, len(shadow.catalog.definitions), notes)
 
     def _load(self, plan: Plan) -> LoadedPlan:
-        # Batches that know their plan ask while this one is loaded.
+        # Batches that are already pinned to a plan ask for it while this one is loaded.
         with self._loading:
             with self._lock:
                 known = self._loaded.get(plan.id)
