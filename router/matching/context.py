@@ -73,8 +73,8 @@ def _template_slots(key: str, constraint: Constraint) -> tuple[Slot, ...]:
 class _Tables:
     """Slots as arrays. Slots of many definitions lie in few *spots*: a location and a shift from its first entry.
 
-    A location is a property and what parts its values ("": nothing); what only its template can find has the one past
-    all others. That rows look into the short arrays of spots is what keeps thousands of definitions in the cache.
+    A location is a property and what separates its segments ("": nothing). A slot that only its template can find has
+    the location past all others. Rows look into the short arrays of spots, so thousands of definitions fit the cache.
     """
 
     places: tuple[tuple[str, str], ...]
@@ -96,13 +96,13 @@ class _Pool:
     """The arrays that hold the values of some locations, one behind the other, and where each row is in them."""
 
     def __init__(self, tables: _Tables, columns: Columns, wanted: Bool) -> None:
-        """``wanted`` tells which spots have a value to be taken."""
+        """``wanted`` marks the spots whose value is to be taken."""
         self.pools: list[pa.StringArray] = []
         self.size = 0
         self.percent = self.parted = False
         places: list[Int] = []
         self.bases = np.zeros(len(tables.places) + 1, np.int64)
-        """Per location, where :attr:`origins` begins to tell each row's place in the pool."""
+        """Per location, where the places of its rows in the pool begin in :attr:`origins`."""
         for location in np.unique(tables.locations[wanted]).tolist():
             key, separator = tables.places[location] if location < len(tables.places) else ("", "")
             column = columns.by_key.get(key)

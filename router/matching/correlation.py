@@ -59,8 +59,8 @@ class Correlations:
     def added(self, contexts: pa.MapArray, outcomes: Outcomes, winners: Int, own: Sequence[bool]) -> pa.MapArray:
         """Return contexts with ``correlation`` behind the others, where the row has such a value.
 
-        *own* tells of each target, as a native record and as an event in turn, that it gives the name to a placeholder
-        of its own.
+        *own* says for each target, as a native record and as an event in turn, whether a placeholder of its own has
+        that name.
         """
         values = self.values(outcomes, winners)
         taken = np.array((*own, False), bool)[np.where(winners >= 0, 2 * winners + outcomes.facts.events, -1)]

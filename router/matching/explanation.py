@@ -1,7 +1,7 @@
 """Why a record went where it went: the whole story of one line of ``match``, for people (JUDGING.md#matching).
 
-Nothing is decided here. What holds and fails is asked of the constraints that the index was built from, what schemas
-say of the verdicts that dropped candidates, and the winner is chosen by the rule that chose it.
+Nothing is decided here. The constraints that the index was built from say what holds and fails, the verdicts that
+dropped candidates say what schemas found, and the rule that chose the winner chooses it here too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from router.matching.index.index import MatchSet, members
 from router.matching.records import Decided, RecordMatcher, envelope_of_row
 
 BEST: Final = 5
-"""Candidates that are told of when not all are asked for."""
+"""Candidates that an explanation shows unless all are asked for."""
 FITS: Final = ("fits",)
 """What a schema that takes the data says."""
 MAIN: Final = (
@@ -28,7 +28,7 @@ MAIN: Final = (
     *("properties.to", "properties.subject", "properties.message-id"),
     *("headers.content-type", "content_type", "properties.content-type"),
 )
-"""The parts of a record that say at a glance which one it is, of any protocol."""
+"""The parts, of any protocol, that show at a glance which record it is."""
 
 
 @dataclass(frozen=True, slots=True)

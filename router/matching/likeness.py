@@ -1,8 +1,8 @@
 """How far a value is from what a constraint asks for, in characters that would have to change.
 
-It tells apart definitions that are equally near to a record otherwise: a typo is a letter or two away from what was
+It separates definitions that are otherwise equally near to a record: a typo is a letter or two away from what was
 meant. Placeholders of a template take what stands at their place. Texts come from outside, so the work is bounded:
-those longer than ``LONGEST`` are *far*, and so is all that is ``FAR`` or more changes away.
+texts longer than ``LONGEST`` are *far*, and so are those that are ``FAR`` or more changes away.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from catalog.definitions.constraints import Constraint
 from router.matching.index.columns import Int
 
 FAR: Final = 8
-"""The distance of what is farther, absent, no text, or asked for by other means than a text."""
+"""The distance of a value that is farther, absent or no text, and of a constraint that asks for no text."""
 LONGEST: Final = 200
 _BUCKETS: Final = 16
 _TEXTUAL: Final = ("literal", "media", "template")

@@ -220,7 +220,7 @@ class Mapper:
     ) -> tuple[pa.ListArray, dict[int, str]]:
         """Return, for each of *rows*, its attributes in order; unmappable programs give an empty list.
 
-        Rows whose values make no valid event are told by their place in *rows*, with the attribute and why.
+        Rows whose values make no valid event are returned by their place in *rows*, with the attribute and why.
         """
         laid = self._layout()
         owners, attributes = laid.attributes.expand(programs)

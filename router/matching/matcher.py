@@ -34,7 +34,7 @@ from router.matching.verdicts import AMBIGUOUS, Verdicts, WinnerChooser
 EXPLANATIONS: Final = 1_000
 """Records of one batch that are explained; alike ones share an explanation, the rest have none."""
 LOOKED_AT: Final = 20_000
-"""Records of one batch that are held against those explained already."""
+"""Records of one batch that are compared with those explained already."""
 
 
 @dataclass(slots=True)
@@ -42,8 +42,8 @@ class Outcomes:
     """What became of each fact row.
 
     ``winners`` number targets, negative for dead letters, whose ``reasons``, ``details`` and ``nearest`` are given
-    by row. ``attributes`` are those of mapped native records, in order; ``mapped`` numbers their rows. ``ties`` tell of
-    routed rows that several definitions match equally well how that was decided.
+    by row. ``attributes`` are those of mapped native records, in order; ``mapped`` numbers their rows. ``ties`` say how
+    ties were decided, for routed rows that several definitions match equally well.
     """
 
     facts: Facts
@@ -54,8 +54,8 @@ class Outcomes:
     mapped: Int
     attributes: pa.ListArray
     take: Callable[[Outcomes], pa.MapArray]
-    """Takes the context attributes out of the rows, as matching left them. It holds on to no outcomes of its own: a
-    circle would keep each batch's columns until some collection."""
+    """Takes the context attributes out of the rows, as matching left them. It keeps no reference to its outcomes: a
+    circle would keep each batch's columns until the next garbage collection."""
     ties: dict[int, str] = field(default_factory=dict)
     _taken: pa.MapArray | None = None
 
@@ -150,7 +150,7 @@ class Matcher:
         ]
 
     def _explain_ties(self, outcomes: Outcomes, verdicts: Verdicts) -> None:
-        """Say of each routed row that several definitions match equally well how that was decided."""
+        """Add how a tie was decided to each routed row that several definitions match equally well."""
         texts: dict[int, str] = {}
         for row in verdicts.ties.tolist():
             if outcomes.winners[row] < 0:

@@ -103,7 +103,7 @@ class Columns:
     by_key: Mapping[str, SplitColumn]
     repeats: Mapping[tuple[int, str], Sequence[str | None]] = field(default_factory=dict)
     matched: dict[tuple[int, str], Mapping[str, str] | None] = field(default_factory=dict)
-    """What templates took out of values that only they can find, by constraint and value."""
+    """Placeholder values that only a template can find, by constraint and value."""
 
 
 def _marks_per_row(marks: Int, begins: Int32) -> Int:

@@ -203,7 +203,7 @@ class SegmentAutomaton:
             words, numbers = vocabulary
             places = pc.index_in(segments.entries.take(pa.array(entries)), value_set=words)
             symbols = numbers[pc.fill_null(places, -1).to_numpy(zero_copy_only=False) + 1]
-            # A segment that no template spells has no entry either: one probe serves both kinds.
+            # A segment that no template spells has no entry either, so one probe serves both kinds.
             spelled, known = self._spelled.probe(states * self._width + symbols)
             following = np.where(known, spelled, following)
         if segments.has_empty:

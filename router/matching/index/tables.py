@@ -17,7 +17,7 @@ _MULTIPLIER: Final = 0x9E3779B97F4A7C15
 _WORD: Final = (1 << 64) - 1
 _EMPTY: Final = np.iinfo(np.int64).min
 Fill = Callable[[int, int], int]
-"""Gives the value of a key, and is told a row of the batch that has it."""
+"""Gives the value of a key; its second argument is a row of the batch that has that key."""
 
 
 class KeyTable:
