@@ -35,7 +35,7 @@ _NO_NUMBERS: Final = pa.array([b"NaN", b"Infinity", b"-Infinity"])
 class Attributes:
     """Attributes of *rows* events, in the order of the rows and within a row as the event has them.
 
-    ``codes`` are places in ``names``. ``odd`` tells which rows have none here, because the exact reading has to say.
+    ``codes`` are places in ``names``. ``odd`` marks the rows that have none here: the exact reading decides.
     """
 
     rows: int

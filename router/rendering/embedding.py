@@ -1,4 +1,4 @@
-"""The data of JSON events: which bodies are JSON that may stand there as they are, told of many at once.
+"""The data of JSON events: which bodies are JSON that may stand there as they are, decided for many at once.
 
 msgspec reads the bodies as the items of one array, which shows each to be JSON. That no object in them has a key twice,
 which ``bindings.events`` refuses as well, is seen from the places of quotes and braces. The exact reading decides what
@@ -128,7 +128,7 @@ def _without_blanks_around(texts: pa.StringArray) -> Bool:
 
 
 def _escapes_twice(texts: pa.StringArray) -> Bool:
-    """Return which texts have two backslashes side by side: then it takes counting whether a quote ends a string."""
+    """Return which texts have two backslashes side by side: there only counting shows whether a quote ends a string."""
     data, places = data_of(texts)
     doubled = np.zeros(len(texts), bool)
     escapes = _escapes(data)

@@ -1,4 +1,4 @@
-"""The exact reading of one row for tables and dead letters: what whole arrays of ordinary rows come out as too."""
+"""The exact reading of one row for tables and dead letters. Reading whole arrays gives the same for ordinary rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Source = Literal["kafka", "inbox", "letters"]
 """Where rows come from, which says how their raw columns are read (:mod:`router.judging.stages`)."""
 COLUMNS: Final = ("id", "source", "specversion", "type", "subject", "datacontenttype", "dataschema")
 TIME_TEXT: Final = "time_text"
-"""``time`` as the event wrote it, which an instant cannot give back."""
+"""``time`` as the event wrote it, which cannot be restored from an instant."""
 TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
 EVENT: Final = pa.struct(
     [

@@ -26,9 +26,9 @@ _BEGINS, _FOLLOWS, _GOES_ON = range(3)
 """An entry begins its row, begins another member of it, or is one more item of the member before."""
 _LABELS: Final = pa.array(["", '"value":', '"value_base64":'])
 _ENDS: Final = pa.array(["", "", "}", "}]", "", "}"])
-"""What comes behind an entry, by its role and whether it is the last of its member."""
+"""What follows an entry, by its role and whether it is the last of its member."""
 _SAME_JSON: Final = r"^(?:0|-?[1-9][0-9]{0,17}|true|false|null)$"
-"""JSON that comes out of decoding and encoding as it went in."""
+"""JSON that decoding and encoding do not change."""
 _NO_LISTS: Final = NativeForm()
 
 

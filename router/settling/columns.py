@@ -63,7 +63,7 @@ def with_settled(rows: DataFrame, table: DataFrame) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    # Below the join, so that it is made once for each row: what is above looks at it again and again.
+    # Below the join, so that it is made once for each row: the columns above it use it many times.
     names, texts = F.col("headers.key").alias("names"), F.transform("headers", _text_of).alias("texts")
     typed = rows.select(*_OF_ROWS, names, texts, first_text("headers", f"{ATTRIBUTE}type").alias("type")).alias("r")
     same = (F.col("t.topic") == F.col("r.topic")) & (F.col("t.type") == F.col("r.type"))
@@ -95,7 +95,7 @@ def sent_headers(epoch: str) -> Column:
 
 
 def _plain() -> Column:
-    """Tell a binary event whose headers no exact codec need look at."""
+    """Return whether a row is a binary event whose headers the exact codec need not read."""
     from pyspark.sql import functions as F
 
     plain = F.size(F.array_distinct("r.names")) == F.size("r.names")
@@ -106,7 +106,7 @@ def _plain() -> Column:
 
 
 def _harmless(entry: Column) -> Column:
-    """Tell a header that neither makes a row odd nor gives the event another key, body or mode."""
+    """Return whether a header neither makes a row odd nor gives the event another key, body or mode."""
     from pyspark.sql import functions as F
 
     name, text = entry["key"], _text_of(entry)
@@ -137,7 +137,7 @@ def _text(name: Column) -> Column:
 
 
 def _given(asked: Column) -> Column:
-    """Tell whether a row gives what is asked of one header; null where that is not known."""
+    """Return whether a row has what is asked of one header; null where that is not known."""
     from pyspark.sql import functions as F
 
     text, segments = _text(asked["header"]), asked["segments"]
@@ -146,7 +146,7 @@ def _given(asked: Column) -> Column:
     templated = (F.size(parts) == F.size(segments)) & F.forall(fits, lambda fit: fit)
     value = F.when(asked["text"].isNotNull(), text == asked["text"]).when(F.size(segments) > 0, templated)
     value = value.when(asked["form"].isNotNull(), _is_formed(text, asked["form"])).otherwise(text.isNotNull())
-    # One that is there and has no text may be absent, or no UTF-8: that is not asked here.
+    # A header without a text may count as absent or be no UTF-8; that is not decided here.
     return F.when(F.array_position("r.names", asked["header"]) == 0, asked["optional"]).otherwise(value)
 
 
@@ -157,7 +157,7 @@ def _fits(part: Column, wanted: Column) -> Column:
 
 
 def _is_formed(text: Column, form: Column) -> Column:
-    """Tell a text that is plainly valid for a type; more may be."""
+    """Return whether a text is plainly valid for a type. Other texts may be valid too."""
     tests = ((form == name) & text.rlike(f"^(?:{pattern})\\z") for name, pattern in PLAIN_FORMS.items())
     return reduce(lambda one, other: one | other, tests)
 

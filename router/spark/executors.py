@@ -49,7 +49,7 @@ def examine_executors(spark: SparkSession, settings: SparkSettings) -> None:
 
 @contextmanager
 def master_named(settings: SparkSettings) -> Iterator[None]:
-    """Turn what comes of a master that takes no application into :class:`BrokerUnreachable`."""
+    """Turn the errors of a master that takes no application into :class:`BrokerUnreachable`."""
     try:
         yield
     except Exception as error:
@@ -60,7 +60,7 @@ def master_named(settings: SparkSettings) -> Iterator[None]:
 
 def executor_count(context: SparkContext) -> int:
     """Return how many executors there are now; 0 for a local master."""
-    # The router's own part in keeping blocks counts as one.
+    # Spark counts the driver's own block manager as one.
     return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
@@ -68,7 +68,7 @@ def require_context(spark: SparkSession) -> None:
     """Make sure that the cluster has not given the router up; there is none behind a local master.
 
     Raises:
-        JvmError: it has: nothing is judged any more.
+        JvmError: the cluster ended the application, so nothing is judged any more.
     """
     context = spark.sparkContext
     if not is_local(context.master or "") and context._jsc.sc().isStopped():

@@ -27,7 +27,7 @@ _SUBMIT: Final = "PYSPARK_SUBMIT_ARGS"
 _SAFE_PATH: Final = "PYTHONSAFEPATH"
 _LAUNCHER: Final = "SPARK_LAUNCHER_OPTS"
 _BRIEF: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For the JVM of a moment in which Spark puts the command of the other one together."""
+"""For the short-lived JVM in which Spark builds the command of the other one."""
 _LAST_LINES_SECONDS: Final = 5.0
 _UMASK: Final = 0o077
 """All that the JVM writes is state: tables and lines are written by the driver."""
@@ -100,12 +100,12 @@ def _relayed() -> Iterator[int]:
     finally:
         os.close(writing)
         if not started:
-            lines.join(_LAST_LINES_SECONDS)  # They say why.
+            lines.join(_LAST_LINES_SECONDS)  # These lines say why it did not start.
 
 
 @contextmanager
 def _ended_unless_launched() -> Iterator[None]:
-    """End the JVM that pyspark begins within the block when that is cut off: it is known to nobody else by then.
+    """End the JVM that pyspark starts within the block if the block is cut off: nobody else knows that JVM by then.
 
     It would else look for the files that are gone, and say so at length.
     """
@@ -172,7 +172,7 @@ def _escaped(text: str) -> str:
 
 
 def _python_path() -> str | None:
-    """Return ``PYTHONPATH`` without empty entries, such as a colon too many gives: they mean the working directory."""
+    """Return ``PYTHONPATH`` without empty entries, as of a colon too many: they stand for the working directory."""
     given = os.environ.get("PYTHONPATH")
     return given and os.pathsep.join(entry for entry in given.split(os.pathsep) if entry)
 

@@ -1,4 +1,4 @@
-"""Whether the JVM under Spark lives, what its death is called, and how it is ended without a word.
+"""Whether the JVM under Spark lives, which error its end becomes, and how it is ended without output.
 
 Nothing here brings Spark along: it is also asked where no session was ever begun.
 """
@@ -52,7 +52,7 @@ def require_jvm() -> None:
     """Make sure that the JVM, if one was started, lives.
 
     Raises:
-        JvmError: it has ended; tells how.
+        JvmError: it has ended; the message says how.
     """
     process = _process()
     if process is not None and process.poll() is not None:
@@ -82,7 +82,7 @@ def jvm_death_named(memory: str) -> Iterator[None]:
 
 
 def kill_jvm() -> None:
-    """End the JVM at once, and with it its Python workers, without a word of theirs; good in a signal handler."""
+    """End the JVM and its Python workers at once, without output of theirs; safe in a signal handler."""
     process = _process()
     if process is not None and process.poll() is None:
         process.kill()

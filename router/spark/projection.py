@@ -1,6 +1,6 @@
-"""Columns that the JVM keeps, for whoever takes the same ones of each batch.
+"""Columns that the JVM keeps, so that the same ones can be selected from each batch.
 
-Handing columns over asks the JVM some three times for each; taking those that it has asks it once.
+To hand columns over takes about three calls of the JVM for each; to select those that it has takes one call.
 """
 
 from __future__ import annotations

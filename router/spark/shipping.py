@@ -1,7 +1,7 @@
 """The router's own code on its way to executors: an archive of the installed packages, unpacked there by Spark.
 
-It is unpacked, and no zip that modules are imported from, since some read files that lie beside them. What the
-packages need themselves is native code, and has to be there already (:mod:`router.spark.executors`).
+Spark unpacks it, since some modules read files that lie beside them and cannot do so from a zip. The packages that
+ours need contain native code, so executors must have them already (:mod:`router.spark.executors`).
 """
 
 from __future__ import annotations

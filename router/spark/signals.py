@@ -40,7 +40,7 @@ class Stopping(threading.Event):
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Have a signal end what the main thread does in the block, by :class:`Stopped`; nothing there may need an end.
+        """Let a signal end the block in the main thread, by :class:`Stopped`. The block must need no clean-up.
 
         Raises:
             Stopped: the order had come before the block, or came in it.
@@ -72,7 +72,7 @@ def signals(stop: threading.Event) -> Iterator[None]:
     def on_signal(number: int, _: object) -> None:
         if os.getpid() != own:
             return  # Ctrl-C goes to the child as well that is about to become the JVM; the router ends that itself.
-        # Counted before all else: the next signal may come in the middle of this, and is answered there.
+        # It is counted first, since the next signal may come in the middle of this, and is handled there.
         again = next(asked) > 0 or stop.is_set()
         if again and number == signal.SIGHUP:
             return  # Some supervisors and terminals send it right after another signal, in the middle of the drain.

@@ -51,7 +51,7 @@ def seek_no_data_sources(spark: SparkSession) -> None:
     """
     from py4j.protocol import Py4JError
 
-    # Spark keeps for its whole JVM what it has found; a test tells when another Spark keeps it elsewhere.
+    # Spark keeps the result for its whole JVM. A test fails if another version of Spark keeps it elsewhere.
     with suppress(Py4JError):
         jvm: Any = spark.sparkContext._jvm
         manager = getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceManager$")
