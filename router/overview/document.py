@@ -96,7 +96,7 @@ class StatusDocument:
         }
 
     def _queries(self, told: dict[str, Any], reading: Reading) -> dict[str, Any]:
-        times, holds = self._status.steps.told(), reading.held()
+        times, holds = self._status.steps.to_json(), reading.held()
         return {
             name: {
                 **query,

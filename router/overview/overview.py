@@ -117,7 +117,7 @@ class Overview:
         self._door = Doorkeeper(settings.metrics, records=replays is not None)
         self._figures = Figures(metrics.registry)
         told = _nothing if replays is None else replays.told
-        shadow = metrics.shadow.told
+        shadow = metrics.shadow.to_json
         self._document = StatusDocument(status, self._figures, metrics.coverage, self._door, told, shadow)
         self._figures_lane, self._records_lane = _Lane("status-figures"), _Lane("status-records")
         self._plan: Plan | None = None

@@ -127,13 +127,13 @@ class _Asking:
         while (sources := self._wanted) is not None and self._client_of(self._active()) == self._client:
             wanted = self._topics(sources)
             try:
-                told = {INBOX: self._local()} if topics is None else topics.look(wanted, self._positions())
+                backlogs = {INBOX: self._local()} if topics is None else topics.look(wanted, self._positions())
             except (KafkaUnreachable, InboxError, RouterError, OSError, ValueError) as error:
                 self._say(sources, str(error))
-                told = dict.fromkeys(wanted if topics is not None else (INBOX,))
+                backlogs = dict.fromkeys(wanted if topics is not None else (INBOX,))
             else:
                 self._say(sources, "")
-            self._backlogs.answered(self._query, self._by_endpoint(told, sources), read.seconds)
+            self._backlogs.answered(self._query, self._by_endpoint(backlogs, sources), read.seconds)
             if self._ending.wait(self._inbox_seconds if topics is None else self._topics_seconds):
                 return
 
@@ -142,11 +142,11 @@ class _Asking:
         before, self._trouble = self._trouble, trouble
         if bool(trouble) == bool(before):
             return
-        told = reads(sources, self._query) or {"source": self._query}
+        inputs = reads(sources, self._query) or {"source": self._query}
         if trouble:
-            _log.warning("source does not say what waits", **told, problem=trouble)
+            _log.warning("source does not say what waits", **inputs, problem=trouble)
         else:
-            _log.info("connected again", **told)
+            _log.info("connected again", **inputs)
 
     def _client_of(self, plan: Plan) -> KafkaClient | None:
         if self._query == INBOX:
@@ -186,15 +186,17 @@ class _Asking:
         generation = generations.current(self._state, INBOX)
         return None if generation is None else generation.reached()
 
-    def _by_endpoint(self, told: Mapping[str, Backlog | None], sources: Sequence[Source]) -> dict[str, Backlog | None]:
+    def _by_endpoint(
+        self, backlogs: Mapping[str, Backlog | None], sources: Sequence[Source]
+    ) -> dict[str, Backlog | None]:
         if self._query in (INBOX, REST):
-            return {self._query: next(iter(told.values()), None)}
-        return {source.endpoint: told.get(source.topic) for source in sources}
+            return {self._query: next(iter(backlogs.values()), None)}
+        return {source.endpoint: backlogs.get(source.topic) for source in sources}
 
 
 def _queries_of(plan: Plan, state: State) -> dict[str, tuple[Source, ...]]:
     """Return what the queries of a plan read: the sources of each; what an inbox still has is read without any."""
-    found = dict(plan.queries)
+    queries = dict(plan.queries)
     if (state.inbox / LAYOUT).exists():
-        found.setdefault(INBOX, ())
-    return found if plan.settings.realtime is None else {**found, REST: ()}
+        queries.setdefault(INBOX, ())
+    return queries if plan.settings.realtime is None else {**queries, REST: ()}

@@ -38,15 +38,15 @@ class Comparisons:
     def __init__(self, metrics: Metrics, status: Status) -> None:
         self._metrics, self._status = metrics, status
         self._lock = threading.Lock()
-        self._told: Catalog | None = None
+        self._compared: Catalog | None = None
         self._coming: Catalog | None = None
         self._busy = False
 
     def follow(self, catalog: Catalog) -> None:
         """Take note of a catalog that is in force from now on; the first one is what the next is compared with."""
         with self._lock:
-            if self._told is None:
-                self._told = catalog
+            if self._compared is None:
+                self._compared = catalog
                 return
             self._coming = catalog
             if self._busy:
@@ -57,7 +57,7 @@ class Comparisons:
     def _compare(self) -> None:
         while (pair := self._next()) is not None:
             try:
-                self._tell(compare(*pair))
+                self._report(compare(*pair))
             except Exception:
                 _log.exception(
                     "what a catalog changes cannot be told; it is in force all the same", epoch=pair[1].epoch
@@ -65,14 +65,14 @@ class Comparisons:
 
     def _next(self) -> tuple[Catalog, Catalog] | None:
         with self._lock:
-            before, after, self._coming = self._told, self._coming, None
+            before, after, self._coming = self._compared, self._coming, None
             if before is None or after is None or before.epoch == after.epoch:
                 self._busy = False
                 return None
-            self._told = after
+            self._compared = after
             return before, after
 
-    def _tell(self, difference: Difference) -> None:
+    def _report(self, difference: Difference) -> None:
         self._status.compared(difference)
         self._metrics.catalog_state.changed(len(difference.changes), _wrong(difference))
         _log_difference(difference)
@@ -87,8 +87,8 @@ def _log_difference(difference: Difference) -> None:
             xid=change.xid,
             change=_text(change),
         )
-    told = {"before": difference.before, "after": difference.after}
-    _log.info("catalog changes", changes=len(difference.changes), incompatible=wrong, **told)
+    epochs = {"before": difference.before, "after": difference.after}
+    _log.info("catalog changes", changes=len(difference.changes), incompatible=wrong, **epochs)
 
 
 def _wrong(difference: Difference) -> int:

@@ -38,7 +38,7 @@ class Monitored:
     def announce(self, plan: Plan, endpoints: Iterable[str]) -> None:
         """Show a plan as the one in force, and series of these endpoints."""
         self.metrics.catalog(plan.epoch, len(plan.catalog.definitions))
-        self.metrics.catalog_state.found(plan.catalog.findings)
+        self.metrics.catalog_state.set_findings(plan.catalog.findings)
         self.status.catalog(plan.epoch, len(plan.catalog.definitions))
         self.metrics.expect(endpoints=endpoints)
         self.overview.follow(plan)

@@ -159,7 +159,7 @@ class Queries:
             if progress is None:
                 continue
             if (seconds := finding_seconds(progress)) is not None:
-                self._status.steps.found(running.name, seconds)
+                self._status.steps.finding_took(running.name, seconds)
             if isinstance(running.pipeline, RealTimeQuery):
                 running.pipeline.progressed(progress)
 
@@ -259,8 +259,8 @@ class Queries:
         cause = cause_of(text)
         running.catching_up = isinstance(running.pipeline, RealTimeQuery) or running.catching_up
         self._status.query(running.name, "failed", reason=cause)
-        told = reads(running.sources, running.name)
-        _log.error("query ended, will start again", **told, query=running.name, error=cause, seconds=running.pause)
+        inputs = reads(running.sources, running.name)
+        _log.error("query ended, will start again", **inputs, query=running.name, error=cause, seconds=running.pause)
         running.failed = True
         running.restart_at = time.monotonic() + running.pause
         running.pause = min(running.pause * 2, RESTART_MOST)

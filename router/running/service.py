@@ -141,8 +141,8 @@ class Service:
         self._port, self._monitoring = monitoring.port, monitoring
         self._metrics, self._status, self._overview = monitoring.metrics, monitoring.status, monitoring.overview
         self._comparisons = Comparisons(self._metrics, self._status)
-        made = partial(SubscriptionMetrics, self._metrics.registry)
-        self._subscriptions = Subscriptions(state.root, logins_of(plan.settings.catalog), self._status, made)
+        make_metrics = partial(SubscriptionMetrics, self._metrics.registry)
+        self._subscriptions = Subscriptions(state.root, logins_of(plan.settings.catalog), self._status, make_metrics)
         endpoints = [source.endpoint for source in plan.sources]
         # Before any series of theirs begins: what an account adds to one that was seen looks like traffic.
         for query, account in self._accounts.opened(endpoints).items():
@@ -209,8 +209,8 @@ class Service:
                     self._supervise(spark, plans, queries, intake, backlogs, shadowing, once=once)
             finally:
                 self._drain(queries, intake)
-                shadowing.tell()
-                self._metrics.flow.tell(last=True)
+                shadowing.log()
+                self._metrics.flow.log(last=True)
         _log.info("stopped")
         return self._in_order
 
@@ -249,7 +249,7 @@ class Service:
             self._metrics.inbox(intake.size(), self._settings.inbox.max_bytes)
             backlogs.follow()
             self._overview.tick()
-            self._metrics.flow.tell()
+            self._metrics.flow.log()
             self._metrics.coverage.tick()
 
     def _goes_on(self, nudged: threading.Event) -> bool:

@@ -86,13 +86,13 @@ class Shadowing:
             _log.warning("shadow catalog cannot be used", problem=str(error), error=type(error).__name__, hint=_REMEDY)
             self._figures.broken(f"{type(error).__name__}: {error}")
 
-    def tell(self) -> None:
+    def log(self) -> None:
         """Log what was compared; called at the end, behind which nobody can ask for figures."""
-        told = self._figures.told()
-        if told is None or told["before"] is None:
+        figures = self._figures.to_json()
+        if figures is None or figures["before"] is None:
             return
-        changed = {kind: number for kind, number in told["changed"].items() if number}
-        counts = {name: told[name] for name in ("before", "after", "outcomes", "unchanged", "left_out", "failed")}
+        changed = {kind: number for kind, number in figures["changed"].items() if number}
+        counts = {name: figures[name] for name in ("before", "after", "outcomes", "unchanged", "left_out", "failed")}
         _log.info("shadow catalog compared", **counts, changed=changed)
 
     def _first(self) -> Plan | None:

@@ -140,11 +140,11 @@ class _Spans:
 
     def add(self, batch: FinishedBatch) -> None:
         """Queue a batch; returns at once."""
-        told = {"xrouter.query": batch.query, "xrouter.batch": batch.number}
-        span = self._tracer.start_span("batch", attributes=told, start_time=_ns(batch.began))
+        attributes = {"xrouter.query": batch.query, "xrouter.batch": batch.number}
+        span = self._tracer.start_span("batch", attributes=attributes, start_time=_ns(batch.began))
         inside = set_span_in_context(span)
         for turn in batch.turns:
-            step = self._tracer.start_span(turn.step, inside, attributes=told, start_time=_ns(turn.began))
+            step = self._tracer.start_span(turn.step, inside, attributes=attributes, start_time=_ns(turn.began))
             step.end(_ns(turn.ended))
         if batch.records is None:
             span.set_status(Status(StatusCode.ERROR, "it did not come to its end, and is tried again"))

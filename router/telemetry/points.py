@@ -41,16 +41,16 @@ def points_of(families: Iterable[Family], since: int, now: int) -> Iterator[Any]
 
 
 def _histogram(family: Family, since: int, now: int) -> Iterator[Any]:
-    found: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
+    histograms: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
     for sample in family.samples:
         labels = dict(sample.labels)
         bound = labels.pop("le", "")
-        series = found.setdefault(tuple(sorted(labels.items())), {"below": []})
+        series = histograms.setdefault(tuple(sorted(labels.items())), {"below": []})
         if bound:
             series["below"].append((float(bound), int(sample.value)))
         else:
             series[sample.name.removeprefix(family.name)] = sample.value
-    for labels_, series in found.items():
+    for labels_, series in histograms.items():
         yield _series(dict(labels_), series, since, now)
 
 

@@ -76,11 +76,11 @@ class Backlogs(Collector):
         """Return what waits at each endpoint, in the inbox and in the rest topic; None is not known."""
         with self._lock:
             answers = list(self._answers.values())
-        found: dict[str, Backlog | None] = {}
+        backlogs: dict[str, Backlog | None] = {}
         for answer in answers:
             stale = self._clock() - answer.at > STALE_SECONDS
-            found |= {name: None if stale else backlog for name, backlog in answer.backlogs.items()}
-        return found
+            backlogs |= {name: None if stale else backlog for name, backlog in answer.backlogs.items()}
+        return backlogs
 
     def read_until(self) -> float:
         """Return the time up to which all that arrived anywhere is at its sinks, in seconds since 1970; 0 not known."""
@@ -93,18 +93,18 @@ class Backlogs(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Give the figures as they are now."""
-        made, now_ms = _Families(), int(self._now() * 1000)
+        families, now_ms = _Families(), int(self._now() * 1000)
         shared: dict[str, list[Backlog | None]] = {}
         for name, backlog in self.current().items():
             if name == INBOX:
-                made.plain(made.inbox, made.inbox_oldest, backlog, now_ms)
+                families.plain(families.inbox, families.inbox_oldest, backlog, now_ms)
             elif name == REST:
-                made.plain(made.rest, None, backlog, now_ms)
+                families.plain(families.rest, None, backlog, now_ms)
             else:
                 shared.setdefault(self._label(name), []).append(backlog)
         for label, backlogs in shared.items():
-            made.of_endpoint(label, backlogs, now_ms)
-        yield from made.all
+            families.of_endpoint(label, backlogs, now_ms)
+        yield from families.all
 
 
 class _Families:

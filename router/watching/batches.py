@@ -184,8 +184,8 @@ class Watch:
         reason = f"sink {write.sink}: a write waits, and has made no progress for {now - write.moved:.0f} s"
         self._status.query(self._query, "held", batch=self._number, reason=reason)
         self._metrics.held(self._query, write.sink)
-        told = {**self._reads(), "query": self._query, "batch": self._number}
-        _log.error("write waits", **told, sink=write.sink, reason=reason)
+        facts = {**self._reads(), "query": self._query, "batch": self._number}
+        _log.error("write waits", **facts, sink=write.sink, reason=reason)
 
     def _overdue(self, limit: float) -> None:
         reason = f"batch {self._number} {CANCELLED} ({limit:g} s)"

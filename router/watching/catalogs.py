@@ -28,7 +28,7 @@ class CatalogState:
         for compatible in ("true", "false"):
             self._changes.labels(compatible)
 
-    def found(self, findings: Iterable[Finding]) -> None:
+    def set_findings(self, findings: Iterable[Finding]) -> None:
         """Set what reading the active catalog found."""
         severities = [finding.severity for finding in findings]
         for severity in _SEVERITIES:

@@ -12,6 +12,6 @@ _RENEWED = "catalog."
 
 def certificate_collector(settings: Settings) -> CertificateCollector:
     """Return what tells of them."""
-    found = certificates(settings)
-    renewed = {key: path for key, path in found.items() if key.startswith(_RENEWED)}
-    return CertificateCollector({key: path for key, path in found.items() if key not in renewed}, renewed)
+    files = certificates(settings)
+    renewed = {key: path for key, path in files.items() if key.startswith(_RENEWED)}
+    return CertificateCollector({key: path for key, path in files.items() if key not in renewed}, renewed)

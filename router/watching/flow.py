@@ -31,7 +31,7 @@ class Flow:
         with self._lock:
             self._records.update(records)
 
-    def tell(self, *, last: bool = False) -> None:
+    def log(self, *, last: bool = False) -> None:
         """Log a line if it is time and something went through; called every now and then, and at the *last*."""
         now = self._clock()
         if now - self._since < EVERY_SECONDS and not last:
@@ -40,18 +40,18 @@ class Flow:
             records, self._records = self._records, Counter()
             seconds, self._since = now - self._since, now
         if records.total():
-            _tell(records, seconds)
+            _log_records(records, seconds)
 
 
-def _tell(records: Counter[tuple[str, str, str]], seconds: float) -> None:
+def _log_records(records: Counter[tuple[str, str, str]], seconds: float) -> None:
     endpoints: dict[str, Counter[str]] = {}
     for (endpoint, outcome, reason), count in records.items():
         if count:
             endpoints.setdefault(endpoint or "none", Counter())[reason or outcome] += count
     busiest = sorted(endpoints, key=lambda name: (-endpoints[name].total(), name))
-    told = {name: dict(endpoints[name]) for name in busiest[:SHOWN]}
+    counts = {name: dict(endpoints[name]) for name in busiest[:SHOWN]}
     if rest := busiest[SHOWN:]:
-        told["other"] = {"records": sum(endpoints[name].total() for name in rest)}
+        counts["other"] = {"records": sum(endpoints[name].total() for name in rest)}
     dead = sum(count for (_, outcome, _), count in records.items() if outcome == DEAD_LETTER)
     total = records.total()
-    _log.info("records went through", records=total, dead_letters=dead, seconds=round(seconds), endpoints=told)
+    _log.info("records went through", records=total, dead_letters=dead, seconds=round(seconds), endpoints=counts)

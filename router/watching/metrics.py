@@ -66,7 +66,7 @@ class Metrics:
         self._epoch: str | None = None
         self._lock = threading.Lock()
         self._listening: tuple[str, Callable[[], None]] | None = None
-        self._told_early = False
+        self._notified_early = False
         self._definition_labels = Capped(definitions)
         self._endpoint_labels = Capped(endpoint_cap)
         self.backlogs = Backlogs(self._endpoint_labels.of)
@@ -200,8 +200,8 @@ class Metrics:
         self.sinks.delivered(tally.delivered, tally.delivered_bytes)
         self.shadow.add(tally)
         for endpoint, _, _ in tally.records:
-            if not self._told_early:
-                self._tell(endpoint)
+            if not self._notified_early:
+                self._notify(endpoint)
         for endpoint, count in tally.ties.items():
             self._ties.labels(self._endpoint_labels.of(endpoint)).inc(count)
         for (_, message), count in tally.definitions.items():
@@ -218,14 +218,14 @@ class Metrics:
             self._add(account.records)
             self.sinks.resume(query, account)
 
-    def listen(self, endpoint: str, heard: Callable[[], None]) -> None:
-        """Call *heard*, in any thread, when a message of *endpoint* is on the disk.
+    def listen(self, endpoint: str, callback: Callable[[], None]) -> None:
+        """Call *callback*, in any thread, when a message of *endpoint* is on the disk.
 
-        Where no gateway of this process takes its messages, *heard* is called when a batch had records of it.
+        Where no gateway of this process takes its messages, *callback* is called when a batch had records of it.
         """
-        self._listening = (endpoint, heard)
+        self._listening = (endpoint, callback)
 
-    def _tell(self, endpoint: str) -> bool:
+    def _notify(self, endpoint: str) -> bool:
         if self._listening is None or self._listening[0] != endpoint:
             return False
         self._listening[1]()
@@ -309,5 +309,5 @@ class Metrics:
     def acknowledged(self, endpoint: str) -> None:
         """Count a message that is on disk and whose sender is being told so."""
         self._acknowledged.labels(self._endpoint_labels.of(endpoint)).inc()
-        if self._tell(endpoint):
-            self._told_early = True
+        if self._notify(endpoint):
+            self._notified_early = True

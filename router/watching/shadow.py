@@ -106,7 +106,7 @@ class ShadowFigures:
             if self._since.pair != pair and pair.before != pair.after:
                 self._since = _Since(pair, _now(), definitions, tuple(notes))
             self._state = "active" if pair.before == pair.after else "judging"
-        self._told(pair.after if pair.before != pair.after else None)
+        self._show(pair.after if pair.before != pair.after else None)
 
     def broken(self, reason: str, findings: Sequence[Finding] = ()) -> None:
         """Note why what the settings name cannot be used; a good one that was read before goes on. '' is nothing."""
@@ -119,7 +119,7 @@ class ShadowFigures:
         with self._lock:
             self._state, self._reason = "set-aside", reason
         self._broken.set(1)
-        self._told(None)
+        self._show(None)
 
     def add(self, tally: Tally) -> None:
         """Count a batch that was written: what was compared, and what was not."""
@@ -148,7 +148,7 @@ class ShadowFigures:
         for (endpoint, what), number in results.items():
             self._outcomes.labels(self._label(endpoint), what).inc(number)
 
-    def told(self) -> dict[str, Any] | None:
+    def to_json(self) -> dict[str, Any] | None:
         """Return all of it as JSON, in the words of ``xrouter plan``; None without a shadow."""
         with self._lock:
             if not self._sources:
@@ -175,7 +175,7 @@ class ShadowFigures:
                 ],
             }
 
-    def _told(self, epoch: str | None) -> None:
+    def _show(self, epoch: str | None) -> None:
         self._info.clear()
         if epoch is not None:
             self._info.labels(epoch).set(1)

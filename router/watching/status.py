@@ -147,9 +147,9 @@ class Status:
     def compared(self, difference: Difference) -> None:
         """Note what a catalog changes that takes effect; it is found out beside the stream, so before or after that."""
         wrong = sum(not each.compatible for each in difference.changes)
-        told = CatalogDifference(difference.before, len(difference.changes), wrong, difference.changes[:CHANGES])
+        shown = CatalogDifference(difference.before, len(difference.changes), wrong, difference.changes[:CHANGES])
         with self._lock:
-            self._differences[difference.after] = told
+            self._differences[difference.after] = shown
             self._differences.move_to_end(difference.after)
             while len(self._differences) > EPOCHS:
                 self._differences.popitem(last=False)

@@ -34,10 +34,10 @@ def finding_seconds(progress: Any) -> float | None:
 
     None for a report of a look that found nothing, of which Spark makes some as well.
     """
-    told: dict[str, int] = progress["durationMs"]
-    if "addBatch" not in told:
+    durations: dict[str, int] = progress["durationMs"]
+    if "addBatch" not in durations:
         return None
-    return max(0, told.get("triggerExecution", 0) - told["addBatch"]) / 1000
+    return max(0, durations.get("triggerExecution", 0) - durations["addBatch"]) / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Steps:
             known.recent.append(_Batch(known.number, ended, records, known.steps))
             finished = self._finished(query, known, records)
             known.number = None
-        self._tell(finished)
+        self._notify(finished)
 
     def leave(self, query: str) -> None:
         """Note that no batch is under way, however the last one ended."""
@@ -138,9 +138,9 @@ class Steps:
             self._turn(known, REST)
             finished = self._finished(query, known, None)
             known.number = None
-        self._tell(finished)
+        self._notify(finished)
 
-    def found(self, query: str, seconds: float) -> None:
+    def finding_took(self, query: str, seconds: float) -> None:
         """Note how long Spark took before the last batch: to ask the source for its end, to plan, to note offsets."""
         with self._lock:
             self._queries.setdefault(query, _Query()).finding = seconds
@@ -150,12 +150,12 @@ class Steps:
         with self._lock:
             self._queries.pop(query, None)
 
-    def told(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return for each query the step ``now``, the ``last`` batch, and the sums of the ``recent`` ones, as JSON."""
         with self._lock:
-            return {name: self._told(query) for name, query in sorted(self._queries.items())}
+            return {name: self._query_json(query) for name, query in sorted(self._queries.items())}
 
-    def _told(self, query: _Query) -> dict[str, Any]:
+    def _query_json(self, query: _Query) -> dict[str, Any]:
         now = None
         if query.number is not None:
             at = self._clock()
@@ -176,7 +176,7 @@ class Steps:
         turns = tuple(Turn(step, since_1970 + began, since_1970 + ended) for step, began, ended in query.turns)
         return FinishedBatch(name, query.number, since_1970 + query.began, since_1970 + query.turned, turns, records)
 
-    def _tell(self, finished: FinishedBatch | None) -> None:
+    def _notify(self, finished: FinishedBatch | None) -> None:
         follower = self._follower
         if finished is not None and follower is not None:
             follower(finished)

@@ -60,7 +60,7 @@ def families() -> tuple[Metric, ...]:
     metrics.backlogs.answered("q", {"/endpoints/e": Backlog(0), INBOX: Backlog(0), REST: Backlog(0)})
     metrics.coverage.follow(plan("m"))
     metrics.catalog("e", 0)
-    metrics.catalog_state.found([])
+    metrics.catalog_state.set_findings([])
     metrics.held("q", "s")
     metrics.expect_query("q")
     metrics.shadow.expect(["next.json"], ["/endpoints/e"])

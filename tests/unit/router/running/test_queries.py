@@ -45,4 +45,4 @@ def test_the_time_to_find_a_batch_is_that_of_the_last_batch_though_spark_looks_o
     queries.measure()
     spark.lastProgress = {"durationMs": {"triggerExecution": 9, "latestOffset": 8}}  # It found nothing.
     queries.measure()
-    assert status.steps.told()["inbox"]["source_seconds"] == 0.3
+    assert status.steps.to_json()["inbox"]["source_seconds"] == 0.3

@@ -90,7 +90,7 @@ class Running:
 
     def told(self) -> Tree:
         """Return what is told of it."""
-        told = self.metrics.shadow.told()
+        told = self.metrics.shadow.to_json()
         assert told is not None
         return told
 
@@ -205,6 +205,6 @@ def test_a_router_that_ends_when_it_is_done_waits_for_it_and_logs_the_sums(
     pair = (told["before"], told["after"], PLANT)
     tally.shadow.update({(*pair, "changed", "", ""): 3, (*pair, "event", "a", "a"): 3})
     running.metrics.outcomes(tally)
-    shadowing.tell()
+    shadowing.log()
     out, err = capsys.readouterr()
     assert "shadow catalog compared" in out + err and "left_out=2" in out + err and "{'event': 3}" in out + err

@@ -97,7 +97,7 @@ def test_names_and_labels_are_those_of_the_contract() -> None:
     metrics.backlogs.answered("q", {"/endpoints/a": Backlog(1, NOW)})
     metrics.coverage.follow(plan("m"))
     metrics.catalog("e1", 1)
-    metrics.catalog_state.found([])
+    metrics.catalog_state.set_findings([])
     metrics.held("q", "lake")
     metrics.fault("q", "overdue")
     found = {

@@ -27,7 +27,7 @@ def shadowed() -> Metrics:
 
 
 def told(metrics: Metrics) -> dict[str, Any]:
-    document = metrics.shadow.told()
+    document = metrics.shadow.to_json()
     assert document is not None
     return document
 
@@ -46,7 +46,7 @@ def results(metrics: Metrics) -> dict[str, int]:
 def test_without_a_shadow_nothing_is_told_and_nothing_counted() -> None:
     metrics = Metrics()
     metrics.outcomes(tally(5))
-    assert metrics.shadow.told() is None
+    assert metrics.shadow.to_json() is None
     assert results(metrics) == {"unchanged": 0, "changed": 0, "left-out": 0, "failed": 0}
 
 
