@@ -43,19 +43,19 @@ def packaged_schema() -> bytes:
 
 def _schema(form: Mapping[str, Any]) -> dict[str, Any]:
     """Return a schema without what is left out, in which each value but an object or a list may be a reference."""
-    made: dict[str, Any] = {}
+    schema: dict[str, Any] = {}
     for name, value in form.items():
         if name in _LEFT_OUT:
             continue
         if name == "properties":
-            made[name] = {key: _schema(each) for key, each in value.items()}
+            schema[name] = {key: _schema(each) for key, each in value.items()}
         elif name in ("anyOf", "oneOf"):
-            made["anyOf"] = [_schema(each) for each in value]
+            schema["anyOf"] = [_schema(each) for each in value]
         elif name in ("items", "additionalProperties") and isinstance(value, Mapping):
-            made[name] = _schema(value)
+            schema[name] = _schema(value)
         else:
-            made[name] = value
-    return _or_reference(made)
+            schema[name] = value
+    return _or_reference(schema)
 
 
 def _or_reference(form: dict[str, Any]) -> dict[str, Any]:

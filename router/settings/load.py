@@ -84,9 +84,9 @@ def settings_from_dict(
     """
     values = resolve(with_defaults(unresolved), environ, base.resolve(), file)
     settings = validated(Settings, values, file)
-    found = list(faults(settings))
-    if found:
-        raise failure(file, found)
+    problems = list(faults(settings))
+    if problems:
+        raise failure(file, problems)
     settings._unresolved = dict(unresolved)
     return settings
 

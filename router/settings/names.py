@@ -118,17 +118,17 @@ def split_template(text: str, allowed: tuple[str, ...] = EVENT_VARIABLES) -> tup
     """
     pieces = _VARIABLE.split(text)
     of_event = "message" in allowed
-    told = [piece.partition("|") for piece in pieces[1::2]]
-    unknown = [name for name, _, _ in told if not (name in allowed or (of_event and _BY_NAME.fullmatch(name)))]
+    variables = [piece.partition("|") for piece in pieces[1::2]]
+    unknown = [name for name, _, _ in variables if not (name in allowed or (of_event and _BY_NAME.fullmatch(name)))]
     if unknown:
         known = ", ".join(allowed) + (f", {ATTRIBUTE_PREFIX}NAME, {CONTEXT_PREFIX}NAME" if of_event else "")
         names = ", ".join("{" + name + "}" for name in unknown)
         raise NameTemplateError(f"template {text!r} has unknown {names}; known are {known}")
-    bare = next((name for name, mark, default in told if mark and not default), None)
+    bare = next((name for name, mark, default in variables if mark and not default), None)
     if bare is not None:
         raise NameTemplateError(f"template {text!r} has no default after {{{bare}|; write one, or leave out the |")
-    parts = [told[place // 2][0] if place % 2 else piece for place, piece in enumerate(pieces)]
-    return tuple(parts), tuple(default for _, _, default in told)
+    parts = [variables[place // 2][0] if place % 2 else piece for place, piece in enumerate(pieces)]
+    return tuple(parts), tuple(default for _, _, default in variables)
 
 
 @lru_cache(maxsize=1024)

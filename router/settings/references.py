@@ -58,10 +58,10 @@ def _resolved(place: Place, text: str, environ: Mapping[str, str], base: Path) -
 
 
 def _variable(inner: str, environ: Mapping[str, str]) -> str:
-    found = _NAME.fullmatch(inner)
-    if found is None:
+    match = _NAME.fullmatch(inner)
+    if match is None:
         raise ValueError(f"${{{inner}}} is no reference; write ${{NAME}}, ${{NAME:-default}}, or $$ for a plain $")
-    name, default = found.groups()
+    name, default = match.groups()
     value = environ.get(name)
     if default is not None:
         return value or default

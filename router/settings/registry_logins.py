@@ -29,9 +29,11 @@ def read_logins(file: Path | None, environ: Mapping[str, str] | None = None) -> 
     """
     variables = os.environ if environ is None else environ
     written = read_file(file).get("catalog") if file is not None else None
-    told: dict[str, Any] = {key: written[key] for key in _KEYS if key in written} if isinstance(written, dict) else {}
+    section: dict[str, Any] = (
+        {key: written[key] for key in _KEYS if key in written} if isinstance(written, dict) else {}
+    )
     of_logins = {name: value for name, value in variables.items() if name.startswith(VARIABLES)}
-    unresolved = overlay({"catalog": told}, of_logins)
+    unresolved = overlay({"catalog": section}, of_logins)
     base = file.resolve().parent if file is not None else Path.cwd()
     name = str(file) if file is not None else ""
     settings = settings_from_dict(unresolved, variables, base, file=name)

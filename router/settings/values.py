@@ -40,10 +40,10 @@ def parse_duration(value: object) -> object:
     text = str(value).strip()
     if not isinstance(value, bool) and text in ("0", "0.0"):
         return timedelta(0)
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is no duration; write a number with a unit, such as 500ms, 5s or 2m")
-    return timedelta(seconds=float(found[1]) * _SECONDS[found[2]])
+    return timedelta(seconds=float(match[1]) * _SECONDS[match[2]])
 
 
 def parse_trigger(value: object) -> object:
@@ -66,11 +66,11 @@ def parse_size(value: object) -> object:
     Raises:
         ValueError: anything else.
     """
-    found = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
-    if found is None:
+    match = None if isinstance(value, bool) else _SIZE.fullmatch(str(value).strip())
+    if match is None:
         raise ValueError(f"{str(value)!r} is no size; write bytes, or a number with a unit such as 64KiB or 1GiB")
-    unit = (found[2] or "B").replace("kB", "KB")
-    return int(float(found[1]) * _BYTES[unit])
+    unit = (match[2] or "B").replace("kB", "KB")
+    return int(float(match[1]) * _BYTES[unit])
 
 
 def one_or_many(value: object) -> object:
