@@ -48,12 +48,12 @@ class BatchFiles(ArrowSink):
     def already(self, commit: Commit) -> bool:
         """Tell whether the file of the batch is there, or of one that it is a part of; make its name durable if so."""
         try:
-            found = any(self._file(app, commit.version).exists() for app in commit.apps)
-            if found:
+            exists = any(self._file(app, commit.version).exists() for app in commit.apps)
+            if exists:
                 sync_path(self._folder)
         except OSError as error:
             raise refused(self._name, str(self._folder), error) from error
-        return found
+        return exists
 
     def _file(self, app: str, version: int) -> Path:
         return self._folder / f"{escape_value(app, '%')}-{version:012d}{self.suffix}"

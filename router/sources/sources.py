@@ -94,13 +94,13 @@ def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
         if {"consumer", "subscriber"} & set(endpoint.usage) and endpoint.protocol in BINDINGS
     )
     # What the operator says of where to begin goes before what the catalog says, for all sources or for one.
-    told = settings.start if "start" in settings.model_fields_set else None
-    found = (
-        _source(catalog.endpoints[source.endpoint], source, catalog, told)
+    start = settings.start if "start" in settings.model_fields_set else None
+    resolved = (
+        _source(catalog.endpoints[source.endpoint], source, catalog, start)
         for source in chosen
         if source.endpoint in catalog.endpoints
     )
-    return tuple(_merged(list(found)))
+    return tuple(_merged(list(resolved)))
 
 
 def missing_sources(catalog: Catalog, settings: Settings) -> list[str]:

@@ -29,7 +29,7 @@ _MISMATCHES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ShapedMessage:
     """A message, the event it is of, the definition it was made by (its place among all), and in which mode."""
 
     event: Event
@@ -76,71 +76,73 @@ class Conformance:
         self._sniffs = [self._matcher.sniffs(number, binding.protocol) for number in range(len(names))]
         self._known: dict[Any, str] = {}
 
-    def faults(self, made: Sequence[Made]) -> list[str]:
+    def faults(self, shaped: Sequence[ShapedMessage]) -> list[str]:
         """Return for each message what keeps it from matching its definition; empty when it matches."""
-        received = [tuple(self._received(each.message)) for each in made]
-        keys = [self._key(each, parts) or place for place, (each, parts) in enumerate(zip(made, received, strict=True))]
+        received = [tuple(self._received(each.message)) for each in shaped]
+        keys = [
+            self._key(each, parts) or place for place, (each, parts) in enumerate(zip(shaped, received, strict=True))
+        ]
         asked: dict[Any, int] = {}
         for place, key in enumerate(keys):
             if key not in self._known:
                 asked.setdefault(key, place)
-        told = self._decide([(place, made[place], received[place]) for place in asked.values()]) if asked else {}
-        found = {key: told[place] for key, place in asked.items()}
-        answers = [self._known[key] if key in self._known else found[key] for key in keys]
-        if len(self._known) + len(found) > _REMEMBERED:
+        decided = self._decide([(place, shaped[place], received[place]) for place in asked.values()]) if asked else {}
+        fresh = {key: decided[place] for key, place in asked.items()}
+        answers = [self._known[key] if key in self._known else fresh[key] for key in keys]
+        if len(self._known) + len(fresh) > _REMEMBERED:
             self._known.clear()
-        self._known.update((key, fault) for key, fault in found.items() if not isinstance(key, int))
+        self._known.update((key, fault) for key, fault in fresh.items() if not isinstance(key, int))
         return answers
 
     def _received(self, message: Outbound) -> Iterator[Part]:
-        found = self._binding.sending.received(message, binary=self._binding.binary)
-        return (part for part in found if part.key not in self._uncarried) if self._uncarried else found
+        parts = self._binding.sending.received(message, binary=self._binding.binary)
+        return (part for part in parts if part.key not in self._uncarried) if self._uncarried else parts
 
-    def _key(self, made: Made, parts: Sequence[Part]) -> Any:
+    def _key(self, shaped: ShapedMessage, parts: Sequence[Part]) -> Any:
         """Return what decides the verdict; None when that is all of the message, or too large to be remembered."""
-        size = sum(len(part.value or b"") for part in parts) + sum(map(len, made.event.attributes.values()))
+        size = sum(len(part.value or b"") for part in parts) + sum(map(len, shaped.event.attributes.values()))
         if size > _REMEMBERED_BYTES:
             return None
-        attributes, content = made.event.attributes, made.event.attributes.get("datacontenttype")
-        native = made.mode == "native"
-        if native and (self._sniffs[made.definition] or media_type_of(content).startswith(EVENT_MEDIA)):
+        attributes, content = shaped.event.attributes, shaped.event.attributes.get("datacontenttype")
+        native = shaped.mode == "native"
+        if native and (self._sniffs[shaped.definition] or media_type_of(content).startswith(EVENT_MEDIA)):
             return None
-        options = self._options[made.definition]
+        options = self._options[shaped.definition]
         return (
-            made.definition,
-            made.mode,
+            shaped.definition,
+            shaped.mode,
             content,
-            () if native else (tuple(attributes), *map(attributes.get, self._attributes[made.definition])),
+            () if native else (tuple(attributes), *map(attributes.get, self._attributes[shaped.definition])),
             tuple((part if options[part.key] else part.key) for part in parts if part.key in options),
         )
 
-    def _decide(self, asked: Sequence[tuple[int, Made, Sequence[Part]]]) -> dict[int, str]:
+    def _decide(self, asked: Sequence[tuple[int, ShapedMessage, Sequence[Part]]]) -> dict[int, str]:
         facts = RawFacts(self._matcher.index.keys)
-        for place, made, parts in asked:
-            message, number = made.message, made.definition
+        for place, shaped, parts in asked:
+            message, number = shaped.message, shaped.definition
             sniff = self._sniffs[number]
             facts.add(
                 RawRow(place, self._binding, parts, message.body, number, lambda sniff=sniff: sniff, message.id, None)  # type: ignore[misc]
             )
         built = facts.build()
         winners = self._matcher.winners(built)
-        told = {place: "it would be read as a batch of no events" for place, _, _ in asked}
-        told.update({int(source): "" for source in built.sources})
+        faults = {place: "it would be read as a batch of no events" for place, _, _ in asked}
+        faults.update({int(source): "" for source in built.sources})
         if (winners < 0).any():
             outcomes = self._matcher.match(built)
             for row, source in enumerate(built.sources.tolist()):
                 if winners[row] < 0:
-                    told[source] = _fault(outcomes.nearest.get(row, []), outcomes.details[row])
-        return told
+                    faults[source] = _fault(outcomes.nearest.get(row, []), outcomes.details[row])
+        return faults
 
 
 def _keyed(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:
     """Return the properties that a channel's target looks at, and whether their values matter or only that they are."""
-    found: dict[str, bool] = {}
+    keyed: dict[str, bool] = {}
     for number in builder.channels[channel].candidates:
         for key, constraint in builder.targets[number].constraints(event=event) or ():
-            found[key] = found.get(key, False) or not _any_value(constraint)
-    return found
+            keyed[key] = keyed.get(key, False) or not _any_value(constraint)
+    return keyed
 
 
 def _any_value(constraint: Constraint) -> bool:
@@ -152,9 +154,9 @@ def _part_key(key: str) -> str:
 
 
 def _fault(nearest: Sequence[dict[str, Any]], detail: str) -> str:
-    told = [
+    mismatches = [
         f"{each['property']} should be {each['expected']!r} and is {each['found']!r}"
         for near in nearest
         for each in near["mismatches"]
     ]
-    return f"it would not match: {'; '.join(told[:_MISMATCHES]) or detail}"
+    return f"it would not match: {'; '.join(mismatches[:_MISMATCHES]) or detail}"

@@ -27,7 +27,7 @@ from catalog.record import bytes_of
 from catalog.templates import TEMPLATE_TYPES, Template
 from catalog.values import is_any_timestamp, text_of
 from router.settings.addresses import AddressError, checked
-from router.sinks.messages.conforming import Conformance, Made
+from router.sinks.messages.conforming import Conformance, ShapedMessage
 from router.sinks.messages.events import Event, Mode, NotTaken, outbound
 from router.sinks.messages.passing import HeaderPassing
 
@@ -120,26 +120,28 @@ class EndpointComposer:
         answers: list[Outbound | NotTaken] = [NotTaken("") for _ in events]
         tries = [_Try(place, event, iter(self._fitting(event))) for place, event in enumerate(events)]
         while tries:
-            made = [(each, found) for each in tries if (found := self._next(each)) is not None]
+            attempts = [(each, shaped) for each in tries if (shaped := self._next(each)) is not None]
             for each in tries:
                 answers[each.place] = each.refusal(self._endpoint.xid)
             tries = []
-            for (each, found), fault in zip(made, self._conformance.faults([found for _, found in made]), strict=True):
-                answers[each.place] = found.message
+            for (each, shaped), fault in zip(
+                attempts, self._conformance.faults([shaped for _, shaped in attempts]), strict=True
+            ):
+                answers[each.place] = shaped.message
                 if fault:
-                    each.faults.append(f"{self._candidates[found.definition].definition.xid}: {fault}")
+                    each.faults.append(f"{self._candidates[shaped.definition].definition.xid}: {fault}")
                     tries.append(each)
         return answers
 
-    def _next(self, tried: _Try) -> Made | None:
+    def _next(self, tried: _Try) -> ShapedMessage | None:
         """Return what the next definition of those that are left makes of the event; None when none makes any."""
         for candidate in tried.left:
             try:
-                message = self._made(candidate, tried.event)
+                message = self._message(candidate, tried.event)
             except (TemplateError, AddressError, NotTaken) as error:
                 tried.faults.append(f"{candidate.definition.xid}: {error}")
                 continue
-            return Made(tried.event, message, self._numbers[candidate.definition.xid], candidate.mode)
+            return ShapedMessage(tried.event, message, self._numbers[candidate.definition.xid], candidate.mode)
         return None
 
     def _usable(self, definitions: Iterable[Definition], asked: Mode | None) -> Iterator[_Candidate]:
@@ -158,7 +160,7 @@ class EndpointComposer:
         typed = [each for each in self._candidates if each not in own and each.has_type(event)]
         return [*own, *sorted(typed, key=lambda each: not each.holds(event))]
 
-    def _made(self, candidate: _Candidate, event: Event) -> Outbound:
+    def _message(self, candidate: _Candidate, event: Event) -> Outbound:
         definition = candidate.definition
         values = {**event.attributes, **candidate.captured(event), **event.context}
         parts = self._sending.option_parts(self._options(definition, values))
@@ -209,10 +211,10 @@ class EndpointComposer:
         template = _template(prop, self._sending.dotted and prop.name == self._sending.address)
         if template is None:
             return text
-        made = template.expand(values, encode=prop.type == "uritemplate")
-        if template.match(made, decode=prop.type == "uritemplate") is None:
+        expanded = template.expand(values, encode=prop.type == "uritemplate")
+        if template.match(expanded, decode=prop.type == "uritemplate") is None:
             raise NotTaken(f"a value does not fit {prop.name} {prop.value!r}")
-        return made
+        return expanded
 
     def _listed(self, values: Mapping[str, str]) -> Iterator[Part]:
         """Give headers and query values that the options of the endpoint list."""

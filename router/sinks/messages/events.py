@@ -51,7 +51,7 @@ class Event:
     context: Mapping[str, str]
     protocol: str = ""
     native: str = "{}"
-    told: Mapping[str, str] = field(default_factory=dict)
+    more_lineage: Mapping[str, str] = field(default_factory=dict)
     """More of the lineage, where there is any: how a tie was decided, and what the event is related to."""
 
 
@@ -97,20 +97,20 @@ def outbound(
     body = event.data
     if mode == "binary" and (not binding.binary or media_type_of(content_type).startswith(EVENT_MEDIA)):
         mode = "structured"
-    made: list[Part] = []
+    own: list[Part] = []
     if mode == "binary":
-        made = [attribute_part(binding.rule, *pair) for pair in event.attributes.items()]
+        own = [attribute_part(binding.rule, *pair) for pair in event.attributes.items()]
     elif mode == "structured":
         body = encode_event(event.attributes, event.data)
-        made = [Part(binding.rule.content_type, STRUCTURED.encode())]
+        own = [Part(binding.rule.content_type, STRUCTURED.encode())]
     elif content_type is not None:
-        made = [Part(binding.rule.content_type, content_type.encode())]
+        own = [Part(binding.rule.content_type, content_type.encode())]
     if not binding.binary:
-        made = []
+        own = []
     elif lineage:
-        made += lineage_parts(event, binding)
-    keys = {part.key for part in made}
-    parts = (*(part for part in given if part.key not in keys), *made)
+        own += lineage_parts(event, binding)
+    keys = {part.key for part in own}
+    parts = (*(part for part in given if part.key not in keys), *own)
     if passing is not None:
         keys = {part.key for part in parts}
         came = passing.parts(event.protocol, event.native, binary=mode == "binary", structured=mode == "structured")
@@ -134,7 +134,7 @@ def lineage_parts(event: Event, binding: Binding) -> list[Part]:
         "epoch": event.epoch,
         "position": event.position,
         "context": json.dumps(dict(event.context), ensure_ascii=False, separators=(",", ":")),
-        **event.told,
+        **event.more_lineage,
     }
     return [
         Part(

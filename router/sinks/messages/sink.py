@@ -72,13 +72,13 @@ class TemplateComposer:
 
     def compose(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
         """Return the message for each event; NotTaken for an address too long, or that misses a value and may not."""
-        made: list[Outbound | NotTaken] = []
+        composed: list[Outbound | NotTaken] = []
         for event in events:
             try:
-                made.append(self._composer(event))
+                composed.append(self._composer(event))
             except NotTaken as error:
-                made.append(error)
-        return made
+                composed.append(error)
+        return composed
 
     def _composer(self, event: Event) -> Outbound:
         values = event_values(event.message, event.endpoint, "", event.context, event.attributes)
@@ -160,11 +160,11 @@ class ConfirmedSink(ArrowSink):
     def _send(self, events: list[Event], settled: Settled) -> None:
         messages: list[Outbound] = []
         sent: list[Event] = []
-        for event, made in zip(events, self._composer.compose(events), strict=True):
+        for event, message in zip(events, self._composer.compose(events), strict=True):
             try:
-                if isinstance(made, NotTaken):
-                    raise made
-                messages.append(self._within(made))
+                if isinstance(message, NotTaken):
+                    raise message
+                messages.append(self._within(message))
                 sent.append(event)
             except NotTaken as error:
                 settled[event.position] = _rejected(event, Refusal(str(error)))

@@ -63,7 +63,7 @@ class DefinitionTablesSink(ArrowSink):
         self._partition_by = partition_by
         self._tables: dict[str, TableAt] = {}
         self._payloads: dict[str, PayloadColumn | None] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def write(self, rows: pa.Table, commit: Commit) -> WriteResult:
         """Write a batch once; see :class:`~router.sinks.contract.ArrowSink`.
@@ -73,7 +73,7 @@ class DefinitionTablesSink(ArrowSink):
         if rows.num_rows == 0:
             return WriteResult(0)
         tables, unfit = self._parting.parted(rows, self._column_of)
-        self._tell(unfit)
+        self._log_unfit(unfit)
         return self._all(
             {place: partial(self._table(place).write, part, commit) for place, part in tables.items()},
         )
@@ -92,7 +92,7 @@ class DefinitionTablesSink(ArrowSink):
             return WriteResult(0)
         parts: dict[str, list[StagedFile]] = {}
         for file in staged.files:
-            self._tell(file.unfit)
+            self._log_unfit(file.unfit)
             parts.setdefault(file.table, []).append(file)
         # The files of each table are settled here, whether it is offered them or not.
         staged.offered = True
@@ -148,9 +148,9 @@ class DefinitionTablesSink(ArrowSink):
             self._payloads[message] = payload_column(self._catalog, message)
         return self._payloads[message]
 
-    def _tell(self, unfit: Iterable[tuple[str, str]]) -> None:
+    def _log_unfit(self, unfit: Iterable[tuple[str, str]]) -> None:
         """Log once for each definition that payloads do not fit it."""
-        for message, told in unfit:
-            if message not in self._told:
-                self._told.add(message)
-                _log.warning("payloads do not fit their schema, columns stay null", message=message, rows=told)
+        for message, detail in unfit:
+            if message not in self._logged:
+                self._logged.add(message)
+                _log.warning("payloads do not fit their schema, columns stay null", message=message, rows=detail)

@@ -210,10 +210,10 @@ class DeltaSink(ArrowSink):
         if not DeltaTable.is_deltatable(self._uri):
             return None
         table = DeltaTable(self._uri)
-        found = [field.name for field in table.schema().fields]
-        if not set(self._schema.names) <= set(found) or not (self._grows or found == self._schema.names):
+        names = [field.name for field in table.schema().fields]
+        if not set(self._schema.names) <= set(names) or not (self._grows or names == self._schema.names):
             hint = "give the sink a path of its own, or move the table away"
-            raise SinkError(self._name, f"{self._uri} is a table with other columns ({', '.join(found)})", hint=hint)
+            raise SinkError(self._name, f"{self._uri} is a table with other columns ({', '.join(names)})", hint=hint)
         parts = table.metadata().partition_columns
         if parts != self._partition_by:
             hint = "set partition_by to what the table has, or give the sink a path of its own"

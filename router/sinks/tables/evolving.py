@@ -136,8 +136,8 @@ def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind):
         members = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
         placed = _placed(members, kind)
-        made = [_or_nulls(placed, field, len(column)) for field in kind]
-        return pa.StructArray.from_arrays(made, fields=list(kind), mask=mask)
+        columns = [_or_nulls(placed, field, len(column)) for field in kind]
+        return pa.StructArray.from_arrays(columns, fields=list(kind), mask=mask)
     if pa.types.is_list(kind):
         offsets = _offsets(column)
         return pa.ListArray.from_arrays(offsets, _as_type(column.flatten(), kind.value_type), type=kind, mask=mask)
@@ -155,8 +155,8 @@ def _offsets(column: pa.Array) -> pa.Array:
 
 
 def _or_nulls(placed: Mapping[str, pa.Array], field: pa.Field, rows: int) -> pa.Array:
-    found = placed.get(field.name)
-    return pa.nulls(rows, field.type) if found is None else found
+    member = placed.get(field.name)
+    return pa.nulls(rows, field.type) if member is None else member
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -26,7 +26,7 @@ class Unfit(NamedTuple):
     """Payloads of a definition that do not fit its schema: how many of its rows, and the first in words."""
 
     message: str
-    told: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class Parting:
         if undecoded:
             first = undecoded[0]
             position = rows.column("position")[first.row].as_py()
-            told = f"{len(undecoded)} of {rows.num_rows}; {position}: {first.why}"[:400]
-            unfit.append(Unfit(message, told))
+            detail = f"{len(undecoded)} of {rows.num_rows}; {position}: {first.why}"[:400]
+            unfit.append(Unfit(message, detail))
         return rows.append_column(PAYLOAD, payload)
 
 

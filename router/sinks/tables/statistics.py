@@ -28,7 +28,7 @@ Place = tuple[str, ...]
 
 def statistics_of(schema: pa.Schema, footer: pq.FileMetaData) -> str:
     """Return the statistics of a file whose columns are those of *schema*, as JSON."""
-    told: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    statistics: dict[str, Any] = {"numRecords": footer.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     for number, place, kind in _leaves(schema):
         if number >= COLUMNS:
             break
@@ -36,15 +36,15 @@ def statistics_of(schema: pa.Schema, footer: pq.FileMetaData) -> str:
         if any(each is None or not each.has_null_count for each in columns):
             continue
         nulls = sum(each.null_count for each in columns)
-        _put(told["nullCount"], place, nulls)
+        _put(statistics["nullCount"], place, nulls)
         filled = [each for each in columns if each.num_values]
         if not filled or not _bounded(kind) or not all(each.has_min_max for each in filled):
             continue
         low, high = _bounds(kind, filled)
         if low is not None and high is not None:
-            _put(told["minValues"], place, low)
-            _put(told["maxValues"], place, high)
-    return msgspec.json.encode(told).decode()
+            _put(statistics["minValues"], place, low)
+            _put(statistics["maxValues"], place, high)
+    return msgspec.json.encode(statistics).decode()
 
 
 def _leaves(schema: pa.Schema) -> Iterator[tuple[int, Place, pa.DataType]]:
@@ -101,7 +101,7 @@ def _moment(number: int, kind: pa.DataType) -> str | None:
     return moment.isoformat(timespec="microseconds") + ("Z" if kind.tz else "")
 
 
-def _put(told: dict[str, Any], place: Place, value: Any) -> None:
+def _put(tree: dict[str, Any], place: Place, value: Any) -> None:
     for name in place[:-1]:
-        told = told.setdefault(name, {})
-    told[place[-1]] = value
+        tree = tree.setdefault(name, {})
+    tree[place[-1]] = value

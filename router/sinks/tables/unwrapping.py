@@ -50,14 +50,14 @@ def _uncoded(rows: pa.Table) -> pa.BinaryArray:
     """Return the bodies; one that is not coded as its message says stays: it may be the data of a structured event."""
     bodies, natives = rows.column("data").combine_chunks(), rows.column("native").combine_chunks()
     marked = pc.indices_nonzero(pc.fill_null(pc.match_substring(natives, NAME, ignore_case=True), False)).to_pylist()
-    made = {}
+    uncoded = {}
     for row in marked:
         body = bodies[row].as_py()
         coding = _coding(rows.column("protocol")[row].as_py(), natives[row].as_py())
         opened = decoded(body, coding) if coding and body is not None else None
         if isinstance(opened, bytes):
-            made[row] = opened
-    return _replaced(bodies, made)
+            uncoded[row] = opened
+    return _replaced(bodies, uncoded)
 
 
 def _coding(protocol: str | None, native: str) -> str:
@@ -73,8 +73,8 @@ def _framings(rows: pa.Table, framings: Framings) -> dict[int, Framing]:
     kafka = pc.fill_null(pc.equal(rows.column("protocol"), KAFKA), False)
     zero = pc.fill_null(pc.equal(pc.binary_slice(rows.column("data").combine_chunks(), 0, 1), b"\x00"), False)
     endpoints = rows.column("endpoint")
-    found = pc.indices_nonzero(pc.and_(kafka.combine_chunks(), zero)).to_pylist()
-    return {row: framings.get(endpoints[row].as_py() or "", "auto") for row in found}
+    framed = pc.indices_nonzero(pc.and_(kafka.combine_chunks(), zero)).to_pylist()
+    return {row: framings.get(endpoints[row].as_py() or "", "auto") for row in framed}
 
 
 def _unframed(bodies: pa.BinaryArray, rows: list[int], column: PayloadColumn) -> pa.BinaryArray:
@@ -82,10 +82,12 @@ def _unframed(bodies: pa.BinaryArray, rows: list[int], column: PayloadColumn) ->
     return _replaced(bodies, {row: body for row, body in inner.items() if body is not None})
 
 
-def _replaced(bodies: pa.BinaryArray, made: Mapping[int, bytes]) -> pa.BinaryArray:
-    if not made:
+def _replaced(bodies: pa.BinaryArray, replacements: Mapping[int, bytes]) -> pa.BinaryArray:
+    if not replacements:
         return bodies
     mask = [False] * len(bodies)
-    for row in made:
+    for row in replacements:
         mask[row] = True
-    return pc.replace_with_mask(bodies, pa.array(mask), pa.array([made[row] for row in sorted(made)], bodies.type))
+    return pc.replace_with_mask(
+        bodies, pa.array(mask), pa.array([replacements[row] for row in sorted(replacements)], bodies.type)
+    )

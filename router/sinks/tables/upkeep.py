@@ -109,13 +109,13 @@ class Upkeep:
     def _tend(self, uri: str) -> dict[str, Any]:
         table = DeltaTable(uri)
         self._set_retention(table, uri)
-        told: dict[str, Any] = self._merge(table, uri) if self._rules.after else {}
+        merged: dict[str, Any] = self._merge(table, uri) if self._rules.after else {}
         self._remove_replaced(table, uri)
         table = DeltaTable(uri)
         table.create_checkpoint()
         make_checkpoint_durable(uri, table.version())
         table.cleanup_metadata()
-        return told
+        return merged
 
     def _remove_replaced(self, table: DeltaTable, uri: str) -> None:
         """Remove files that the log replaced long ago, and those that no log ever named since a merge was cut off."""
@@ -147,13 +147,13 @@ class Upkeep:
         make_changes_durable(uri, table, before)
 
     def _merge(self, table: DeltaTable, uri: str) -> dict[str, Any]:
-        told = table.optimize.compact(
+        metrics = table.optimize.compact(
             target_size=self._rules.file_bytes,
             max_concurrent_tasks=1,
             post_commithook_properties=LEFT_TO_UPKEEP,
         )
-        if told["numFilesRemoved"]:
+        if metrics["numFilesRemoved"]:
             make_durable(uri, table.version())
-            counts = {"before": told["numFilesRemoved"], "after": told["numFilesAdded"]}
+            counts = {"before": metrics["numFilesRemoved"], "after": metrics["numFilesAdded"]}
             _log.info("small files merged", sink=self._sink, table=uri, **counts)
-        return told
+        return metrics

@@ -86,13 +86,13 @@ def test_a_row_of_the_wide_table() -> None:
     assert event.attributes["time"] == row["time_text"]
     assert event.attributes["seq"] == "7"
     assert event.context == {"x": "y"}
-    assert event.told == {}
+    assert event.more_lineage == {}
 
 
 @pytest.mark.parametrize("protocol", [name for name, binding in BINDINGS.items() if binding.binary])
 def test_lineage_tells_how_it_was_decided_between_definitions(protocol: str) -> None:
     named = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
-    event = Event(named, None, "/m", "/e", "e", "t-0-1", {}, told={"ambiguous": "first of /a, /b"})
+    event = Event(named, None, "/m", "/e", "e", "t-0-1", {}, more_lineage={"ambiguous": "first of /a, /b"})
     parts = outbound(event, BINDINGS[protocol], "binary", "a").parts
     (told,) = [part.text for part in parts if part.key.endswith("xrouter-ambiguous")]
     assert (told or "").replace("%20", " ") == "first of /a, /b"
