@@ -81,18 +81,18 @@ class Account:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> Self:
+    def from_json(cls, form: Mapping[str, Any]) -> Self:
         """Return the account that :meth:`to_json` wrote."""
-        if told["format"] != FORMAT:
-            raise ValueError(f"it has format {told['format']}")
-        taken, judged, empty, missing = (int(told[name]) for name in ("taken", "judged", "empty", "missing"))
-        made = cls(str(told["generation"]), int(told["batch"]), dict(told["reached"]), taken, judged, empty, missing)
-        for endpoint, outcome, reason, count in told["records"]:
-            made.records[endpoint, outcome, reason] = int(count)
-        for sink, endpoint, count, size in told["delivered"]:
-            made.delivered[sink, endpoint] = int(count)
-            made.delivered_bytes[sink, endpoint] = int(size)
-        return made
+        if form["format"] != FORMAT:
+            raise ValueError(f"it has format {form['format']}")
+        taken, judged, empty, missing = (int(form[name]) for name in ("taken", "judged", "empty", "missing"))
+        account = cls(str(form["generation"]), int(form["batch"]), dict(form["reached"]), taken, judged, empty, missing)
+        for endpoint, outcome, reason, count in form["records"]:
+            account.records[endpoint, outcome, reason] = int(count)
+        for sink, endpoint, count, size in form["delivered"]:
+            account.delivered[sink, endpoint] = int(count)
+            account.delivered_bytes[sink, endpoint] = int(size)
+        return account
 
 
 class Accounts:
@@ -122,10 +122,10 @@ class Accounts:
         Counts of an endpoint are written with each batch, and would be for ever.
         """
         with self._lock:
-            found = {path.stem: self.of(path.stem) for path in sorted(self._folder.glob("*.json"))}
-            for account in found.values():
+            accounts = {path.stem: self.of(path.stem) for path in sorted(self._folder.glob("*.json"))}
+            for account in accounts.values():
                 account.keep_counts({"", *endpoints})
-            return found
+            return accounts
 
     def known(self) -> dict[str, Account]:
         """Return all accounts, by query."""
@@ -165,8 +165,8 @@ class Accounts:
     def _read(self, query: str) -> Account:
         path = self._path(query)
         try:
-            told = read_object(path)
-            return Account() if told is None else Account.from_json(told)
+            form = read_object(path)
+            return Account() if form is None else Account.from_json(form)
         except (StateError, KeyError, TypeError, ValueError) as error:
             _log.warning("account of a query cannot be read, and begins anew", file=str(path), problem=str(error))
             return Account()

@@ -90,19 +90,19 @@ def _checked(path: Path, is_whole: Callable[[bytes], bool], *, hint: str = RESTO
     if not whole:
         raise damaged(path, "it is cut off or not what Spark wrote" if content else "it is empty", hint=hint)
     crc = path.with_name(f".{path.name}.crc")
-    told = read(crc)
-    if told is None or told == (right := _crc_of(content, told)):
+    written = read(crc)
+    if written is None or written == (right := _crc_of(content, written)):
         return content
-    if len(told) < _CRC_HEAD or right.startswith(told):
+    if len(written) < _CRC_HEAD or right.startswith(written):
         _log.warning("checksum file is cut off and was removed; what it vouches for is whole", file=str(crc))
         crc.unlink()
         return content
     raise damaged(path, f"its content does not match {crc.name}", hint=hint)
 
 
-def _crc_of(content: bytes, told: bytes) -> bytes:
+def _crc_of(content: bytes, written: bytes) -> bytes:
     """Return what the checksum file of a content should be, with as many bytes to a sum as the one there says."""
-    size = max(1, int.from_bytes(told[4:_CRC_HEAD], "big"))
+    size = max(1, int.from_bytes(written[4:_CRC_HEAD], "big"))
     sums = (zlib.crc32(content[at : at + size]) for at in range(0, len(content), size))
     return _CRC_MAGIC + size.to_bytes(4, "big") + b"".join(each.to_bytes(4, "big") for each in sums)
 

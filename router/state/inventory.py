@@ -54,7 +54,7 @@ class Inventory:
         if self.path.exists():
             self.check()
             return
-        used = next((found for pattern in _TRACES for found in self._root.glob(pattern)), None)
+        used = next((trace for pattern in _TRACES for trace in self._root.glob(pattern)), None)
         if used is not None:
             hint = f"restore it from a backup of the state folder, or choose another `state` folder than {self._root}"
             raise missing(self.path, f"the folder was in use, it has {used.relative_to(self._root)}", hint=hint)

@@ -64,11 +64,11 @@ class KeyOrder:
 
     def keys(self, letters: Iterable[str]) -> dict[str, str]:
         """Return the key of each of these letters that stands here."""
-        found: dict[str, str] = {}
+        by_letter: dict[str, str] = {}
         for some in portions(letters):
             marks = ",".join("?" * len(some))
-            found.update(self._all(f"SELECT letter, key FROM waiting WHERE letter IN ({marks})", some))
-        return found
+            by_letter.update(self._all(f"SELECT letter, key FROM waiting WHERE letter IN ({marks})", some))
+        return by_letter
 
     def place(self, letter: str) -> tuple[str, int] | None:
         """Return the key of a letter, and its number in the order of arrival; None for one that holds up nothing."""
@@ -90,11 +90,11 @@ class KeyOrder:
 
     def of_keys(self, keys: Iterable[str]) -> set[str]:
         """Return the letters of these keys."""
-        found: set[str] = set()
+        letters: set[str] = set()
         for some in portions(keys):
             marks = ",".join("?" * len(some))
-            found.update(row[0] for row in self._all(f"SELECT letter FROM waiting WHERE key IN ({marks})", some))
-        return found
+            letters.update(row[0] for row in self._all(f"SELECT letter FROM waiting WHERE key IN ({marks})", some))
+        return letters
 
     def catch_up(self, keys: Iterable[str]) -> None:
         """Say which keys a replay is about to free, in place of those that were said before."""

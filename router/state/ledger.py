@@ -131,13 +131,13 @@ class LetterLedger:
 
     def entries(self, ids: Iterable[str]) -> dict[str, Entry]:
         """Return what is known of these letters; those without an entry are left out."""
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for some in portions(ids):
             marks = ",".join("?" * len(some))
             columns = "letter, standing, attempts, reason, detail, changed"
             for row in self._all(f"SELECT {columns} FROM letters WHERE letter IN ({marks})", some):
-                found[row[0]] = Entry(row[0], row[1], row[2], row[3], row[4], parse_instant(row[5]))
-        return found
+                entries[row[0]] = Entry(row[0], row[1], row[2], row[3], row[4], parse_instant(row[5]))
+        return entries
 
     def history(self, letter: str) -> list[Happening]:
         """Return what happened to a letter, oldest first."""
@@ -211,8 +211,8 @@ class LetterLedger:
         if not rows:
             return None
         number, plan, content = rows[0]
-        told: Mapping[str, Any] = json.loads(content)
-        return PendingReplay(number, plan, tuple(told["letters"]), tuple(told["sinks"]))
+        form: Mapping[str, Any] = json.loads(content)
+        return PendingReplay(number, plan, tuple(form["letters"]), tuple(form["sinks"]))
 
     def finish(self, number: int, outcomes: Iterable[Outcome], when: datetime | None = None) -> None:
         """Settle a replay batch and each of its letters, in one transaction.

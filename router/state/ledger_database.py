@@ -109,11 +109,11 @@ def marker_of(path: Path) -> Path:
 
 def _check_format(database: sqlite3.Connection, path: Path) -> None:
     """Make the tables of a new file, and refuse one that a later router wrote."""
-    found = _version(database)
-    if found == 0:
+    version = _version(database)
+    if version == 0:
         database.execute("BEGIN IMMEDIATE")
-        found = _version(database)  # Another process may have been first.
-        if found == 0:
+        version = _version(database)  # Another process may have been first.
+        if version == 0:
             if database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
                 database.execute("ROLLBACK")
                 raise StateError(f"{path} is no ledger of this router", hint="move it away")
@@ -121,11 +121,11 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
                 database.execute(statement)
             database.execute("INSERT INTO facts VALUES ('id', ?)", (uuid.uuid4().hex,))
             database.execute(f"PRAGMA user_version = {FORMAT}")
-            found = FORMAT
+            version = FORMAT
         database.execute("COMMIT")
-    if found != FORMAT:
+    if version != FORMAT:
         raise StateError(
-            f"ledger {path} has format {found}; this router knows {FORMAT}",
+            f"ledger {path} has format {version}; this router knows {FORMAT}",
             hint="use the router version that wrote it",
         )
 

@@ -75,7 +75,7 @@ class BatchNotes:
 
     def held(self, query: str, batch: int, generation: str) -> Hold | None:
         """Return why a batch of that generation is held; None when it is not noted to be."""
-        return self._read(query, batch, HELD, generation, lambda told: Hold(**{**told, "taken": tuple(told["taken"])}))
+        return self._read(query, batch, HELD, generation, lambda note: Hold(**{**note, "taken": tuple(note["taken"])}))
 
     def release(self, query: str, batch: int) -> None:
         """Note that a batch is held no more."""
@@ -91,27 +91,27 @@ class BatchNotes:
 
     def block(self, query: str, batch: int, generation: str, blocked: Mapping[str, str], part: str = "") -> None:
         """Note which keys of a batch, or of that part of it, are blocked, by which letter."""
-        told = {"generation": generation, "blocked": dict(blocked), "part": part}
-        self._write(query, batch, ORDER, told)
+        note = {"generation": generation, "blocked": dict(blocked), "part": part}
+        self._write(query, batch, ORDER, note)
 
     def blocked(self, query: str, batch: int, generation: str, part: str = "") -> dict[str, str] | None:
         """Return which keys of a batch of that generation were found blocked; None before that was noted."""
 
-        def of_part(told: dict[str, Any]) -> dict[str, str] | None:
-            return dict(told["blocked"]) if told.get("part", "") == part else None
+        def of_part(note: dict[str, Any]) -> dict[str, str] | None:
+            return dict(note["blocked"]) if note.get("part", "") == part else None
 
         return self._read(query, batch, ORDER, generation, of_part)
 
-    def note_parts(self, query: str, batch: int, told: Mapping[str, Any]) -> None:
+    def note_parts(self, query: str, batch: int, note: Mapping[str, Any]) -> None:
         """Note how a batch is cut, and what is left of it."""
-        self._write(query, batch, PARTS, told)
+        self._write(query, batch, PARTS, note)
 
     def parts(self, query: str, batch: int, generation: str) -> dict[str, Any] | None:
         """Return how a batch of that generation is cut; None when it is not."""
         return self._read(query, batch, PARTS, generation, dict, hint=_KEEP)
 
-    def _write(self, query: str, batch: int, suffix: str, told: Mapping[str, Any]) -> None:
-        content = json.dumps({"format": FORMAT, **told}).encode()
+    def _write(self, query: str, batch: int, suffix: str, note: Mapping[str, Any]) -> None:
+        content = json.dumps({"format": FORMAT, **note}).encode()
         write_durably(self._folder / query / f"{batch}{suffix}", content)
 
     def _read(
@@ -125,19 +125,19 @@ class BatchNotes:
         hint: str = _REMOVE,
     ) -> Note | None:
         path = self._folder / query / f"{batch}{suffix}"
-        told = read_object(path, hint=hint)
-        if told is None:
+        note = read_object(path, hint=hint)
+        if note is None:
             return None
-        found = told.pop("format", None)
-        if found != FORMAT:
+        version = note.pop("format", None)
+        if version != FORMAT:
             other = "use the router version that wrote it"
-            raise StateError(f"{path} has format {found}; this router knows {FORMAT}", hint=other)
+            raise StateError(f"{path} has format {version}; this router knows {FORMAT}", hint=other)
         try:
-            return form(told) if told["generation"] == generation else None
+            return form(note) if note["generation"] == generation else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise damaged(path, f"it is no such note ({error!r})", hint=hint) from error
 
 
-def _park(told: dict[str, Any]) -> Park:
-    lacking = told["lacking"]
-    return Park(told["generation"], told["asked"], None if lacking is None else dict(lacking))
+def _park(note: dict[str, Any]) -> Park:
+    lacking = note["lacking"]
+    return Park(note["generation"], note["asked"], None if lacking is None else dict(lacking))

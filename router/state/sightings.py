@@ -134,10 +134,10 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _check_format(database: sqlite3.Connection, path: Path) -> None:
-    found = int(database.execute("PRAGMA user_version").fetchone()[0])
-    if found != FORMAT:
+    version = int(database.execute("PRAGMA user_version").fetchone()[0])
+    if version != FORMAT:
         hint = "use the router version that wrote it"
-        raise StateError(f"{path} has format {found}; this router knows {FORMAT}", hint=hint)
+        raise StateError(f"{path} has format {version}; this router knows {FORMAT}", hint=hint)
 
 
 @contextlib.contextmanager
