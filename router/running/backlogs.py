@@ -1,8 +1,8 @@
 """Asks the sources what waits, at a steady interval, whatever the queries do: one thread for each query's sources.
 
-A query that is held, fails or was never started cannot say how far it is behind. So nothing here asks it: where it is
-to read on stands in its checkpoint, and where its sources end they say themselves. A broker that does not answer holds
-up its own thread alone, and its figures are absent meanwhile.
+A query that is held, fails or was never started cannot say how far it is behind. So nothing here asks the query: its
+checkpoint says where it reads on, and its sources say where they end. A broker that does not answer holds up only its
+own thread, and its figures are absent meanwhile.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class BacklogWatch:
             thread.ask_to_end()
         deadline = time.monotonic() + _STOP_SECONDS
         for thread in self._threads.values():
-            # One that waits for a broker dies with the process; nothing depends on it.
+            # A thread that waits for a broker ends with the process; nothing depends on it.
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def follow(self) -> None:
@@ -77,7 +77,7 @@ class BacklogWatch:
         for query in _queries_of(self._active(), self._state):
             known = self._threads.get(query)
             if known is None or not known.alive:
-                # Until it has answered, nobody knows how far it is read.
+                # Until it answers, nobody knows how far it is read.
                 self._backlogs.answered(query, {})
                 asking = _Asking(query, self._state, self._active, self._backlogs, self._ending, self._pauses)
                 self._threads[query] = Background("backlogs", asking.run, name=f"backlogs-{query}")
@@ -107,7 +107,7 @@ class _Asking:
         self._inbox = InboxBacklog(state.inbox)
 
     def run(self) -> None:
-        """Ask until the query is read no more, or all is to end."""
+        """Ask until the query has nothing to read any more, or everything stops."""
         while not self._ending.is_set() and self._wanted is not None:
             self._client = self._client_of(self._active())
             with self._connected() as topics:
@@ -122,7 +122,7 @@ class _Asking:
         return nullcontext() if self._client is None else TopicBacklogs(self._client)
 
     def _ask(self, topics: TopicBacklogs | None) -> None:
-        """Ask by these connections for as long as they are the right ones."""
+        """Ask over these connections as long as they match the plan in force."""
         read = self._inbox.read_until if topics is None else topics.read_until
         while (sources := self._wanted) is not None and self._client_of(self._active()) == self._client:
             wanted = self._topics(sources)
@@ -144,7 +144,7 @@ class _Asking:
             return
         inputs = reads(sources, self._query) or {"source": self._query}
         if trouble:
-            _log.warning("source does not say what waits", **inputs, problem=trouble)
+            _log.warning("backlog of a source is not known", **inputs, problem=trouble)
         else:
             _log.info("connected again", **inputs)
 
@@ -195,7 +195,7 @@ class _Asking:
 
 
 def _queries_of(plan: Plan, state: State) -> dict[str, tuple[Source, ...]]:
-    """Return what the queries of a plan read: the sources of each; what an inbox still has is read without any."""
+    """Return the sources of each query of a plan. The query of an inbox with rows left is there without sources too."""
     queries = dict(plan.queries)
     if (state.inbox / LAYOUT).exists():
         queries.setdefault(INBOX, ())

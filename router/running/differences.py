@@ -1,4 +1,4 @@
-"""What a changed catalog changes for consumers: told when it takes effect, and a reason to refuse it."""
+"""What a changed catalog changes for consumers: reported when it takes effect, and a reason to refuse it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def incompatible(difference: Difference) -> tuple[Finding, ...]:
 
 
 class Comparisons:
-    """Finds out what each catalog changes that takes effect, and tells it: the log, the metrics and the status page.
+    """Compares each catalog that takes effect with the one before, and reports to log, metrics and status page.
 
-    One at a time, in a thread of its own: comparing large catalogs holds up nobody. Of catalogs that take effect
-    meanwhile the last one counts, and is compared with the one that was told last. Any thread may call it.
+    It compares one at a time, in a thread of its own, so that large catalogs hold up nobody. If several take effect
+    meanwhile, only the last one is compared, with the one that was reported last. Any thread may call it.
     """
 
     def __init__(self, metrics: Metrics, status: Status) -> None:
@@ -43,7 +43,7 @@ class Comparisons:
         self._busy = False
 
     def follow(self, catalog: Catalog) -> None:
-        """Take note of a catalog that is in force from now on; the first one is what the next is compared with."""
+        """Note the catalog that is in force from now on. The first one is only the base of the next comparison."""
         with self._lock:
             if self._compared is None:
                 self._compared = catalog
@@ -60,7 +60,7 @@ class Comparisons:
                 self._report(compare(*pair))
             except Exception:
                 _log.exception(
-                    "what a catalog changes cannot be told; it is in force all the same", epoch=pair[1].epoch
+                    "changes of a catalog cannot be determined; it is in force all the same", epoch=pair[1].epoch
                 )
 
     def _next(self) -> tuple[Catalog, Catalog] | None:

@@ -1,7 +1,7 @@
 """Whether a state folder is whole. It is checked before anything reads from it: a start ends and names the damage.
 
-Files that are emptied, cut off or of another router, and folders that are gone, would else be taken for a fresh start,
-a fault that passes, or a crash.
+Otherwise emptied, truncated or foreign files, and missing folders, would look like a fresh start, a passing fault, or a
+crash.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FOLDERS: Final = ("checkpoints", "batches", "plans", "ledger", "inbox", "spill"
 def check_state(state: State, queries: Iterable[str], *, inbox: bool) -> None:
     """Make sure that a router with these queries can go on from this folder; *inbox* if they read a local one.
 
-    What is there and was not noted because of a crash is noted now.
+    It notes what exists and a crash kept from being noted.
 
     Raises:
         StateError: a file or folder is damaged, missing, unreadable, or of another router; names it and the remedy.
@@ -129,7 +129,7 @@ def _check_inbox(state: State, progress: Progress) -> None:
 
 
 def _check_partition(directory: Path, position: InboxPosition) -> None:
-    """Check that the log reaches *position*: new rows would else get positions that were given to others."""
+    """Check that the log reaches *position*; otherwise new rows would get positions that other rows had."""
     if not directory.is_dir():
         raise missing(directory, "the inbox has this partition")
     segments = [number for number in segments_in(directory) if number >= position.segment]

@@ -87,7 +87,7 @@ class Queries:
         rest = () if self._plans.active.settings.realtime is None else (REST,)
         left = self._succession.left({*wanted, *rest})
         for name in left:
-            _log.info("query is finished, though no source is left of it", query=name)
+            _log.info("query without sources finishes its last batch", query=name)
         names = (*left, *wanted, *rest)
         self._running = {name: Running(name, wanted.get(name, ()), self._sizing()) for name in names}
         for running in self._running.values():

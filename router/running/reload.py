@@ -1,10 +1,10 @@
 """Reload: a changed catalog becomes a new epoch between two batches, or is refused and the last good one goes on.
 
 A catalog is refused when it cannot be read, when it has an error that the active one does not have, when a source
-would not work with it, or when it would show credentials to another address (:mod:`router.state.trust`): a slip of the
-pen must not take a working definition away. With ``catalog.on_incompatible: refuse`` neither may any other change. It
-waits while it refers to what cannot be reached. Whoever does not answer may take his time over it: looks are taken in
-a thread of their own, and neither the router's other duties nor its end wait for one.
+would not work with it, or when it would show credentials to another address (:mod:`router.state.trust`): a slip must
+not remove a working definition. With ``catalog.on_incompatible: refuse`` no other change may do so either. A catalog
+waits while it refers to what cannot be reached. Looks are taken in a thread of their own, so a server that is slow to
+answer delays neither the router's other duties nor its end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOOK_SECONDS: Final = 0.1
-"""Time between two looks at whether a thread has come to its end, or is to be waited for no more."""
+"""Time between two checks whether a thread has ended, or the wait for it is over."""
 _log = get_logger()
 
 
@@ -77,7 +77,7 @@ class Reloader:
 
     def _wake(self) -> None:
         self._watcher.wake()
-        # Whoever polls asks for the next look himself when this one has ended.
+        # Whoever polls starts the next look when this one has ended.
         if self.due and not self._looking:
             self._nudge()
 
@@ -103,7 +103,7 @@ class Reloader:
             self._refuse(polled.errors)
             return None
         if isinstance(polled, Doubtful):
-            hint = "nothing to do if it is meant: the next look takes it"
+            hint = "if the change is intended, do nothing: the next look takes it"
             _log.warning("catalog waits for a second look", reasons=list(polled.reasons), hint=hint)
             return None
         if isinstance(polled, Waiting):
@@ -116,7 +116,7 @@ class Reloader:
     def _consider(self, catalog: Catalog) -> Plan | None:
         if catalog.epoch == self._active.epoch:
             self._status.catalog(catalog.epoch, len(catalog.definitions))
-            _log.info("catalog is good again, and what it was", epoch=catalog.epoch)
+            _log.info("catalog is good again, and unchanged", epoch=catalog.epoch)
             return None
         if self._settings.catalog.on_incompatible == "refuse":
             wrong = incompatible(compare(self._active.catalog, catalog))
@@ -190,7 +190,7 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # Whoever asks for the result gets it.
+        except BaseException as error:  # Whoever asks for the result gets the error.
             future.set_exception(error)
 
     threading.Thread(target=run, name="catalog", daemon=True).start()

@@ -144,7 +144,7 @@ class Service:
         make_metrics = partial(SubscriptionMetrics, self._metrics.registry)
         self._subscriptions = Subscriptions(state.root, logins_of(plan.settings.catalog), self._status, make_metrics)
         endpoints = [source.endpoint for source in plan.sources]
-        # Before any series of theirs begins: what an account adds to one that was seen looks like traffic.
+        # This comes before their series begin: what an account adds to a series that was seen looks like traffic.
         for query, account in self._accounts.opened(endpoints).items():
             self._metrics.resume(query, account)
         self._metrics.expect(endpoints=endpoints)

@@ -1,7 +1,7 @@
-"""The shadow catalog of a running router: read again as the active one is, and never in anybody's way.
+"""The shadow catalog of a running router: read again as the active one is, without holding anything up.
 
-It is loaded and compiled in a thread of its own, refused for what a reload would refuse, and told to the plans when it
-is good. What goes wrong with it is logged and told; the stream goes on, and so does the last good one.
+It is loaded and compiled in a thread of its own, refused for what a reload would refuse, and given to the plans when it
+is good. Its faults are logged and shown; the stream goes on, and so does the last good shadow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from router.watching.shadow import ShadowFigures
 
 FIRST_SECONDS: Final = 60.0
-"""For so long a router that ends when it is done waits for its shadow."""
+"""Longest wait for the shadow by a router that ends when it is done."""
 LOGGED: Final = 20
 _REMEDY: Final = "the stream goes on; mend what catalog.shadow names, which is looked at again"
 _log = get_logger()
@@ -46,7 +46,7 @@ class Shadowing:
         self._watcher: CatalogWatcher | None = None
         if catalog.shadow:
             figures.expect(catalog.shadow, [source.endpoint for source in active.sources])
-            # As a reload would: what is wrong with the active one, too, is no reason to refuse it.
+            # As with a reload, faults that the active catalog has too are no reason to refuse it.
             self._watcher = CatalogWatcher(
                 catalog.shadow,
                 self._interval,
@@ -70,7 +70,7 @@ class Shadowing:
             self.check()
 
     def check(self) -> None:
-        """Let the shadow judge that a look has found, and look again if it is time; does not wait."""
+        """Let a shadow that a look has found begin to judge, and look again if it is time; does not wait."""
         if self._look is None:
             if self._watcher is not None and self._interval > 0 and self._watcher.due:
                 self._look = in_background(self._next)
@@ -82,12 +82,12 @@ class Shadowing:
             plan = look.result()
             if plan is not None:
                 self._plans.shadow(plan)
-        except Exception as error:  # Whatever a new catalog brings about: it is told, and the stream goes on.
+        except Exception as error:  # Any fault of a new catalog is reported, and the stream goes on.
             _log.warning("shadow catalog cannot be used", problem=str(error), error=type(error).__name__, hint=_REMEDY)
             self._figures.broken(f"{type(error).__name__}: {error}")
 
     def log(self) -> None:
-        """Log what was compared; called at the end, behind which nobody can ask for figures."""
+        """Log what was compared; called at the end, after which nobody can ask for figures."""
         figures = self._figures.to_json()
         if figures is None or figures["before"] is None:
             return
@@ -97,7 +97,7 @@ class Shadowing:
 
     def _first(self) -> Plan | None:
         plan = self._next()
-        # The watcher says nothing of one that is what is active; it is good all the same.
+        # The watcher reports no shadow that equals the active catalog; it is good all the same.
         if plan is None and not self._figures.is_broken:
             return self._plans.active
         return plan
@@ -107,7 +107,7 @@ class Shadowing:
         assert self._watcher is not None
         polled = self._watcher.poll()
         if self._waits and not self._watcher.awaited:
-            # Whatever it is now, it waits no more; of one that is what it was before, a look has nothing to say.
+            # It does not wait any more, whatever it is now; a look does not report a catalog that is unchanged.
             self._waits = False
             self._figures.broken("")
         if polled is None:

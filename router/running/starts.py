@@ -114,7 +114,7 @@ class Starts:
             self._status.forget_query(running.name)
             return
         if unfinished is None and self._read_elsewhere(running, others):
-            return  # It is looked for again at the next check.
+            return  # The next check looks for it again.
         sources = running.sources or self._sources_of(unfinished, running.name)
         generation = unfinished or self._succession.next(running.name, sources, settings.start)
         running.catching_up = settings.is_real_time and (running.catching_up or unfinished is not None)
