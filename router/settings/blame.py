@@ -1,4 +1,4 @@
-"""Who wrote what is wrong in settings: a line of the file, or a variable of the environment."""
+"""Where a wrong setting was written: a line of the file, or a variable of the environment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from catalog.parsing.lines import lines_of
 
 VARIABLE: Final = "environment variable "
-"""What the place of a value begins with that the environment gave."""
+"""Begins the place of a value that came from the environment."""
 
 
 def places_of(problems: Sequence[str], file: Path, laid: Mapping[str, str]) -> Iterator[str]:
@@ -21,7 +21,7 @@ def places_of(problems: Sequence[str], file: Path, laid: Mapping[str, str]) -> I
     try:
         lines = lines_of(str(file), file.read_bytes(), {pointer_of(key) for key in keys if key})
     except OSError:
-        lines = {}  # It went away since it was read.
+        lines = {}  # The file was removed after it was read.
     for key in keys:
         variable = _variable(key, laid)
         line = lines.get(pointer_of(key)) if key else None

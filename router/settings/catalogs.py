@@ -75,7 +75,7 @@ class CatalogSettings(Section):
         0.25,
         gt=0,
         le=10,
-        description="Time that the shadow may take in workers, as a part of what judging takes there; 3 mostly is all.",
+        description="Time of workers for the shadow, as a part of what judging takes there; 3 mostly covers all.",
     )
     network: bool = Field(True, description="Whether references and schemas may be fetched from other hosts.")
     max_shrink: float = Field(

@@ -18,7 +18,7 @@ SCHEMA_NAME: Final = "settings.schema.json"
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REFERENCE: Final = {"type": "string", "pattern": r"\$\{|^file:"}
 _LEFT_OUT: Final = ("default", "title", "format", "writeOnly", "discriminator")
-"""What says nothing to an editor, or is not what a file would hold."""
+"""Keys that tell an editor nothing, or that do not hold for values as a file has them."""
 
 
 def settings_json_schema() -> dict[str, Any]:

@@ -43,7 +43,7 @@ _FORMS: Final = {
     "model_type": _MAP,
     "model_attributes_type": _MAP,
 }
-"""What pydantic says in words of Python, in those of YAML."""
+"""Messages that pydantic words for Python, worded for YAML."""
 
 
 def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) -> Settings:
@@ -61,7 +61,7 @@ def load_settings(path: Path | str, environ: Mapping[str, str] | None = None) ->
     unresolved = overlay(read_file(file), variables, laid=laid)
     try:
         settings = settings_from_dict(unresolved, variables, file.resolve().parent, file=str(file))
-        # Here and not with the other faults: a plan of an unfinished batch is finished as it was begun.
+        # Checked here, apart from the other faults: an unfinished batch must be able to finish by its own plan.
         unwise = [*plaintext_faults(settings), *executor_faults(settings), *real_time_faults(settings)]
         if unwise:
             raise failure(str(file), unwise)

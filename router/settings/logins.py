@@ -26,8 +26,8 @@ class TlsSettings(Section):
 class KafkaLogin(Section):
     """Who we are to Kafka, or to another broker that a source names.
 
-    The reference lists keys in the order of bases, the last base first. So settings that have other keys before these
-    inherit them from a class behind this one.
+    The reference lists keys in the order of base classes, the last one first. So settings that have other keys before
+    these inherit those from a class that follows this one.
     """
 
     username: str | None = Field(None, description="User name at the broker.")

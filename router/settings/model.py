@@ -157,7 +157,7 @@ class Settings(BaseSettings):
     )
     batch_limit: Duration = Field(
         timedelta(minutes=5),
-        description="A try of a batch that takes longer is told, ended, and written in smaller parts; 0 is no limit.",
+        description="A try of a batch that takes longer is logged, ended, and written in smaller parts; 0 is no limit.",
     )
     worker_timeout: Duration = Field(
         timedelta(minutes=1),

@@ -1,6 +1,6 @@
 """Which settings hold secrets of ours, and which addresses would carry them in plain text (OPERATIONS.md#security).
 
-No address is excepted, loopback neither: who means to do without TLS says so with ``allow_plaintext_password``.
+There is no exception, not even for loopback: whoever wants no TLS has to set ``allow_plaintext_password``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def sends_secret(party: Party) -> bool:
 
 
 def holds_secret(party: Party) -> bool:
-    """Tell whether we prove by anything who we are: then it matters who is at the other end."""
+    """Return whether we show who we are in any way: then it matters who is at the other end."""
     files = any(getattr(party, name, None) is not None for name in ("credentials", "seed"))
     return sends_secret(party) or files or (party.tls is not None and party.tls.key is not None)
 

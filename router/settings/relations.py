@@ -1,4 +1,4 @@
-"""Pairs of messages that relations of definitions tell: their settings."""
+"""Settings of pairs of messages, which relations of definitions describe."""
 
 from __future__ import annotations
 

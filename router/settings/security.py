@@ -1,4 +1,4 @@
-"""What must hold, and what had better hold, of logins and certificates in the settings."""
+"""What must hold, and what should hold, for logins and certificates in the settings."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import yaml
 MAX_VALUES: Final = 100_000
 MAX_DEPTH: Final = 64
 _LONG: Final = 64
-"""Characters that count as one value more, so that aliases cannot multiply a long text either."""
+"""So many characters of a text count as one more value, so that aliases cannot multiply a long text either."""
 
 
 class StrictLoader(yaml.SafeLoader):

@@ -39,7 +39,7 @@ class SubscriptionSettings(Section):
 
 
 def subscription_faults(key: str, chosen: SubscriptionSettings, *, plain: bool) -> Iterator[tuple[str, str]]:
-    """Yield what contradicts itself in a subscription; *plain* tells that secrets may be sent without TLS."""
+    """Yield what contradicts itself in a subscription; with *plain* secrets may be sent without TLS."""
     if timedelta(0) < chosen.lasts < timedelta(seconds=2):
         yield f"{key}.lasts", "is too short to be renewed in time; give it two seconds or more, or 0"
     if chosen.token is None:

@@ -1,7 +1,7 @@
-"""What anybody may ask of a sink without knowing its kind.
+"""What other modules may ask of a sink without knowing its kind.
 
 A kind of sink is a module beside this one, a line in :data:`router.settings.sinks.kinds.KINDS`, and what it names here
-as ``module:function``, which is imported when it is called: nobody waits for the libraries of sinks he does not have.
+as ``module:function``, which is imported when it is called: a router does not load the libraries of sinks it lacks.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class _KafkaRecords(RemoteSink):
         "", description="Topic, or a template such as events.{messagegroup}; required without `endpoint`.", min_length=1
     )
     mode: Literal["binary", "structured"] = Field(
-        "binary", description="CloudEvents content mode; with `endpoint` its definitions tell."
+        "binary", description="CloudEvents content mode; with `endpoint` its definitions decide."
     )
     missing: Missing = Field("placeholder", description=MISSING_TEXT)
     key: str | None = Field(None, description="Template of the record key when neither event nor source gives one.")

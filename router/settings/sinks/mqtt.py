@@ -60,7 +60,7 @@ class MqttSink(MessageSink):
         from bindings.mqtt.outgoing import message_of
         from bindings.mqtt.publisher import MqttPublisher
 
-        # A name of our own for each process: two clients of one name would throw each other out for ever.
+        # Each process has a name of its own: two clients of one name would disconnect each other for ever.
         ours = f"xrouter-{name}-{uuid.uuid4().hex[:12]}"
         version: Literal["MQTT/5.0", "MQTT/3.1.1"] = "MQTT/5.0" if binding.binary else "MQTT/3.1.1"
         client = MqttPublisher(self.connection(name, endpoint), protocol=version, client_id=ours, timeout=self.seconds)
