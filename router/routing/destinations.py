@@ -1,4 +1,4 @@
-"""Endpoint, route and topics of every row: once per definition and channel, per value only where values decide."""
+"""Endpoint, route and topics of every row: decided once per definition and channel, and per value only if needed."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class BatchFiles(ArrowSink):
         return WriteResult(rows.num_rows)
 
     def already(self, commit: Commit) -> bool:
-        """Tell whether the file of the batch is there, or of one that it is a part of; make its name durable if so."""
+        """Return whether there is a file of the batch, or of one that it is a part of. If so, make its name durable."""
         try:
             exists = any(self._file(app, commit.version).exists() for app in commit.apps)
             if exists:

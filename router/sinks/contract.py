@@ -51,13 +51,13 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """What a write did: ``rows`` that are there by it, ``repeated`` when the batch was there before and was left out.
+    """What a write did: ``rows`` that the sink has by it; ``repeated`` when the batch was there before and left out.
 
-    A sink that takes a batch over several tries counts in ``rows`` what the tries before this one have settled, in this
-    process: what a batch was to bring is held against them. ``before`` are the rows that were left out as repeated.
+    A sink that takes a batch over several tries also counts in ``rows`` what earlier tries of this process settled: the
+    caller compares ``rows`` with the size of the batch. ``before`` are the rows that were left out as repeated.
 
-    ``refused`` are the rows that the destination will never take. They are settled as far as the sink goes; whoever
-    called makes dead letters of them.
+    ``refused`` are the rows that the destination will never take. The sink is done with them; the caller makes dead
+    letters of them.
     """
 
     rows: int
@@ -73,7 +73,7 @@ class StagedFile:
     ``path`` is relative to the folder of its table, and ``table`` where that is below the sink's path. ``size`` is in
     bytes, ``modified`` in milliseconds. ``partition`` has the value of each partition column as text. ``statistics`` is
     JSON as Delta defines it. ``schema`` is that of the rows with their partition columns, serialized by Arrow.
-    ``unfit`` has definitions with payloads that do not fit, and what is to be said of them. With a ``fault``, number
+    ``unfit`` has definitions with payloads that do not fit, each with a text for the log. With a ``fault``, number
     and text of an error of the file system, there is no such file.
     """
 
@@ -93,8 +93,8 @@ class StagedFile:
 class Staged:
     """What the workers wrote for one commit of a sink.
 
-    ``offered`` is set before the files are offered to a log: from then on nobody but the log can tell whether they are
-    part of the table.
+    ``offered`` is set before the files are offered to a log: from then on only the log can say whether they are part of
+    the table.
     """
 
     files: tuple[StagedFile, ...] = ()
@@ -156,14 +156,14 @@ class ArrowSink(Protocol):
         raise TypeError(f"{type(self).__name__} takes nothing that was staged")
 
     def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
-        """Yield those rows of its *share* of a batch that the sink lacks, as far as it can tell.
+        """Yield those rows of its *share* of a batch that the sink lacks, as far as it knows.
 
-        A row that it has for certain is left out, and no other; one that it refused comes with its own reason.
+        It leaves out only rows that it has for certain; a row that it refused comes with its own reason.
         """
         return iter(share)
 
     def already(self, commit: Commit) -> bool:
-        """Tell whether the batch had been written before; never True for a sink that cannot know (standard output).
+        """Return whether the batch was written before; never True for a sink that cannot know (standard output).
 
         Raises:
             SinkError: the destination cannot be read.

@@ -22,9 +22,9 @@ from router.sinks.tables.files import refused
 
 _SLICE: Final = 2000
 _BYTES: Final = 32 * 1024 * 1024
-"""Rows written at a time, and what they may take if they are several: a large batch does not have to fit twice."""
+"""Rows written at a time, and the bytes that several may take: a large batch need not fit into memory twice."""
 _DELETE: Final = 0x7F
-"""The first byte that may belong to a character upon which a terminal acts; JSON itself escapes those before it."""
+"""The first byte of characters that may control a terminal; JSON itself escapes the control characters before it."""
 _FIRST: Final = -62_135_596_800_000_000
 _LAST: Final = 253_402_300_799_999_999
 """Microseconds of the first and last instant that a ``datetime`` can be."""
@@ -59,8 +59,8 @@ class JsonLinesSink(BatchFiles):
 class StandardOutputSink(ArrowSink):
     """Writes lines to standard output: at least once, since nothing can tell what a reader took.
 
-    A terminal may be there, so characters that it would act upon are JSON escapes. A crash in mid-batch leaves whole
-    lines but perhaps the last, and the batch comes again.
+    Since the output may be a terminal, characters that would control it are JSON escapes. After a crash in mid-batch
+    only the last line may be cut off, and the batch comes again.
     """
 
     def __init__(self, name: str, lines: Lines, stream: BinaryIO | None = None) -> None:

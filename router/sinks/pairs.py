@@ -41,7 +41,7 @@ SOURCE: Final = "/xrouter/relations"
 TYPE: Final = "io.xregistry.router.relation."
 """Begins the type of an event; the outcome is the rest."""
 CHUNK: Final = 500
-"""Events handed over at a time: what is confirmed is known at this grain when a client cannot say more."""
+"""Events handed over at a time. When a client says no more, only whole groups are known to be confirmed."""
 _log = get_logger()
 
 

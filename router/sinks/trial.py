@@ -1,8 +1,8 @@
-"""Whether rows that a Delta table did not take would be taken by any: whose fault an error of delta-rs is.
+"""Whether an error of delta-rs is the fault of the rows: then no Delta table would take them.
 
-Its errors do not say. A value that cannot be written and a disk that is full end in the same class, and texts of
-errors may hold what a record says. So the rows are written once more, to a new table in a folder of their own: what
-fails there as well, where a row of nulls passes, comes of the rows.
+The errors do not say. A value that cannot be written and a full disk end in the same class, and the texts of errors may
+quote a record. So the rows are written once more, to a new table in a folder of their own. If they fail there too, and
+a row of nulls does not, the rows are at fault.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 _ROOM: Final = 64 << 20
-"""Bytes that must be free besides those of the rows, lest the folder's disk be at fault."""
+"""Bytes that must be free besides those of the rows, so that a full disk is not taken for a fault of the rows."""
 
 
 def fails_anywhere(rows: pa.Table, partition_by: Sequence[str]) -> bool:
-    """Tell whether rows fail at a new table too. False when that cannot be tried here."""
+    """Return whether rows fail at a new table too; False when that cannot be tried here."""
     try:
         with tempfile.TemporaryDirectory(prefix="xrouter-") as folder:
             if shutil.disk_usage(folder).free < 2 * rows.nbytes + _ROOM:

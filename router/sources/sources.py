@@ -93,7 +93,7 @@ def sources_of(catalog: Catalog, settings: Settings) -> tuple[Source, ...]:
         for endpoint in catalog.endpoints.values()
         if {"consumer", "subscriber"} & set(endpoint.usage) and endpoint.protocol in BINDINGS
     )
-    # What the operator says of where to begin goes before what the catalog says, for all sources or for one.
+    # Where to begin is the operator's choice first, for all sources or for one, and the catalog's after that.
     start = settings.start if "start" in settings.model_fields_set else None
     resolved = (
         _source(catalog.endpoints[source.endpoint], source, catalog, start)
@@ -152,7 +152,7 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) ->
             hint="set bootstrap_servers of the source, or protocoloptions.endpoints in the catalog",
         )
     options = sorted((name, value.get_secret_value()) for name, value in settings.kafka.items())
-    # As written: the name of a query is that of its checkpoint, whatever else is read out of the addresses.
+    # As written, since the name of a query is also that of its checkpoint, however addresses are parsed.
     client: tuple[object, ...] = (
         settings.bootstrap_servers or brokers.servers,
         settings.username,
@@ -162,7 +162,7 @@ def _kafka(endpoint: Endpoint, settings: SourceSettings, start: Start | None) ->
     if brokers.tls and settings.tls is None:
         client = (*client, brokers.security)
     if settings.sasl is not None:
-        # Only then: the name of a query is that of its checkpoint, which older settings have already.
+        # Only in this case: the name of a query is that of its checkpoint, and older settings have one already.
         client = (*client, settings.sasl, settings.token_endpoint)
     digest = hashlib.sha256(repr(client).encode()).hexdigest()[:8]
     query = f"kafka-{digest}" + (f"-{settings.lane}" if settings.lane else "")
@@ -260,7 +260,7 @@ def _broker(endpoint: Endpoint, kind: str, receiving: Receiving, settings: Sourc
 
 _Resolver = Callable[[Endpoint, SourceSettings, Start | None], Source]
 _WITHOUT_GATEWAY: Final[Mapping[str, _Resolver]] = {"kafka": _kafka, "http": _http}
-"""What no gateway of brokers takes: Spark reads the one, and our server takes the other."""
+"""Kinds without a gateway that connects to a broker: Spark reads Kafka, and our own server takes HTTP."""
 
 
 def _merged(sources: list[Source]) -> list[Source]:
@@ -275,7 +275,7 @@ def _merged(sources: list[Source]) -> list[Source]:
 
 
 def _meet(one: Source, other: Source) -> bool:
-    """Tell whether a message may be taken for both."""
+    """Return whether one message may belong to both."""
     receiving = BINDINGS[one.protocol].receiving
     return (
         receiving is not None

@@ -1,7 +1,7 @@
-"""Messages held against the definitions they were made by, before they are sent (JUDGING.md#sending).
+"""Messages checked against the definitions they were made by, before they are sent (JUDGING.md#sending).
 
-The matcher is that of ``run``, given what a receiver of the message would read. One whose constrained values are those
-of a message that was held before has its verdict: definitions of literals are so decided once.
+The matcher is that of ``run``; it gets what a receiver of the message would read. A message with the same constrained
+values as an earlier one gets the same verdict, so definitions of literals are decided once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ShapedMessage:
 
 
 class Conformance:
-    """Holds messages for one endpoint against *definitions*, each against its own alone.
+    """Checks messages for one endpoint, each against its own definition alone, which is one of *definitions*.
 
     ``uncarried`` are parts that the target has no place for, whatever the protocol has.
     """
@@ -137,7 +137,7 @@ class Conformance:
 
 
 def _keyed(builder: ChannelBuilder, channel: int, *, event: bool) -> dict[str, bool]:
-    """Return the properties that a channel's target looks at, and whether their values matter or only that they are."""
+    """Return the properties that a channel's target looks at; False for one that only has to be there."""
     keyed: dict[str, bool] = {}
     for number in builder.channels[channel].candidates:
         for key, constraint in builder.targets[number].constraints(event=event) or ():

@@ -19,7 +19,7 @@ _lock: Final = threading.Lock()
 
 
 def kept(name: str, settings: RemoteSink, endpoint: Endpoint | None) -> Publisher:
-    """Return the publisher of a sink, the one there is if nothing about its connection has changed."""
+    """Return the publisher of a sink: the existing one if nothing about its connection has changed."""
     reached = None if endpoint is None else (endpoint.uris, sorted(endpoint.options.items(), key=lambda item: item[0]))
     key = repr((name, settings, reached))
     with _lock:
@@ -51,7 +51,7 @@ class _Shared:
 
     def close(self) -> None:
         if not self._lock.acquire(blocking=False):
-            return  # A batch that was cut off still sends. Its connection ends with the process, which waits no more.
+            return  # A batch that was cut off still sends. Its connection ends with the process, which does not wait.
         try:
             if self._publisher is not None:
                 self._publisher.close()

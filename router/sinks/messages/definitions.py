@@ -3,8 +3,8 @@
 Of the endpoint's candidates, the definition that an event already has is taken, else one that has the event's
 ``type``; among several, one whose other attributes hold as well. It is used as a template: literals set, placeholders
 expanded from the record's context attributes, else from what the definition's own attribute templates find in the
-event, else from the event's attributes. The event itself keeps its attributes and its data as they are. What the result
-would not be matched by is not sent (:mod:`router.sinks.messages.conforming`).
+event, else from the event's attributes. The event itself keeps its attributes and its data as they are. A message that
+its definition would not match is not sent (:mod:`router.sinks.messages.conforming`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class EndpointComposer:
     """Makes messages for one endpoint. ``mode`` overrides what its definitions ask for; ``base`` is a URL for HTTP.
 
     ``least`` has numbers that parts have at least, whatever endpoint and definition say, in place of those of the
-    protocol: what is to be confirmed cannot be sent with QoS 0. ``passing`` adds the headers that records came with;
+    protocol: a message to be confirmed cannot be sent with QoS 0. ``passing`` adds the headers that records came with;
     None leaves them out. ``uncarried`` are parts that the target has no place for.
     """
 
@@ -113,7 +113,7 @@ class EndpointComposer:
         self._conformance = Conformance(catalog, endpoint, binding, definitions, uncarried)
 
     def compose(self, events: Sequence[Event]) -> list[Outbound | NotTaken]:
-        """Return the message for each event, held against the definition that it was made by.
+        """Return the message for each event, checked against the definition that it was made by.
 
         NotTaken stands where no definition has the event's type, or those that do lack values or would not be matched.
         """
@@ -134,7 +134,7 @@ class EndpointComposer:
         return answers
 
     def _next(self, tried: _Try) -> ShapedMessage | None:
-        """Return what the next definition of those that are left makes of the event; None when none makes any."""
+        """Return the event's message by the next definition that can make one; None when no definition is left."""
         for candidate in tried.left:
             try:
                 message = self._message(candidate, tried.event)

@@ -120,7 +120,7 @@ def outbound(
 
 
 def with_types(parts: tuple[Part, ...], more: list[Part]) -> tuple[Part, ...]:
-    """Return both, and what both tell of AMQP types in one part."""
+    """Return both, with the AMQP types of both in one part."""
     together = {**types_of(more), **types_of(parts)}
     plain = tuple(part for part in (*parts, *more) if part.key != TYPES)
     return (*plain, Part(TYPES, msgspec.json.encode(together), JSON_KIND)) if together else plain

@@ -1,8 +1,8 @@
 """Headers that a record came with and that were no CloudEvents attributes, passed on with the message it becomes.
 
-Each protocol has a place of its own for them: headers, user properties, application properties. Left out is what speaks
-of a connection and not of the message, what would be read as an attribute of the event, what the target sets by itself,
-and what its protocol has no form for: a header is never worth a message.
+Each protocol has a place of its own for them: headers, user properties, application properties. Four kinds are left
+out: headers of a connection and not of the message, those that would be read as an attribute of the event, those that
+the target sets by itself, and those that its protocol has no form for. No message is rejected for a header.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HeaderPassing:
     def parts(self, protocol: str, native: str, *, binary: bool, structured: bool) -> Iterator[Part]:
         """Give the parts for a record of that protocol, whose native form is JSON text.
 
-        *binary* and *structured* tell the mode of the message that is made; neither is one without an envelope.
+        *binary* and *structured* say the mode of the message that is made; without an envelope it is neither.
         """
         source = binding_of(protocol)
         if source is None or not self.binding.binary or not any(member in native for member in _MEMBERS):
@@ -87,7 +87,7 @@ def _came(source: Binding, native: str) -> Iterator[tuple[str, Part, str]]:
 
 
 def _reads_as_attribute(key: str, rule: AttributeRule, *, binary: bool) -> bool:
-    """Tell whether a reader of the message would take a part for an attribute of the event.
+    """Return whether a reader of the message would take a part for an attribute of the event.
 
     Where attributes have no prefix (MQTT), any name of the right form is one in binary mode; without an envelope, the
     one that would make an event of the message.

@@ -1,7 +1,7 @@
 """A sink that sends each row as a message and returns when all are confirmed.
 
-At least once: a batch that is repeated after a crash is sent again. While the router lives it is not: what a target has
-settled of a batch is remembered until the next batch, so that an outage in mid-batch costs no duplicates.
+At least once: a batch that is repeated after a crash is sent again. Within one process it is not: the sink remembers
+what a target has settled of a batch until the next batch, so that an outage in mid-batch makes no duplicates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from router.sinks.messages.spread import Spread
 from router.watching.batches import progressed
 
 CHUNK: Final = 500
-"""Messages handed over at a time: what is confirmed is known at this grain when a client cannot say more."""
+"""Messages handed over at a time. When a client says no more, only whole groups are known to be confirmed."""
 _UNUSED: Final = ("time", "received")
 """Instants, which may lie outside Python's calendar and are sent as the event wrote them."""
 REASON_CAP: Final = 500

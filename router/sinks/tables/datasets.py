@@ -14,9 +14,9 @@ _LOCAL: Final = "file"
 def dataset_of(table: DeltaTable) -> Any:
     """Return the rows of a table as a dataset of Arrow (``pyarrow.dataset.Dataset``), of the version that was opened.
 
-    Files on a disk are read by Arrow itself. Unless it is told so, it asks a file system in Python, and its threads let
-    go of files of that when the rows are long there: a process that ends in this moment is aborted by the C++ library
-    (SIGABRT), whatever its exit code was to be. Object stores have no other way yet.
+    Arrow itself reads files on a disk, since we name its own file system. By default it would use one in Python, whose
+    files its threads release long after the rows are there: if the process ends at that moment, the C++ library aborts
+    it (SIGABRT), whatever its exit code was to be. For object stores there is no other way yet.
 
     Raises:
         DeltaError: the table asks for what this reader cannot do.

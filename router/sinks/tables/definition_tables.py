@@ -28,7 +28,7 @@ _log = get_logger()
 
 
 class TableAt(ArrowSink, Protocol):
-    """One of the tables. ``known`` are its columns, for workers that would stage others; mostly empty."""
+    """One of the tables. ``known`` are its columns, for workers that would otherwise stage others; mostly empty."""
 
     known: bytes
 
@@ -108,11 +108,11 @@ class DefinitionTablesSink(ArrowSink):
                 staging.discard(staged.files)
 
     def already(self, commit: Commit) -> bool:
-        """Never True: which tables a batch concerns is known from its rows alone."""
+        """Return False always: only the rows of a batch show which tables it concerns."""
         return False
 
     def lacking(self, commit: Commit, share: Iterable[Rejected]) -> Iterator[Rejected]:
-        """Yield the rows whose table has no commit of the batch; one that cannot be read may be what is in the way."""
+        """Yield the rows whose table has no commit of the batch, or cannot be read: it may be the one in the way."""
         has: dict[str, bool] = {}
         for row in share:
             if row.message not in has:
@@ -149,7 +149,7 @@ class DefinitionTablesSink(ArrowSink):
         return self._payloads[message]
 
     def _log_unfit(self, unfit: Iterable[tuple[str, str]]) -> None:
-        """Log once for each definition that payloads do not fit it."""
+        """Log, once for each definition, that payloads do not fit it."""
         for message, detail in unfit:
             if message not in self._logged:
                 self._logged.add(message)

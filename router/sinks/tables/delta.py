@@ -40,7 +40,7 @@ class DeltaSink(ArrowSink):
     every Delta transaction, a version not above the last of its app counts as written. On local disk, files and log
     entry are synchronised before ``write`` returns, since delta-rs leaves that to the operating system: a batch that
     was reported survives power loss, while power loss inside ``write`` may leave a torn last log entry.
-    A :class:`DeltaError` that the rows cause is raised as it is (:mod:`router.sinks.trial`): no wait would mend it.
+    A :class:`DeltaError` that the rows cause is raised unchanged (:mod:`router.sinks.trial`): no wait would mend it.
     Where the table lies on the local disk, workers stage a batch and the driver commits their files, in an entry of the
     same form; a table in an object store takes it as rows of the driver.
     The table is created at the first batch. It has exactly the columns of *schema*, or with *grows* at least those:
@@ -66,7 +66,7 @@ class DeltaSink(ArrowSink):
         self._head: Head | None = None
         self._sweeping = Sweeping(uri.removeprefix("file://"))
         self.known = b""
-        """Columns for workers to stage, serialized by Arrow, once their files had others of the same names."""
+        """Columns for workers to stage, serialized by Arrow, once their files had other types under these names."""
         # Queries share the sink: the version made durable must be that of the very write.
         self._lock = threading.Lock()
 
@@ -135,13 +135,13 @@ class DeltaSink(ArrowSink):
         properties = CommitProperties(app_transactions=[Transaction(commit.app, commit.version)])
         conflict: CommitFailedError | None = None
         for _ in range(_ATTEMPTS):
-            # What a head that appends does not know of is met where it writes the entry.
+            # An entry that an appending head does not know shows up when it writes its own.
             known = self._head if self._head is not None and self._head.appends else None
             head = known or self._opened() or self._created(schema)
             self._head = None
             if head.has(commit):
                 self._head = head
-                # Which of the last life's files reached the disk is unknown, and this is rare: all of them now.
+                # Nobody knows which files of the last process reached the disk. This is rare: all are synced now.
                 os.sync()
                 return WriteResult(0, repeated=True, before=count)
             try:

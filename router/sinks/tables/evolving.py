@@ -42,7 +42,7 @@ def conformed(rows: pa.Table, target: pa.Schema) -> pa.Table:
 
 
 def contains(known: pa.Schema, given: pa.Schema) -> bool:
-    """Tell whether rows of *given* are rows of *known* as they are, where what they lack is null: no type differs."""
+    """Return whether rows of *given* fit *known* unchanged, with nulls for missing columns: no type differs."""
     return _has_members(list(known), list(given))
 
 

@@ -58,7 +58,7 @@ def local_folder(uri: str) -> Path | None:
 
 
 def make_changes_durable(uri: str, table: DeltaTable, before: int) -> None:
-    """Have *table* see what it has become, and bring all commits behind the version *before* to the disk."""
+    """Update *table* to its newest version, and bring all commits after the version *before* to the disk."""
     table.update_incremental()
     for version in range(before + 1, table.version() + 1):
         make_durable(uri, version)
@@ -80,7 +80,7 @@ def make_durable(uri: str, version: int) -> None:
 
 @contextmanager
 def sole_rewriter(uri: str) -> Iterator[None]:
-    """Be the only one, in any process of this machine, that replaces files of the table at *uri*; wait for another.
+    """Hold the lock on replacing files of the table at *uri*, for this machine; wait while another process has it.
 
     delta-rs lets two that replaced the same files both commit, and the table then has their rows twice. Appends need
     not wait. In an object store nothing is held: there one router alone is to look after a table.

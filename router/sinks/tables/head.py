@@ -29,14 +29,14 @@ from router.sinks.contract import Commit, StagedFile
 from router.sinks.tables.files import local_folder
 
 _PLAIN_WRITER: Final = 2
-"""The last version of the writers' protocol that asks nothing of an append beside its files."""
+"""The last version of the writers' protocol in which an append needs nothing but its files."""
 LEFT_TO_UPKEEP: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """For commits of delta-rs: no batch waits for a checkpoint, and none is relied on before it is on the disk."""
 _ENGINE: Final = f"xregistry-router {version('xregistry-router')}"
 
 
 class Head:
-    """What is known of a table's log up to ``version``. ``table`` may be older: what is behind it only added files."""
+    """What is known of a table's log up to ``version``. ``table`` may be older; later entries only added files."""
 
     def __init__(self, uri: str, table: DeltaTable) -> None:
         self.table = table

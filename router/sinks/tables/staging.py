@@ -34,7 +34,7 @@ from router.sinks.tables.statistics import statistics_of
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _SUFFIX: Final = ".snappy.parquet"
 LISTED: Final = 1_000
-"""Names of files that are looked at for a commit, to tell which are no part of the table."""
+"""File names that are checked for each commit, to find those that are no part of the table."""
 REMEMBERED: Final = 600.0
 """Seconds after a commit in which files of tries that Spark gave up are looked for."""
 MOST_REMEMBERED: Final = 1_000
@@ -53,7 +53,7 @@ class TableStaging:
     partition_by: tuple[str, ...] = ()
     known: bytes = b""
     umask: int = field(default_factory=umask)
-    """That of the driver: workers make files for their owner alone, and these are for those who may read sinks."""
+    """The umask of the driver: workers make files for their owner alone, but these are for all readers of sinks."""
 
     def write(self, rows: pa.Table, task: str, catalog: Catalog) -> Sequence[StagedFile]:
         """Write rows to one file for each value of the partition columns; see :class:`Staging`."""
@@ -96,7 +96,7 @@ def prefix_of(app: str, version: int) -> str:
 
 
 class Sweeping:
-    """Removes what tries that came to nothing left beside the files of commits that are in a table's log.
+    """Removes the files that failed tries left beside those of commits in a table's log.
 
     A commit of a part says that the whole, and what else it is a part of, was not committed: their files go as well. To
     look means to list folders, so it is done the more seldom the more files they have. Each look is for the commits of

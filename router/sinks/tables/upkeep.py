@@ -39,7 +39,7 @@ from router.sinks.tables.head import LEFT_TO_UPKEEP
 _EVERY: Final = 100
 """Versions of a table after which it is tended where files are not merged."""
 _OF_DELTA: Final = "part-"
-"""How the names of files begin that delta-rs writes."""
+"""Begins the name of each file that delta-rs writes."""
 _log = get_logger()
 
 
@@ -98,7 +98,7 @@ class Upkeep:
                     self._waiting.discard(uri)
 
     def tend(self, uri: str) -> dict[str, Any]:
-        """Do all that is due for a table now; return what merging did, as delta-rs tells it.
+        """Do all that is due for a table now; return what merging did, as delta-rs reports it.
 
         Raises:
             DeltaError, OSError: the table cannot be read or written now; it has what it had.
@@ -130,14 +130,14 @@ class Upkeep:
         folder = local_folder(uri)
         if folder is None:
             return
-        # What workers stage has other names, however long a batch takes.
+        # Files that workers stage have other names, so they stay, however long a batch takes.
         for path in table.vacuum(hours, enforce_retention_duration=False, full=True):
             if path.rpartition("/")[2].startswith(_OF_DELTA):
                 with suppress(OSError):
                     (folder / path).unlink()
 
     def _set_retention(self, table: DeltaTable, uri: str) -> None:
-        """Have the table itself say how long it keeps things, which its own upkeep and that of others go by."""
+        """Set in the table how long it keeps things: upkeep, ours and that of others, obeys these properties."""
         kept = f"interval {int(self._rules.keep.total_seconds())} seconds"
         wanted = dict.fromkeys(("delta.logRetentionDuration", "delta.deletedFileRetentionDuration"), kept)
         if wanted.items() <= table.metadata().configuration.items():
