@@ -50,7 +50,7 @@ class Account:
 
     @property
     def gap(self) -> int:
-        """Records that were taken, and of which it is not known that all sinks have what they are to have."""
+        """Records that were taken and that, as far as is known, some sink still lacks."""
         return self.taken - self.empty - self.judged + self.missing
 
     def count(self, tally: Tally) -> None:
@@ -60,7 +60,7 @@ class Account:
         self.delivered_bytes.update(tally.delivered_bytes)
 
     def keep_counts(self, endpoints: Collection[str]) -> None:
-        """Let the counts of all other endpoints go; what was taken and judged stays as it is."""
+        """Drop the counts of all other endpoints; what was taken and judged stays as it is."""
         self.records = Counter({key: count for key, count in self.records.items() if key[0] in endpoints})
         for name in ("delivered", "delivered_bytes"):
             setattr(self, name, Counter({key: n for key, n in getattr(self, name).items() if key[1] in endpoints}))
@@ -98,8 +98,8 @@ class Account:
 class Accounts:
     """The accounts of a state folder, as this process has them; one for the whole process, from any thread.
 
-    What the disk refused to take is known here all the same, and is offered to it again: a query that starts anew goes
-    on from what its batches came to, not from what was written of them.
+    They keep what the disk refused, and write it again later. A query that starts again goes on from what its batches
+    did, not from what was written of them.
     """
 
     def __init__(self, state: State) -> None:
@@ -109,7 +109,7 @@ class Accounts:
         self._unwritten: set[str] = set()
 
     def of(self, query: str) -> Account:
-        """Return a query's account; a new one where there is none that can be read. It is the same at every call."""
+        """Return a query's account, the same object at every call; a new one if none can be read."""
         with self._lock:
             known = self._known.get(query)
             if known is None:
@@ -117,9 +117,9 @@ class Accounts:
             return known
 
     def opened(self, endpoints: Collection[str]) -> dict[str, Account]:
-        """Return the accounts that the folder has, by query, with counts of these endpoints alone, and of none.
+        """Return the folder's accounts, by query. Only counts of these endpoints, and of no endpoint, stay in them.
 
-        Counts of an endpoint are written with each batch, and would be for ever.
+        Otherwise counts of old endpoints would be written with each batch for ever.
         """
         with self._lock:
             accounts = {path.stem: self.of(path.stem) for path in sorted(self._folder.glob("*.json"))}
@@ -141,13 +141,13 @@ class Accounts:
 
     @contextmanager
     def changing(self, query: str) -> Iterator[Account]:
-        """Give a query's account to be changed, and keep it afterwards, durably if the disk takes it."""
+        """Yield a query's account for changes, and write it afterwards, durably if the disk accepts it."""
         with self._lock:
             yield self.of(query)
             self.keep(query)
 
     def keep(self, query: str) -> None:
-        """Write a query's account, durably; what the disk refuses, it gets with the next one or :meth:`keep_all`."""
+        """Write a query's account, durably. If the disk refuses, the next write or :meth:`keep_all` tries again."""
         with self._lock:
             try:
                 write_durably(self._path(query), json.dumps(self.of(query).to_json()).encode())

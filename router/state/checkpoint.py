@@ -1,6 +1,6 @@
 """The files that Spark keeps in a checkpoint, looked at before Spark reads them.
 
-Spark takes an emptied or cut file for a fault that passes, or for no file at all. Each of its files has a known form
+Spark takes an emptied or truncated file for a passing fault, or for no file at all. Each of its files has a known form
 (a line with a version, then JSON) and a ``.crc`` file beside it, with a CRC-32 of every 512 bytes.
 """
 
@@ -81,7 +81,7 @@ def _offset_in(path: Path, batch: int) -> dict[str, Any]:
 
 
 def _checked(path: Path, is_whole: Callable[[bytes], bool], *, hint: str = RESTORE) -> bytes:
-    """Return the content of a file that was looked at and found to be of the right form and checksum."""
+    """Return the content of a file, after a check of its form and checksum."""
     content = read(path) or b""
     try:
         whole = is_whole(content)
@@ -94,14 +94,14 @@ def _checked(path: Path, is_whole: Callable[[bytes], bool], *, hint: str = RESTO
     if written is None or written == (right := _crc_of(content, written)):
         return content
     if len(written) < _CRC_HEAD or right.startswith(written):
-        _log.warning("checksum file is cut off and was removed; what it vouches for is whole", file=str(crc))
+        _log.warning("checksum file is cut off and was removed; the file it belongs to is intact", file=str(crc))
         crc.unlink()
         return content
     raise damaged(path, f"its content does not match {crc.name}", hint=hint)
 
 
 def _crc_of(content: bytes, written: bytes) -> bytes:
-    """Return what the checksum file of a content should be, with as many bytes to a sum as the one there says."""
+    """Return what the checksum file of a content should be, with as many bytes for each sum as *written* says."""
     size = max(1, int.from_bytes(written[4:_CRC_HEAD], "big"))
     sums = (zlib.crc32(content[at : at + size]) for at in range(0, len(content), size))
     return _CRC_MAGIC + size.to_bytes(4, "big") + b"".join(each.to_bytes(4, "big") for each in sums)

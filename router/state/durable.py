@@ -15,7 +15,7 @@ from catalog.values import whole_number
 from router.errors import DiskError, RouterError, StateError
 
 DISK: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
-"""What a full or failing disk says, whatever the file."""
+"""Errors of a full or failing disk, whatever the file."""
 RESTORE: Final = "restore it from a backup of the state folder"
 
 
@@ -31,13 +31,13 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """Return what :func:`write_durably` left where processes died in it; nobody else may be writing to the folder."""
+    """Return the files that :func:`write_durably` left when a process died in it. Nobody else may write there now."""
     return [entry for entry in folder.glob(".*.*") if whole_number(entry.suffix[1:]) is not None]
 
 
 @contextmanager
 def disk_of(root: Path) -> Iterator[None]:
-    """Turn what a full or failing disk says within the block, to us or to the JVM, into :class:`DiskError`."""
+    """Turn errors of a full or failing disk within the block, ours or the JVM's, into :class:`DiskError`."""
     try:
         yield
     except RouterError:
@@ -98,12 +98,12 @@ def read_object(path: Path, *, hint: str = RESTORE) -> dict[str, Any] | None:
 
 
 def damaged(path: Path, fault: str, *, hint: str = RESTORE) -> StateError:
-    """Return the error for a file that is not what it was written as."""
+    """Return the error for a file whose content is not what was written."""
     return StateError(f"{path} is damaged: {fault}", hint=hint)
 
 
 def missing(path: Path, why: str, *, hint: str = RESTORE) -> StateError:
-    """Return the error for a file or folder that was there; ``why`` says how that is known."""
+    """Return the error for a file or folder that is gone; ``why`` says how it is known that it was there."""
     return StateError(f"{path} is missing: {why}", hint=hint)
 
 

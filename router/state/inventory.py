@@ -1,8 +1,8 @@
-"""What a state folder is to hold, as its ``format.json`` says: the format, and what must not go missing in silence.
+"""What a state folder must hold, as its ``format.json`` says: the format, and what must not go missing unnoticed.
 
-A lost checkpoint would repeat every record, a lost inbox drops what senders were told is taken, and neither leaves a
-trace where it was. So what exists is noted here once it is durable: the newest generation of each query, the
-identity of the inbox, that offsets of topics were kept. After a crash in between, the next start notes it.
+A lost checkpoint would repeat every record, a lost inbox loses messages that were acknowledged, and neither leaves a
+trace where it was. So what exists is noted here once it is durable: the newest generation of each query, the identity
+of the inbox, and that offsets of topics were kept. After a crash in between, the next start notes it.
 """
 
 from __future__ import annotations

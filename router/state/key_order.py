@@ -17,7 +17,7 @@ from typing import Any, Final
 from router.state.ledger_database import transaction, translated
 
 HELD: Final = "held by an earlier letter of its key"
-"""What is said of a letter that a replay leaves out because of one before it."""
+"""The reason shown for a letter that a replay leaves out because of an earlier one."""
 _MANY: Final = 500
 """Ids in one query; SQLite bounds the variables of a statement."""
 _WAITS: Final = r"sink [^:;]+: waits for dead letter \S+ of the same key"
@@ -30,7 +30,7 @@ def waits_for(letter: str) -> str:
 
 
 def only_waits(detail: str) -> bool:
-    """Tell whether a letter's detail says no more than that it waits: then no sink has the record."""
+    """Return whether a letter's detail only says that it waits: then no sink has the record."""
     return _ONLY_WAITS.fullmatch(detail) is not None
 
 
@@ -49,9 +49,9 @@ class KeyOrder:
         return {row[0]: row[1] for row in self._all("SELECT key, letter, min(sequence) FROM waiting GROUP BY key")}
 
     def arrived(self, letters: Iterable[tuple[str, str]]) -> None:
-        """Let (key, letter) stand at the end, in this order; those of them that stood before are put there too.
+        """Append these (key, letter) pairs, in this order; those that stood there already move to the end.
 
-        One that was replayed already holds up nothing: a batch may be repeated after a replay had its letters.
+        A letter that was replayed holds up nothing: a batch may be repeated after a replay took its letters.
         """
         pairs = list(letters)
         with transaction(self._database, self._path) as database:
@@ -84,7 +84,7 @@ class KeyOrder:
         return str(rows[0][0]) if rows else None
 
     def is_first(self, letter: str) -> bool:
-        """Tell whether nothing holds a letter up: none of its key stands before it."""
+        """Return whether nothing holds a letter up: no other of its key stands before it."""
         place = self.place(letter)
         return place is None or self.last_between(place[0], 0, place[1]) is None
 
@@ -97,7 +97,7 @@ class KeyOrder:
         return letters
 
     def catch_up(self, keys: Iterable[str]) -> None:
-        """Say which keys a replay is about to free, in place of those that were said before."""
+        """Note which keys a replay is about to free, in place of those noted before."""
         with transaction(self._database, self._path) as database:
             database.execute("DELETE FROM catching")
             database.executemany("INSERT OR IGNORE INTO catching VALUES (?)", [(key,) for key in keys])
@@ -124,7 +124,7 @@ class KeyOrder:
             database.executemany("DELETE FROM waiting WHERE letter = ? AND sequence = ?", list(numbers.items()))
 
     def release(self, letters: Iterable[str]) -> int:
-        """Let these letters hold up nothing any more; return how many did. They stay dead letters as they are."""
+        """Remove these letters here, so that they hold up nothing; return how many did. They stay dead letters."""
         with transaction(self._database, self._path) as database:
             return freed(database, list(letters))
 
@@ -135,9 +135,9 @@ class KeyOrder:
 
 @dataclass(slots=True)
 class Turns:
-    """Whose turn it is in one replay; what it leaves out, since an earlier letter of the key is there, is in ``left``.
+    """Whose turn it is in one replay. ``left`` has the letters it leaves out, since an earlier one of the key is there.
 
-    Where nothing is written (a dry run), :meth:`passed` takes the place of what the ledger would say.
+    In a dry run nothing is written, and :meth:`passed` stands in for the ledger.
     """
 
     order: KeyOrder

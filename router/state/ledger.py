@@ -172,7 +172,7 @@ class LetterLedger:
         return len(parked)
 
     def forget(self, ids: Iterable[str]) -> None:
-        """Remove what is known of letters that are no more; they hold up nothing any more."""
+        """Remove what is known of letters that do not exist any more; they hold up nothing any more."""
         wanted = list(ids)
         with self._writing() as database:
             freed(database, wanted)

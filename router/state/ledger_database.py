@@ -49,7 +49,7 @@ def opened(path: Path, *, create: bool) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the file system say into :class:`StateError`, or :class:`DiskError` for a full disk."""
+    """Turn errors of SQLite and the file system into :class:`StateError`, or :class:`DiskError` for a full disk."""
     with sqlite.translated(f"ledger {path}", "restore it from a backup, or move it away"):
         yield
 
@@ -103,7 +103,7 @@ def _mark(database: sqlite3.Connection, path: Path) -> None:
 
 
 def marker_of(path: Path) -> Path:
-    """Return the file beside a ledger that tells its id."""
+    """Return the file beside a ledger that holds its id."""
     return path.with_suffix(".id")
 
 

@@ -2,8 +2,8 @@
 
 ``<batch>.held`` is written by the router when a sink keeps it from finishing a batch; it says which sinks have their
 share, since message targets and Kafka cannot be asked later. ``<batch>.park`` is an operator's order to set the batch
-aside; it may be written beside a running router, or before the next start. Both name the checkpoint generation whose
-batch they mean, lest a batch of the same number in another one be taken for it. They go with the batch's pin.
+aside; it may be written beside a running router, or before the next start. Both name the checkpoint generation of their
+batch, so that no batch of the same number in another one is taken for it. They are removed with the batch's pin.
 
 ``<batch>.order`` (only under ``dead_letters.order: park``) is what the first try found blocked: keys of the batch, each
 with the dead letter that its records wait for.
@@ -52,9 +52,9 @@ class Hold:
 class Park:
     """An order to set a batch aside, given at ``asked`` (RFC 3339).
 
-    ``lacking`` is what the router made of it, with the reason for each sink that does not have the batch: None until
-    it has looked. A repeat of the batch takes what stands here, so that its letters stay the same. Of a batch in parts
-    it speaks of one ``part``, and the router looks again for the next.
+    ``lacking`` is the router's answer, with the reason for each sink that does not have the batch: None until it has
+    looked. A repeat of the batch uses this answer, so that its letters stay the same. For a batch in parts it is about
+    one ``part``, and the router looks again for the next.
     """
 
     generation: str
@@ -78,7 +78,7 @@ class BatchNotes:
         return self._read(query, batch, HELD, generation, lambda note: Hold(**{**note, "taken": tuple(note["taken"])}))
 
     def release(self, query: str, batch: int) -> None:
-        """Note that a batch is held no more."""
+        """Note that a batch is not held any more."""
         (self._folder / query / f"{batch}{HELD}").unlink(missing_ok=True)
 
     def park(self, query: str, batch: int, note: Park) -> None:

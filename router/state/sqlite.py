@@ -18,7 +18,7 @@ def new_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def translated(name: str, damaged: str) -> Iterator[None]:
-    """Turn what SQLite and the file system say into :class:`StateError`, or :class:`DiskError` for a full disk.
+    """Turn errors of SQLite and the file system into :class:`StateError`, or :class:`DiskError` for a full disk.
 
     *name* is what messages call the file, *damaged* what to do where it is.
     """

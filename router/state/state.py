@@ -42,13 +42,13 @@ class State:
         self.batches = root / "batches"
         self._plans = root / "plans"
         self._pinning = threading.Lock()
-        # The plans that this process has written and not removed. The pin of another may have outlived its document.
+        # The plans that this process has written and not removed. A pin of another process may name a lost plan.
         self._kept: set[str] = set()
 
     @classmethod
     @contextlib.contextmanager
     def open(cls, root: Path) -> Iterator[State]:
-        """Create the folder if needed, lock it, take it from everybody but its owner, and check its format.
+        """Create the folder if needed, lock it, make it private to its owner, and check its format.
 
         Raises:
             StateError: another process holds the lock, the format is newer or unknown, or the folder is not writable.
@@ -93,11 +93,11 @@ class State:
         Earlier batches of the query need their notes no more.
         """
         kept, folder = self._plans / f"{plan}.json", self.batches / query
-        # One at a time: while one query looks which plans are named, no other may name one that it then removes.
+        # One at a time: while one query finds plans that no batch names, no other may name one of them.
         with self._pinning:
             fresh = plan not in self._kept
             if fresh:
-                # Also where it is there: a process that died may have renamed it, and not made that durable.
+                # Even if the file is there: a process that died may have renamed it without making that durable.
                 write_durably(kept, document)
             write_durably(folder / str(batch), plan.encode())
             for number, entry in _numbered(folder):
@@ -141,7 +141,7 @@ class State:
     def _drop_unnamed_plans(self) -> None:
         pins = (entry for entry in self.batches.glob("*/*") if whole_number(entry.name) is not None)
         named = {(read(pin) or b"").decode("ascii", "replace").strip() for pin in pins}
-        # Forgotten first: a disk may fail in the middle of removing them.
+        # They are forgotten first, since a disk may fail while they are removed.
         self._kept &= named
         unnamed = (entry for entry in self._plans.glob("*.json") if entry.stem not in named)
         for entry in (*unnamed, *unfinished(self._plans)):
@@ -165,7 +165,7 @@ def _keep_private(root: Path) -> None:
     try:
         if changed := narrow(root):
             _log.warning(
-                "state was open to other users of this machine and is no more", folder=str(root), entries=changed
+                "state was open to other users of this machine, and is private now", folder=str(root), entries=changed
             )
     except OSError as error:
         raise StateError(

@@ -1,9 +1,9 @@
-"""To whom the router shows its credentials: an address that the catalog gives is held at what it was at first use.
+"""To whom the router shows its credentials: an address that the catalog gives is pinned at its first use.
 
-Catalogs are written by others than the operator, whose passwords must not follow them. A source or sink with a secret
-and without an address of its own is pinned, when it is first used, to the addresses that the catalog gives then; after
-that a catalog that leads elsewhere (another scheme, host or port) is refused, at a reload and at a start. Fewer of the
-same addresses are no move. An address in the settings is the operator's word: nothing is pinned then.
+Others than the operator write catalogs, and must not lead the operator's passwords elsewhere. A source or sink with a
+secret and without an address of its own is pinned, when it is first used, to the addresses that the catalog gives then.
+After that, a reload or a start refuses a catalog that leads elsewhere (another scheme, host or port). Fewer of the same
+addresses are allowed. An address in the settings is the operator's decision: nothing is pinned then.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Client:
     """A source or sink that connects to somebody else's server; ``own`` is whether the settings give its address.
 
     ``place`` is where its settings stand, such as ``sinks.bus``, and ``field`` the one that names addresses.
-    ``settable`` tells whether that may be set beside an endpoint.
+    ``settable``: whether that field may be set beside an endpoint.
     """
 
     name: str
@@ -65,7 +65,7 @@ def clients_of(settings: Settings, catalog: Catalog, sources: Iterable[Source]) 
 
 
 def exposures(clients: Iterable[Client]) -> Iterator[Finding]:
-    """Yield an error for each that would send its secret in plain text, without the operator's leave."""
+    """Yield an error for each that would send its secret in plain text without the operator's permission."""
     for each in clients:
         address = exposed(each.kind, each.addresses, each.party)
         if address:
@@ -168,7 +168,7 @@ def admit(clients: Sequence[Client], pins: Pins) -> None:
 
 
 def require_trusted(clients: Sequence[Client], pins: Pins) -> None:
-    """Make sure that credentials may be used as the catalog says; for those who look alone, and so pin nothing.
+    """Make sure that credentials may be used as the catalog says; for commands that only look, and so pin nothing.
 
     Raises:
         ConfigError: they may not; names source or sink and address.
