@@ -1,1 +1,1 @@
-"""What the router tells OpenTelemetry: spans of its batches and its metrics, over OTLP, where settings ask for it."""
+"""What the router sends to OpenTelemetry over OTLP, where settings ask for it: spans of batches, and metrics."""

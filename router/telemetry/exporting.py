@@ -1,7 +1,7 @@
-"""Sending spans and metrics to a collector, from threads of their own: it may be away, slow or mute for ever.
+"""Sending spans and metrics to a collector, from threads of their own: it may be away, slow or silent for ever.
 
 Spans wait in a queue of bounded length and are dropped when it is full; metrics are those of the moment when they are
-sent. Nobody waits for either but the end of the process, and that for :data:`_STOP_SECONDS` at most.
+sent. Only the end of the process waits for either, and for :data:`_STOP_SECONDS` at most.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def exported(settings: OtlpSettings, registry: CollectorRegistry, steps: Steps) 
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         for each in exporters:
-            each.exporter.shutdown()  # What is tried again at this moment is given up.
+            each.exporter.shutdown()  # Requests that are just being repeated are given up.
 
 
 class _Saying(logging.Handler):
     """Says once that the collector takes nothing, with the reason, and once that it does again.
 
-    The library gives the reason to its logger alone, from the thread that sends, and before all else: of later tries
-    and of their end it says only that they were given up.
+    The library logs the reason only once, in the thread that sends, and first of all; of later tries and their end it
+    only says that they were given up.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -85,12 +85,12 @@ class _Saying(logging.Handler):
         logger.handlers[:], logger.propagate = [self], False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the reason why it does not go well."""
+        """Keep the reason of a failure."""
         if not self._reason():
             self._here.reason = record.getMessage()[:_REASON]
 
     def went(self, kind: str, *, well: bool) -> None:
-        """Note how it went to send what is of that kind."""
+        """Note whether spans or metrics (*kind*) were sent *well*."""
         if well == (kind in self._failing):
             (self._failing.discard if well else self._failing.add)(kind)
             if well:
@@ -104,7 +104,7 @@ class _Saying(logging.Handler):
 
 
 class _Noted:
-    """An exporter of spans, of which it is noted how it goes."""
+    """An exporter of spans that notes its successes and failures."""
 
     def __init__(self, exporter: Any, saying: _Saying) -> None:
         self._exporter = exporter
@@ -133,7 +133,7 @@ class _Spans:
         processor = BatchSpanProcessor(
             _Noted(self.exporter, saying), max_queue_size=WAITING, max_export_batch_size=_TOGETHER
         )
-        # Not at the process's end, which waits for as long as we say.
+        # Not at the end of the process, since we limit how long that waits.
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer(SCOPE, VERSION)
@@ -153,7 +153,7 @@ class _Spans:
         span.end(_ns(batch.ended))
 
     def end(self) -> None:
-        """Send what waits, if somebody takes it."""
+        """Send the spans that wait, if the collector takes them."""
         self._provider.shutdown()
 
 
@@ -182,7 +182,7 @@ class _Metrics:
         self._saying.went("metrics", well=result is MetricExportResult.SUCCESS)
 
     def end(self) -> None:
-        """Send them as they are in the end, if somebody takes them."""
+        """Send the last values, if the collector takes them."""
         self._ending.set()
         self._thread.ask_to_end()
         if self._thread.join(_STOP_SECONDS):
@@ -191,7 +191,7 @@ class _Metrics:
 
 def _connection(settings: OtlpSettings, kind: str) -> dict[str, Any]:
     session = requests.Session()
-    # Our headers are for no other place; and the settings say whom we trust, not REQUESTS_CA_BUNDLE.
+    # Our headers must reach no other host; and the settings say whom we trust, not REQUESTS_CA_BUNDLE.
     session.max_redirects = 0
     session.trust_env = False
     tls = settings.tls

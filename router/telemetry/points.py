@@ -22,7 +22,7 @@ _CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 def points_of(families: Iterable[Family], since: int, now: int) -> Iterator[Any]:
     """Yield the metrics of families that have samples; counts are those *since*, both times in nanoseconds since 1970.
 
-    A counter has no ``_total`` in its name: who shows it to Prometheus again adds that.
+    A counter has no ``_total`` in its name: whoever shows it to Prometheus again adds that.
     """
     for family in families:
         if not family.samples:
@@ -57,6 +57,6 @@ def _histogram(family: Family, since: int, now: int) -> Iterator[Any]:
 def _series(labels: Mapping[str, str], series: Mapping[str, Any], since: int, now: int) -> Any:
     below = sorted(series["below"])
     counts = [count - before for (_, count), before in zip(below, (0, *(count for _, count in below)), strict=False)]
-    bounds = [bound for bound, _ in below[:-1]]  # The last one is infinite, which goes without saying.
+    bounds = [bound for bound, _ in below[:-1]]  # The last bound is infinite, and is left out by convention.
     count = int(series.get("_count", below[-1][1]))
     return HistogramDataPoint(labels, since, now, count, series.get("_sum", 0.0), counts, bounds, None, None)

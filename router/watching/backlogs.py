@@ -1,6 +1,6 @@
-"""What waits at the sources, as they said themselves when they were last asked, whatever the queries do meanwhile.
+"""What waits at the sources, by their own last answers, whatever the queries do meanwhile.
 
-A source that does not answer has no figures: 0 would say that nothing waits. Figures that nobody brings up to date go
+A source that does not answer has no figures: 0 would say that nothing waits. Figures that nobody updates disappear
 after :data:`STALE_SECONDS`. Everything here may be called from any thread.
 """
 
@@ -68,7 +68,7 @@ class Backlogs(Collector):
             self._answers[query] = _Answer(self._clock(), read_until, dict(backlogs))
 
     def forget(self, query: str) -> None:
-        """Leave out a query that is read no more."""
+        """Leave out a query that is not read any more."""
         with self._lock:
             self._answers.pop(query, None)
 
@@ -88,7 +88,7 @@ class Backlogs(Collector):
             return min((answer.read_until for answer in self._answers.values()), default=0.0)
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Tell the registry the names, which it then keeps others from taking."""
+        """Give the registry the names, so that nobody else can take them."""
         yield from _Families().all
 
     def collect(self) -> Iterator[GaugeMetricFamily]:

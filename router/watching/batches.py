@@ -33,7 +33,7 @@ _ASKS_SECONDS: Final = 3.0
 """How long a write by Spark goes on before Spark is asked how far it is."""
 _GROUP: Final = "spark.jobGroup.id"
 _CLUSTER: Final = "spark"
-"""What holds a batch, in the metrics, when no sink does."""
+"""The label, in the metrics, for what holds a batch when no sink does."""
 _current: ContextVar[Watch | None] = ContextVar("watch", default=None)
 _log = get_logger()
 
@@ -126,7 +126,7 @@ class Watch:
             self._released()
 
     def end(self, *, well: bool) -> None:
-        """Note that the write has ended; whoever holds a batch for another reason reports that."""
+        """Note that the write has ended. What holds the batch for another reason reports that itself."""
         with self._lock:
             write, self._write = self._write, None
         self._status.steps.turn(self._query, REST)
@@ -144,7 +144,7 @@ class Watch:
         while not over.wait(LOOK_SECONDS):
             now = time.monotonic()
             if self._look_for_executors():
-                # Nobody works at the batch: a limit on its own time would condemn its records.
+                # No executor works at the batch, so its time limit must not condemn its records.
                 began, looked = began + now - looked, now
                 continue
             looked = now
@@ -154,7 +154,7 @@ class Watch:
             self._look_at_write(now)
 
     def _look_for_executors(self) -> bool:
-        """Report, and return, whether a cluster has nobody who works for us; its master looks for others."""
+        """Return whether a cluster has no executor for us, and report it; its master looks for others."""
         stranded = self._jobs is not None and self._jobs.stranded()
         before, self._stranded = self._stranded, stranded
         if stranded and not before:
@@ -205,13 +205,13 @@ class _Jobs:
         self._cluster = not is_local(self._context.master or "")
 
     def stranded(self) -> bool:
-        """Tell whether there is no executor now; never for a local master."""
+        """Return whether there is no executor now; never for a local master."""
         with suppress(Exception):  # The context may be stopping.
             return self._cluster and executor_count(self._context) < 1
         return False
 
     def far(self) -> Any:
-        """Return what differs when the jobs that run have come further; None when Spark cannot say."""
+        """Return a value that changes when the running jobs make progress; None when Spark cannot say."""
         with suppress(Exception):  # It may be stopping, or the stage may just have ended; the next look asks again.
             tracker = self._context.statusTracker()
             store = self._context._jsc.sc().statusStore()
@@ -228,7 +228,7 @@ class _Jobs:
 
     @staticmethod
     def _stage(store: Any, stage: int) -> tuple[int, ...]:
-        with suppress(Exception):  # One that has not begun.
+        with suppress(Exception):  # The stage may not have begun.
             attempt = store.lastStageAttempt(stage)
             return (
                 stage,

@@ -29,7 +29,7 @@ class CatalogState:
             self._changes.labels(compatible)
 
     def set_findings(self, findings: Iterable[Finding]) -> None:
-        """Set what reading the active catalog found."""
+        """Set how many findings of each severity the active catalog has."""
         severities = [finding.severity for finding in findings]
         for severity in _SEVERITIES:
             self._findings.labels(severity).set(severities.count(severity))

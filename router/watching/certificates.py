@@ -7,11 +7,11 @@ from router.settings import Settings
 from router.settings.certificates import certificates
 
 _RENEWED = "catalog."
-"""How the keys begin whose files are read anew when they change; all others are read at the start alone."""
+"""Begins the keys of files that are read again when they change; all others are read only at the start."""
 
 
 def certificate_collector(settings: Settings) -> CertificateCollector:
-    """Return what tells of them."""
+    """Return the collector of their metrics."""
     files = certificates(settings)
     renewed = {key: path for key, path in files.items() if key.startswith(_RENEWED)}
     return CertificateCollector({key: path for key, path in files.items() if key not in renewed}, renewed)

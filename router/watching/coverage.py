@@ -66,7 +66,7 @@ class Coverage(Collector):
     def keep_in(self, root: Path) -> None:
         """Go on from what is noted in a state folder, and note there what changes; before any plan is followed.
 
-        What the disk refuses keeps no router from its start: this process then knows what it sees itself.
+        If the disk refuses, the router starts all the same, and knows only what this process sees.
         """
         try:
             sightings = Sightings(root)
@@ -144,7 +144,7 @@ class Coverage(Collector):
         }
 
     def _keep(self, chosen: set[Place] | None = None) -> None:
-        """Write what has changed, or of it what is *chosen*. What the disk refuses waits: it holds up no batch."""
+        """Write what has changed, or the *chosen* part of it. If the disk refuses, it waits, and holds up no batch."""
         with self._writing:
             if chosen is None:
                 self._kept_at = self._clock()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from router.state.accounts import Account
 
 DEFINITIONS: Final = 1000
-"""Definitions with a series of their own, unless told otherwise."""
+"""Definitions with a series of their own, by default."""
 ENDPOINTS: Final = 1000
 LATENCY_BUCKETS: Final = (
     *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0),
@@ -58,7 +58,7 @@ class Metrics:
         definitions: int = DEFINITIONS,
         endpoint_cap: int = ENDPOINTS,
     ) -> None:
-        # The time a series was made would double the series, and Prometheus finds restarts without it.
+        # A series for the time of creation would double all series, and Prometheus detects restarts without it.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._sinks: frozenset[str] = frozenset()
@@ -80,7 +80,7 @@ class Metrics:
         self.catalog_state = CatalogState(self.registry)
         """What is known of the active catalog."""
         self.flow = Flow()
-        """What the log is to say of what went through."""
+        """Counts for the log of what went through."""
         self._resumed: set[str] = set()
         self._make_flow()
         self._make_state()
@@ -123,7 +123,10 @@ class Metrics:
             "xrouter_gateway_received", "Messages that a gateway was handed.", ("endpoint",), registry=registry
         )
         self._acknowledged = Counter(
-            "xrouter_gateway_acknowledged", "Messages that are on disk and told so.", ("endpoint",), registry=registry
+            "xrouter_gateway_acknowledged",
+            "Messages that are on disk and acknowledged.",
+            ("endpoint",),
+            registry=registry,
         )
 
     def _make_state(self) -> None:
@@ -307,7 +310,7 @@ class Metrics:
         self._received.labels(self._endpoint_labels.of(endpoint)).inc()
 
     def acknowledged(self, endpoint: str) -> None:
-        """Count a message that is on disk and whose sender is being told so."""
+        """Count a message that is on disk and is being acknowledged to its sender."""
         self._acknowledged.labels(self._endpoint_labels.of(endpoint)).inc()
         if self._notify(endpoint):
             self._notified_early = True

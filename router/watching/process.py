@@ -36,7 +36,7 @@ class StatusCollector(Collector):
         yield from self._families()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Give what is so now."""
+        """Give the current state."""
         good, answer = self._status.ready()
         ready, connected = self._families()
         ready.add_metric([], good)

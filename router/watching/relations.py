@@ -1,4 +1,4 @@
-"""What is counted of pairs of messages, in the registry of a router that pairs them; others have no such series."""
+"""Metrics of pairs of messages, in the registry of a router that pairs them; other routers have no such series."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OUTCOMES: Final = ("paired", "unanswered", "unasked")
 
 
 class RelationMetrics:
-    """The metrics of relations; ``written`` is told of each write to the sink of pairs."""
+    """The metrics of relations; ``written`` is called at each write to the sink of pairs."""
 
     def __init__(self, registry: CollectorRegistry, written: Callable[[str], None]) -> None:
         self._exchanges = Counter(

@@ -1,4 +1,4 @@
-"""What the shadow catalog would change: counted since the start, and told for the two catalogs at hand."""
+"""What the shadow catalog would change: metrics count since the start, the status shows the current catalogs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from router.judging.tally import Tally
 
 LEFT_OUT: Final = "left-out"
-"""Of records that only the active catalog judged."""
+"""The result of records that only the active catalog judged."""
 RESULTS: Final = (SAME, CHANGED, LEFT_OUT, FAILED)
 SHOWN: Final = 50
-"""Differences, by what becomes of records before and after, that are told: those of the most records."""
+"""Differences that are shown, by what becomes of records before and after: those of the most records."""
 FINDINGS: Final = 20
 
 ShadowState = Literal["loading", "judging", "active", "set-aside"]
-"""``active``: it is what is active, so that nothing differs. ``set-aside``: a batch failed with it, and not without."""
+"""``active``: it equals the active catalog, so nothing differs. ``set-aside``: a batch failed only with it."""
 
 
 class Pair(NamedTuple):
@@ -86,7 +86,7 @@ class ShadowFigures:
         )
 
     def expect(self, sources: Sequence[str], endpoints: Sequence[str]) -> None:
-        """Tell of the shadow catalog that these sources are, and begin the series of endpoints at 0."""
+        """Note the *sources* of the shadow catalog, and begin the series of endpoints at 0."""
         with self._lock:
             self._sources = tuple(sources)
         for endpoint in map(self._label, endpoints):
@@ -101,7 +101,7 @@ class ShadowFigures:
         return bool(self._reason)
 
     def judging(self, pair: Pair, definitions: int, notes: Sequence[str] = ()) -> None:
-        """Tell of two catalogs from now on, from 0 if they are not those before; alike ones have no differences."""
+        """Count for these two catalogs from now on, from 0 if they are new; equal ones have no differences."""
         with self._lock:
             if self._since.pair != pair and pair.before != pair.after:
                 self._since = _Since(pair, _now(), definitions, tuple(notes))
@@ -109,13 +109,13 @@ class ShadowFigures:
         self._show(pair.after if pair.before != pair.after else None)
 
     def broken(self, reason: str, findings: Sequence[Finding] = ()) -> None:
-        """Note why what the settings name cannot be used; a good one that was read before goes on. '' is nothing."""
+        """Note why the shadow catalog cannot be used, '' if it can; the last good one goes on."""
         with self._lock:
             self._reason, self._findings = reason, tuple(findings)
         self._broken.set(bool(reason))
 
     def set_aside(self, reason: str) -> None:
-        """Note that the shadow judges no more, until there is another."""
+        """Note that the shadow does not judge any more, until there is another one."""
         with self._lock:
             self._state, self._reason = "set-aside", reason
         self._broken.set(1)

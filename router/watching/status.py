@@ -19,7 +19,7 @@ from router.watching.steps import Steps
 
 QueryState = Literal["starting", "running", "held", "overdue", "stopped", "failed"]
 STALE_SECONDS: Final = 120.0
-"""A supervisor that has not been round for this long is stuck; a slow reload of a catalog is shorter."""
+"""A supervisor without a round for this long is stuck; even a slow reload of a catalog is shorter."""
 FINDINGS: Final = 20
 """Findings of a refused catalog, and references of one that waits, that are shown; the log has all."""
 EPOCHS: Final = 30
@@ -117,7 +117,7 @@ class Status:
             self._gateways[name] = _Gateway(up, since, reason)
 
     def no_gateway(self, name: str) -> None:
-        """Forget a gateway that is not run any more."""
+        """Forget a gateway that does not run any more."""
         with self._lock:
             self._gateways.pop(name, None)
 
@@ -145,7 +145,7 @@ class Status:
             return list(self._history)
 
     def compared(self, difference: Difference) -> None:
-        """Note what a catalog changes that takes effect; it is found out beside the stream, so before or after that."""
+        """Note what a catalog changes that takes effect. The comparison may end before or after it takes effect."""
         wrong = sum(not each.compatible for each in difference.changes)
         shown = CatalogDifference(difference.before, len(difference.changes), wrong, difference.changes[:CHANGES])
         with self._lock:

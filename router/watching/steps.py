@@ -17,11 +17,11 @@ from typing import Any, Final
 JUDGE: Final = "judge"
 HELD: Final = "held"
 REST: Final = "rest"
-"""What is none of the others: notes of the batch, order of keys, and what Spark does around it."""
+"""All other work: notes of the batch, order of keys, and what Spark does around it."""
 RECENT: Final = 20
 """Batches of a query whose times are added up."""
 TURNS: Final = 100
-"""Turns of a batch that a follower hears of."""
+"""Turns of a batch that a follower gets at most."""
 
 
 def sink_step(sink: str) -> str:
@@ -32,7 +32,7 @@ def sink_step(sink: str) -> str:
 def finding_seconds(progress: Any) -> float | None:
     """Return how long Spark took over the last batch besides the batch itself: to find, plan and note it.
 
-    None for a report of a look that found nothing, of which Spark makes some as well.
+    None when Spark looked and found nothing, which it reports too.
     """
     durations: dict[str, int] = progress["durationMs"]
     if "addBatch" not in durations:
@@ -99,7 +99,7 @@ class Steps:
         self._follower: Follower | None = None
 
     def follow(self, follower: Follower | None) -> None:
-        """Tell *follower* of each batch when it ends, however it does; None ends that. It is to return at once."""
+        """Call *follower* with each batch when it ends, in whatever way; None ends that. It must return at once."""
         self._follower = follower
 
     def begin(self, query: str, number: int) -> None:

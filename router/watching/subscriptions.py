@@ -1,4 +1,4 @@
-"""What is counted of subscriptions, in the registry of a router that has some; others have no such series."""
+"""Metrics of subscriptions, in the registry of a router that has some; other routers have no such series."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SubscriptionMetrics:
         )
 
     def up(self, endpoint: str, up: bool) -> None:
-        """Set whether there is a subscription, as far as the last request tells."""
+        """Set whether there is a subscription, as far as the last request shows."""
         self._up.labels(endpoint).set(up)
 
     def request(self, endpoint: str, action: str, result: Literal["ok", "error"]) -> None:
