@@ -74,7 +74,7 @@ class BatchJournal(Journal):
     def pin(self, outcomes: Outcomes) -> None:
         """Note the plan, durably, unless an earlier attempt did; and keep in files what a bare letter leaves out."""
         for name, line in outcomes.left_out():
-            self._keep(f"{name}.raw", line, "record kept as it came", letter=name)
+            self._keep(f"{name}.raw", line, "record kept as it arrived", letter=name)
         if self.state.pinned(self.batch.query, self.batch.number) is None:
             plan = self.loaded.plan
             self.state.pin(self.batch.query, self.batch.number, plan.id, plan.to_bytes())

@@ -60,7 +60,7 @@ class LoadedPlan:
     judge: Broadcast[Judge]
     writer: BatchWriter
     tallies: dict[str, Accumulator[dict[str, str]]] = field(default_factory=dict)
-    """What workers count, by query. Spark keeps each to its end, so that attempts, and plans, have them in common."""
+    """What workers count, by query. Spark keeps accumulators to its end, so attempts and plans share them."""
     once: dict[_Taker, OutgoingColumns] = field(default_factory=dict)
     """What one write to all sinks takes, kept from batch to batch.
 
@@ -80,7 +80,7 @@ class LoadedPlan:
         return LoadedPlan(self.plan, judge, self.writer, self.tallies, without_shadow=self)
 
     def prepare(self, before: LoadedPlan, queries: Collection[str]) -> None:
-        """Make what *queries* took of the plan *before* this one, so that their next batches need not."""
+        """Make the columns that *queries* took of the plan *before*, so that their next batches need not make them."""
         if not self.one_pass:
             return
         for taker in tuple(before.once):
@@ -165,8 +165,8 @@ class PlanHolder:
     """The active plan, and those that batches in progress were begun under; thread-safe.
 
     ``activate`` takes effect with the next try of every batch that is not pinned yet, and never inside a try. A plan
-    stays loaded, with what its writer knows of a batch, for as long as it is active or somebody has hold of it: a
-    batch that is pinned keeps its own through all its tries, however many reloads come meanwhile.
+    stays loaded, with what its writer knows of a batch, as long as it is active or somebody has a reference to it: a
+    pinned batch keeps its own plan through all its tries, however many reloads come meanwhile.
 
     A shadow catalog judges beside the active plan, unless that is the same, or a batch failed for it.
     """
@@ -196,7 +196,7 @@ class PlanHolder:
         loaded = self._beside(self._load(plan))
         if self._current is not None:
             loaded.prepare(self._current, queries)
-        # Before a batch can have records of what it expects.
+        # It must come before a batch can have records of the definitions that the plan expects.
         self._metrics.coverage.follow(plan)
         with self._lock:
             self._active, self._current = loaded.plan, loaded

@@ -47,9 +47,9 @@ Pairs = list[tuple[str, bytes | None]]
 class Decided:
     """The outcomes of a batch, and where they go.
 
-    ``columns`` are by the names of :func:`output_type`, with a row for each row of facts; all but the context, which
-    takes its time and not every sink asks for. ``order`` has the rows that count in the order of their input rows,
-    ``offsets`` the share of each of these in it; ``counts`` is the tally.
+    ``columns`` are by the names of :func:`output_type`, with a row for each row of facts. The context is not among
+    them: it is costly, and not every sink needs it. ``order`` has the rows that count, in the order of their input
+    rows, ``offsets`` the share of each input row in it; ``counts`` is the tally.
     """
 
     outcomes: Outcomes

@@ -33,8 +33,8 @@ _BINARY: Final = "p.correlation_data"
 class Exchange(msgspec.Struct, frozen=True, array_like=True):
     """What pairs a record with others, of bounded length. ``id`` is that of the event.
 
-    ``asks`` are the keys by which other records answer this one. With ``answers`` it is itself one: to the record that
-    asks by that key, or, where it is empty, to one that it does not name.
+    ``asks`` are the keys by which other records answer this one. ``answers`` is set for a record that is an answer: it
+    is the key of the record that asks, or empty where the answer does not name one.
     """
 
     id: str

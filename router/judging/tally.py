@@ -37,9 +37,9 @@ class Tally:
     ``spilled`` counts dead letters that are kept in files; ``bytes`` are those of keys and bodies as they arrived.
     ``ties`` counts routed records, by endpoint, for which ``match.ambiguous`` decided. ``rows`` are the records as the
     source gave them, of which one may hold several events. ``routes`` has outcomes and their bytes by endpoint and the
-    number of their route, as they were judged. What came of it once they were written: ``delivered`` outcomes by sink
-    and endpoint, ``delivered_bytes``, and ``missing``, how many a sink should have and says it has not. ``shadow`` is
-    what the catalog beside the active one would change (:mod:`router.judging.shadow`).
+    number of their route, as they were judged. The rest is known once they are written: ``delivered`` outcomes by sink
+    and endpoint, ``delivered_bytes``, and ``missing``, how many a sink should have and reports not to have. ``shadow``
+    is what the shadow catalog would change (:mod:`router.judging.shadow`).
     """
 
     records: Counter[tuple[str, str, str]] = field(default_factory=Counter)

@@ -9,9 +9,9 @@ that a sink turned down. What a sink turns down while a batch is written therefo
 next batch on, not those that the same write sent.
 
 A replay that caught up with all letters of a key but those that still come says so, and batches with records of that
-key wait for its end: else a key that always has records would never be free again.
+key wait for its end. Otherwise a key that always has records would never be free again.
 
-Of a batch the driver sees only rows of keys that are blocked or have a dead letter in it, and of those no body. A key
+The driver sees only those rows of a batch whose key is blocked or has a dead letter in it, without their bodies. A key
 is the event's ``partitionkey``, else the key that the record came with; a record without one is never held back.
 """
 
@@ -106,14 +106,14 @@ class Ordering:
         return held
 
     def noted(self, outcomes: Outcomes, batch: Batch, plan: Plan) -> HeldBack:
-        """Return which records of a batch waited when it was first written; none of one that never was."""
+        """Return which records of a batch waited when it was first written; none if it was never written."""
         blocked = self._blocked(batch) if _parks(plan) else None
         return NOTHING if blocked is None else _held(_suspects(outcomes, blocked, dead=1), blocked)
 
     def settle(self, outcomes: Outcomes, rejections: Rejections, plan: Plan, *, dead: int) -> None:
         """Let all dead letters of a batch with a key block it; after they are written, before Spark commits the batch.
 
-        Repeating it changes nothing but for letters that were replayed in between, which block nothing any more.
+        Repeating it changes nothing, except that letters that were replayed in between do not block any more.
 
         Raises:
             StateError: the ledger cannot be written.
@@ -125,7 +125,7 @@ class Ordering:
         return self._notes.blocked(self._query, batch.number, batch.generation, batch.label)
 
     def _heads(self, keys: Collection[str]) -> dict[str, str]:
-        """Return the blocked keys, when no replay is about to free one of *keys*; such a one is waited for."""
+        """Return the blocked keys, but first wait for a replay that is about to free one of *keys*."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             with LetterLedger.open(self._root, create=False) as ledger:

@@ -56,9 +56,9 @@ class Outcomes(Protocol):
         """Return all but those with these letters' ids, in their order."""
 
     def letters(self, rejections: Rejections | None = None) -> Outcomes:
-        """Return the dead letters, and one more for each rejected record: it has the record as it came, whole.
+        """Return the dead letters, and one more for each rejected record, which holds the whole record as it arrived.
 
-        What is asked must be able to tell how records arrived (:attr:`router.writing.writer.BatchWriter.may_reject`).
+        These outcomes must still know how records arrived (:attr:`router.writing.writer.BatchWriter.may_reject`).
         """
 
     def decisions(self) -> list[Decision]:

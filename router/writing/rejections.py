@@ -25,7 +25,7 @@ from router.sinks.contract import Rejected
 
 REASON: Final = "sink-rejected"
 DETAIL_CAP: Final = 3_900
-"""Characters of a detail: below what a Kafka header keeps of it, lest a sink's name be cut off."""
+"""Characters of a detail: fewer than a Kafka header keeps, so that no sink's name is cut off."""
 _NAMED: Final = re.compile(r"(?:^|; )sink ([^:;]+): ")
 _MARKS: Final = {"%": "%25", ":": "%3A", ";": "%3B"}
 """Characters that a sink's name may have and that our form needs for itself, the escape first."""

@@ -1,9 +1,9 @@
-"""The pass in which workers write what tables get of a batch; the driver is given names of files, and counts.
+"""The pass in which workers write what tables get of a batch; the driver only gets names of files, and counts.
 
-A :class:`Share` says what one sink gets. :class:`StagingPass` writes any number of shares of the same outcomes, which
-it either judges on the way or is given by Spark, judged and kept. Rows are gathered until they make a file worth its
-while, or for as long as a worker has room, and are written when its task ends. What a try of a task wrote that failed,
-or that another one was quicker than, is in no result, and so in no commit.
+A :class:`Share` says what one sink gets. :class:`StagingPass` writes any number of shares of the same outcomes. It
+either judges them on the way, or takes them from Spark, judged and kept. A worker gathers rows as long as it has room,
+and writes the rest when its task ends. If a try of a task fails, or another try is quicker, its files are in no result,
+and so in no commit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RESULT: Final = f"{_SHARE} int, {_CONTENT} binary"
 _RESULTS: Final = pa.schema([(_SHARE, pa.int32()), (_CONTENT, pa.binary())])
 _FILES: Final = msgspec.msgpack.Decoder(list[StagedFile])
 _COUNTS: Final = -1
-"""Stands for a share in the result that has the counts of an Arrow batch."""
+"""The number, in place of a share's, of a result with the counts of an Arrow batch."""
 Batches = Iterator[pa.RecordBatch]
 
 
