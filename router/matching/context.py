@@ -85,7 +85,7 @@ class _Tables:
     shifts: Int
     """Per spot the entries between the first one of a value and that of the spot."""
     groups: Int
-    """Per slot that only its template finds the number of its property, template and name; -1 for others."""
+    """Per slot the number of its property, template and name, if only its template can find it; else -1."""
     examples: tuple[Slot, ...]
     """Per such number, one of its slots."""
     decodes: Bool

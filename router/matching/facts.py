@@ -119,8 +119,8 @@ class Facts:
 
     ``faults`` give reason and detail of rows that are no valid record whatever the catalog says. ``batches`` are
     the input rows that were CloudEvents batches. ``bodies`` and their content ``codings`` are those of rows without a
-    reading, where the plan needs them; ``inner`` tells of these those that are but the data of an event in JSON, None
-    when none is. ``settled`` are the parts of such rows, but for Kafka's, which the JVM has.
+    reading, where the plan needs them; ``inner`` marks those that are only the data of an event in JSON, and is None
+    when none is. ``settled`` are the parts of such rows, except for Kafka's, which the JVM has.
     """
 
     columns: Columns

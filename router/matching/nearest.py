@@ -25,9 +25,9 @@ from router.matching.likeness import FAR, LONGEST, Spellings, has_text
 
 MOST: Final = 3
 LOOKS: Final = 256
-"""Candidates looked at one by one for one record; more only ever wait where hundreds differ in placeholders alone."""
+"""Candidates looked at one by one for one record. There are more only where hundreds differ just in placeholders."""
 SPELLED: Final = 8
-"""Candidates looked at whose failures are as few as they seemed: past these only spelling could put another first."""
+"""Candidates looked at that fail as little as their bound says. After these, only spelling could favour another."""
 _FIRST: Final = 64
 _KEPT: Final = 4_096
 _KEPT_TARGETS: Final = 2_000_000

@@ -37,8 +37,8 @@ def launch_jvm(conf: Mapping[str, str], state: Path, *, relayed: bool = False) -
     """Start the JVM for the next Spark session, with *conf* as its defaults.
 
     Python workers, which are its children, look for no module in the working directory. Files that it makes are
-    private. What it prints is *relayed*, or goes to standard error as it is. What the files in ``state/launch`` hold is
-    read once: they are removed, also after a crash by the next start.
+    private. Its output is *relayed*, or goes to standard error unchanged. It reads the files in ``state/launch`` once;
+    then they are removed, after a crash by the next start.
 
     Raises:
         ConfigError: the Java options cannot be parted.
@@ -87,9 +87,9 @@ def end_jvm() -> None:
 
 @contextmanager
 def _relayed() -> Iterator[int]:
-    """Give where a process that is started in the block is to print; its lines are handed on from the first one on.
+    """Yield the descriptor that a process started in the block prints to; all its lines are passed on.
 
-    The block may wait for the process, which waits itself while nobody reads what it printed.
+    The lines are read at once: the block may wait for the process, and that waits as long as nobody reads its output.
     """
     reading, writing = os.pipe()
     lines = relay(os.fdopen(reading, "rb"))
@@ -107,7 +107,7 @@ def _relayed() -> Iterator[int]:
 def _ended_unless_launched() -> Iterator[None]:
     """End the JVM that pyspark starts within the block if the block is cut off: nobody else knows that JVM by then.
 
-    It would else look for the files that are gone, and say so at length.
+    Otherwise it would look for the files that are gone, and print long errors.
     """
     from pyspark import java_gateway
 
@@ -129,7 +129,7 @@ def _ended_unless_launched() -> Iterator[None]:
         yield
     except BaseException:
         for process in begun:
-            # The group: what starts a JVM is a shell, which starts another JVM before.
+            # The whole group ends: a shell starts the JVM, and another JVM before it.
             if process.poll() is None:
                 try:
                     os.killpg(process.pid, signal.SIGKILL)

@@ -43,10 +43,10 @@ _FIXED: Final = {
     # Hadoop sets modes itself, past the umask of the process.
     "spark.hadoop.fs.permissions.umask-mode": "077",
     "spark.ui.enabled": "false",
-    # How far a write is, is known at this grain (:mod:`router.watching.batches`).
+    # The progress of a write is known at these intervals (:mod:`router.watching.batches`).
     "spark.executor.heartbeatInterval": "3s",
     "spark.sql.session.timeZone": "UTC",
-    # Else each expression asks the JVM five times for the line of code that made it.
+    # Otherwise each expression asks the JVM five times for the line of code that made it.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_ROWS),
     "spark.sql.execution.pythonUDF.arrow.enabled": "true",
@@ -65,7 +65,7 @@ _FIXED: Final = {
 # Columns are named by properties, and two headers may differ in letter case alone.
 _ENFORCED: Final = {"spark.sql.caseSensitive": "true"}
 _JIT: Final = "-XX:-DontCompileHugeMethods"
-"""The selectors of a plan become one method that HotSpot would else leave to its interpreter for its size."""
+"""The selectors of a plan become one method. By default HotSpot would interpret it because of its size."""
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def memory_conf(settings: Settings) -> dict[str, str]:
     division = divided(settings)
     return {
         HEAP_OPTION: f"{division.heap // MIB}m",
-        # What comes to the driver at once. Past it a batch fails, where the JVM would else run out of memory.
+        # The most that comes to the driver at once. Beyond it a batch fails; otherwise the JVM would run out of memory.
         "spark.driver.maxResultSize": str(division.heap // 4),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(min(ARROW_BYTES, division.batch)),
         **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
