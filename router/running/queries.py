@@ -168,7 +168,7 @@ class Queries:
 
         Returns False when one was cut off: threads of its batch may then still wait for a sink.
 
-        Nothing is cut off in order: Spark and its workers would each tell of it at length. So their JVM is killed.
+        Cutting off kills the JVM. In an orderly end Spark and its workers would each log long errors.
         """
         cut = False
         deadline = time.monotonic() + seconds

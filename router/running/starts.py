@@ -122,7 +122,7 @@ class Starts:
             self._launch_real_time(running, generation)
             return
         rows = kafka_rows(self._spark, settings, sources, generation, running.sizing)
-        # An unfinished batch is all that is read of topics that are no more to be read, or not by this query.
+        # Of topics that this query is not to read any more, it reads the unfinished batch alone.
         running.switching = set(generation.topics) != set(topics_of(running.sources))
         self._launch(running, generation, rows, sources, final=generation.pending if running.switching else None)
 

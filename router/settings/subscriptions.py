@@ -45,7 +45,7 @@ def subscription_faults(key: str, chosen: SubscriptionSettings, *, plain: bool) 
     if chosen.token is None:
         return
     if chosen.manager is None:
-        yield f"{key}.manager", "is missing beside token, lest a changed catalog send the token elsewhere; add it"
+        yield f"{key}.manager", "is missing beside token: a changed catalog could send the token elsewhere; add it"
     for name in ("manager", "sink"):
         url = getattr(chosen, name) or ""
         if url.lower().startswith("http:") and not plain:

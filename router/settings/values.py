@@ -90,7 +90,7 @@ def revealed(options: Mapping[str, SecretStr]) -> dict[str, str]:
     return {name: value.get_secret_value() for name, value in options.items()}
 
 
-# What editors are told of these types: how they are written in a file, before any validator has read them.
+# These types in the schema for editors: as they are written in a file, before any validator has read them.
 _DURATION_FORM: Final = {"anyOf": [{"type": "string", "pattern": rf"^\s*{_DURATION.pattern}\s*$"}, {"const": 0}]}
 _SIZE_FORM: Final = {"anyOf": [{"type": "string", "pattern": rf"^\s*{_SIZE.pattern}\s*$"}, {"type": "number"}]}
 _TEXT_FORM: Final = {"type": ["string", "number", "boolean"]}

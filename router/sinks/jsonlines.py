@@ -103,7 +103,7 @@ def _written(rows: pa.Table, lines: Lines) -> Iterator[memoryview]:
 
 
 def _within_calendar(rows: pa.Table) -> pa.Table:
-    """Make instants null that Python's calendar lacks (years below 1 or above 9999), lest one record stop the stream.
+    """Make instants null that Python's calendar lacks (years below 1 or above 9999): one must not stop the stream.
 
     The event's own ``time`` is not lost by it: its text stands in the column ``TIME_TEXT``.
     """

@@ -90,7 +90,7 @@ class State:
     def pin(self, query: str, batch: int, plan: str, document: bytes) -> None:
         """Note, durably, that a batch is judged by a plan, whose document is kept for as long as a batch names it.
 
-        Earlier batches of the query need their notes no more.
+        Notes of earlier batches of the query are not needed any more.
         """
         kept, folder = self._plans / f"{plan}.json", self.batches / query
         # One at a time: while one query finds plans that no batch names, no other may name one of them.

@@ -117,7 +117,7 @@ class _Noted:
         return result
 
     def shutdown(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
