@@ -17,6 +17,9 @@ _READING: Final = {"max.poll.records": "3000"}
 Spark also keeps the records of a poll, for each partition: more would fill the memory where there are hundreds.
 """
 
+_WRITING: Final = {"compression.type": "lz4"}
+"""Headers of lineage repeat from record to record, so batches of them shrink to a third: brokers have less to do."""
+
 
 class KafkaUnreachable(Exception):
     """No broker answered, or it refused us. The message names the servers and the broker's own reason."""
@@ -68,6 +71,14 @@ class KafkaClient:
             OSError: as :meth:`jvm`.
         """
         return _prefixed(_READING) | self.jvm()
+
+    def writing(self) -> dict[str, str]:
+        """Return the options of Spark's Kafka sink for batches, which compresses them unless told otherwise.
+
+        Raises:
+            OSError: as :meth:`jvm`.
+        """
+        return _prefixed(_WRITING) | self.jvm()
 
     def librdkafka(self, *, elsewhere: bool = False) -> dict[str, Any]:
         """Return the configuration for confluent-kafka; *elsewhere* is for another machine, without our files.

@@ -21,7 +21,7 @@ def save_to_kafka(rows: DataFrame, sink: KafkaSink, name: str) -> None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    options = sink.cluster().jvm()
+    options = sink.cluster().writing()
     try:
         rows.write.format("kafka").options(**options).save()
     except (PySparkException, Py4JJavaError) as error:

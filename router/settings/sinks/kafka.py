@@ -60,7 +60,11 @@ class _KafkaRecords(RemoteSink):
 class KafkaSink(KafkaLogin, _KafkaRecords):
     """Topics of a Kafka cluster, at least once."""
 
-    options: Options = Field({}, description="More options of the Kafka producer, by their own names.")
+    options: Options = Field(
+        {},
+        description="More options of the Kafka producer, by their own names. Batches are compressed with lz4 unless "
+        "`compression.type` says otherwise.",
+    )
 
     @property
     def topics(self) -> KafkaSink | None:
