@@ -19,20 +19,20 @@ class Findings:
     """Collects findings, each once, within bounds of number and length that no document can exceed."""
 
     def __init__(self) -> None:
-        self._found: dict[Finding, None] = {}
+        self._findings: dict[Finding, None] = {}
         self._counts: Counter[Severity] = Counter()
         self._older: set[str] = set()
 
     def add(self, place: Place, severity: Severity, rule: str, message: str, hint: str = "") -> None:
         """Add one finding; ``rule`` is its stable id, ``hint`` the remedy."""
         finding = Finding(_printable(place.file), place.pointer, severity, rule, _capped(message), _capped(hint))
-        if finding in self._found or self._counts[severity] > MAX_FINDINGS:
+        if finding in self._findings or self._counts[severity] > MAX_FINDINGS:
             return
         if self._counts[severity] == MAX_FINDINGS:
             text = f"there are more than {MAX_FINDINGS} findings of severity {severity}; the rest is not listed"
             finding = Finding(_printable(place.file), "", severity, "too-many-findings", text, "mend these first")
         self._counts[severity] += 1
-        self._found[finding] = None
+        self._findings[finding] = None
 
     def of_older_dialect(self, file: str) -> None:
         """Take older spellings of options as usual in that file: they are its dialect's own."""
@@ -57,11 +57,11 @@ class Findings:
 
     def extend(self, findings: tuple[Finding, ...]) -> None:
         """Take findings over."""
-        self._found.update(dict.fromkeys(findings))
+        self._findings.update(dict.fromkeys(findings))
 
     def sorted(self) -> tuple[Finding, ...]:
         """Return all findings, by file and place."""
-        return tuple(sorted(self._found))
+        return tuple(sorted(self._findings))
 
 
 def _capped(text: str) -> str:

@@ -168,12 +168,12 @@ def _kept(declared: DeclaredEndpoint, groups: tuple[str, ...]) -> dict[str, Any]
 
 
 def _listed_groups(declared: DeclaredEndpoint, resolver: Resolver, findings: Findings) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    groups: dict[str, None] = {}
     for index, reference in enumerate(declared.messagegroups):
         place = declared.groups_written[index] if declared.groups_written else declared.place / "messagegroups" / index
         group = resolver.group(reference, place.file)
         if group is not None:
-            found[group] = None
+            groups[group] = None
         failure = resolver.failure(reference, place.file)
         if failure is not None and failure.transient:
             text = f"the message group {reference} cannot be reached now: {failure}"
@@ -181,4 +181,4 @@ def _listed_groups(declared: DeclaredEndpoint, resolver: Resolver, findings: Fin
         elif group is None:
             text = f"the message group {reference} is not there" + (f" ({failure})" if failure is not None else "")
             findings.warning(place, "dangling-group", text, "correct the reference, or add the document")
-    return tuple(found)
+    return tuple(groups)

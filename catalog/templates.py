@@ -39,8 +39,8 @@ class _Stretch:
     literals: tuple[str, ...]
     names: tuple[str, ...]
 
-    def match(self, text: str, found: list[str]) -> bool:
-        """Append the values taken to *found*; False when the text does not fit."""
+    def match(self, text: str, values: list[str]) -> bool:
+        """Append the values taken to *values*; False when the text does not fit."""
         head, tail = self.literals[0], self.literals[-1]
         if not self.names:
             return text == head
@@ -52,11 +52,11 @@ class _Stretch:
             place = text.find(literal, start + 1, end)
             if place < 0:
                 return False
-            found.append(text[start:place])
+            values.append(text[start:place])
             start = place + len(literal)
         if start >= end:
             return False
-        found.append(text[start:end])
+        values.append(text[start:end])
         return True
 
     def alongside(self, text: str) -> str:
@@ -120,11 +120,11 @@ class Template:
         pieces = self._pieces(value)
         if pieces is None:
             return None
-        found: list[str] = []
+        values: list[str] = []
         for stretch, piece in zip(self._stretches, pieces, strict=True):
-            if not stretch.match(piece, found):
+            if not stretch.match(piece, values):
                 return None
-        return self._unite(found, decode)
+        return self._unite(values, decode)
 
     def expand(self, context: Mapping[str, str], *, encode: bool) -> str:
         """Put values for placeholders; *encode* escapes them as RFC 6570 level 1 does.
@@ -150,9 +150,9 @@ class Template:
     def _joined(self, stretches: list[str]) -> str:
         return "".join(text + mark for text, mark in zip(stretches, (*self._separators, ""), strict=True))
 
-    def _unite(self, found: list[str], decode: bool) -> dict[str, str] | None:
+    def _unite(self, values: list[str], decode: bool) -> dict[str, str] | None:
         taken: dict[str, str] = {}
-        for name, value in zip(self.names, found, strict=True):
+        for name, value in zip(self.names, values, strict=True):
             first = taken.setdefault(name, value)
             if first != value and not (decode and percent_decode(first) == percent_decode(value)):
                 return None

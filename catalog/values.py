@@ -140,8 +140,8 @@ def binary_value(text: str) -> bytes:
 
     It is base64; a text that is none, which lint reports, stands for itself.
     """
-    found = _decoded(text)
-    return text.encode("utf-8", "surrogatepass") if found is None else found
+    decoded = _decoded(text)
+    return text.encode("utf-8", "surrogatepass") if decoded is None else decoded
 
 
 def is_timestamp(text: str) -> bool:
@@ -154,11 +154,11 @@ def instant(text: str) -> int | None:
 
     Years 0000 to 9999; digits past the nanosecond are cut; second 60 is the first of the next minute.
     """
-    found = _TIMESTAMP.fullmatch(text)
-    if found is None:
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
         return None
-    year, month, day, hour, minute, second = map(int, found.group(1, 2, 3, 4, 5, 6))
-    fraction, sign, offset_hour, offset_minute = found.group(7, 8, 9, 10)
+    year, month, day, hour, minute, second = map(int, match.group(1, 2, 3, 4, 5, 6))
+    fraction, sign, offset_hour, offset_minute = match.group(7, 8, 9, 10)
     if not 1 <= month <= 12 or not 1 <= day <= _month_length(year, month) or hour > 23 or minute > 59 or second > 60:
         return None
     seconds = _days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
@@ -180,12 +180,12 @@ def is_old_now(value: object) -> bool:
     return isinstance(value, str) and _OLD_NOW.fullmatch(value) is not None
 
 
-def media_type_matches(declared: str, found: str) -> bool:
-    """Compare media types without regard to case; *found* may have parameters that *declared* does not name."""
-    if declared == found:
+def media_type_matches(declared: str, actual: str) -> bool:
+    """Compare media types without regard to case; *actual* may have parameters that *declared* does not name."""
+    if declared == actual:
         return True
     wanted, wanted_parameters = _media_type(declared)
-    name, parameters = _media_type(found)
+    name, parameters = _media_type(actual)
     return wanted == name and wanted_parameters.items() <= parameters.items()
 
 
@@ -241,8 +241,8 @@ def _parse_media_type(text: str) -> tuple[str, dict[str, str]]:
     if end < 0:
         return media_type_of(text), {}
     parameters: dict[str, str] = {}
-    for found in _PARAMETER.finditer(text, end):
-        name, quoted, plain = found.group(1, 2, 3)
+    for match in _PARAMETER.finditer(text, end):
+        name, quoted, plain = match.group(1, 2, 3)
         value = plain.strip(" \t") if quoted is None else re.sub(r"\\(.)", r"\1", quoted, flags=re.DOTALL)
         parameters.setdefault(name.lower(), value.lower())
     return media_type_of(text[:end]), parameters

@@ -194,8 +194,8 @@ class CatalogWatcher:
             self._sizes = sizes
             return None
         if catalog.pending and self._epoch not in (None, catalog.epoch):
-            told, self._awaited = self._awaited, catalog.pending
-            return Waiting(catalog.pending) if told != catalog.pending else None
+            reported, self._awaited = self._awaited, catalog.pending
+            return Waiting(catalog.pending) if reported != catalog.pending else None
         if not catalog.definitions:
             # A slip or an outage far more often than an end that is meant: by it all records would be dead letters.
             return self._refusal((Finding("", "", "error", "no-definitions", "the catalog has no usable definition"),))

@@ -56,17 +56,17 @@ class _Kind:
 
 def candidates(subject: Subject) -> None:
     """Report definitions that never win, each once, for the first endpoint or group where that is worst."""
-    told: dict[str, tuple[Verdict, list[str]]] = {}
-    for scope, found in _scopes(subject):
-        for xid, verdict in verdicts(found):
+    worst: dict[str, tuple[Verdict, list[str]]] = {}
+    for scope, competing in _scopes(subject):
+        for xid, verdict in verdicts(competing):
             if verdict.rule == "never-reached" and scope in subject.catalog.groups:
                 continue  # a group may well hold bases beside what derives from them
-            known = told.get(xid)
+            known = worst.get(xid)
             if known is None or _RANKS[verdict.severity] < _RANKS[known[0].severity]:
-                told[xid] = (verdict, [scope])
+                worst[xid] = (verdict, [scope])
             elif known[0] == verdict:
                 known[1].append(scope)
-    for xid, (verdict, scopes) in told.items():
+    for xid, (verdict, scopes) in worst.items():
         where = scopes[0] if len(scopes) == 1 else f"{scopes[0]} and {len(scopes) - 1} more"
         place = subject.declarations.messages[xid].place
         subject.findings.add(place, verdict.severity, verdict.rule, f"on {where}: {verdict.text}", verdict.hint)
@@ -88,20 +88,20 @@ def _scopes(subject: Subject) -> Iterator[tuple[str, list[Candidate]]]:
 
 
 def _candidates(subject: Subject, xids: Iterable[str], endpoint: Endpoint | None) -> list[Candidate]:
-    found = (candidate_of(subject.catalog.definitions[xid], endpoint) for xid in xids)
-    return [candidate for candidate in found if candidate is not None]
+    possible = (candidate_of(subject.catalog.definitions[xid], endpoint) for xid in xids)
+    return [candidate for candidate in possible if candidate is not None]
 
 
-def verdicts(found: Sequence[Candidate]) -> Iterator[tuple[str, Verdict]]:
+def verdicts(competing: Sequence[Candidate]) -> Iterator[tuple[str, Verdict]]:
     """Give the definitions among competing ones that never win, with what is to be told of them.
 
     Judged are the records that a definition is meant for: events when it has an envelope, else records of both kinds.
     """
     for events in (True, False):
-        if all(each.meant_for_events != events for each in found):
+        if all(each.meant_for_events != events for each in competing):
             continue
         buckets: dict[object, list[tuple[Candidate, tuple[Demands, ...]]]] = {}
-        for candidate in found:
+        for candidate in competing:
             if events or candidate.native:
                 demands = tuple(candidate.demands(events=each) for each in ((True,) if events else (False, True)))
                 buckets.setdefault(tuple(each.strong for each in demands), []).append((candidate, demands))

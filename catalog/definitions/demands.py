@@ -135,9 +135,9 @@ def _demands(properties: list[tuple[str, Property]], content: str | None) -> Dem
             else:
                 strong.append((place, "literal", *_literal(prop)))
         else:
-            found = _weak(key, prop, gap=bool(tokens))
-            if found is not None:
-                weak.append((place, found))
+            demand = _weak(key, prop, gap=bool(tokens))
+            if demand is not None:
+                weak.append((place, demand))
     same = frozenset(frozenset(places) for places in gaps.values() if len(places) > 1)
     return Demands(tuple(sorted(strong)), tuple(sorted(weak, key=_place)), same, content, free)
 

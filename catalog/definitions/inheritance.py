@@ -56,8 +56,8 @@ class Inheritance:
         """Return all messages that can be used, versions left out, in the order of their documents."""
         for xid in list(self.declarations.messages):  # references may add messages of other documents
             self._resolve(xid)
-        found = (self._done[xid] for xid in self.declarations.messages)
-        return [effective for effective in found if effective is not None and not effective.message.hidden]
+        resolved = (self._done[xid] for xid in self.declarations.messages)
+        return [effective for effective in resolved if effective is not None and not effective.message.hidden]
 
     def _resolve(self, xid: str) -> None:
         chain: dict[str, None] = {}

@@ -128,17 +128,17 @@ def laid(levels: Sequence[Level]) -> tuple[Laid, ...]:
     """Return every property of the definition that *levels* make, in the order of the definition."""
     bases = levels[1:]
     before: dict[tuple[str, str], list[Property]] = {}
-    for section, found, _, _ in _effective(bases) if bases else ():
-        before.setdefault((section, found.name), []).append(found)
-    made: list[Laid] = []
+    for section, inherited, _, _ in _effective(bases) if bases else ():
+        before.setdefault((section, inherited.name), []).append(inherited)
+    properties: list[Laid] = []
     effective = list(_effective(levels))
     times = Counter((section, prop.name) for section, prop, _, _ in effective)
     for section, prop, body, default in effective:
         known = before.get((section, prop.name), [])
         single = known[0] if len(known) == times[section, prop.name] == 1 else None  # else nothing is merged
         raw = body.raw if body.nearest else None
-        made.append(Laid(prop, section, body.members, tuple(body.hidden), body.nearest, raw, single, default))
-    return tuple(made)
+        properties.append(Laid(prop, section, body.members, tuple(body.hidden), body.nearest, raw, single, default))
+    return tuple(properties)
 
 
 def _effective(levels: Sequence[Level]) -> Iterator[tuple[str, Property, _Body, PropertyType]]:
@@ -158,11 +158,11 @@ def _effective(levels: Sequence[Level]) -> Iterator[tuple[str, Property, _Body, 
     spelling = levels[0].spelling
     for (section, written), number in tuple(order.items()):
         order.setdefault((section, canonical_option(spelling, written or "")), number)
-    found = [
+    bodies = [
         *((order[_METADATA, each.path], _METADATA, each) for each in attribute_bodies(merged, envelope_of(levels))),
         *((order[_OPTIONS, each.path.partition(".")[0]], _OPTIONS, each) for each in option_bodies(merged, spelling)),
     ]
-    for _, section, (path, body, default, required) in sorted(found, key=itemgetter(0)):
+    for _, section, (path, body, default, required) in sorted(bodies, key=itemgetter(0)):
         said = {name: said.value for name, said in body.members.items()}
         raw = said.get("value") if body.scalar else said
         yield section, property_of(path, raw, default, _SILENT, required=required), body, default
@@ -212,13 +212,13 @@ def _bodies(level: Level, *, nearest: bool, over: bool) -> dict[str, dict[str, A
 def _of_entry(message: DeclaredMessage, place: Place | None) -> Place | None:
     """Return the place of the body of a list's entry, which ``{NAME: {…}}`` has one level deeper than ``{name, …}``."""
     above = message.at("protocoloptions").pointer + "/"
-    found = message.attributes.get("protocoloptions")
+    node = message.attributes.get("protocoloptions")
     if place is None or not place.pointer.startswith(above):
         return place
     for key in place.pointer[len(above) :].split("/"):
-        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
-            short = short_entry(found)
+        if isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+            node = node[int(key)]
+            short = short_entry(node)
             return place / short[0] if short is not None else place
-        found = found.get(unescaped(key)) if isinstance(found, dict) else None
+        node = node.get(unescaped(key)) if isinstance(node, dict) else None
     return place

@@ -43,16 +43,16 @@ class OptionPlaces:
         if written is not None:
             return written
         if self._options is None:
-            self._options = self._found()
+            self._options = self._read_options()
         first, _, rest = name.partition(".")
-        found = self._options.get(first)
-        if found is None or not rest:
-            return found[1] if found else None
+        option = self._options.get(first)
+        if option is None or not rest:
+            return option[1] if option else None
         if first not in self._members:
-            self._members[first] = _members(*found)
+            self._members[first] = _members(*option)
         return self._members[first].get(squash(rest))
 
-    def _found(self) -> dict[str, tuple[Any, Place]]:
+    def _read_options(self) -> dict[str, tuple[Any, Place]]:
         """Return value and place of every option by its names, canonical and written; of several the first."""
         raw = self._message.attributes.get("protocoloptions")
         if not isinstance(raw, dict):

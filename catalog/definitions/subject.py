@@ -29,10 +29,10 @@ class Declared:
     def place(self) -> Place:
         """Where the property is written; the message's own place when that is nowhere in it."""
         if self.in_envelope:
-            found = attribute_place(self.message, self.prop.name)
+            place = attribute_place(self.message, self.prop.name)
         else:
-            found = option_place(self.message, self.prop.name, self.definition.protocol)
-        return found or self.message.place
+            place = option_place(self.message, self.prop.name, self.definition.protocol)
+        return place or self.message.place
 
 
 @dataclass(frozen=True)
@@ -65,20 +65,20 @@ class Subject:
     @cached_property
     def endpoint_bodies(self) -> Mapping[str, Mapping[str, Any]]:
         """The endpoints as written, by xid; of one that is written twice the first, which is the one that counts."""
-        found: dict[str, Mapping[str, Any]] = {}
+        bodies: dict[str, Mapping[str, Any]] = {}
         for tree in self._trees:
             for key, body in _members(tree, "endpoints").items():
                 if isinstance(body, dict):
-                    found.setdefault(f"/endpoints/{key}", body)
-        return found
+                    bodies.setdefault(f"/endpoints/{key}", body)
+        return bodies
 
     @cached_property
     def groups_beside_endpoints(self) -> frozenset[str]:
         """Groups of documents that have endpoints too; those of other documents are for others to list."""
         with_endpoints = [tree for tree in self._trees if _members(tree, "endpoints")]
         names = spellings("groups")
-        found = (_members(tree, name) for tree in with_endpoints for name in tree if name.lower() in names)
-        return frozenset(f"/messagegroups/{key}" for members in found for key in members)
+        collections = (_members(tree, name) for tree in with_endpoints for name in tree if name.lower() in names)
+        return frozenset(f"/messagegroups/{key}" for members in collections for key in members)
 
     @cached_property
     def dialects(self) -> Mapping[str, Dialect]:
@@ -92,8 +92,8 @@ class Subject:
 
 
 def _members(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = tree.get(name)
-    return found if isinstance(found, dict) else {}
+    members = tree.get(name)
+    return members if isinstance(members, dict) else {}
 
 
 def _new(own: tuple[Property, ...], inherited: tuple[Property, ...]) -> Iterator[Property]:

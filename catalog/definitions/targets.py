@@ -108,9 +108,9 @@ def target_of(definition: Definition, endpoint: Endpoint | None, *, hop_by_hop: 
 
 def targets_of(catalog: Catalog, endpoint: Endpoint, *, hop_by_hop: bool = False) -> list[Target]:
     """Return the candidates of one endpoint, in the order of the endpoint."""
-    found = (
+    targets = (
         target_of(catalog.definitions[xid], endpoint, hop_by_hop=hop_by_hop)
         for xid in endpoint.candidates
         if xid in catalog.definitions
     )
-    return [target for target in found if target is not None]
+    return [target for target in targets if target is not None]

@@ -69,10 +69,10 @@ def written(attributes: Mapping[str, Any]) -> Written:
 def _reads_as(sections: Mapping[str, Any], reading: Format, wanted: Mapping[str, Any]) -> bool:
     """Tell whether readers of 0.1 take the sections for those very attributes."""
     findings = Findings()
-    found = described(sections, reading, Place(""), findings)
-    if findings.sorted() or found.protocol not in (None, reading.protocol):
+    description = described(sections, reading, Place(""), findings)
+    if findings.sorted() or description.protocol not in (None, reading.protocol):
         return False
-    given = {name: value for name, value in found.attributes.items() if value != {}}
+    given = {name: value for name, value in description.attributes.items() if value != {}}
     return given == {name: value for name, value in wanted.items() if value != {}}
 
 
@@ -101,15 +101,15 @@ def _sections(taken: Mapping[str, Any], reading: Format) -> dict[str, Any] | Non
 
 
 def _schema(taken: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    schema: dict[str, Any] = {}
     document, kind = taken.get("dataschema"), taken.get("dataschemaformat")
     if "dataschemauri" in taken:
-        found["value"] = taken["dataschemauri"]
+        schema["value"] = taken["dataschemauri"]
     if kind is not None:
-        found["schematype"] = next((each for each in _TYPES if schema_format(each, document) == kind), kind)
+        schema["schematype"] = next((each for each in _TYPES if schema_format(each, document) == kind), kind)
     if document is not None:
-        found["schema"] = document
-    return found
+        schema["schema"] = document
+    return schema
 
 
 def _add_options(options: Mapping[str, Any], protocol: str, sections: dict[str, Any]) -> bool:
@@ -139,9 +139,9 @@ def _add_options(options: Mapping[str, Any], protocol: str, sections: dict[str, 
 
 def _by_name(values: Any) -> dict[str, Any] | None:
     """Return a list of named values as the map that 0.1 has; None for what is no such list, or names one twice."""
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for each in values if isinstance(values, list) else [None]:
-        if not isinstance(each, dict) or not isinstance(name := each.get("name"), str) or name in found:
+        if not isinstance(each, dict) or not isinstance(name := each.get("name"), str) or name in by_name:
             return None
-        found[name] = {inner: value for inner, value in each.items() if inner != "name"}
-    return found
+        by_name[name] = {inner: value for inner, value in each.items() if inner != "name"}
+    return by_name

@@ -41,15 +41,15 @@ class Content:
             self.attributes[name] = value
             self.written[name] = place
 
-    def add_constraints(self, found: Mapping[str, Any], at: Place) -> None:
+    def add_constraints(self, constraints: Mapping[str, Any], at: Place) -> None:
         """Add constraints of envelope attributes to those that are there and count."""
         known = self.attributes.get("envelopemetadata")
         if not isinstance(known, dict):
-            self.put("envelopemetadata", dict(found), at)
+            self.put("envelopemetadata", dict(constraints), at)
             return
         inner = known.get("attributes")
         nested = inner if isinstance(inner, dict) else {}
-        new = {name: body for name, body in found.items() if name not in known and name not in nested}
+        new = {name: body for name, body in constraints.items() if name not in known and name not in nested}
         self.attributes["envelopemetadata"] = {**known, **new}
         self.written.update({f"envelopemetadata.{name}": at / name for name in new})
 
@@ -111,12 +111,14 @@ def split_options(content: Content, reader: DocumentReader) -> None:
     if not isinstance(options, dict):
         return
     at = content.written["envelopeoptions"]
-    found = {name: body for name, body in options.items() if _is_constraint(name, body)}
-    if found:
-        reader.unusual(at, f"{', '.join(list(found)[:5])} in envelopeoptions", "envelopemetadata")
-        content.add_constraints(found, at)
-        content.attributes["envelopeoptions"] = {name: each for name, each in options.items() if name not in found}
-        if len(found) == len(options):
+    constraints = {name: body for name, body in options.items() if _is_constraint(name, body)}
+    if constraints:
+        reader.unusual(at, f"{', '.join(list(constraints)[:5])} in envelopeoptions", "envelopemetadata")
+        content.add_constraints(constraints, at)
+        content.attributes["envelopeoptions"] = {
+            name: each for name, each in options.items() if name not in constraints
+        }
+        if len(constraints) == len(options):
             del content.attributes["envelopeoptions"]
 
 

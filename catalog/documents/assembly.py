@@ -69,7 +69,7 @@ class Assembly:
 
 def _entered(node: dict[str, Any], step: str) -> dict[str, Any]:
     """Return a copy of the object at *step*, put in its place, so that no part is changed."""
-    found = node.get(step)
-    entered: dict[str, Any] = dict(found) if isinstance(found, dict) else {}
+    existing = node.get(step)
+    entered: dict[str, Any] = dict(existing) if isinstance(existing, dict) else {}
     node[step] = entered
     return entered

@@ -119,10 +119,10 @@ async def _judged(url: str, host: str, port: int | None, reach: Reach, *, proxie
         infos = await loop.getaddrinfo(host, port or 0, type=socket.SOCK_STREAM)
     except OSError as error:
         raise httpx.ConnectError(f"{host} has no address: {error.strerror or error}") from error
-    found = list(dict.fromkeys(str(info[4][0]) for info in infos))
-    for address in found:
+    addresses = list(dict.fromkeys(str(info[4][0]) for info in infos))
+    for address in addresses:
         reach.check(url, origin, host, address)
-    return found
+    return addresses
 
 
 def _is_address(host: str) -> bool:

@@ -83,8 +83,8 @@ class Cache:
             if len(self._distrusted) < MAX_DISTRUSTED:
                 self._distrusted.add(uri)
         self._drop(uri)
-        told = (answer.etag or answer.modified) and uri not in self._distrusted
-        if told and len(answer.data) <= self.max_bytes:
+        revalidates = (answer.etag or answer.modified) and uri not in self._distrusted
+        if revalidates and len(answer.data) <= self.max_bytes:
             self._answers[uri] = answer
             self._whole[uri] = self.clock() if answer.fresh or old is None else since
             self._bytes += len(answer.data)
@@ -152,10 +152,10 @@ class Fetcher:
             except DocumentError as error:
                 self._memory[address] = error
             self.seen[address] = _mark(self._memory[address])
-        found = self._memory[address]
-        if isinstance(found, DocumentError):
-            raise found.with_traceback(None)
-        return found
+        outcome = self._memory[address]
+        if isinstance(outcome, DocumentError):
+            raise outcome.with_traceback(None)
+        return outcome
 
     def files(self, folder: str | Path) -> list[Path]:
         """Return the visible files below *folder* that may be documents, sorted; which are there is seen too.
@@ -163,7 +163,7 @@ class Fetcher:
         Files of test cases, which lie beside a catalog, are none.
         """
         top = Path(folder)
-        found = [
+        paths = [
             path
             for path in sorted(top.rglob("*"))
             if path.suffix.lower() in suffixes()
@@ -171,9 +171,9 @@ class Fetcher:
             and not any(part.startswith(".") for part in path.relative_to(top).parts)
             and path.is_file()
         ]
-        listing = "\0".join(map(str, found)).encode("utf-8", "surrogateescape")
+        listing = "\0".join(map(str, paths)).encode("utf-8", "surrogateescape")
         self.seen[f"{top}{os.sep}"] = hashlib.sha256(listing).hexdigest()
-        return found
+        return paths
 
     def changed(self, seen: Mapping[str, str], *, local: bool = False) -> bool:
         """Tell whether anything that a former load has *seen* would be otherwise now; if *local*, of the files only."""
@@ -220,10 +220,10 @@ class Fetcher:
             hint = "use an http(s) or file address, or a relative one"
             raise DocumentError(f"{reference} cannot be fetched: {scheme} is not supported", file=start, hint=hint)
         if scheme in ("http", "https"):
-            found = self._masked(text)
+            address = self._masked(text)
             if not is_url(start):
-                self.reach.name(origin_of(found), Trust.FILE)
-            return found
+                self.reach.name(origin_of(address), Trust.FILE)
+            return address
         if not is_url(start):
             return beside(text, start)
         if scheme == "file":
@@ -332,7 +332,7 @@ def _file_bytes(path: Path, limit: int) -> bytes:
     return data
 
 
-def _mark(found: Answer | DocumentError) -> str:
-    if isinstance(found, DocumentError):
-        return f"failed: {found}"
-    return hashlib.sha256(found.data + b"\0" + found.link.encode()).hexdigest()
+def _mark(outcome: Answer | DocumentError) -> str:
+    if isinstance(outcome, DocumentError):
+        return f"failed: {outcome}"
+    return hashlib.sha256(outcome.data + b"\0" + outcome.link.encode()).hexdigest()

@@ -64,14 +64,14 @@ def read(url: str, answer: Answer, fetcher: Fetcher, findings: Findings) -> Serv
         reader.group(url.partition("?")[0].rstrip("/").rpartition("/")[0], {"id": segments[-2]})
     else:
         return None
-    return ServedCatalog({"specversion": "0.1", "groups": reader.found}, reader.mounts)
+    return ServedCatalog({"specversion": "0.1", "groups": reader.group_documents}, reader.mounts)
 
 
 class _Reader:
-    """Reads what one catalog has; ``found`` are its groups, ``mounts`` where each of their definitions is written."""
+    """Reads one catalog. ``group_documents`` are its groups; ``mounts`` says where each definition is written."""
 
     def __init__(self, url: str, answer: Answer, fetcher: Fetcher, findings: Findings) -> None:
-        self.found: list[dict[str, Any]] = []
+        self.group_documents: list[dict[str, Any]] = []
         self.mounts: dict[tuple[str, str], Place] = {}
         self._url = url
         self._origins = {origin_of(url), origin_of(answer.url)}
@@ -91,7 +91,7 @@ class _Reader:
         """Read one group, whose attributes are *shown*, with its definitions."""
         collection = f"{address}/{DEFINITIONS}"
         definitions: list[dict[str, Any]] = []
-        at = f"/groups/{len(self.found)}"
+        at = f"/groups/{len(self.group_documents)}"
         self.mounts[self._url, at] = Place(address)
         for name, entry in self._list(collection, _DEFINITION_LISTS):
             where = self._below(collection, name)
@@ -101,7 +101,7 @@ class _Reader:
                 self.mounts[address, f"/definitions/{len(definitions)}"] = Place(where)
                 definitions.append({"id": name, **definition})
         own_attributes = {key: value for key, value in shown.items() if key.lower() not in _DEFINITION_LISTS}
-        self.found.append({**own_attributes, "definitions": definitions})
+        self.group_documents.append({**own_attributes, "definitions": definitions})
 
     def more(self, url: str, answer: Answer, names: frozenset[str]) -> Iterator[Entry]:
         """Give the members that the pages after the first list; a page that can never be read ends them."""
@@ -183,8 +183,8 @@ def _entries(tree: Any, names: frozenset[str]) -> list[Entry] | None:
         return shown if shown and len(shown) == len(tree) else None
     if not isinstance(tree, list):
         return None
-    found = [_entry(each, names) for each in tree]
-    return [each for each in found if each is not None] if None not in found else None
+    entries = [_entry(each, names) for each in tree]
+    return [each for each in entries if each is not None] if None not in entries else None
 
 
 def _entry(member: Any, names: frozenset[str]) -> Entry | None:

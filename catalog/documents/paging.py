@@ -19,7 +19,7 @@ _NEXT: Final = re.compile(r';\s*rel\s*=\s*(?:"(?:[^"]*\s)?next(?:\s[^"]*)?"|next
 
 def next_page(link: str) -> str | None:
     """Return the target of ``rel=next`` in a Link header."""
-    return next((found.group(1) for found in _LINK.finditer(link) if _NEXT.search(found.group(2))), None)
+    return next((match.group(1) for match in _LINK.finditer(link) if _NEXT.search(match.group(2))), None)
 
 
 def following(url: str, first: Answer, fetcher: Fetcher, origins: Collection[str]) -> Iterator[tuple[str, Answer]]:

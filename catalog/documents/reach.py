@@ -64,9 +64,9 @@ class Reach:
             trust = max(trust, self._named.get(origin.replace("https:", "http:", 1), Trust.NETWORK))
         if trust is Trust.OPERATOR or self.admits(host, address):
             return
-        found = _address(address)
-        near = found.is_loopback or found.is_private or (found.version == 4 and found in _SHARED)
-        if trust is Trust.FILE and near and not (found.is_link_local or found.is_unspecified):
+        parsed = _address(address)
+        near = parsed.is_loopback or parsed.is_private or (parsed.version == 4 and parsed in _SHARED)
+        if trust is Trust.FILE and near and not (parsed.is_link_local or parsed.is_unspecified):
             return
         hint = f"if references may go there, name {host} in catalog.allow_addresses (--allow-address)"
         text = f"{url} is not fetched: a document refers to it, and {host} is at {address}, no public address"
@@ -74,20 +74,20 @@ class Reach:
 
     def admits(self, host: str, address: str) -> bool:
         """Tell whether anybody may name a host to connect to, at an address that it has: a public or an allowed one."""
-        found = _address(address)
-        return self.allows(host, address) or (found.is_global and not found.is_multicast)
+        parsed = _address(address)
+        return self.allows(host, address) or (parsed.is_global and not parsed.is_multicast)
 
     def allows(self, host: str, address: str) -> bool:
         """Tell whether a host, or an address that it has, is among those that are allowed."""
-        found = _address(address)
+        parsed = _address(address)
         known = EVERYWHERE in self._hosts or host.lower().rstrip(".") in self._hosts
-        return known or any(found in network for network in self._networks if network.version == found.version)
+        return known or any(parsed in network for network in self._networks if network.version == parsed.version)
 
 
 def _address(text: str) -> IpAddress:
     """Read an address; of an IPv6 one that leads to an IPv4 one, the latter."""
-    found = ipaddress.ip_address(text.partition("%")[0])
-    return (_embedded(found) or found) if isinstance(found, ipaddress.IPv6Address) else found
+    parsed = ipaddress.ip_address(text.partition("%")[0])
+    return (_embedded(parsed) or parsed) if isinstance(parsed, ipaddress.IPv6Address) else parsed
 
 
 def _embedded(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:

@@ -157,16 +157,16 @@ class _Reader:
             whole = _asking(self._url, wanted)
             try:
                 asked = self._fetcher.answer(whole)
-                found = _object(self._url, asked.data)
+                full_tree = _object(self._url, asked.data)
             except DocumentError as error:
                 if error.transient:
                     raise
                 self._fetcher.unwatch(whole)
                 continue
-            if _path(found) == _path(tree):
-                self._inline = not _lacks(found, depth)
+            if _path(full_tree) == _path(tree):
+                self._inline = not _lacks(full_tree, depth)
                 self._fetcher.unwatch(self._url)  # so that a look costs one request, where one tells all
-                return found, asked
+                return full_tree, asked
             self._fetcher.unwatch(whole)
         self._inline = depth == 0  # all at once may only have been too much
         return tree, answer

@@ -43,15 +43,15 @@ def trees_in(folder: Path, files: Sequence[Path]) -> dict[Path, list[Path]]:
     A top has an ``index.json`` or is *folder* itself; what is a part of one tree is no top of another.
     """
     known = set(files)
-    found: dict[Path, list[Path]] = {}
+    trees: dict[Path, list[Path]] = {}
     for path in files:
         steps = path.relative_to(folder).parts
         for depth, step in enumerate(steps):
             top = folder.joinpath(*steps[:depth])
             if step in RESOURCES and _is_part(steps[depth:]) and (depth == 0 or top / INDEX in known):
-                found.setdefault(top, []).append(path)
+                trees.setdefault(top, []).append(path)
                 break
-    return {top: _ordered(top, parts) for top, parts in found.items()}
+    return {top: _ordered(top, parts) for top, parts in trees.items()}
 
 
 def lay(assembly: Assembly, steps: Sequence[str], part: dict[str, Any], place: Place) -> None:

@@ -115,8 +115,8 @@ def _mapping(subject: Subject, definition: Definition, context: frozenset[str]) 
             subject.findings.warning(at, "unmappable", text, hint)
         else:
             # Settings often supply what no option does (`context`), and then nothing falls back; a slip is never that.
-            tell = subject.findings.warning if meant else subject.findings.info
-            tell(at, "falls-back", f"{text}, which falls back to {_FALLS_BACK[prop.name]}", hint)
+            report = subject.findings.warning if meant else subject.findings.info
+            report(at, "falls-back", f"{text}, which falls back to {_FALLS_BACK[prop.name]}", hint)
 
 
 def _lacking(prop: Property, supplied: set[str]) -> Sequence[str]:

@@ -29,16 +29,16 @@ def options(subject: Subject) -> None:
         value = endpoint.options.get(name) if name else None
         if isinstance(value, str) and "producer" in endpoint.usage:
             place = subject.declarations.endpoints[endpoint.xid].place
-            _tell_wildcard(subject, endpoint.protocol, value, f"the {name} that {endpoint.xid} publishes to", place)
+            _report_wildcard(subject, endpoint.protocol, value, f"the {name} that {endpoint.xid} publishes to", place)
 
 
 def _wildcard(subject: Subject, declared: Declared) -> None:
     prop, protocol = declared.prop, declared.definition.protocol
     if prop.name in vocabulary_of(protocol).names and isinstance(prop.value, str) and _WILDCARD.search(prop.value):
-        _tell_wildcard(subject, protocol, prop.value, prop.name, declared.place)
+        _report_wildcard(subject, protocol, prop.value, prop.name, declared.place)
 
 
-def _tell_wildcard(subject: Subject, protocol: str | None, value: str, what: str, place: Place) -> None:
+def _report_wildcard(subject: Subject, protocol: str | None, value: str, what: str, place: Place) -> None:
     """Report a wildcard in the literal part of a name; where dots part the levels, only as a whole level."""
     wildcards = _TOKENS if vocabulary_of(protocol).dotted else _CHARACTERS
     for text in tokens_of(value)[::2]:

@@ -64,15 +64,15 @@ def lines_of_findings(findings: Iterable[Finding]) -> dict[tuple[str, str], int]
     for finding in findings:
         if finding.pointer and "://" not in finding.file:
             pointers.setdefault(finding.file, set()).add(finding.pointer)
-    found: dict[tuple[str, str], int] = {}
+    lines: dict[tuple[str, str], int] = {}
     for file, wanted in pointers.items():
         path = Path(file)
         try:
             data = path.read_bytes() if path.is_file() and path.stat().st_size <= MAX_BYTES else b""
         except OSError:
             continue  # it went away or was locked since it was read: the findings stand, without lines
-        found.update(((file, pointer), line) for pointer, line in lines_of(file, data, wanted).items())
-    return found
+        lines.update(((file, pointer), line) for pointer, line in lines_of(file, data, wanted).items())
+    return lines
 
 
 def lines_of(file: str, data: bytes, pointers: Iterable[str]) -> dict[str, int]:

@@ -64,11 +64,11 @@ def _json(file: str, text: str) -> Parsed:
     repeated: dict[int, tuple[dict[str, Any], list[str]]] = {}  # holds the objects, so that no id is used again
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        node = dict(pairs)
+        if len(node) != len(pairs):
             names = (name for name, _ in pairs)
-            repeated[id(found)] = (found, sorted(name for name, times in Counter(names).items() if times > 1))
-        return found
+            repeated[id(node)] = (node, sorted(name for name, times in Counter(names).items() if times > 1))
+        return node
 
     def no_constant(name: str) -> Any:
         raise ValueError(f"{name} is no JSON number")
@@ -103,8 +103,8 @@ def _check_size(file: str, text: str) -> None:
     if sum(map(text.count, ",[{")) <= MAX_NODES:
         return
     marks = 0
-    for found in _STRING_OR_MARK.finditer(text):
-        marks += text[found.start()] != '"'
+    for match in _STRING_OR_MARK.finditer(text):
+        marks += text[match.start()] != '"'
         if marks > MAX_NODES:
             raise too_large(file)
 

@@ -73,12 +73,12 @@ def channel_options(protocol: str) -> Mapping[str, ChannelOption]:
 @cache
 def _table() -> Mapping[str, Mapping[str, ChannelOption]]:
     tree: Mapping[str, Any] = parse_text(TABLE.name, TABLE.read_bytes()).tree
-    found: dict[str, Mapping[str, ChannelOption]] = {}
+    table: dict[str, Mapping[str, ChannelOption]] = {}
     for protocol in PROTOCOLS:
         rows: dict[str, Any] = dict(tree[_FAMILY]) if protocol.startswith(_FAMILY) else {}
         rows |= tree.get(protocol, {})
-        found[protocol] = MappingProxyType({option_key(name): _option(name, rows) for name in rows})
-    return MappingProxyType(found)
+        table[protocol] = MappingProxyType({option_key(name): _option(name, rows) for name in rows})
+    return MappingProxyType(table)
 
 
 def _option(name: str, rows: Mapping[str, Any]) -> ChannelOption:

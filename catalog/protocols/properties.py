@@ -61,8 +61,8 @@ class Vocabulary:
     sections that change hop by hop, ``content_type`` is the option that names the type of a body, and in those of
     ``dotted`` a dot ends a placeholder. Names in the lists of ``lower`` compare without regard to case.
 
-    ``about`` is the option by which the protocol says what a message is about; where it ``tells``, also of an event,
-    and not only where its channel is. ``fleeting`` are options that differ from message to message of one kind.
+    ``about`` is the option that says what a message is about. With ``about_events`` it says so of an event too, and not
+    only which channel it is on. ``fleeting`` are options that differ from message to message of one kind.
 
     ``names`` are options that name where a message is published to, so without wildcards, and ``publishes`` is the
     option of an endpoint that does. No record has both of ``exclusive``, and gateways remove ``withheld`` from every
@@ -78,7 +78,7 @@ class Vocabulary:
     dotted: frozenset[str] = frozenset()
     lower: frozenset[str] = frozenset()
     about: str = ""
-    tells: bool = False
+    about_events: bool = False
     fleeting: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
     publishes: str = ""
@@ -126,7 +126,7 @@ _MQTT: Final = Vocabulary(
     hops=frozenset({"qos", "retain", "message_expiry_interval"}),
     content_type="content_type",
     about="topic_name",
-    tells=True,
+    about_events=True,
     fleeting=frozenset({"qos", "retain"}),
     names=frozenset({"topic_name", "response_topic"}),
     publishes="topic",
@@ -183,7 +183,7 @@ VOCABULARIES: Final[Mapping[str, Vocabulary]] = {
         content_type=_CONTENT_TYPE,
         dotted=frozenset({"subject", "reply-to"}),
         about="subject",
-        tells=True,
+        about_events=True,
         fleeting=frozenset({"reply-to"}),
         names=frozenset({"subject", "reply-to"}),
         publishes="subject",
@@ -252,10 +252,10 @@ def squashed(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def canonical_protocol(name: str) -> str:
     """Return the canonical protocol name (HTTP versions are one), or the name itself when unknown."""
-    found = _PROTOCOL.fullmatch(name.strip().lower())
-    if found is None:
+    match = _PROTOCOL.fullmatch(name.strip().lower())
+    if match is None:
         return name
-    family, version = found.groups()
+    family, version = match.groups()
     if family in _VERSIONLESS:
         return _VERSIONLESS[family]
     if family == "mqtt":

@@ -85,12 +85,12 @@ class Abroad:
         Raises:
             DocumentError: it cannot be read; ``transient`` when that may change.
         """
-        found = self._fetcher.resolve(address, base)
-        key = self._key(found)
+        target = self._fetcher.resolve(address, base)
+        key = self._key(target)
         if key in self._home:
             return None
         if key not in self._lands:
-            self._lands[key] = self._discovered(found)
+            self._lands[key] = self._discovered(target)
         land = self._lands[key]
         if isinstance(land, DocumentError):
             raise land.with_traceback(None)
@@ -102,15 +102,15 @@ class Abroad:
         Raises:
             DocumentError: as :meth:`document`.
         """
-        found = self._fetcher.resolve(f"{prefix}/", base).rstrip("/")
-        if self._key(found) in self._home:
+        target = self._fetcher.resolve(f"{prefix}/", base).rstrip("/")
+        if self._key(target) in self._home:
             return None
-        if not is_url(found):
+        if not is_url(target):
             return self.document(f"{prefix}/{INDEX}", base)
-        land = self._lands.setdefault(f"{found}/", Land(found))
+        land = self._lands.setdefault(f"{target}/", Land(target))
         if not isinstance(land, Land):
             raise land.with_traceback(None)
-        address = f"{found}/{group}"
+        address = f"{target}/{group}"
         if address not in self._lands:
             read = self._discovered(address, land)
             self._lands[address] = read
@@ -167,7 +167,7 @@ class Abroad:
 
     def _discovered(self, address: str, land: Land | None = None) -> Land | DocumentError:
         """Read a document as a land of its own, or into that of its registry."""
-        found = land if land is not None else Land(f"{self.label(address)}#")
+        destination = land if land is not None else Land(f"{self.label(address)}#")
         findings = Findings()
         try:
             if self._documents >= MAX_DOCUMENTS:
@@ -175,7 +175,7 @@ class Abroad:
                 raise DocumentError(message, file=address, hint="add the documents to the sources")
             self._documents += 1
             document = self._following.completed(read_document(address, self._fetcher, findings))
-            self._declare([document], found.declarations, findings)
+            self._declare([document], destination.declarations, findings)
             if any(each.rule == "not-a-catalog" for each in findings.sorted()):
                 hint = "refer to a document with messagegroups or endpoints"
                 raise DocumentError(f"{address} is no xRegistry document", file=address, hint=hint)
@@ -183,13 +183,13 @@ class Abroad:
             if error.transient:
                 self.pending[error.file or address] = None
             return error
-        found.findings.extend(findings.sorted())
-        return found
+        destination.findings.extend(findings.sorted())
+        return destination
 
     def _key(self, address: str) -> str:
         """Return the one key of an address, however it is written."""
-        found = self._fetcher.address(address)
-        return found.rstrip("/") if is_url(found) else os.path.abspath(found)
+        absolute = self._fetcher.address(address)
+        return absolute.rstrip("/") if is_url(absolute) else os.path.abspath(absolute)
 
     def label(self, address: str) -> str:
         """Return the address as names have it: the same wherever a folder of catalogs is put."""

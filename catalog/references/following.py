@@ -166,9 +166,9 @@ def _address(message: Mapping[str, Any]) -> str | None:
     shown = (_SHOWN | message_names()) - names_of("selectors")
     if any(name.lower() in shown for name in message):
         return None
-    found = sorted((name for name in message if name.lower() in _RESOURCES), key=len) or ["self"]
-    address = message.get(found[0])
-    return found[0] if isinstance(address, str) and address and not address.startswith("#") else None
+    names = sorted((name for name in message if name.lower() in _RESOURCES), key=len) or ["self"]
+    address = message.get(names[0])
+    return names[0] if isinstance(address, str) and address and not address.startswith("#") else None
 
 
 def _members(tree: dict[str, Any], path: Sequence[str], at: Place) -> tuple[dict[str, Any], Place]:
@@ -183,12 +183,12 @@ def _members(tree: dict[str, Any], path: Sequence[str], at: Place) -> tuple[dict
         key = path[1] if path[1] in tree[groups] else next(iter(tree[groups]), "")
         if path[1] in tree[groups] or len(tree[groups]) == 1:
             group = tree[groups][key]
-            found = _of_kind(group, name, 2) if isinstance(group, dict) else None
-            if found is not None:
-                return group[found], at / groups / key / found
-    found = _of_kind(tree, name, len(path) - 1)
-    if found is not None:
-        return tree[found], at / found
+            member = _of_kind(group, name, 2) if isinstance(group, dict) else None
+            if member is not None:
+                return group[member], at / groups / key / member
+    member = _of_kind(tree, name, len(path) - 1)
+    if member is not None:
+        return tree[member], at / member
     if groups is None and tree and all(isinstance(each, dict) for each in tree.values()):
         return tree, at
     raise DocumentError(f"{at.file} holds no {name}", file=at.file, hint=f"write {name} into it, as a map from id")

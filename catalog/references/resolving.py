@@ -44,12 +44,12 @@ class Resolver:
         of that xid in the sources, but for *source* itself: this is no cycle.
         """
         land = self._abroad.land_of(source) if self._abroad is not None else None
-        found = MESSAGE_REFERENCE.search(reference)
-        if found is None:
+        match = MESSAGE_REFERENCE.search(reference)
+        if match is None:
             return self._message_in(land, _siblings(reference, source, land))
-        kind, group, message, version = found.groups()
+        kind, group, message, version = match.groups()
         xids = _spellings(kind, group, message, version)
-        address, fragment = _document_of(reference, found)
+        address, fragment = _document_of(reference, match)
         if not address:
             return self._message_in(land, xids)
         try:
@@ -66,12 +66,12 @@ class Resolver:
 
     def group(self, reference: str, file: str = "") -> str | None:
         """Return the name of the message group that *reference*, written in *file*, means; None when there is none."""
-        found = _GROUP_REFERENCE.search(reference)
-        if found is None:
+        match = _GROUP_REFERENCE.search(reference)
+        if match is None:
             return self._group_in(None, [f"/messagegroups/{reference}"]) or self._only_group(reference, file)
-        group = found.group(2)
+        group = match.group(2)
         xids = [f"/messagegroups/{name}" for name in (group, *_unescaped(group))]
-        address, fragment = _document_of(reference, found)
+        address, fragment = _document_of(reference, match)
         target: Land | None = None
         if address:
             try:
@@ -142,9 +142,9 @@ class Resolver:
         return next((folded[xid.lower()] for xid in wanted if xid.lower() in folded), None)
 
 
-def _document_of(reference: str, found: re.Match[str]) -> tuple[str, bool]:
+def _document_of(reference: str, match: re.Match[str]) -> tuple[str, bool]:
     """Return what a reference says before the xid, and whether that is a document or a registry; empty for its own."""
-    lead = reference[: found.start(1)]
+    lead = reference[: match.start(1)]
     address, fragment, _ = lead.partition("#")
     if fragment:
         return address, True

@@ -59,9 +59,9 @@ class SchemaAddresses:
             references.insert(0, ("dataschema", inline))
         for name, reference in references:
             if isinstance(reference, str) and reference and writer is not None:
-                found = self._absolute(reference, writer.at(name), writer.xid, registry)
-                if found is not None and is_valid("uri", found):
-                    return found
+                uri = self._absolute(reference, writer.at(name), writer.xid, registry)
+                if uri is not None and is_valid("uri", uri):
+                    return uri
         return None
 
     def _absolute(self, written: str, place: Place, xid: str, registry: SchemaRegistry) -> str | None:
@@ -89,6 +89,6 @@ class SchemaAddresses:
         """Return the address of the registry that a message is of; that of a folder ends in a slash."""
         land = self.abroad.land_of(xid)
         declarations = self.declarations if land is None else land.declarations
-        found = declarations.addresses.get(place.file) or ("" if land is not None else self.base)
-        root = urldefrag(found)[0].partition("?")[0]
+        address = declarations.addresses.get(place.file) or ("" if land is not None else self.base)
+        root = urldefrag(address)[0].partition("?")[0]
         return root if not root or urlsplit(root).path.lower().endswith(suffixes()) else f"{root.rstrip('/')}/"

@@ -65,11 +65,11 @@ def _number(text: str) -> int | float | Decimal:
         return number if "." in text or "e" in text.lower() else int(text)
     # What libraries write out takes memory by its digits, and no schema has limits so far away.
     try:
-        found = Decimal(text) if len(text) <= _LONGEST else Decimal("Infinity")
+        exact = Decimal(text) if len(text) <= _LONGEST else Decimal("Infinity")
     except InvalidOperation:  # an exponent of more than eighteen digits
-        found = Decimal("Infinity")
-    if found.is_finite() and found.adjusted() <= _LONGEST:
-        return found
+        exact = Decimal("Infinity")
+    if exact.is_finite() and exact.adjusted() <= _LONGEST:
+        return exact
     return Decimal(f"{'-' if text.startswith('-') else ''}1e{_LONGEST}")
 
 

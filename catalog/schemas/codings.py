@@ -36,15 +36,15 @@ def decoded(body: bytes, coding: str, limit: int = MAX_BODY_BYTES) -> bytes | Sc
         decoder = _DECODERS.get(name)
         if decoder is None:
             return None
-        made = bytearray()
+        plain = bytearray()
         try:
             for piece in decoder(body):
-                made += piece
-                if len(made) > limit:
+                plain += piece
+                if len(plain) > limit:
                     return None
         except (OSError, zlib.error, EOFError) as error:
             return fault(f"the body is not coded as {name}, which its content-encoding says: {error}")
-        body = bytes(made)
+        body = bytes(plain)
     return body
 
 

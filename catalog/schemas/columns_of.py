@@ -67,7 +67,7 @@ class PayloadColumn:
 
     def _without_misfits(self, values: list[Any]) -> list[Undecoded]:
         """Take out the values that make no column although their format allows them, such as an instant in year 0."""
-        found: list[Undecoded] = []
+        misfits: list[Undecoded] = []
         waiting = [(0, len(values))]
         while waiting:
             begin, end = waiting.pop()
@@ -78,9 +78,9 @@ class PayloadColumn:
                     middle = (begin + end) // 2
                     waiting += [(begin, middle), (middle, end)]
                 else:
-                    found.append(Undecoded(begin, Unfit(str(error)).why))
+                    misfits.append(Undecoded(begin, Unfit(str(error)).why))
                     values[begin] = None
-        return found
+        return misfits
 
 
 def payload_column(catalog: Catalog, xid: str) -> PayloadColumn | None:

@@ -63,11 +63,11 @@ def fingerprint(source: SchemaSource, library: Library) -> bytes:
         parts = [reference, current.family, current.version, current.name, current.pointer, current.document]
         digest.update(json.dumps(parts).encode())
         for each in references_of(current):
-            found = library.document(each, current.uri)
-            digest.update(json.dumps([each, found[0] if found else None]).encode())
-            if found is not None and found[0] not in seen:
-                seen.add(found[0])
-                waiting.append((each, SchemaSource(current.family, current.version, found[1], uri=found[0])))
+            entry = library.document(each, current.uri)
+            digest.update(json.dumps([each, entry[0] if entry else None]).encode())
+            if entry is not None and entry[0] not in seen:
+                seen.add(entry[0])
+                waiting.append((each, SchemaSource(current.family, current.version, entry[1], uri=entry[0])))
     return digest.digest()
 
 
@@ -78,11 +78,11 @@ def documents_of(source: SchemaSource, library: Library) -> dict[tuple[str, str]
     while waiting:
         current = waiting.pop()
         for each in references_of(current):
-            found = library.document(each.strip(), current.uri) or library.document(each, current.uri)
-            if found is None:
+            entry = library.document(each.strip(), current.uri) or library.document(each, current.uri)
+            if entry is None:
                 continue
-            documents[(current.uri, each)] = documents[(current.uri, each.strip())] = found
-            if found[0] not in seen:
-                seen.add(found[0])
-                waiting.append(SchemaSource(current.family, current.version, found[1], uri=found[0]))
+            documents[(current.uri, each)] = documents[(current.uri, each.strip())] = entry
+            if entry[0] not in seen:
+                seen.add(entry[0])
+                waiting.append(SchemaSource(current.family, current.version, entry[1], uri=entry[0]))
     return documents

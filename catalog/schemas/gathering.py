@@ -83,9 +83,9 @@ class Gathering:
                 return Located(entry.key, deep.name, deep.pointer)
             further = self.registry.link(entry.address or "")
             if further is None:
-                found = self.addressed(entry.address or "", entry.place, entry.format)
+                located = self.addressed(entry.address or "", entry.place, entry.format)
                 deeper = bool(deep.name or deep.pointer)
-                return Located(found.key, deep.name, deep.pointer) if found and deeper else found
+                return Located(located.key, deep.name, deep.pointer) if located and deeper else located
             if further.entry is entry:
                 if not is_url(entry.address or ""):
                     break
@@ -158,11 +158,11 @@ class Gathering:
         if link is None:
             entry = self.registry.sibling(reference, source.uri)
             link = Link(entry) if entry is not None and entry.key != source.uri else None
-        found = self.linked(link, place) if link is not None else self.addressed(reference, place)
-        if found is None:
+        located = self.linked(link, place) if link is not None else self.addressed(reference, place)
+        if located is None:
             return None
-        self.schemas[source.uri]["references"] = {**known, reference: found.key}
-        return found.key
+        self.schemas[source.uri]["references"] = {**known, reference: located.key}
+        return located.key
 
     def _foreign(self, document: str, fragment: str, place: Place) -> Located | None:
         """Take in a schema of a registry document that is named by its address."""

@@ -37,13 +37,15 @@ def schema_source(definition: Definition, schemas: Mapping[str, Any]) -> SchemaS
     entry = schemas.get(definition.schemakey or "")
     if entry is None:
         return None
-    found = format_of(definition.dataschemaformat, entry)
-    if found is None:
+    schema_format = format_of(definition.dataschemaformat, entry)
+    if schema_format is None:
         return None
-    family = family_of(found.family)
+    family = family_of(schema_format.family)
     document = as_document(entry["document"], family)
     name, pointer = family.deep_link(definition.schemaname, definition.schemapointer)
-    return SchemaSource(found.family, found.version, document, name, pointer, definition.schemakey or "")
+    return SchemaSource(
+        schema_format.family, schema_format.version, document, name, pointer, definition.schemakey or ""
+    )
 
 
 def format_of(declared: str | None, entry: Mapping[str, Any]) -> SchemaFormat | None:

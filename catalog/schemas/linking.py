@@ -66,7 +66,7 @@ class _Linker:
     gathering: Gathering
     findings: Findings
     addresses: SchemaAddresses
-    _found: dict[str, Located | None] = field(default_factory=dict)
+    _located: dict[str, Located | None] = field(default_factory=dict)
     _sources: dict[tuple[str, str, str, str | None], tuple[SchemaSource | None, dict[Place, None]]] = field(
         default_factory=dict
     )
@@ -80,12 +80,12 @@ class _Linker:
         definition = definition if address is None else replace(definition, schemauri=address)
         if writer is None:
             return definition
-        if writer.xid not in self._found:
-            self._found[writer.xid] = self._locate(writer, definition)
-        found = self._found[writer.xid]
-        if found is None:
+        if writer.xid not in self._located:
+            self._located[writer.xid] = self._locate(writer, definition)
+        located = self._located[writer.xid]
+        if located is None:
             return definition
-        linked = replace(definition, schemakey=found.key, schemaname=found.name, schemapointer=found.pointer)
+        linked = replace(definition, schemakey=located.key, schemaname=located.name, schemapointer=located.pointer)
         self._note(linked, writer)
         return linked
 
@@ -121,9 +121,9 @@ class _Linker:
             return self._referenced(document.strip(), writer, writer.at("dataschema"))
         for attribute in _REFERENCES:
             reference = writer.attributes.get(attribute)
-            found = self._referenced(reference.strip(), writer, writer.at(attribute)) if reference else None
-            if found is not None:
-                return found
+            located = self._referenced(reference.strip(), writer, writer.at(attribute)) if reference else None
+            if located is not None:
+                return located
         return None
 
     def _referenced(self, reference: str, writer: DeclaredMessage, place: Place) -> Located | None:
@@ -157,9 +157,9 @@ class _Linker:
         entry = self.gathering.schemas[key]
         writer = self._writer(definition, ("dataschemaformat",))
         declared_at = writer.at("dataschemaformat") if writer is not None else asked
-        found = format_of(definition.dataschemaformat, entry)
+        schema_format = format_of(definition.dataschemaformat, entry)
         given = [parse_format(text) for text in (definition.dataschemaformat, entry["format"]) if text]
-        if found is not None and all(each and each.family == found.family for each in given):
+        if schema_format is not None and all(each and each.family == schema_format.family for each in given):
             self._plain.add((key, definition.dataschemaformat))
             return
         said = ((definition.dataschemaformat, declared_at), (entry["format"], self.gathering.places[key]))
@@ -168,10 +168,12 @@ class _Linker:
             if text and known is None:
                 message = f"the schema format {text!r} is unknown, so payloads are not validated"
                 self.findings.warning(place, "unknown-schema-format", message, f"use {family_names()}")
-            elif known is not None and found is not None and known.family != found.family:
-                message = f"the schema format is given as {text}, and the schema is {found.family}, which counts"
+            elif known is not None and schema_format is not None and known.family != schema_format.family:
+                message = (
+                    f"the schema format is given as {text}, and the schema is {schema_format.family}, which counts"
+                )
                 self.findings.warning(place, "schema-format-conflict", message, "correct the format")
-        if found is None and not any(text for text, _ in said):
+        if schema_format is None and not any(text for text, _ in said):
             message = "what format the schema has is not said, so payloads are not validated"
             self.findings.warning(asked, "unknown-schema-format", message, f"add dataschemaformat: {family_names()}")
 

@@ -55,13 +55,13 @@ class PayloadMaker:
             return Payload(self._plain(content_type, number), self._lacking)
         try:
             # A schema that its compiler refuses may have any shape: nothing is made from it.
-            made = self._attempted(self._validator, self._filler, content_type, chooser, now)
+            payload = self._attempted(self._validator, self._filler, content_type, chooser, now)
         except (Unfillable, SchemaError) as error:
-            made = Payload(None, str(error))
-        if not made.doubt:
-            return made
-        data = self._plain(content_type, number) if made.data is None else made.data
-        return Payload(data, f"{self.schema}: {made.doubt}")
+            payload = Payload(None, str(error))
+        if not payload.doubt:
+            return payload
+        data = self._plain(content_type, number) if payload.data is None else payload.data
+        return Payload(data, f"{self.schema}: {payload.doubt}")
 
     def _attempted(
         self, validator: BoundedValidation, filler: Filler, content_type: str, chooser: random.Random, now: str

@@ -86,10 +86,10 @@ class SchemaRegistry:
 
     def address(self, reference: str) -> str | None:
         """Return the URL that what a reference means gives itself (``self``), with the reference's deep link."""
-        found = _REFERENCE.search(reference)
-        if found is None:
+        match = _REFERENCE.search(reference)
+        if match is None:
             return None
-        group, path, fragment = found.groups()
+        group, path, fragment = match.groups()
         for schema, version, deep in _readings(path):
             for names in ((group, schema), (_unescaped(group), _unescaped(schema))):
                 xid = self._known(f"/schemagroups/{names[0]}/schemas/{names[1]}")
@@ -103,13 +103,13 @@ class SchemaRegistry:
 
     def sibling(self, name: str, key: str) -> Entry | None:
         """Return the schema called *name* in the group of the schema *key*, with or without a file's ending."""
-        found = _REFERENCE.search(key)
+        match = _REFERENCE.search(key)
         plain = name.rsplit("/", 1)[-1]
-        if found is None or not plain:
+        if match is None or not plain:
             return None
         stem = plain.rpartition(".")[0]
         names = (plain, stem) if stem else (plain,)
-        return next((entry for each in names if (entry := self._entry(found.group(1), each, None))), None)
+        return next((entry for each in names if (entry := self._entry(match.group(1), each, None))), None)
 
     def by_id(self, identifier: str) -> Entry | None:
         """Return the embedded schema that calls itself so by ``$id`` (or ``id``), without its fragment."""
@@ -143,10 +143,10 @@ class SchemaRegistry:
         return f"did you mean {near[0]}?" if near else ""
 
     def _link(self, reference: str) -> Link | None:
-        found = _REFERENCE.search(reference)
-        if found is None:
+        match = _REFERENCE.search(reference)
+        if match is None:
             return None
-        group, path, fragment = found.groups()
+        group, path, fragment = match.groups()
         fragment = unquote(fragment or "")
         pointer, name = (fragment, "") if fragment.startswith("/") else ("", fragment)
         for schema, version, deep in _readings(path):
@@ -217,7 +217,7 @@ def _readings(path: str) -> Iterator[tuple[str, str | None, str]]:
         if not rest or kind.lower() == "versions":
             yield schema, version.removesuffix("$details") or None, ""
         return
-    cuts = [found.start() for found in islice(re.finditer(":", path), _MAX_COLONS)]
+    cuts = [match.start() for match in islice(re.finditer(":", path), _MAX_COLONS)]
     for cut in (len(path), *reversed(cuts)):
         head, deep = path[:cut], path[cut + 1 :]
         schema, _, rest = head.partition("/")

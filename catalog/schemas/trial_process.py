@@ -53,13 +53,13 @@ def _answer(validator: Validator | None, task: Task) -> Answer:
     if child == 0:
         _check(validator, task, writing)
     os.close(writing)
-    told = _read(reading, child, WAITING * task.seconds)
+    pickled = _read(reading, child, WAITING * task.seconds)
     os.close(reading)
     _, status, usage = os.wait4(child, 0)
     seconds = usage.ru_utime + usage.ru_stime
     if status != 0:
         return Answer(finished=False, fault=None, seconds=seconds)
-    return Answer(finished=True, fault=pickle.loads(told), seconds=seconds)
+    return Answer(finished=True, fault=pickle.loads(pickled), seconds=seconds)
 
 
 def _check(validator: Validator, task: Task, writing: int) -> None:
@@ -70,9 +70,9 @@ def _check(validator: Validator, task: Task, writing: int) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (room if hard == resource.RLIM_INFINITY else min(room, hard), hard))
         signal.setitimer(signal.ITIMER_PROF, task.seconds)
-        told = pickle.dumps(_fault(validator, task))
+        pickled = pickle.dumps(_fault(validator, task))
         with os.fdopen(writing, "wb") as pipe:
-            pipe.write(told)
+            pipe.write(pickled)
         code = 0
     finally:
         os._exit(code)
@@ -94,7 +94,7 @@ def _address_space() -> int:
 
 def _read(reading: int, child: int, seconds: float) -> bytes:
     """Return what the child writes until its end; a child that takes longer is killed."""
-    told = b""
+    received = b""
     until = time.monotonic() + seconds
     while True:
         ready, _, _ = select.select([reading], [], [], max(0.0, until - time.monotonic()))
@@ -103,5 +103,5 @@ def _read(reading: int, child: int, seconds: float) -> bytes:
             return b""
         piece = os.read(reading, 65536)
         if not piece:
-            return told
-        told += piece
+            return received
+        received += piece

@@ -48,7 +48,7 @@ class Filling:
         self.random = chooser
         self.now = now
         self.fullness = fullness
-        self._made = 0
+        self._values = 0
         self._steps = 0
 
     def spend(self, level: int) -> None:
@@ -57,8 +57,8 @@ class Filling:
         Raises:
             Unfillable: the payload has grown past all bounds.
         """
-        self._made += 1
-        if level > MAX_LEVELS or self._made > MAX_VALUES:
+        self._values += 1
+        if level > MAX_LEVELS or self._values > MAX_VALUES:
             raise Unfillable("what the schema requires never ends, or is far too large")
 
     def step(self) -> None:
@@ -69,7 +69,7 @@ class Filling:
 
     def is_lean(self, level: int) -> bool:
         """Tell whether only what is required should still go in, and the flattest of several choices."""
-        return level >= _OPTIONAL_LEVELS or self._made >= _OPTIONAL_VALUES or self.fullness == 0
+        return level >= _OPTIONAL_LEVELS or self._values >= _OPTIONAL_VALUES or self.fullness == 0
 
     def wants(self, level: int) -> bool:
         """Decide whether an optional part at that level goes in."""

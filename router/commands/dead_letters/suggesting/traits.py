@@ -55,7 +55,7 @@ class Traits:
     def address(self) -> str:
         """The key of the property that says what the message is about; empty for events where none does."""
         vocabulary = VOCABULARIES[self.protocol]
-        return "" if self.event and not vocabulary.tells else f"p.{vocabulary.about}"
+        return "" if self.event and not vocabulary.about_events else f"p.{vocabulary.about}"
 
     @property
     def size(self) -> int:
@@ -130,7 +130,7 @@ def _options(parts: Iterable[Part], binding: Binding, *, event: bool) -> dict[st
         key = f"p.{part.key}"
         if key in options or part.key.lower() == binding.rule.content_type or not _is_option(part.key, vocabulary):
             continue
-        if event and not (vocabulary.tells and part.key == vocabulary.about):
+        if event and not (vocabulary.about_events and part.key == vocabulary.about):
             continue
         if is_noise(key, protocol):
             continue
