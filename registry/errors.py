@@ -136,14 +136,14 @@ class Refusal(Exception):
     def body(self) -> dict[str, Any]:
         """Return the problem as its JSON has it (``http.md``, Error Processing)."""
         base = _HTTP if self.name in _OF_HTTP else _OWN if self.name in _OF_OURS else _CORE
-        found: dict[str, Any] = {"type": base + self.name, "title": self.title, "status": self.status}
+        problem: dict[str, Any] = {"type": base + self.name, "title": self.title, "status": self.status}
         if self.detail:
-            found["detail"] = self.detail
+            problem["detail"] = self.detail
         if self.subject:
-            found["subject"] = self.subject
+            problem["subject"] = self.subject
         if self.args_given:
-            found["args"] = self.args_given
-        return {**found, **self.more}
+            problem["args"] = self.args_given
+        return {**problem, **self.more}
 
 
 def invalid(subject: str, name: str, why: str) -> Refusal:

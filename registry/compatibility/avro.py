@@ -76,12 +76,12 @@ class _Resolution:
         self.budget.spend(len(written))
         for each in reader.get("fields") or ():
             names = (each["name"], *(each.get("aliases") or ()))
-            found = next((written[alias] for alias in names if alias in written), None)
-            if found is None:
+            counterpart = next((written[alias] for alias in names if alias in written), None)
+            if counterpart is None:
                 if "default" not in each:
                     return f"field {name}.{each['name']} has no default, and older data lacks it"
                 continue
-            why = self.fault(each.get("type"), found.get("type"), space, other)
+            why = self.fault(each.get("type"), counterpart.get("type"), space, other)
             if why:
                 return f"field {name}.{each['name']}: {why}"
         return ""
@@ -98,7 +98,7 @@ def _logical(reader: Any, writer: Any) -> str:
 
 def _named(schema: Any) -> dict[str, Any]:
     """Return the named types that a schema defines, by full name."""
-    found: dict[str, Any] = {}
+    types: dict[str, Any] = {}
     waiting = [(schema, "")]
     while waiting:
         each, space = waiting.pop()
@@ -110,11 +110,11 @@ def _named(schema: Any) -> dict[str, Any]:
                 waiting.append((kind, space))
             if kind in _NAMED:
                 name = _full(each, space)
-                found[name] = each
+                types[name] = each
                 space = name.rpartition(".")[0]
             waiting.extend((each[key], space) for key in ("items", "values") if key in each)
             waiting.extend((one.get("type"), space) for one in each.get("fields") or () if isinstance(one, dict))
-    return found
+    return types
 
 
 def _resolved(schema: Any, space: str, names: Mapping[str, Any]) -> tuple[Any, str]:

@@ -110,10 +110,10 @@ class _Schemas:
                 self._prepared[version.id] = CHECKERS[source.family].prepare(source)
             except Undecided as error:
                 self._prepared[version.id] = error
-        found = self._prepared[version.id]
-        if isinstance(found, Undecided):
-            raise Undecided(str(found)) from found
-        return found
+        prepared = self._prepared[version.id]
+        if isinstance(prepared, Undecided):
+            raise Undecided(str(prepared)) from prepared
+        return prepared
 
 
 def _compare(
@@ -147,8 +147,8 @@ def _compare(
         raise Refusal("compatibility_unknown", resource.xid, detail=_detail(undecided), compat=rule, format=form)
 
 
-def _detail(found: Mapping[str, str]) -> str:
-    return f"{listed(sorted(found))}. {'; '.join(found.values())}"
+def _detail(reasons: Mapping[str, str]) -> str:
+    return f"{listed(sorted(reasons))}. {'; '.join(reasons.values())}"
 
 
 def _why(rule: str, newer: Version, older: Version, schemas: _Schemas, whole: Budget) -> str:

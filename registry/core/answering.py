@@ -63,9 +63,9 @@ class Answerer:
             self._owner(place)
             viewer = Viewer(self._reader, self._model, view)
             page = Page(request.limit, request.cursor, sorting)
-            found, after = viewer.entries(place, page, view.inline)
+            entries, after = viewer.entries(place, page, view.inline)
             count = self._count(place) if view.clauses is None else None
-            return Answer(found, paging=Paging(after, count))
+            return Answer(entries, paging=Paging(after, count))
         return self.entity(place, view)
 
     def view(self, place: Place) -> View:
@@ -116,16 +116,16 @@ class Answerer:
         return None if shown is None else Answer(shown, etag=f'"{self._registry.epoch}"')
 
     def _show_group(self, place: Place, viewer: Viewer, view: View) -> Answer | None:
-        found = self._reader.group(place.xid)
-        shown = None if found is None else viewer.group(place, found, view.inline, view.clauses, "")
-        return None if found is None or shown is None else Answer(shown, etag=f'"{found.epoch}"')
+        group = self._reader.group(place.xid)
+        shown = None if group is None else viewer.group(place, group, view.inline, view.clauses, "")
+        return None if group is None or shown is None else Answer(shown, etag=f'"{group.epoch}"')
 
     def _show_resource(self, place: Place, viewer: Viewer, view: View) -> Answer | None:
-        found = self._resource(place)
-        shown = None if found is None else viewer.resource(place, found, view.inline, view.clauses, "")
-        if found is None or shown is None:
+        resource = self._resource(place)
+        shown = None if resource is None else viewer.resource(place, resource, view.inline, view.clauses, "")
+        if resource is None or shown is None:
             return None
-        source, default = found.source, found.default
+        source, default = resource.source, resource.default
         etag = f'"{source.epoch}-{default.epoch}"' if source is not None and default is not None else ""
         kind = place.resource
         details = "$details" if kind.hasdocument else ""
@@ -134,31 +134,31 @@ class Answerer:
         return self._with_document(place, answer, default)
 
     def _show_meta(self, place: Place, viewer: Viewer, view: View) -> Answer | None:
-        found = self._resource(place.owner)
-        if found is None:
+        resource = self._resource(place.owner)
+        if resource is None:
             return None
-        shown = viewer.meta(place.owner, found, "")
+        shown = viewer.meta(place.owner, resource, "")
         if view.clauses == NOTHING:
             return None
-        return Answer(shown, etag=f'"{found.source.epoch}"' if found.source is not None else "")
+        return Answer(shown, etag=f'"{resource.source.epoch}"' if resource.source is not None else "")
 
     def _show_version(self, place: Place, viewer: Viewer, view: View) -> Answer | None:
         owner = self._resource(place.owner)
         if owner is None or owner.source is None:
             return None
-        found = self._reader.version(f"{owner.source.versions}/{place.vid}")
+        entity = self._reader.version(f"{owner.source.versions}/{place.vid}")
         is_default = owner.source.defaultversionid == place.vid
         shown = (
             None
-            if found is None
-            else viewer.version(place, found, view.inline, view.clauses, "", is_default=is_default)
+            if entity is None
+            else viewer.version(place, entity, view.inline, view.clauses, "", is_default=is_default)
         )
-        if found is None or shown is None:
+        if entity is None or shown is None:
             return None
         details = "$details" if place.resource.hasdocument else ""
         version = f"{view.base}{place.xid}{details}"
-        answer = Answer(shown, name=place.rid, etag=f'"{found.epoch}"', version=version)
-        return self._with_document(place, answer, found)
+        answer = Answer(shown, name=place.rid, etag=f'"{entity.epoch}"', version=version)
+        return self._with_document(place, answer, entity)
 
     def _with_document(self, place: Place, answer: Answer, version: Version | None) -> Answer:
         """Make the document the answer, where it is what is asked for."""
@@ -183,8 +183,8 @@ class Answerer:
     def _count(self, place: Place) -> int:
         if place.kind != "versions":
             return self._reader.count(place.xid)
-        found = self._resource(place.owner)
-        return found.count if found is not None else 0
+        resource = self._resource(place.owner)
+        return resource.count if resource is not None else 0
 
 
 def check_flags(flags: Flags, place: Place, path: str) -> None:

@@ -51,7 +51,7 @@ CAPABILITIES: Final[Mapping[str, Any]] = {
 def offered() -> dict[str, Any]:
     """Return the offer: each capability with the values that it may have; only some of a list may be left out."""
     boolean = {"type": "boolean"}
-    found: dict[str, Any] = {
+    offer: dict[str, Any] = {
         "available": {
             "type": "object",
             "attributes": {
@@ -69,10 +69,10 @@ def offered() -> dict[str, Any]:
     }
     for name, value in CAPABILITIES.items():
         if isinstance(value, bool):
-            found[name] = {**boolean, "enum": [False, True] if name in _CHOICES else [value]}
+            offer[name] = {**boolean, "enum": [False, True] if name in _CHOICES else [value]}
         elif isinstance(value, list):
-            found[name] = {"type": "array", "item": {"type": "string"}, "enum": value}
-    return found
+            offer[name] = {"type": "array", "item": {"type": "string"}, "enum": value}
+    return offer
 
 
 def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,13 +80,13 @@ def capabilities_of(chosen: Mapping[str, Any]) -> dict[str, Any]:
 
     Of lists *chosen* has what is ``off``, so that what a later release adds is on.
     """
-    found = dict(CAPABILITIES)
+    capabilities = dict(CAPABILITIES)
     for name, value in chosen.items():
         if isinstance(value, Mapping):
-            found[name] = [each for each in CAPABILITIES[name] if each not in value["off"]]
+            capabilities[name] = [each for each in CAPABILITIES[name] if each not in value["off"]]
         else:
-            found[name] = value
-    return found
+            capabilities[name] = value
+    return capabilities
 
 
 def is_on(parameter: str, capabilities: Mapping[str, Any]) -> bool:

@@ -31,20 +31,20 @@ class Log:
     """Collects what a write has changed; each entity has one entry, and deletion counts more than creation."""
 
     def __init__(self) -> None:
-        self._found: dict[str, Change] = {}
+        self._changes: dict[str, Change] = {}
 
     def note(self, subject: str, kind: str, action: str, changed: Iterable[str] = ()) -> Change:
         """Note a change of an entity."""
-        found = self._found.setdefault(subject, Change(kind, action))
-        if _ORDER.index(action) > _ORDER.index(found.action):
-            found.action = action
-        found.changed.update(dict.fromkeys(changed))
-        return found
+        change = self._changes.setdefault(subject, Change(kind, action))
+        if _ORDER.index(action) > _ORDER.index(change.action):
+            change.action = action
+        change.changed.update(dict.fromkeys(changed))
+        return change
 
     def relate(self, owner: Entity, kind: str, changed: Iterable[str]) -> None:
         """Note that something below an entity changed what that shows."""
-        found = self.note(owner.xid, kind, "updated", changed)
-        found.epoch, found.entity = owner.epoch, _kept(owner)
+        change = self.note(owner.xid, kind, "updated", changed)
+        change.epoch, change.entity = owner.epoch, _kept(owner)
 
     def history(self, interaction: str, now: str, who: str) -> list[dict[str, Any]]:
         """Return the rows of history."""
@@ -58,14 +58,14 @@ class Log:
                 "epoch": each.epoch,
                 "entity": None if each.entity is None else text_of(each.entity),
             }
-            for subject, each in self._found.items()
+            for subject, each in self._changes.items()
         ]
 
     def events(self, interaction: str, now: str) -> list[dict[str, Any]]:
         """Return the rows of events."""
         return [
             {"interaction": interaction, "at": now, "type": kind, "subject": subject, "data": data}
-            for subject, each in self._found.items()
+            for subject, each in self._changes.items()
             for kind, data in _events(each)
         ]
 
@@ -114,8 +114,8 @@ def _collect(log: Log, changes: Changes[Any], kind: str) -> None:
 
 def _deprecated(entity: Entity) -> Mapping[str, Any]:
     """Return what an entity says of its end; where the model does not know the attribute, it may be anything."""
-    found = entity.attributes.get("deprecated")
-    return found if isinstance(found, Mapping) else {}
+    deprecated = entity.attributes.get("deprecated")
+    return deprecated if isinstance(deprecated, Mapping) else {}
 
 
 def _relate(log: Log, work: Work) -> None:
@@ -152,19 +152,19 @@ def _differences(before: Entity, now: Entity) -> list[str]:
 
 
 def _kept(entity: Entity) -> dict[str, Any]:
-    found: dict[str, Any] = {**entity.attributes, "epoch": entity.epoch}
-    found |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
+    state: dict[str, Any] = {**entity.attributes, "epoch": entity.epoch}
+    state |= {"createdat": entity.createdat, "modifiedat": entity.modifiedat}
     if isinstance(entity, Resource):
         more = {"xref": entity.xref, "defaultversionid": entity.defaultversionid, "defaultversionsticky": entity.sticky}
-        found |= {name: value for name, value in more.items() if value is not None}
+        state |= {name: value for name, value in more.items() if value is not None}
     if isinstance(entity, Version):
-        found["ancestorid"] = entity.ancestorid
-    return found
+        state["ancestorid"] = entity.ancestorid
+    return state
 
 
 def _events(change: Change) -> Iterator[tuple[str, str | None]]:
-    tells = change.action == "updated" and change.kind not in ("model", "modelsource")
-    data = text_of({"changed": list(change.changed)}) if tells else None
+    has_data = change.action == "updated" and change.kind not in ("model", "modelsource")
+    data = text_of({"changed": list(change.changed)}) if has_data else None
     yield f"io.xregistry.{change.kind}.{change.action}", data
     if change.deprecated:
         yield f"io.xregistry.{change.kind}.deprecation", text_of({"changed": list(change.deprecated)})

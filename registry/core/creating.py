@@ -140,12 +140,12 @@ class Creator:
 
     def pend(self, place: Place, resource: Resource) -> Pending:
         """Return what is to be settled of a resource at the end."""
-        found = self.pending.get(place.xid)
-        if found is None:
+        pending = self.pending.get(place.xid)
+        if pending is None:
             before = self.work.resources.before.get(place.xid)
-            found = Pending(place, before is not None, before.epoch if before is not None else 0)
-            self.pending[place.xid] = found
-        return found
+            pending = Pending(place, before is not None, before.epoch if before is not None else 0)
+            self.pending[place.xid] = pending
+        return pending
 
     def writable(self, resource: Resource, *, root: bool) -> bool:
         """Tell whether a resource may be written, or is to be passed over since it is read-only."""

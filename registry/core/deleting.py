@@ -22,11 +22,11 @@ class Deleter:
 
     def delete(self, place: Place, epoch: int | None) -> None:
         """Delete one entity, if its epoch is the given one."""
-        found = self._find(place)
-        if found is None:
+        entity = self._find(place)
+        if entity is None:
             raise Refusal("not_found", place.xid)
-        compare_epoch({"epoch": epoch}, found, place.xid, self._options)
-        self._drop(place, found, root=True)
+        compare_epoch({"epoch": epoch}, entity, place.xid, self._options)
+        self._drop(place, entity, root=True)
 
     def delete_all(self, place: Place, body: object) -> None:
         """Delete the entities of a collection that a map names; without a map (None) all of them."""
@@ -35,33 +35,33 @@ class Deleter:
         for name in self._names(place) if entries is None else list(entries):
             where = place.child(name)
             given = {} if entries is None else as_object(entries[name], where.xid)
-            found = self._find(where)
-            if found is not None:
-                self._compare(where, found, given)
-                self._drop(where, found, root=False)
+            entity = self._find(where)
+            if entity is not None:
+                self._compare(where, entity, given)
+                self._drop(where, entity, root=False)
 
-    def _compare(self, place: Place, found: Entity, given: Mapping[str, Any]) -> None:
-        compare_id(given, _singular(place), found.id, place.xid)
-        if isinstance(found, Resource):
+    def _compare(self, place: Place, entity: Entity, given: Mapping[str, Any]) -> None:
+        compare_id(given, _singular(place), entity.id, place.xid)
+        if isinstance(entity, Resource):
             if given.get("epoch") is not None and not (given.get("meta") or {}).get("epoch"):
                 raise Refusal("misplaced_epoch", place.xid)
             given = as_object(given.get("meta") or {}, place.xid)
-        compare_epoch(given, found, place.xid, self._options)
+        compare_epoch(given, entity, place.xid, self._options)
 
-    def _drop(self, place: Place, found: Entity, *, root: bool) -> None:
+    def _drop(self, place: Place, entity: Entity, *, root: bool) -> None:
         if place.kind == "group":
             self._refuse_readonly(place)
-            self._work.drop_group(found.xid)
+            self._work.drop_group(entity.xid)
             self._writer.touch(self._work.registry)
-        elif isinstance(found, Resource):
-            if self._writer.writable(found, root=root):
-                self._drop_resource(place, found)
+        elif isinstance(entity, Resource):
+            if self._writer.writable(entity, root=root):
+                self._drop_resource(place, entity)
         else:
             self._drop_version(place, root=root)
 
-    def _drop_resource(self, place: Place, found: Resource) -> None:
+    def _drop_resource(self, place: Place, resource: Resource) -> None:
         self._writer.pending.pop(place.xid, None)
-        self._work.drop_resource(found)
+        self._work.drop_resource(resource)
         group = self._work.group(place.owner.xid)
         assert group is not None
         self._writer.touch(group)

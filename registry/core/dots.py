@@ -22,23 +22,23 @@ def parts_of(text: str) -> tuple[Part, ...]:
     Raises:
         ValueError: it is none.
     """
-    found: list[Part] = []
+    parts: list[Part] = []
     at = 0
     while at < len(text):
         hit = _PART.match(text, at)
-        if hit is None or (at == 0 and text[0] == ".") or len(found) == MAX_PARTS or _glued(hit, at):
+        if hit is None or (at == 0 and text[0] == ".") or len(parts) == MAX_PARTS or _glued(hit, at):
             raise ValueError(f"{text!r} is no path in dot notation")
         name, index, single, double = hit.group("name", "index", "single", "double")
         if "*" in (name, index):
-            found.append(ANY)
+            parts.append(ANY)
         elif index is not None:
-            found.append(int(index))
+            parts.append(int(index))
         else:
-            found.append(next(each for each in (name, single, double) if each is not None))
+            parts.append(next(each for each in (name, single, double) if each is not None))
         at = hit.end()
-    if not found:
+    if not parts:
         raise ValueError("the path is empty")
-    return tuple(found)
+    return tuple(parts)
 
 
 def values_at(tree: Any, parts: tuple[Part, ...]) -> Iterator[Any]:

@@ -26,20 +26,20 @@ class Expression:
 
     def holds(self, entity: Mapping[str, Any]) -> bool:
         """Tell whether it holds for an entity's attributes."""
-        found = [each for each in values_at(entity, self.path) if each is not None]
+        values = [each for each in values_at(entity, self.path) if each is not None]
         if (
             self.sign == ""
             or (self.sign in ("!=", "<>") and self.value is None)
             or (self.sign, self.value) == ("=", "*")
         ):
-            return bool(found)
+            return bool(values)
         if self.value is None:
-            return not found
+            return not values
         if self.sign in ("!=", "<>"):
-            return not any(_equal(each, self.value) for each in found)
+            return not any(_equal(each, self.value) for each in values)
         if self.sign == "=":
-            return any(_equal(each, self.value) for each in found)
-        return any(_ordered(each, self.sign, self.value) for each in found)
+            return any(_equal(each, self.value) for each in values)
+        return any(_ordered(each, self.sign, self.value) for each in values)
 
 
 Clause = tuple[Expression, ...]
@@ -97,11 +97,11 @@ def surviving(
 
 def within(clauses: Sequence[Clause], name: str) -> tuple[Clause, ...]:
     """Return the clauses for entities of a collection: what each says of it, relative to them."""
-    found = (
+    narrowed = (
         tuple(replace(each, path=each.path[1:]) for each in clause if each.path[0] == name and len(each.path) > 1)
         for clause in clauses
     )
-    return tuple(clause for clause in found if clause)
+    return tuple(clause for clause in narrowed if clause)
 
 
 def _split(text: str) -> list[str]:
@@ -120,14 +120,14 @@ def _split(text: str) -> list[str]:
 
 
 def _expression(text: str, path: str) -> Expression:
-    found = _FORM.fullmatch(text)
-    if found is None:
+    match = _FORM.fullmatch(text)
+    if match is None:
         raise _bad(path, text, "it is no attribute, alone or with a comparison")
     try:
-        parts = parts_of(found["path"])
+        parts = parts_of(match["path"])
     except ValueError as error:
         raise _bad(path, text, str(error)) from None
-    sign, value = found["sign"] or "", found["value"]
+    sign, value = match["sign"] or "", match["value"]
     if value == "null":
         value = None
         if sign in ("<", "<=", ">", ">="):
@@ -135,14 +135,14 @@ def _expression(text: str, path: str) -> Expression:
     return Expression(parts, sign, value)
 
 
-def _equal(found: Any, wanted: str) -> bool:
-    if isinstance(found, bool):
-        return wanted == ("true" if found else "false")
-    if isinstance(found, int | float):
+def _equal(actual: Any, wanted: str) -> bool:
+    if isinstance(actual, bool):
+        return wanted == ("true" if actual else "false")
+    if isinstance(actual, int | float):
         number = _number(wanted)
-        return number is not None and number == found
-    if isinstance(found, str):
-        return _like(found.lower(), wanted.lower()) or _same_moment(found, wanted)
+        return number is not None and number == actual
+    if isinstance(actual, str):
+        return _like(actual.lower(), wanted.lower()) or _same_moment(actual, wanted)
     return False
 
 
@@ -180,20 +180,20 @@ def _pieces(pattern: str) -> list[str]:
     return pieces
 
 
-def _ordered(found: Any, sign: str, wanted: str) -> bool:
-    if isinstance(found, bool):
+def _ordered(actual: Any, sign: str, wanted: str) -> bool:
+    if isinstance(actual, bool):
         if wanted not in ("true", "false"):
             return False
-        return _compare(int(found), int(wanted == "true"), sign)
-    if isinstance(found, int | float):
+        return _compare(int(actual), int(wanted == "true"), sign)
+    if isinstance(actual, int | float):
         number = _number(wanted)
-        return number is not None and _compare(found, number, sign)
-    if not isinstance(found, str):
+        return number is not None and _compare(actual, number, sign)
+    if not isinstance(actual, str):
         return False
-    one, other = moment_of(found), moment_of(wanted)
+    one, other = moment_of(actual), moment_of(wanted)
     if one is not None and other is not None:
         return _compare(one, other, sign)
-    return _compare(found.lower(), wanted.lower(), sign)
+    return _compare(actual.lower(), wanted.lower(), sign)
 
 
 def _compare(one: Any, other: Any, sign: str) -> bool:
@@ -201,8 +201,8 @@ def _compare(one: Any, other: Any, sign: str) -> bool:
     return result
 
 
-def _same_moment(found: str, wanted: str) -> bool:
-    return moment_of(wanted) is not None and moment_of(found) is not None and normalized(found) == normalized(wanted)
+def _same_moment(actual: str, wanted: str) -> bool:
+    return moment_of(wanted) is not None and moment_of(actual) is not None and normalized(actual) == normalized(wanted)
 
 
 def _number(text: str) -> float | None:

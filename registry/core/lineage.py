@@ -109,18 +109,18 @@ def _modified(version: Version) -> tuple[datetime, str]:
 
 
 def _moment(text: str) -> datetime:
-    found = moment_of(text)
-    assert found is not None
-    return found
+    moment = moment_of(text)
+    assert moment is not None
+    return moment
 
 
 def _precedence(version: Version) -> tuple[Any, ...]:
     """Order by Semantic Versioning; ids that are none of its versions come first, by their text."""
-    found = _SEMVER.fullmatch(version.id)
-    if found is None:
+    match = _SEMVER.fullmatch(version.id)
+    if match is None:
         return (0, (), 0, (), version.id.lower())
-    numbers = tuple(int(part or 0) for part in found.groups()[:3])
-    before = found[4]
+    numbers = tuple(int(part or 0) for part in match.groups()[:3])
+    before = match[4]
     parts = tuple(
         (0, int(part), "") if part.isascii() and part.isdecimal() else (1, 0, part)
         for part in (before or "").split(".")

@@ -53,9 +53,9 @@ class Linter:
         if self._strictness == "off" or not touched:
             return ()
         tree = _Tree(work, model, touched).tree
-        found = [each for each in _findings(tree) if _within(each, touched)]
-        shown = tuple(_shown(each) for each in found)
-        errors = [each for each in found if each.severity == "error"]
+        findings = [each for each in _findings(tree) if _within(each, touched)]
+        shown = tuple(_shown(each) for each in findings)
+        errors = [each for each in findings if each.severity == "error"]
         if errors and self._strictness == "refuse":
             first = errors[0]
             raise Refusal("findings", path, more={"findings": shown}, error_detail=f"{first.pointer}: {first.message}")
@@ -109,8 +109,8 @@ class _Tree:
     def _group(self, place: Place) -> dict[str, Any] | None:
         members: dict[str, Any] = self.tree.setdefault(place.group.plural, {})
         if place.gid not in members:
-            found = self._work.reader.group(place.xid)
-            shown = found and self._viewer.group(place, found, NONE, None, place.xid)
+            entity = self._work.reader.group(place.xid)
+            shown = entity and self._viewer.group(place, entity, NONE, None, place.xid)
             if not isinstance(shown, dict):
                 return None
             members[place.gid] = shown

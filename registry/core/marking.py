@@ -29,33 +29,33 @@ def mark(work: Work) -> None:
 
 
 def _mark_group(marks: Marks, xid: str, now: Any) -> None:
-    found = marks.group(xid)
-    if found is None:
+    group_mark = marks.group(xid)
+    if group_mark is None:
         if now is None:
             return
-        found = Mark("", "", "", 0, "", group=xid)
+        group_mark = Mark("", "", "", 0, "", group=xid)
     digest = "" if now is None else digest_of(now.attributes)
-    if found.stamp and (now is None) == found.deleted and digest == found.digest:
+    if group_mark.stamp and (now is None) == group_mark.deleted and digest == group_mark.digest:
         return
-    found.deleted, found.digest = now is None, digest
-    put_own(marks, found)
+    group_mark.deleted, group_mark.digest = now is None, digest
+    put_own(marks, group_mark)
 
 
 def _mark_version(marks: Marks, xid: str, work: Work, known: dict[str, dict[str, Mark]]) -> None:
     owner, _, name = xid.rpartition("/versions/")
-    now, found = work.versions.now[xid], known[owner].get(name)
+    now, mark = work.versions.now[xid], known[owner].get(name)
     if now is None:
-        if found is not None:
-            found.deleted, found.digest = True, ""
-            put_own(marks, found)
+        if mark is not None:
+            mark.deleted, mark.digest = True, ""
+            put_own(marks, mark)
         return
     digest = digest_of(now.attributes)
-    if found is not None and found.digest == digest:
+    if mark is not None and mark.digest == digest:
         return
-    if found is None:
-        found = Mark(owner, new_uid(marks), name, 0, "")
-    found.digest, found.authority = digest, str(now.attributes.get("authority") or "")
-    put_own(marks, found)
+    if mark is None:
+        mark = Mark(owner, new_uid(marks), name, 0, "")
+    mark.digest, mark.authority = digest, str(now.attributes.get("authority") or "")
+    put_own(marks, mark)
 
 
 def put_own(marks: Marks, mark: Mark) -> None:

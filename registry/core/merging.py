@@ -58,16 +58,16 @@ def merged(
     What only the server writes is left out, and what clients may not write stays as it is.
     """
     locked = {name for name, each in attributes.items() if each.readonly and not each.served}
-    found = dict(kept) if patch else {name: value for name, value in kept.items() if name in locked}
+    stored = dict(kept) if patch else {name: value for name, value in kept.items() if name in locked}
     for name, value in body.items():
         known = attributes.get(name)
         if name in _NOT_KEPT or name in locked or (known is not None and known.served):
             continue
         if value is None:
-            found.pop(name, None)
+            stored.pop(name, None)
         else:
-            found[name] = value
-    return found
+            stored[name] = value
+    return stored
 
 
 def compare_id(body: Mapping[str, Any], singular: str, expected: str, subject: str) -> None:

@@ -13,7 +13,7 @@ from registry.core.writing import Writer
 from registry.errors import Refusal
 
 
-class Made:
+class WrittenEntity:
     """The one entity that a write was directed at: whether it is new, and whether a version of it is."""
 
     def __init__(self, place: Place, *, created: bool, version: bool = False) -> None:
@@ -31,7 +31,9 @@ class Operation:
         self._request = request
 
     def run(self) -> Any:
-        """Do it, and return what the answer shows: a :class:`Made`, or names of entities in a collection or in several.
+        """Do it, and return what the answer shows.
+
+        That is a :class:`WrittenEntity`, or the names of entities in one collection or in several.
 
         Raises:
             Refusal: it cannot be; nothing of it may be flushed.
@@ -58,16 +60,16 @@ class Operation:
         patch = self._request.verb == "patch" or self._request.document is not None
         if place.kind == "registry":
             writer.write_registry(body, patch=patch)
-            return Made(place, created=False)
+            return WrittenEntity(place, created=False)
         if place.is_collection:
             return self._write_all(place, body, patch=patch)
         if place.kind == "group":
             created = writer.work.group(place.xid) is None
             writer.write_group(place, body, patch=patch, root=True)
-            return Made(place, created=created)
+            return WrittenEntity(place, created=created)
         return self._update_resource(body, patch=patch)
 
-    def _update_resource(self, body: Mapping[str, Any], *, patch: bool) -> Made:
+    def _update_resource(self, body: Mapping[str, Any], *, patch: bool) -> WrittenEntity:
         writer, place, document = self._writer, self._place, self._request.document
         owner = place if place.kind == "resource" else place.owner
         created = writer.work.resource(owner.xid) is None
@@ -78,7 +80,7 @@ class Operation:
         else:
             created = writer.put_version(place, body, patch=patch, document=document)
         pending = writer.pending.get(owner.xid)
-        return Made(place, created=created, version=pending is not None and bool(pending.fresh))
+        return WrittenEntity(place, created=created, version=pending is not None and bool(pending.fresh))
 
     def _add(self) -> Any:
         writer, place, body = self._writer, self._place, self._request.body
@@ -91,7 +93,9 @@ class Operation:
         before = writer.work.resource(place.xid)
         known = set(writer.work.versions_of(before)) if before is not None else set()
         version = writer.add_version(place, body, self._request.document)
-        return Made(replace(place, kind="version", vid=version.id), created=version.id not in known, version=True)
+        return WrittenEntity(
+            replace(place, kind="version", vid=version.id), created=version.id not in known, version=True
+        )
 
     def _many(self, body: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, Any]:
         place = self._place

@@ -18,7 +18,7 @@ from registry.core.changes import log_of
 from registry.core.linting import Linter
 from registry.core.marking import mark
 from registry.core.merging import Options
-from registry.core.operations import Made, Operation
+from registry.core.operations import Operation, WrittenEntity
 from registry.core.places import Place, check_id, place_of
 from registry.core.remodelling import change_model
 from registry.core.requests import ABSENT, Answer, Request
@@ -32,7 +32,7 @@ from registry.model.types import Model
 from registry.store.engine import Database
 from registry.store.entities import Registry
 from registry.store.reading import Reader
-from registry.store.work import Work, found_registry
+from registry.store.work import Work, create_registry
 
 _logger = logging.getLogger(__name__)
 _MODELS: Final = 4
@@ -113,7 +113,7 @@ class RegistryService:
                 return False
             moment = now()
             given = Registry("", check_id(registryid, "/"), 1, moment, moment, {}, model_source())
-            found_registry(connection, given)
+            create_registry(connection, given)
             return True
 
     def perform(self, request: Request) -> Answer:
@@ -173,11 +173,11 @@ class RegistryService:
     def model_of(self, registry: Registry) -> Model:
         """Return the compiled model of a registry; each source is compiled once."""
         key = msgspec.json.encode(registry.modelsource, order="deterministic")
-        found = self._models.get(key)
-        if found is None:
-            found = read_model(registry.modelsource)
-            self._models = {**dict(list(self._models.items())[1 - _MODELS :]), key: found}
-        return found
+        model = self._models.get(key)
+        if model is None:
+            model = read_model(registry.modelsource)
+            self._models = {**dict(list(self._models.items())[1 - _MODELS :]), key: model}
+        return model
 
     def _place(self, model: Model, request: Request) -> Place | str:
         segments = request.segments
@@ -268,7 +268,7 @@ class RegistryService:
             return answerer.configured(place)
         if request.verb == "delete":
             return Answer(None)
-        if isinstance(names, Made):
+        if isinstance(names, WrittenEntity):
             answer = answerer.entity(names.place, answerer.view(names.place))
             answer = replace(answer, version=answer.version if names.version else "")
             has_document = names.place.kind in ("resource", "version") and names.place.resource.hasdocument
@@ -276,7 +276,7 @@ class RegistryService:
             return replace(answer, location=f"{request.base}{names.place.xid}{details}" if names.created else "")
         if place.is_collection:
             return Answer(answerer.entities(place, names))
-        return Answer({plural: answerer.entities(where, found) for plural, (where, found) in names.items()})
+        return Answer({plural: answerer.entities(where, ids) for plural, (where, ids) in names.items()})
 
 
 def registry_of(reader: Reader) -> Registry:

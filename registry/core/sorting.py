@@ -58,10 +58,10 @@ def _check(parts: tuple[Part, ...], text: str, place: Place, path: str) -> None:
         raise _bad(path, text, "an attribute is one, so * cannot be in it")
     if first in collections:
         raise _bad(path, text, "nested collections are not looked into")
-    found = known.get(str(first))
-    if found is None and ANYTHING not in known:
+    attribute = known.get(str(first))
+    if attribute is None and ANYTHING not in known:
         raise _bad(path, text, f"there is no attribute {first}")
-    if found is not None and len(parts) == 1 and not found.scalar and found.type != "any":
+    if attribute is not None and len(parts) == 1 and not attribute.scalar and attribute.type != "any":
         raise _bad(path, text, f"{first} is no scalar")
 
 

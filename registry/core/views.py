@@ -166,24 +166,24 @@ class Viewer:
 
     def entities(self, place: Place, names: Sequence[str], inline: Inline) -> dict[str, Any]:
         """Show those entities of a collection."""
-        found: dict[str, Any] = {}
+        entities: dict[str, Any] = {}
         for start in range(0, len(names), PAGE):
             part = names[start : start + PAGE]
             there = dict(self._shown(place, "", inline, self._view.clauses, "", part))
-            found |= {name: self._raw(there[name]) for name in part if name in there}
-        return found
+            entities |= {name: self._raw(there[name]) for name in part if name in there}
+        return entities
 
     def entries(self, place: Place, page: Page, inline: Inline) -> tuple[dict[str, Any], str]:
         """Show a page of a collection, and say where the next begins ('' when there is none)."""
         if page.sorting is not None:
             return self._sorted(place, page, page.sorting, inline)
-        found: dict[str, Any] = {}
+        entries: dict[str, Any] = {}
         last = ""
         for name, shown in self._shown(place, page.after, inline, self._view.clauses, ""):
-            if page.limit is not None and len(found) == page.limit:
-                return found, last.lower()
-            found[name], last = self._raw(shown), name
-        return found, ""
+            if page.limit is not None and len(entries) == page.limit:
+                return entries, last.lower()
+            entries[name], last = self._raw(shown), name
+        return entries, ""
 
     def _sorted(self, place: Place, page: Page, sorting: Sorting, inline: Inline) -> tuple[dict[str, Any], str]:
         """Order by keys alone, then show those of the page."""
@@ -193,8 +193,8 @@ class Viewer:
         keys.sort(reverse=sorting.descending)
         start = int(page.after or 0)
         end = len(keys) if page.limit is None else start + page.limit
-        found = self.entities(place, [name for _, name in keys[start:end]], inline)
-        return found, str(end) if end < len(keys) else ""
+        entries = self.entities(place, [name for _, name in keys[start:end]], inline)
+        return entries, str(end) if end < len(keys) else ""
 
     def _shown(
         self, place: Place, after: str, inline: Inline, clauses: Clauses, pointer: str, only: _Names = None
@@ -254,14 +254,14 @@ class Viewer:
         wanted: Clauses = None if clauses is None else within(clauses, "versions")
         each = self._each_version(where, resource, "", deeper or NONE, wanted, f"{pointer}/versions", None)
         if deeper is not None:
-            found = {name: self._raw(one) for name, one in each if one is not None}
-            count = len(found)
+            inlined = {name: self._raw(one) for name, one in each if one is not None}
+            count = len(inlined)
         else:
             count = resource.count if wanted is None else sum(one is not None for _, one in each)
         shown["versionsurl"] = self._collection_url(where.xid, f"{pointer}/versions", deeper is not None, wanted, count)
         shown["versionscount"] = count
         if deeper is not None:
-            shown["versions"] = found
+            shown["versions"] = inlined
 
     def _collection(
         self, shown: dict[str, Any], place: Place, plural: str, inline: Inline, clauses: Clauses, pointer: str, xid: str
@@ -271,8 +271,8 @@ class Viewer:
         wanted: Clauses = None if clauses is None else within(clauses, plural)
         if deeper is not None:
             each = self._shown(place, "", deeper, wanted, f"{pointer}/{plural}")
-            found = {name: self._raw(one) for name, one in each}
-            count = len(found)
+            inlined = {name: self._raw(one) for name, one in each}
+            count = len(inlined)
         elif wanted is None:
             count = self._reader.count(xid)
         else:
@@ -280,7 +280,7 @@ class Viewer:
         shown[f"{plural}url"] = self._collection_url(xid, f"{pointer}/{plural}", deeper is not None, wanted, count)
         shown[f"{plural}count"] = count
         if deeper is not None:
-            shown[plural] = found
+            shown[plural] = inlined
 
     def _any_group(self, plural: str, clause: Clause) -> bool:
         place = Place("groups", self._model.groups[plural])

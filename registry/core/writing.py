@@ -121,9 +121,9 @@ class Writer(Creator):
         """Write the ``meta`` of a resource, which may be new; *place* is that of the resource."""
         resource = self.work.resource(place.xid)
         if resource is None:
-            found = self.write_resource(place, {"meta": body}, patch=patch, root=True)
-            assert found is not None
-            return found
+            created = self.write_resource(place, {"meta": body}, patch=patch, root=True)
+            assert created is not None
+            return created
         self.writable(resource, root=True)
         xref = self._xref(resource, body, patch=patch)
         if xref is not None:

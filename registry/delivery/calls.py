@@ -25,16 +25,16 @@ def within(seconds: float, calls: Sequence[Callable[[], T]], threads: int) -> li
     raises, which is logged.
     """
     waiting = deque(enumerate(calls))
-    told: SimpleQueue[tuple[int, bool, T | None]] = SimpleQueue()
+    reports: SimpleQueue[tuple[int, bool, T | None]] = SimpleQueue()
     for _ in range(min(threads, len(calls))):
-        threading.Thread(target=_work, args=(waiting, told), name="delivery-call", daemon=True).start()
+        threading.Thread(target=_work, args=(waiting, reports), name="delivery-call", daemon=True).start()
     results: list[T | None] = [None] * len(calls)
     begun: dict[int, float] = {}
     left = len(calls)
     while left:
         now = time.monotonic()
         try:
-            place, ended, result = told.get(timeout=max(min(begun.values(), default=now) + seconds - now, 0.0))
+            place, ended, result = reports.get(timeout=max(min(begun.values(), default=now) + seconds - now, 0.0))
         except Empty:
             waiting.clear()
             break
@@ -47,16 +47,16 @@ def within(seconds: float, calls: Sequence[Callable[[], T]], threads: int) -> li
     return results
 
 
-def _work(waiting: deque[tuple[int, Callable[[], T]]], told: SimpleQueue[tuple[int, bool, T | None]]) -> None:
+def _work(waiting: deque[tuple[int, Callable[[], T]]], reports: SimpleQueue[tuple[int, bool, T | None]]) -> None:
     while True:
         try:
             place, call = waiting.popleft()
         except IndexError:
             return
-        told.put((place, False, None))
+        reports.put((place, False, None))
         result = None
         try:
             result = call()
         except Exception:
             _logger.exception("a call of delivery failed")
-        told.put((place, True, result))
+        reports.put((place, True, result))

@@ -186,15 +186,15 @@ class Courier(threading.Thread):
 
     def _due(self, now: float, most: int) -> list[tuple[Event, Outbound]]:
         """Return what is due, without events that no message can be made of."""
-        found: list[tuple[Event, Outbound]] = []
+        due: list[tuple[Event, Outbound]] = []
         for event in self._lanes.wave(now, most):
             try:
-                found.append((event, self._delivery.composer.message(event)))
+                due.append((event, self._delivery.composer.message(event)))
             except ValueError as error:
                 self._tally.failed += 1
                 self._lanes.hold(event, now, 0.0)
                 self._say("holding", str(error))
-        return found
+        return due
 
     def _drop_old(self) -> None:
         """Give up what was tried for too long."""
@@ -239,8 +239,8 @@ class Courier(threading.Thread):
             self._failed_in_a_row = 0
             self._away.reset()
         whole = first_failures > 0 and self._failed_in_a_row >= IN_A_ROW
-        found = (verdict for verdict in verdicts if verdict.kind == "away" or (whole and verdict.kind == "held"))
-        return max(found, key=lambda verdict: verdict.pause, default=None)
+        troubles = (verdict for verdict in verdicts if verdict.kind == "away" or (whole and verdict.kind == "held"))
+        return max(troubles, key=lambda verdict: verdict.pause, default=None)
 
     def _leave(self, reason: str) -> None:
         self._tally.state = "ended"

@@ -190,17 +190,17 @@ class Dispatch:
 
     def _add(self, identifier: str) -> None:
         with self._database.reading() as connection:
-            found = rows.subscriber(connection, identifier)
-        if found is None:
+            subscriber = rows.subscriber(connection, identifier)
+        if subscriber is None:
             return
         try:
-            delivery = self._configured[identifier] if found.origin == "settings" else self._subscribed(found)
+            delivery = self._configured[identifier] if subscriber.origin == "settings" else self._subscribed(subscriber)
         except (Refusal, KeyError, msgspec.DecodeError) as error:
-            self._refused[identifier] = found.revision
+            self._refused[identifier] = subscriber.revision
             _logger.error("nothing is delivered to %s: %s", identifier, error)
             return
         tally, gone = self.tallies.of(identifier), self._leave
-        courier = Courier(self._database, found, delivery, self._sources, self._limits, tally, gone)
+        courier = Courier(self._database, subscriber, delivery, self._sources, self._limits, tally, gone)
         self._couriers[identifier] = courier
         courier.start()
 

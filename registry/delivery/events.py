@@ -64,14 +64,14 @@ def event_of(row: Row, kind: Kind, sources: Sources) -> Event | None:
         if path is None or action is None:
             return None
         first["id"] += "-catalog"
-        found = {**first, "source": sources.catalog, "type": action, "subject": path, "time": row.at}
-        return Event(row.number, row.subject, row.at, found, None)
-    found = {**first, "source": sources.registry, "type": row.type, "subject": row.subject, "time": row.at}
-    found["xregcorrelationid"] = row.interaction
+        attributes = {**first, "source": sources.catalog, "type": action, "subject": path, "time": row.at}
+        return Event(row.number, row.subject, row.at, attributes, None)
+    attributes = {**first, "source": sources.registry, "type": row.type, "subject": row.subject, "time": row.at}
+    attributes["xregcorrelationid"] = row.interaction
     if row.data is None:
-        return Event(row.number, row.subject, row.at, found, None)
-    found["datacontenttype"] = "application/json"
-    return Event(row.number, row.subject, row.at, found, row.data.encode("utf-8"))
+        return Event(row.number, row.subject, row.at, attributes, None)
+    attributes["datacontenttype"] = "application/json"
+    return Event(row.number, row.subject, row.at, attributes, row.data.encode("utf-8"))
 
 
 def _catalog_path(xid: str, groups: str) -> str | None:

@@ -39,11 +39,11 @@ class Composer:
         """
         rule, body = self.binding.rule, event.data
         if self.mode == "binary" and self.binding.binary:
-            made = [attribute_part(rule, *pair) for pair in event.attributes.items()]
+            parts = [attribute_part(rule, *pair) for pair in event.attributes.items()]
         else:
-            made = [Part(rule.content_type, STRUCTURED.encode())] if self.binding.binary else []
+            parts = [Part(rule.content_type, STRUCTURED.encode())] if self.binding.binary else []
             body = encode_event(event.attributes, event.data)
         if self.binding.sending.key:
-            made.append(Part(self.binding.sending.key, event.entity.encode("utf-8"), BINARY_KIND))
+            parts.append(Part(self.binding.sending.key, event.entity.encode("utf-8"), BINARY_KIND))
         address = self.address_of(event.attributes)
-        return Outbound(address, (*self.given, *made), body, event.entity, event.attributes["id"])
+        return Outbound(address, (*self.given, *parts), body, event.entity, event.attributes["id"])

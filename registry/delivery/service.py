@@ -101,13 +101,13 @@ class Subscriptions:
         if isinstance(given, dict) and given.get("id", identifier) != identifier:
             raise Refusal("bad_request", f"{PATH}/{identifier}", error_detail="the id is another one")
         with self._database.noting() as connection:
-            found = _owned(rows.subscriber(connection, identifier, changing=True), identifier, who)
-            permission = _permission(found)
-            if msgspec.json.decode(found.body).get("sink") != asked.sink:
+            subscriber = _owned(rows.subscriber(connection, identifier, changing=True), identifier, who)
+            permission = _permission(subscriber)
+            if msgspec.json.decode(subscriber.body).get("sink") != asked.sink:
                 permission = Permission(secrets.token_hex(16))
             delivery_of(identifier, asked, self._terms(identifier, permission))
             body, allowed = _text(asked.document), _text(permission)
-            rows.change(connection, replace(found, body=body, permission=allowed, expires=asked.expires))
+            rows.change(connection, replace(subscriber, body=body, permission=allowed, expires=asked.expires))
         self._changed()
         return shown(identifier, asked.document)
 
@@ -118,23 +118,25 @@ class Subscriptions:
             Refusal: there is none that they may end.
         """
         with self._database.noting() as connection:
-            found = _owned(rows.subscriber(connection, identifier, changing=True), identifier, who)
+            subscriber = _owned(rows.subscriber(connection, identifier, changing=True), identifier, who)
             rows.remove(connection, identifier)
         self._changed()
-        return _shown(found)
+        return _shown(subscriber)
 
     def permit(self, identifier: str, key: str, rate: int) -> bool:
         """Note that a target allows us to send, with 0 or a number of requests a minute; False for a wrong key."""
         with self._database.reading() as connection:  # a stranger who guesses keys has no writer wait
-            found = rows.subscriber(connection, identifier)
-        permission = _permission(found) if found is not None and found.origin == "api" else Permission("")
+            subscriber = rows.subscriber(connection, identifier)
+        permission = (
+            _permission(subscriber) if subscriber is not None and subscriber.origin == "api" else Permission("")
+        )
         known = hmac.compare_digest(permission.key.encode(), key.encode("utf-8", "replace"))
-        if found is None or not permission.key or not known:
+        if subscriber is None or not permission.key or not known:
             return False
         granted = Permission(permission.key, granted=True, rate=rate)
         if granted != permission:
             with self._database.noting() as connection:
-                rows.permit(connection, found, _text(granted))
+                rows.permit(connection, subscriber, _text(granted))
             self._changed()
         return True
 
@@ -152,22 +154,22 @@ class Subscriptions:
         return Terms(self._reach, self._origin, callback, permission.granted, permission.rate or None)
 
 
-def _owned(found: Subscriber | None, identifier: str, who: str | None) -> Subscriber:
-    if found is None or not _may(found, who):
+def _owned(subscriber: Subscriber | None, identifier: str, who: str | None) -> Subscriber:
+    if subscriber is None or not _may(subscriber, who):
         raise Refusal("not_found", f"{PATH}/{identifier}")
-    return found
+    return subscriber
 
 
-def _may(found: Subscriber, who: str | None) -> bool:
-    return found.origin == "api" and who in (None, found.owner)
+def _may(subscriber: Subscriber, who: str | None) -> bool:
+    return subscriber.origin == "api" and who in (None, subscriber.owner)
 
 
-def _shown(found: Subscriber) -> dict[str, Any]:
-    return shown(found.id, msgspec.json.decode(found.body))
+def _shown(subscriber: Subscriber) -> dict[str, Any]:
+    return shown(subscriber.id, msgspec.json.decode(subscriber.body))
 
 
-def _permission(found: Subscriber) -> Permission:
-    return msgspec.json.decode(found.permission, type=Permission)
+def _permission(subscriber: Subscriber) -> Permission:
+    return msgspec.json.decode(subscriber.permission, type=Permission)
 
 
 def _text(value: Any) -> str:

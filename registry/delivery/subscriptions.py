@@ -75,10 +75,12 @@ def subscription_of(given: Any, sources: Sources) -> Subscription:
 
 def shown(identifier: str, document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a subscription as it is read: with its id, and without secrets."""
-    made = {"id": identifier, **document}
-    if "sinkCredential" in made:
-        made["sinkCredential"] = {name: each for name, each in made["sinkCredential"].items() if name not in _SECRET}
-    return made
+    subscription = {"id": identifier, **document}
+    if "sinkCredential" in subscription:
+        subscription["sinkCredential"] = {
+            name: each for name, each in subscription["sinkCredential"].items() if name not in _SECRET
+        }
+    return subscription
 
 
 def _text(document: Mapping[str, Any], name: str) -> str:

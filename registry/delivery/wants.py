@@ -37,8 +37,8 @@ class Wants:
             return []
         if self.below and not any(f"{row.subject}/".startswith(f"{each.rstrip('/')}/") for each in self.below):
             return []
-        made = (event_of(row, kind, sources) for kind in self.kinds)
-        return [each for each in made if each is not None and self._holds(each.attributes)]
+        events = (event_of(row, kind, sources) for kind in self.kinds)
+        return [each for each in events if each is not None and self._holds(each.attributes)]
 
     def _holds(self, attributes: Mapping[str, str]) -> bool:
         return (not self.types or attributes["type"] in self.types) and self.filter(attributes)

@@ -87,9 +87,9 @@ class WebhookSender:
         """Ask for permission if there is none yet, and send."""
         requests = [request_of(self._target.method, each) for each in messages]
         if not self._permitted:
-            (told,) = self._within([partial(self._ask, self._client, requests[0].url)], requests[:1])
-            if told.kind != "delivered":
-                return [told] * len(messages)
+            (verdict,) = self._within([partial(self._ask, self._client, requests[0].url)], requests[:1])
+            if verdict.kind != "delivered":
+                return [verdict] * len(messages)
             self._permitted = True
             left, pause = self._rate.room()
             late = [Verdict("away", "", pause)] * len(requests[left:])
@@ -133,17 +133,17 @@ class WebhookSender:
         headers = {ASK: target.origin, **({CALLBACK: target.callback} if target.callback else {})}
         try:
             with client.stream("OPTIONS", url, headers=headers) as answer:
-                told = answer.headers
+                answered = answer.headers
                 status = answer.status_code
         except _FAILURES as error:
             return Verdict("away", _trouble(url, error))
-        allowed = {name.strip() for name in told.get(ALLOWED, "").split(",")}
-        rate = rate_of(told.get(RATE, "*"))
+        allowed = {name.strip() for name in answered.get(ALLOWED, "").split(",")}
+        rate = rate_of(answered.get(RATE, "*"))
         if status == httpx.codes.GONE:
             return Verdict("gone", f"{_shown(url)} answers 410 to our handshake")
         if not {"*", target.origin} & allowed or rate is None:
             reason = f"{_shown(url)} answers {status} to our handshake and does not allow {target.origin}"
-            return Verdict("away", reason, _asked(told))
+            return Verdict("away", reason, _asked(answered))
         self._rate = Rate(rate or None)
         return DELIVERED
 
@@ -224,8 +224,8 @@ def _drain(chunks: Iterable[bytes], deadline: float) -> None:
 
 
 def _trouble(url: str, error: Exception) -> str:
-    told = str(error) if isinstance(error, OutOfReach) else f"{type(error).__name__}: {error}"
-    return f"{_shown(url)} does not answer: {told}"
+    reason = str(error) if isinstance(error, OutOfReach) else f"{type(error).__name__}: {error}"
+    return f"{_shown(url)} does not answer: {reason}"
 
 
 def _shown(url: str) -> str:

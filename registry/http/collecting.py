@@ -39,18 +39,18 @@ class DeliveryCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; those of subscribers under their ids."""
         tallies, now = self._dispatch.tallies.all().items(), time.time()
-        for name, told, value in _GAUGES:
-            gauge = GaugeMetricFamily(f"xrouter_registry_events_{name}", told, labels=("subscriber",))
+        for name, description, value in _GAUGES:
+            gauge = GaugeMetricFamily(f"xrouter_registry_events_{name}", description, labels=("subscriber",))
             for subscriber, tally in tallies:
                 gauge.add_metric((subscriber,), value(tally, now))
             yield gauge
-        for name, told, count in _COUNTERS:
-            counter = CounterMetricFamily(f"xrouter_registry_events_{name}", told, labels=("subscriber",))
+        for name, description, count in _COUNTERS:
+            counter = CounterMetricFamily(f"xrouter_registry_events_{name}", description, labels=("subscriber",))
             for subscriber, tally in tallies:
                 counter.add_metric((subscriber,), count(tally))
             yield counter
-        told = "Whether this process delivers, of those over one database."
-        yield GaugeMetricFamily("xrouter_registry_delivers", told, value=float(self._dispatch.delivers))
+        description = "Whether this process delivers, of those over one database."
+        yield GaugeMetricFamily("xrouter_registry_delivers", description, value=float(self._dispatch.delivers))
 
 
 class HistoryCollector(Collector):
@@ -61,10 +61,10 @@ class HistoryCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        told = "Entries of history, as they were last looked at."
-        yield GaugeMetricFamily("xrouter_registry_history_entries", told, value=self._keeper.entries)
-        told = "Entries of history that this process took away, being too old or too many."
-        yield CounterMetricFamily("xrouter_registry_history_pruned", told, value=self._keeper.pruned)
+        description = "Entries of history, as they were last looked at."
+        yield GaugeMetricFamily("xrouter_registry_history_entries", description, value=self._keeper.entries)
+        description = "Entries of history that this process took away, being too old or too many."
+        yield CounterMetricFamily("xrouter_registry_history_pruned", description, value=self._keeper.pruned)
 
 
 _OF_PEERS: Final[tuple[tuple[str, str, Callable[[PeerTally], int]], ...]] = (
@@ -84,18 +84,24 @@ class ReplicationCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics; peers by their URLs."""
         tallies, now = list(self._replication.tallies.items()), time.time()
-        told = "Seconds since the beginning of the last round that came to its end, or since the start without one."
-        behind = GaugeMetricFamily("xrouter_registry_replication_behind_seconds", told, labels=("peer", "direction"))
-        told = "When the last round came to its end, 0 before the first."
+        description = (
+            "Seconds since the beginning of the last round that came to its end, or since the start without one."
+        )
+        behind = GaugeMetricFamily(
+            "xrouter_registry_replication_behind_seconds", description, labels=("peer", "direction")
+        )
+        description = "When the last round came to its end, 0 before the first."
         success = GaugeMetricFamily(
-            "xrouter_registry_replication_last_success_timestamp_seconds", told, labels=("peer", "direction")
+            "xrouter_registry_replication_last_success_timestamp_seconds", description, labels=("peer", "direction")
         )
         for key, tally in tallies:
             behind.add_metric(key, max(now - tally.alike, 0.0))
             success.add_metric(key, tally.success)
         yield from (behind, success)
-        for name, told, count in _OF_PEERS:
-            counter = CounterMetricFamily(f"xrouter_registry_replication_{name}", told, labels=("peer", "direction"))
+        for name, description, count in _OF_PEERS:
+            counter = CounterMetricFamily(
+                f"xrouter_registry_replication_{name}", description, labels=("peer", "direction")
+            )
             for key, tally in tallies:
                 counter.add_metric(key, count(tally))
             yield counter

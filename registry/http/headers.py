@@ -58,7 +58,7 @@ def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: st
     Raises:
         Refusal: ``header_error``, ``extra_xregistry_header``.
     """
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for raw, value in headers:
         name = raw.decode("latin-1").lower()
         if not name.startswith(PREFIX):
@@ -70,17 +70,17 @@ def given(headers: tuple[tuple[bytes, bytes], ...], kind: ResourceType, path: st
         text = decoded(value, name, path)
         plural, dot, key = name.partition(".")
         if dot:
-            members = found.setdefault(plural, {})
+            members = attributes.setdefault(plural, {})
             if not isinstance(members, dict):
                 raise Refusal("header_error", path, name=name, error_detail="it is a map and a scalar at once")
             declared = kind.attributes.get(plural)
             if text != "null":
                 members[key] = _typed(text, declared.item if declared is not None else None)
         elif text == "null":
-            found[name] = None
+            attributes[name] = None
         else:
-            found[name] = _typed(text, kind.attributes.get(name))
-    return {name: value or None if value == {} else value for name, value in found.items()}
+            attributes[name] = _typed(text, kind.attributes.get(name))
+    return {name: value or None if value == {} else value for name, value in attributes.items()}
 
 
 def _typed(text: str, attribute: Attribute | None) -> Any:
@@ -97,11 +97,11 @@ def _typed(text: str, attribute: Attribute | None) -> Any:
 
 
 def _unquoted(text: bytes) -> bytes:
-    found, escaped = bytearray(), False
+    unquoted, escaped = bytearray(), False
     for byte in text:
         if byte == 0x5C and not escaped:
             escaped = True
         else:
-            found.append(byte)
+            unquoted.append(byte)
             escaped = False
-    return bytes(found)
+    return bytes(unquoted)

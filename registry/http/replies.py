@@ -27,40 +27,40 @@ _Headers = list[tuple[bytes, bytes]]
 
 def reply_of(head: Head, request: Request, place: Place | str, answer: Answer) -> Reply:
     """Return the reply to a request that was carried out."""
-    found = _shared(request.base)
+    fields = _shared(request.base)
     if answer.interaction:
-        found.append((b"xRegistry-xregcorrelationid", answer.interaction.encode("ascii")))
-    found += [finding_header(each) for each in answer.findings[:MAX_FINDINGS]]
+        fields.append((b"xRegistry-xregcorrelationid", answer.interaction.encode("ascii")))
+    fields += [finding_header(each) for each in answer.findings[:MAX_FINDINGS]]
     if answer.etag:
-        found.append((b"ETag", answer.etag.encode("ascii")))
+        fields.append((b"ETag", answer.etag.encode("ascii")))
     if request.verb == "read" and seen_before(head, answer.etag):
-        return Reply(304, tuple(found))
+        return Reply(304, tuple(fields))
     if answer.body is None:
-        return Reply(204, tuple(found))
+        return Reply(204, tuple(fields))
     if answer.version:
-        found.append((b"Content-Location", _location(answer.version)))
+        fields.append((b"Content-Location", _location(answer.version)))
     if answer.location:
-        found.append((b"Location", _location(answer.location)))
+        fields.append((b"Location", _location(answer.location)))
     status = 201 if answer.location else 200
     if answer.document is not None and isinstance(place, Place):
-        return _document(request, place, answer, status, found)
+        return _document(request, place, answer, status, fields)
     if answer.paging is not None and answer.paging.after:
-        found.append((b"Link", _next(head, request, answer)))
-    return Reply(status, ((b"Content-Type", JSON), *found), msgspec.json.encode(answer.body))
+        fields.append((b"Link", _next(head, request, answer)))
+    return Reply(status, ((b"Content-Type", JSON), *fields), msgspec.json.encode(answer.body))
 
 
 def refusal_of(head: Head, base: str, refusal: Refusal, place: Place | str | None = None) -> Reply:
     """Return the reply to a request that was refused."""
-    found = _shared(base)
+    fields = _shared(base)
     if refusal.name == "action_not_supported":
         refusal.args_given["action"] = head.method
     if refusal.status == 405 and place is not None:
-        found.append((b"Allow", allowed(place)))
+        fields.append((b"Allow", allowed(place)))
     if refusal.name in ("server_busy", "rate_limited"):
-        found.append((b"Retry-After", refusal.args_given.get("seconds", "1").encode("ascii")))
+        fields.append((b"Retry-After", refusal.args_given.get("seconds", "1").encode("ascii")))
     wants = head.header(b"accept") or b""
     content = PROBLEM if PROBLEM in wants else JSON
-    return Reply(refusal.status, ((b"Content-Type", content), *found), msgspec.json.encode(refusal.body()))
+    return Reply(refusal.status, ((b"Content-Type", content), *fields), msgspec.json.encode(refusal.body()))
 
 
 def options_of(base: str, place: Place | str) -> Reply:
@@ -75,19 +75,19 @@ def allowed(place: Place | str) -> bytes:
     return ", ".join([*(word for word, verb in VERBS.items() if verb in verbs), "OPTIONS"]).encode("ascii")
 
 
-def _document(request: Request, place: Place, answer: Answer, status: int, found: _Headers) -> Reply:
+def _document(request: Request, place: Place, answer: Answer, status: int, fields: _Headers) -> Reply:
     assert answer.document is not None and answer.body is not None
     body: Mapping[str, Any] = answer.body
     content = body.get("contenttype")
     kind = place.resource
     if answer.elsewhere and request.verb == "read":
         status = 303
-        found.append((b"Location", headers.encoded(answer.elsewhere)))
+        fields.append((b"Location", headers.encoded(answer.elsewhere)))
     if content is not None:
-        found.insert(0, (b"Content-Type", _plain(content)))
-    found += headers.shown(body, kind)
-    found.append((b"Content-Disposition", answer.name.encode("ascii")))
-    return Reply(status, tuple(found), answer.document)
+        fields.insert(0, (b"Content-Type", _plain(content)))
+    fields += headers.shown(body, kind)
+    fields.append((b"Content-Disposition", answer.name.encode("ascii")))
+    return Reply(status, tuple(fields), answer.document)
 
 
 def _shared(base: str) -> _Headers:

@@ -168,12 +168,12 @@ def tree_of(body: bytes, path: str) -> Any:
 
 def query_of(text: bytes) -> dict[str, list[str]]:
     """Return the values of a raw query by their names; a name without ``=`` has ''."""
-    found: dict[str, list[str]] = {}
+    values: dict[str, list[str]] = {}
     for part in text.decode("latin-1").split("&"):
         if part:
             name, _, value = part.partition("=")
-            found.setdefault(unquote_plus(name), []).append(unquote_plus(value))
-    return found
+            values.setdefault(unquote_plus(name), []).append(unquote_plus(value))
+    return values
 
 
 def _once(given: dict[str, list[str]], name: str, path: str) -> str | None:
@@ -203,12 +203,12 @@ def decoded(text: bytes, path: str) -> str:
         Refusal: it is no UTF-8, or has a NUL.
     """
     try:
-        found = unquote_to_bytes(text).decode("utf-8")
+        part = unquote_to_bytes(text).decode("utf-8")
     except UnicodeDecodeError:
         raise Refusal("bad_request", path, error_detail="the path is no UTF-8") from None
-    if "\0" in found:  # which no text of PostgreSQL can hold
+    if "\0" in part:  # which no text of PostgreSQL can hold
         raise Refusal("bad_request", path, error_detail="the path has a NUL character")
-    return found
+    return part
 
 
 def _media(head: Head) -> str | None:

@@ -58,9 +58,9 @@ class SubscriptionsFace:
         fault = _fault(call)
         if fault is not None:
             return fault
-        identifier, made = self._subscriptions.create(_tree(call), call.writer.name)
+        identifier, created = self._subscriptions.create(_tree(call), call.writer.name)
         location = (b"Location", f"{call.url}/{identifier}".encode("latin-1", "replace"))
-        return _json(HTTPStatus.CREATED, made, location)
+        return _json(HTTPStatus.CREATED, created, location)
 
     def _one(self, call: Call, name: str, who: str | None) -> Reply:
         if call.head.method == "PUT":

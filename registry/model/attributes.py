@@ -49,31 +49,31 @@ class Attribute:
 
 def written(attribute: Attribute) -> dict[str, Any]:
     """Return an attribute as ``/model`` shows it, with what is not at its default."""
-    found: dict[str, Any] = {"name": attribute.name} if attribute.name else {}
-    found["type"] = attribute.type
+    members: dict[str, Any] = {"name": attribute.name} if attribute.name else {}
+    members["type"] = attribute.type
     for key in ("description", "target"):
         if getattr(attribute, key):
-            found[key] = getattr(attribute, key)
+            members[key] = getattr(attribute, key)
     if attribute.extended:
-        found["namecharset"] = "extended"
+        members["namecharset"] = "extended"
     if attribute.enum:
-        found["enum"] = list(attribute.enum)
+        members["enum"] = list(attribute.enum)
     if not attribute.strict:
-        found["strict"] = False
+        members["strict"] = False
     for key in ("matchversions", "readonly", "immutable", "required"):
         if getattr(attribute, key):
-            found[key] = True
+            members[key] = True
     if attribute.default is not None:
-        found["default"] = attribute.default
+        members["default"] = attribute.default
     if attribute.attributes:
-        found["attributes"] = all_written(attribute.attributes)
+        members["attributes"] = all_written(attribute.attributes)
     if attribute.item is not None:
-        found["item"] = written(attribute.item)
+        members["item"] = written(attribute.item)
     if attribute.ifvalues:
-        found["ifvalues"] = {
+        members["ifvalues"] = {
             value: {"siblingattributes": all_written(siblings)} for value, siblings in attribute.ifvalues.items()
         }
-    return found
+    return members
 
 
 def all_written(attributes: Mapping[str, Attribute]) -> dict[str, Any]:

@@ -17,22 +17,22 @@ def settled(subject: str, values: Mapping[str, Any], attributes: Mapping[str, At
     Raises:
         Refusal: a name is unknown, a value is invalid, or one that is required is missing.
     """
-    found = {name: value for name, value in values.items() if value is not None}
+    stored = {name: value for name, value in values.items() if value is not None}
     try:
-        known = active(attributes, found)
+        known = active(attributes, stored)
     except ValueError as error:
         raise invalid(subject, str(error), "it is declared twice for these values") from None
     missing = []
     for name, attribute in known.items():
         if attribute.served or name == ANYTHING:
             continue
-        if name not in found and attribute.default is not None:
-            found[name] = attribute.default
-        if name not in found and attribute.required:
+        if name not in stored and attribute.default is not None:
+            stored[name] = attribute.default
+        if name not in stored and attribute.required:
             missing.append(name)
     if missing:
         raise Refusal("required_attribute_missing", subject, list=listed(missing))
-    for name, value in found.items():
+    for name, value in stored.items():
         declared = known.get(name) or known.get(ANYTHING)
         if declared is None:
             raise Refusal("unknown_attribute", subject, name=name)
@@ -40,8 +40,8 @@ def settled(subject: str, values: Mapping[str, Any], attributes: Mapping[str, At
             raise invalid(subject, name, "names have a-z, 0-9 and '_', begin with no digit, and have 63 at most")
         if why := fault_of(value, declared):
             raise invalid(subject, name, why)
-        found[name] = _filled(value, declared)
-    return found
+        stored[name] = _filled(value, declared)
+    return stored
 
 
 def _filled(value: Any, attribute: Attribute) -> Any:

@@ -13,10 +13,10 @@ _FORM: Final = re.compile(
 
 def moment_of(text: str) -> datetime | None:
     """Read a timestamp; one without a zone is UTC. None when it is none."""
-    found = _FORM.fullmatch(text)
-    if found is None:
+    match = _FORM.fullmatch(text)
+    if match is None:
         return None
-    day, minute, second, fraction, _, sign, hours, minutes = found.groups()
+    day, minute, second, fraction, _, sign, hours, minutes = match.groups()
     try:
         instant = datetime.fromisoformat(f"{day}T{minute}:{'59' if second == '60' else second}+00:00")
         instant = instant.replace(microsecond=int((fraction or "0")[:6].ljust(6, "0")))

@@ -60,11 +60,11 @@ def read_model(source: object) -> Model:
 
 
 def _all_resources(groups: Mapping[str, Any]) -> dict[tuple[str, str], ResourceType]:
-    found: dict[tuple[str, str], ResourceType] = {}
+    resources: dict[tuple[str, str], ResourceType] = {}
     for group, source in groups.items():
         for plural, each in _object(_object(source, group).get("resources") or {}, f"{group}.resources").items():
-            found[group, plural] = _resource(group, plural, _object(each, f"{group}.{plural}"))
-    return found
+            resources[group, plural] = _resource(group, plural, _object(each, f"{group}.{plural}"))
+    return resources
 
 
 def _group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str, str], ResourceType]) -> GroupType:
@@ -86,10 +86,10 @@ def _group(plural: str, source: Mapping[str, Any], resources: Mapping[tuple[str,
 
 def _imported(plural: str, reference: object, resources: Mapping[tuple[str, str], ResourceType]) -> ResourceType:
     parts = str(reference).split("/")
-    found = resources.get((parts[1], parts[2])) if len(parts) == 3 and parts[0] == "" else None
-    if found is None or found.home == plural:
+    resource = resources.get((parts[1], parts[2])) if len(parts) == 3 and parts[0] == "" else None
+    if resource is None or resource.home == plural:
         raise _error(f"{plural}.ximportresources names {reference}, which no other group defines")
-    return found
+    return resource
 
 
 def _resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceType:
@@ -128,11 +128,11 @@ def _resource(group: str, plural: str, source: Mapping[str, Any]) -> ResourceTyp
 
 
 def _typemap(given: object, where: str) -> dict[str, str]:
-    found = {key: str(value).lower() for key, value in _object(given, f"{where}.typemap").items()}
-    for key, value in found.items():
+    typemap = {key: str(value).lower() for key, value in _object(given, f"{where}.typemap").items()}
+    for key, value in typemap.items():
         if value not in ("binary", "json", "string") or not key or key.count("*") > 1:
             raise _error(f"{where}.typemap maps {key!r} to {value!r}; known are binary, json and string")
-    return found
+    return typemap
 
 
 def _constraints(
@@ -155,50 +155,50 @@ def _constraints(
 
 def at_path(attributes: Mapping[str, Attribute], path: str) -> Attribute | None:
     """Return the attribute at a dotted path through objects, None when the model has none."""
-    found: Attribute | None = None
+    attribute: Attribute | None = None
     for part in path.split("."):
-        found = attributes.get(part)
-        if found is None:
+        attribute = attributes.get(part)
+        if attribute is None:
             return None
-        attributes = found.attributes
-    return found
+        attributes = attribute.attributes
+    return attribute
 
 
 def _overlaid(base: Mapping[str, Attribute], own: Mapping[str, Attribute], where: str) -> dict[str, Attribute]:
     """Lay the source's attributes over the specified ones, which may be narrowed and not widened."""
-    found = dict(base)
+    attributes = dict(base)
     for name, each in own.items():
         known = base.get(name)
         if known is None:
-            found[name] = each
+            attributes[name] = each
             continue
         if each.type != known.type or (known.readonly and not each.readonly) or (known.default and not each.default):
             raise _error(f"{where}: {name} is the specification's own and cannot be widened")
         members = each.attributes or known.attributes
-        found[name] = replace(
+        attributes[name] = replace(
             each,
             required=each.required or known.required,
             served=known.served,
             attributes=members,
             item=each.item or known.item,
         )
-    return found
+    return attributes
 
 
 def _attributes(given: object, where: str, *, extended: bool = False, depth: int = 0) -> dict[str, Attribute]:
     if depth > _MAX_DEPTH:
         raise _error(f"{where} is nested too deeply")
-    found: dict[str, Attribute] = {}
+    attributes: dict[str, Attribute] = {}
     for name, each in _object(given or {}, where).items():
         spelled = _EXTENDED if extended else _STRICT
         if name != ANYTHING and not spelled.fullmatch(name):
             raise _error(f"{where}: {name!r} is no name of an attribute")
-        found[name] = _attribute(name, _object(each, f"{where}.{name}"), f"{where}.{name}", depth)
-    for each in found.values():
+        attributes[name] = _attribute(name, _object(each, f"{where}.{name}"), f"{where}.{name}", depth)
+    for each in attributes.values():
         for siblings in each.ifvalues.values():
-            if twice := siblings.keys() & found.keys():
+            if twice := siblings.keys() & attributes.keys():
                 raise _error(f"{where}: {sorted(twice)[0]} is declared by ifvalues of {each.name} and beside it")
-    return found
+    return attributes
 
 
 def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> Attribute:
@@ -222,7 +222,7 @@ def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> 
         for key in ("strict", "matchversions", "readonly", "immutable", "required")
         if source.get(key) is not None
     }
-    found = Attribute(
+    attribute = Attribute(
         name,
         kind,
         description=str(source.get("description") or ""),
@@ -237,8 +237,8 @@ def _attribute(name: str, source: Mapping[str, Any], where: str, depth: int) -> 
         ifvalues=_ifvalues(source, where, depth),
         **flags,
     )
-    _check(found, where)
-    return found
+    _check(attribute, where)
+    return attribute
 
 
 def _item(source: object, where: str, depth: int) -> Attribute | None:
@@ -246,13 +246,13 @@ def _item(source: object, where: str, depth: int) -> Attribute | None:
 
 
 def _ifvalues(source: Mapping[str, Any], where: str, depth: int) -> dict[str, dict[str, Attribute]]:
-    found: dict[str, dict[str, Attribute]] = {}
+    ifvalues: dict[str, dict[str, Attribute]] = {}
     for value, each in _object(source.get("ifvalues") or {}, f"{where}.ifvalues").items():
-        if not value or value.startswith("^") or value.lower() in {other.lower() for other in found}:
+        if not value or value.startswith("^") or value.lower() in {other.lower() for other in ifvalues}:
             raise _error(f"{where}.ifvalues: {value!r} is empty, reserved, or there twice")
         siblings = _object(each, f"{where}.ifvalues.{value}").get("siblingattributes")
-        found[value] = _attributes(siblings, f"{where}.ifvalues.{value}", extended=True, depth=depth + 1)
-    return found
+        ifvalues[value] = _attributes(siblings, f"{where}.ifvalues.{value}", extended=True, depth=depth + 1)
+    return ifvalues
 
 
 def _check(attribute: Attribute, where: str) -> None:

@@ -84,7 +84,7 @@ def of_group(singular: str, resources: Iterable[str]) -> dict[str, Attribute]:
 
 def of_version(singular: str, *, hasdocument: bool) -> dict[str, Attribute]:
     """Return the attributes of the versions of a type of resource."""
-    found = [
+    attributes = [
         *_identity(f"{singular}id"),
         Attribute("versionid", "string", immutable=True, required=True, served=True),
         *_times(),
@@ -99,12 +99,12 @@ def of_version(singular: str, *, hasdocument: bool) -> dict[str, Attribute]:
         Attribute("compatibilityvalidatedreason", "string", readonly=True, served=True),
     ]
     if hasdocument:
-        found += [
+        attributes += [
             Attribute(f"{singular}url", "uri"),
             Attribute(singular, "any", served=True),
             Attribute(f"{singular}base64", "string", served=True),
         ]
-    return _named(found)
+    return _named(attributes)
 
 
 def of_resource(singular: str) -> dict[str, Attribute]:

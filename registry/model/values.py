@@ -42,7 +42,7 @@ def active(attributes: Mapping[str, Attribute], values: Mapping[str, Any]) -> di
     Raises:
         ValueError: two ``ifvalues`` add the same name; it is the message.
     """
-    found = dict(attributes)
+    in_force = dict(attributes)
     waiting = list(attributes.values())
     while waiting:
         each = waiting.pop()
@@ -53,11 +53,11 @@ def active(attributes: Mapping[str, Attribute], values: Mapping[str, Any]) -> di
         for wanted, siblings in each.ifvalues.items():
             if wanted.lower() != text:
                 continue
-            if twice := siblings.keys() & found.keys():
+            if twice := siblings.keys() & in_force.keys():
                 raise ValueError(sorted(twice)[0])
-            found.update(siblings)
+            in_force.update(siblings)
             waiting.extend(siblings.values())
-    return found
+    return in_force
 
 
 def _scalar_fault(value: Any, attribute: Attribute) -> str:

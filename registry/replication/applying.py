@@ -17,7 +17,7 @@ from registry.replication.places import home_of, is_shortened, owners_for
 from registry.store.marks import SCOPE, Mark, Marks, digest_of
 
 _logger = logging.getLogger(__name__)
-MAX_TOLD: Final = 20
+MAX_REPORTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class Author:
 class Taken:
     """What came of a page: how many changes changed something here, and how many were refused.
 
-    ``told`` are the first of those, at most MAX_TOLD, with the reason. What was refused does not come again before it
-    changes.
+    ``reported`` has the first refused ones, at most MAX_REPORTED, each with the reason. A refused change does not come
+    again before it changes.
     """
 
     applied: int
     refused: int = 0
-    told: tuple[tuple[str, str], ...] = ()
+    reported: tuple[tuple[str, str], ...] = ()
 
 
 class Applier:
@@ -55,7 +55,7 @@ class Applier:
     def apply(self, page: Changes) -> Taken:
         """Apply all changes of a page that can be."""
         applied, refused = 0, 0
-        told: list[tuple[str, str]] = []
+        reported: list[tuple[str, str]] = []
         clock = self.marks.latest
         for each in page.changes:
             subject = "/".join(part for part in (each.group, each.definition, each.name) if part)
@@ -71,10 +71,10 @@ class Applier:
                     self.marks.forget()
                     fault = error.title if isinstance(error, Refusal) else "it is nested too deeply"
             refused += bool(fault)
-            if fault and len(told) < MAX_TOLD:
-                told.append((subject, fault))
+            if fault and len(reported) < MAX_REPORTED:
+                reported.append((subject, fault))
                 _logger.warning("a change of %s is not taken: %s", subject, fault)
-        return Taken(applied, refused, tuple(told))
+        return Taken(applied, refused, tuple(reported))
 
     def _version(self, change: Change) -> bool:
         here = self._home(change)

@@ -109,9 +109,9 @@ def encoded(changes: Changes) -> bytes:
 def decoded(data: bytes | Mapping[str, Any]) -> Changes | None:
     """Read changes; None for what is none."""
     try:
-        found = (
+        changes = (
             msgspec.json.decode(data, type=Changes) if isinstance(data, bytes) else msgspec.convert(data, type=Changes)
         )
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    return found
+    return changes

@@ -20,8 +20,8 @@ PAGE_BYTES: Final = 4 * 2**20
 def changes_after(reader: Reader, position: int, authority: str, limit: int = PAGE) -> Changes:
     """Return the changes behind a position, a page of them; *authority* is that of what names none."""
     marks = Marks(reader.connection)
-    found = marks.after(position, min(limit, PAGE) + 1)
-    page, more = found[: min(limit, PAGE)], len(found) > min(limit, PAGE)
+    entries = marks.after(position, min(limit, PAGE) + 1)
+    page, more = entries[: min(limit, PAGE)], len(entries) > min(limit, PAGE)
     live = [f"{each.owner}/versions/{each.name}" for each in page if each.owner and not each.deleted]
     versions = reader.versions_of(live)
     changes: list[Change] = []

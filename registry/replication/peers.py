@@ -14,7 +14,7 @@ from catalog.documents.logins import Logins
 from catalog.documents.sending import post
 from catalog.errors import DocumentError
 from registry.core.service import RegistryService
-from registry.replication.applying import MAX_TOLD, Applier, Author
+from registry.replication.applying import MAX_REPORTED, Applier, Author
 from registry.replication.changes import Changes, decoded, encoded
 from registry.replication.feed import PAGE, changes_after
 from registry.store.marks import Marks
@@ -43,26 +43,26 @@ class Peer:
 class Round:
     """What a round did: changes that went over, those that changed something, and those that were refused.
 
-    ``told`` are the first that were refused, with the reason. ``answered`` tells that the peer took a page, and
-    ``renewed`` that it is another catalog than it was, which has counted anew.
+    ``reported`` has the first refused changes, each with the reason. ``answered`` says that the peer took a page.
+    ``renewed`` says that the peer is another catalog than before, which counts from its own start.
     """
 
     sent: int = 0
     applied: int = 0
     refused: int = 0
-    told: list[tuple[str, str]] = field(default_factory=list)
+    reported: list[tuple[str, str]] = field(default_factory=list)
     answered: bool = False
     renewed: bool = False
 
-    def add(self, sent: int, applied: int, refused: int, told: Sequence[tuple[str, str]]) -> None:
+    def add(self, sent: int, applied: int, refused: int, reported: Sequence[tuple[str, str]]) -> None:
         """Take note of what came of a page."""
         self.sent += sent
         self.applied += applied
         self.refused += refused
-        self.told += told[: MAX_TOLD - len(self.told)]
+        self.reported += reported[: MAX_REPORTED - len(self.reported)]
 
 
-class _Told(msgspec.Struct):
+class _Answer(msgspec.Struct):
     catalog: str
     applied: int
     refused: list[tuple[str, str]]
@@ -116,7 +116,7 @@ class Exchange:
                 raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
             taken = applier.apply(page)
             applier.marks.reach(name, page.catalog, page.position)
-        done.add(len(page.changes), taken.applied, taken.refused, taken.told)
+        done.add(len(page.changes), taken.applied, taken.refused, taken.reported)
         return page.more
 
     def _push(self, peer: Peer, done: Round) -> bool:
@@ -128,17 +128,17 @@ class Exchange:
         news = page.position != position
         if not news and done.answered:
             return False
-        told = self._sent(peer, page)  # without news too: whether it is there, and is the catalog that has all of it
+        answer = self._sent(peer, page)  # without news too: whether it is there, and is the catalog that has all of it
         done.answered = True
-        if told.catalog == page.catalog:
+        if answer.catalog == page.catalog:
             raise DocumentError(f"{peer.url} is this very catalog", file=peer.url, hint="name another one")
-        changed = bool(catalog) and told.catalog != catalog
+        changed = bool(catalog) and answer.catalog != catalog
         if changed:
             _renew(peer, done)
         if news or changed:
             with self._service.session(writing=True) as session:
-                Marks(session.reader.connection).reach(name, told.catalog, 0 if changed else page.position)
-        done.add(len(page.changes), told.applied, max(told.refusedcount, len(told.refused)), told.refused)
+                Marks(session.reader.connection).reach(name, answer.catalog, 0 if changed else page.position)
+        done.add(len(page.changes), answer.applied, max(answer.refusedcount, len(answer.refused)), answer.refused)
         return page.more or changed
 
     @property
@@ -154,14 +154,14 @@ class Exchange:
             raise DocumentError(f"{by.address(url)} gives no changes of a catalog", file=peer.url, hint=hint)
         return page
 
-    def _sent(self, peer: Peer, page: Changes) -> _Told:
+    def _sent(self, peer: Peer, page: Changes) -> _Answer:
         by = Fetcher(network=True, logins=peer.logins)
         receipt = post(peer.url, encoded(page), by, note="xRouter-Finding")
         if receipt.status != _OK:
             text = f"{by.address(peer.url)} takes no changes: it answers {receipt.status}"
             raise DocumentError(text, file=peer.url, hint="check the URL, and whether we may write there")
         try:
-            return msgspec.json.decode(receipt.data, type=_Told)
+            return msgspec.json.decode(receipt.data, type=_Answer)
         except msgspec.MsgspecError as error:
             hint = "give the URL of the message catalog of an xrouter registry"
             raise DocumentError(f"{by.address(peer.url)} is no catalog", file=peer.url, hint=hint) from error

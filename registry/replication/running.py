@@ -107,5 +107,5 @@ class Replication:
         if not self._stopping.is_set():
             tally.alike, tally.success = begun, time.time()
         if done.sent:
-            told = (direction, peer.url, done.sent, done.applied, done.refused)
-            _logger.info("replication: %s %s, changes %d, new %d, refused %d", *told)
+            figures = (direction, peer.url, done.sent, done.applied, done.refused)
+            _logger.info("replication: %s %s, changes %d, new %d, refused %d", *figures)

@@ -199,5 +199,5 @@ def _postgresql(url: str) -> Engine:
 def _cause(error: Exception) -> str:
     """Return the words of the database's own client: those of SQLAlchemy have statements and values in them."""
     cause = getattr(error, "orig", None) or error
-    told = type(error).__name__ if isinstance(cause, SQLAlchemyError) else str(cause)
-    return " ".join(told.split())
+    words = type(error).__name__ if isinstance(cause, SQLAlchemyError) else str(cause)
+    return " ".join(words.split())

@@ -45,10 +45,10 @@ def beyond(connection: Connection, after: int, upto: int, before: str | None) ->
     later = HISTORY.alias()
     followed = exists().where(and_(later.c.xid == HISTORY.c.xid, later.c.number > HISTORY.c.number))
     within = and_(HISTORY.c.number > after, HISTORY.c.number <= last, HISTORY.c.number < newest(connection))
-    found = select(HISTORY.c.number).where(within, old, or_(HISTORY.c.action == "deleted", followed))
+    removable = select(HISTORY.c.number).where(within, old, or_(HISTORY.c.action == "deleted", followed))
     # Numbers grow with time, so behind an entry that is young and within the number nothing may go.
     done = last > upto and (before is None or at >= before)
-    return list(connection.execute(found).scalars()), 0 if done else last
+    return list(connection.execute(removable).scalars()), 0 if done else last
 
 
 def remove(connection: Connection, numbers: Sequence[int]) -> int:

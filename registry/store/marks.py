@@ -77,16 +77,16 @@ class Marks:
 
     def versions(self, definitions: Sequence[str]) -> dict[str, dict[str, Mark]]:
         """Return the marks of all versions of definitions, by definition and uid."""
-        found: dict[str, dict[str, Mark]] = {each: {} for each in definitions}
+        by_definition: dict[str, dict[str, Mark]] = {each: {} for each in definitions}
         for start in range(0, len(definitions), PAGE):
             query = select(MARKS).where(MARKS.c.owner.in_(definitions[start : start + PAGE]))
             for row in self._connection.execute(query):
                 mark = _mark(row)
-                found[mark.owner][mark.uid] = mark
+                by_definition[mark.owner][mark.uid] = mark
         for mark in self._put.values():
-            if mark.owner in found:
-                found[mark.owner][mark.uid] = mark
-        return found
+            if mark.owner in by_definition:
+                by_definition[mark.owner][mark.uid] = mark
+        return by_definition
 
     def names(self, definition: str) -> list[str]:
         """Return the ids that versions of a definition have or had."""

@@ -43,11 +43,11 @@ def rows_after(connection: Connection, number: int, limit: int) -> list[Row]:
 
 def rows_at(connection: Connection, numbers: Collection[int]) -> list[Row]:
     """Return those of the events that are there, in order."""
-    wanted, found = sorted(numbers), list[Row]()
+    wanted, rows = sorted(numbers), list[Row]()
     for start in range(0, len(wanted), _ASKED):
         query = _ROWS.where(OUTBOX.c.number.in_(wanted[start : start + _ASKED])).order_by(OUTBOX.c.number)
-        found += [Row(*row) for row in connection.execute(query)]
-    return found
+        rows += [Row(*row) for row in connection.execute(query)]
+    return rows
 
 
 def count_between(connection: Connection, after: int, upto: int) -> int:
@@ -82,5 +82,5 @@ def _end(connection: Connection, first: int) -> int:
     """Return the last number that one transaction goes up to: held events of old do not count as work."""
     held = select(HELD.c.number)
     query = select(OUTBOX.c.number).where(OUTBOX.c.number >= first, OUTBOX.c.number.not_in(held))
-    found: Sequence[int] = connection.execute(query.order_by(OUTBOX.c.number).limit(_PRUNED)).scalars().all()
-    return found[-1] if found else first
+    numbers: Sequence[int] = connection.execute(query.order_by(OUTBOX.c.number).limit(_PRUNED)).scalars().all()
+    return numbers[-1] if numbers else first

@@ -108,11 +108,11 @@ class Reader:
         if not parents:
             return {}
         table = (GROUPS, RESOURCES, VERSIONS)[parents[0].count("/") // 2]
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for part in _parts(parents):
             query = select(table.c.parent, func.count()).where(table.c.parent.in_(part)).group_by(table.c.parent)
-            found.update({row[0]: row[1] for row in self._all(query)})
-        return found
+            counts.update({row[0]: row[1] for row in self._all(query)})
+        return counts
 
     def referring(self, xid: str) -> list[Resource]:
         """Return the resources whose ``xref`` is *xid*."""
@@ -152,8 +152,8 @@ def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _tree(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(text)
-    return found
+    tree: dict[str, Any] = msgspec.json.decode(text)
+    return tree
 
 
 def _first(row: Row[Any]) -> tuple[str, str, int, str, str, dict[str, Any]]:

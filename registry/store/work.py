@@ -28,11 +28,11 @@ class Changes(Generic[E]):
     now: dict[str, E | None] = field(default_factory=dict)
     touched: dict[str, None] = field(default_factory=dict)
 
-    def met(self, xid: str, found: E | None) -> E | None:
+    def met(self, xid: str, entity: E | None) -> E | None:
         """Take note of what the database has."""
-        self.before[xid] = deepcopy(found)
-        self.now[xid] = found
-        return found
+        self.before[xid] = deepcopy(entity)
+        self.now[xid] = entity
+        return entity
 
     def put(self, entity: E) -> None:
         """Take an entity as new or changed."""
@@ -52,10 +52,10 @@ class Work:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self.reader: Final = Reader(connection)
-        found = self.reader.registry()
-        assert found is not None, "the registry was not made"
-        self.registry: Final = found
-        self.registry_before: Final = deepcopy(found)
+        registry = self.reader.registry()
+        assert registry is not None, "the registry was not made"
+        self.registry: Final = registry
+        self.registry_before: Final = deepcopy(registry)
         self.registry_touched = False
         self.groups: Final = Changes[Group]()
         self.resources: Final = Changes[Resource]()
@@ -75,9 +75,9 @@ class Work:
     def expect(self, xids: Sequence[str]) -> None:
         """Fetch resources, with their versions, that will be looked up: many at once are quicker than one by one."""
         wanted = [xid for xid in xids if xid not in self.resources.now]
-        found = self.reader.resources_of(wanted)
+        resources = self.reader.resources_of(wanted)
         for xid in wanted:
-            each = found.get(xid)
+            each = resources.get(xid)
             self.resources.met(xid, each)
             if each is None:
                 self._complete[f"{xid}/versions"] = []
@@ -95,9 +95,9 @@ class Work:
         """Return all versions of a resource as they are now, by id."""
         parent = resource.versions
         if parent not in self._complete:
-            found = list(self.reader.versions(parent))
-            self._complete[parent] = [each.xid for each in found]
-            for each in found:
+            versions = list(self.reader.versions(parent))
+            self._complete[parent] = [each.xid for each in versions]
+            for each in versions:
                 if each.xid not in self.versions.now:
                     self.versions.met(each.xid, each)
         kept = (self.versions.now[xid] for xid in self._complete[parent])
@@ -174,8 +174,8 @@ class Work:
         self._documents[version.xid] = None
 
     def _meet(self, changes: Changes[Any], xids: list[str]) -> None:
-        found = self.reader.resources_of(xids) if changes is self.resources else self.reader.versions_of(xids)
-        for xid, each in found.items():
+        entities = self.reader.resources_of(xids) if changes is self.resources else self.reader.versions_of(xids)
+        for xid, each in entities.items():
             changes.met(xid, each)
 
     def _written_documents(self) -> list[str]:
@@ -206,7 +206,7 @@ class Work:
             self._connection.execute(insert(table), given)
 
 
-def found_registry(connection: Connection, registry: Registry) -> None:
+def create_registry(connection: Connection, registry: Registry) -> None:
     """Write down the registry itself, in a database that has none."""
     connection.execute(insert(REGISTRY).values(_registry_row(registry)))
 

@@ -86,10 +86,10 @@ class HistoryKeeper:
         gone, at, more = 0, 0, upto > 0 or before is not None
         while more and not self._stopping.is_set():
             with self._database.reading() as connection:
-                found, at = history.beyond(connection, at, upto, before)
-            if found:  # or writers would wait for nothing
+                numbers, at = history.beyond(connection, at, upto, before)
+            if numbers:  # or writers would wait for nothing
                 with self._database.noting() as connection:
-                    gone += history.remove(connection, found)
+                    gone += history.remove(connection, numbers)
             more = at > 0
             self._stopping.wait(_BREATH)
         self.pruned += gone

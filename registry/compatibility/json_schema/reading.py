@@ -52,7 +52,7 @@ class Root:
         Raises:
             Undecided: a reference leads elsewhere, or to itself, or there is too much of it.
         """
-        found: list[Schema] = []
+        schemas: list[Schema] = []
         waiting = [schema]
         while waiting:
             self._steps += 1
@@ -73,8 +73,8 @@ class Root:
                     continue
             if isinstance(each.get("allOf"), list):
                 waiting.extend(each["allOf"])
-            found.append({name: value for name, value in each.items() if self._counts(name)})
-        return found
+            schemas.append({name: value for name, value in each.items() if self._counts(name)})
+        return schemas
 
     def _counts(self, name: str) -> bool:
         since = _SINCE.get(name, _DRAFTS[0])
@@ -112,5 +112,5 @@ def items_of(schema: Schema) -> tuple[Sequence[Any], Any]:
 
 def mapping(schema: Schema, name: str) -> Mapping[str, Any]:
     """Return a map of subschemas, empty without one."""
-    found = schema.get(name)
-    return found if isinstance(found, Mapping) else {}
+    members = schema.get(name)
+    return members if isinstance(members, Mapping) else {}

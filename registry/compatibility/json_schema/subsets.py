@@ -212,10 +212,10 @@ class Proof:
         self._values.spend(_MATCHING)
         if pattern not in self._patterns:
             try:
-                made = jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=REGEX_OPTIONS)
+                validator = jsonschema_rs.Draft202012Validator({"pattern": pattern}, pattern_options=REGEX_OPTIONS)
             except ValueError as error:
                 raise Undecided(f"the pattern {pattern[:50]} is none") from error
-            self._patterns[pattern] = made
+            self._patterns[pattern] = validator
         return bool(self._patterns[pattern].is_valid(name))
 
     def _required(self, names: Any, smaller: list[Schema]) -> str:
@@ -230,12 +230,12 @@ class Proof:
     def _named(self, smaller: list[Schema], name: str) -> list[Any]:
         """Return all that the value of a member keeps to."""
         self._values.spend(len(smaller))
-        found: list[Any] = []
+        constraints: list[Any] = []
         for each in smaller:
             own = [mapping(each, "properties")[name]] if name in mapping(each, "properties") else []
             own += [value for key, value in mapping(each, "patternProperties").items() if self._matches(key, name)]
-            found += own or ([each["additionalProperties"]] if "additionalProperties" in each else [])
-        return found
+            constraints += own or ([each["additionalProperties"]] if "additionalProperties" in each else [])
+        return constraints
 
     def _members(self, smaller: list[Schema], larger: Schema, at: str) -> str:
         known, patterns = mapping(larger, "properties"), mapping(larger, "patternProperties")

@@ -109,9 +109,9 @@ def _words(documents: Sequence[Any]) -> tuple[list[str], list[Any]]:
             continue
         waiting.extend(each.values())
         for keyword in _NAMING:
-            found = each.get(keyword)
-            if isinstance(found, Mapping | list):
-                names.update({name: None for name in islice(found, _MOST_NAMES) if isinstance(name, str)})
+            members = each.get(keyword)
+            if isinstance(members, Mapping | list):
+                names.update({name: None for name in islice(members, _MOST_NAMES) if isinstance(name, str)})
         constants.update({repr(value): value for value in islice(_edges(each), _MOST_CONSTANTS)})
     return list(names)[:_MOST_NAMES], list(constants.values())[:_MOST_CONSTANTS]
 

@@ -13,7 +13,7 @@ from bindings.http.request import Head
 from registry.core.service import RegistryService
 from registry.errors import Refusal
 from registry.faces.messagecatalog.paths import GROUPS, Target, split_uri, target_of
-from registry.faces.messagecatalog.reading import FILTERS, CatalogReader, Found, Page
+from registry.faces.messagecatalog.reading import FILTERS, CatalogReader, Page, Representation
 from registry.faces.messagecatalog.writing import CatalogWriter, Done
 from registry.http.face import Call
 from registry.http.replies import JSON, MAX_FINDINGS, PROBLEM, finding_header
@@ -85,8 +85,13 @@ class MessageCatalogFace:
             applier = Applier(session, author, self._authority(call))
             taken = applier.apply(page)
             catalog = applier.marks.catalog
-        told = {"catalog": catalog, "applied": taken.applied, "refused": taken.told, "refusedcount": taken.refused}
-        return Reply(200, ((b"Content-Type", JSON),), msgspec.json.encode(told))
+        summary = {
+            "catalog": catalog,
+            "applied": taken.applied,
+            "refused": taken.reported,
+            "refusedcount": taken.refused,
+        }
+        return Reply(200, ((b"Content-Type", JSON),), msgspec.json.encode(summary))
 
     def _options(self, call: Call, target: Target) -> Reply:
         headers = ((b"Allow", _allow(target)), (b"Content-Type", JSON))
@@ -105,18 +110,18 @@ class MessageCatalogFace:
         page = _page(call, query, target)
         with self._service.session(writing=False) as session:
             reader = CatalogReader(session, self._authority(call))
-            found = _shown(reader, target, page, query)
-        if found.etag and seen_before(call.head, found.etag):
-            return Reply(304, ((b"ETag", found.etag.encode("ascii")),))
+            shown = _shown(reader, target, page, query)
+        if shown.etag and seen_before(call.head, shown.etag):
+            return Reply(304, ((b"ETag", shown.etag.encode("ascii")),))
         headers: _Headers = [(b"Content-Type", JSON)]
-        if found.etag:
-            headers.append((b"ETag", found.etag.encode("ascii")))
-        if found.after:
+        if shown.etag:
+            headers.append((b"ETag", shown.etag.encode("ascii")))
+        if shown.after:
             kept = [(name, value) for name, values in query.items() for value in values]
             kept = [(name, value) for name, value in kept if name not in ("limit", "cursor")]
-            more = urlencode([*kept, ("limit", str(page.limit)), ("cursor", found.after)])
+            more = urlencode([*kept, ("limit", str(page.limit)), ("cursor", shown.after)])
             headers.append((b"Link", f'<{call.url}{target.path}?{more}>;rel="next"'.encode("ascii", "replace")))
-        return Reply(200, tuple(headers), msgspec.json.encode(found.body))
+        return Reply(200, tuple(headers), msgspec.json.encode(shown.body))
 
     def _write(self, call: Call, target: Target) -> Reply:
         body = tree_of(call.body, target.path or "/")
@@ -130,12 +135,12 @@ class MessageCatalogFace:
                 return Reply(204, tuple(headers))
             reader = CatalogReader(session, self._authority(call))
             whole = done.target.kind == "definition"
-            found = _show(reader, done.target, call.max_answer, whole=whole)
-        if found.etag:
-            headers.append((b"ETag", found.etag.encode("ascii")))
+            shown = _show(reader, done.target, call.max_answer, whole=whole)
+        if shown.etag:
+            headers.append((b"ETag", shown.etag.encode("ascii")))
         if done.created:
             headers.append((b"Location", f"{call.url}{done.target.path}".encode("ascii", "replace")))
-        return Reply(201 if done.created else 200, ((b"Content-Type", JSON), *headers), msgspec.json.encode(found.body))
+        return Reply(201 if done.created else 200, ((b"Content-Type", JSON), *headers), msgspec.json.encode(shown.body))
 
 
 class DefinitionLookup:
@@ -157,13 +162,13 @@ class DefinitionLookup:
         if len(values) != 1:
             raise Refusal("bad_request", "/", error_detail="uri is needed, once")
         with self._service.session(writing=False) as session:
-            found = _looked_up(
+            shown = _looked_up(
                 CatalogReader(session, self._service.authority or f"{call.registry}/messagecatalog"), values[0]
             )
-        etag = (b"ETag", found.etag.encode("ascii"))
-        if seen_before(call.head, found.etag):
+        etag = (b"ETag", shown.etag.encode("ascii"))
+        if seen_before(call.head, shown.etag):
             return Reply(304, (etag,))
-        return Reply(200, ((b"Content-Type", JSON), etag), msgspec.json.encode(found.body))
+        return Reply(200, ((b"Content-Type", JSON), etag), msgspec.json.encode(shown.body))
 
     def refused(self, head: Head, url: str, refusal: Refusal) -> Reply:
         """Tell of a refusal."""
@@ -182,7 +187,7 @@ def refusal_reply(refusal: Refusal) -> Reply:
     return Reply(status, tuple(headers), msgspec.json.encode({**refusal.body(), "status": status}))
 
 
-def _looked_up(reader: CatalogReader, uri: str) -> Found:
+def _looked_up(reader: CatalogReader, uri: str) -> Representation:
     split = split_uri(uri)
     if split is not None:
         authority, target = split
@@ -192,7 +197,7 @@ def _looked_up(reader: CatalogReader, uri: str) -> Found:
     raise Refusal("not_found", uri)
 
 
-def _shown(reader: CatalogReader, target: Target, page: Page, query: Mapping[str, list[str]]) -> Found:
+def _shown(reader: CatalogReader, target: Target, page: Page, query: Mapping[str, list[str]]) -> Representation:
     if target.kind == "catalog":
         return reader.groups(page, whole="definitions" in query)
     if target.kind == "definitions":
@@ -203,7 +208,7 @@ def _shown(reader: CatalogReader, target: Target, page: Page, query: Mapping[str
     return _show(reader, target, page.weight, whole=flag in query)
 
 
-def _show(reader: CatalogReader, target: Target, weight: int, *, whole: bool) -> Found:
+def _show(reader: CatalogReader, target: Target, weight: int, *, whole: bool) -> Representation:
     if target.kind == "group":
         return reader.group(target, weight, whole=whole)
     return reader.definition(target, weight, whole=whole) if target.kind == "definition" else reader.version(target)

@@ -33,7 +33,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Representation:
     """What an answer shows, and its ETag ('' without one). ``after`` is where the next page begins, '' for nowhere."""
 
     body: Any
@@ -49,21 +49,21 @@ class CatalogReader:
         self._reader = session.reader
         self._authority = authority
 
-    def groups(self, page: Page, *, whole: bool) -> Found:
+    def groups(self, page: Page, *, whole: bool) -> Representation:
         """List groups, with *whole* each with all its definitions."""
         left = _Weight(page.weight)
         show = (lambda each: self._whole_group(each, left)) if whole else shown_group
         entries = ((each.id, show(each)) for each in self._reader.groups(f"/{GROUPS}", page.after))
         return _listed(entries, page, left, "/")
 
-    def group(self, target: Target, weight: int, *, whole: bool) -> Found:
+    def group(self, target: Target, weight: int, *, whole: bool) -> Representation:
         """Show a group, with *whole* with all its definitions."""
         group = self._group(target)
         if whole:
-            return Found(self._whole_group(group, _Weight(weight)))
-        return Found(shown_group(group), f'"{group.epoch}"')
+            return Representation(self._whole_group(group, _Weight(weight)))
+        return Representation(shown_group(group), f'"{group.epoch}"')
 
-    def definitions(self, target: Target, page: Page) -> Found:
+    def definitions(self, target: Target, page: Page) -> Representation:
         """List the latest versions of a group's definitions."""
         group = self._group(target)
         left = _Weight(page.weight)
@@ -74,18 +74,18 @@ class CatalogReader:
         )
         return _listed(entries, page, left, target.path)
 
-    def definition(self, target: Target, weight: int, *, whole: bool) -> Found:
+    def definition(self, target: Target, weight: int, *, whole: bool) -> Representation:
         """Show the latest version of a definition, with *whole* the definition with all its versions."""
         group, shown = self._group(target), self.shown(target)
         latest = self._latest(shown)
         if latest is None or shown.source is None:
             raise Refusal("not_found", target.path)
         if whole:
-            return Found(self._whole(shown, group, _Weight(weight)))
-        found = shown_version(target.definition, latest, group, self._authority)
-        return Found(found, f'"{shown.source.epoch}-{latest.epoch}"')
+            return Representation(self._whole(shown, group, _Weight(weight)))
+        body = shown_version(target.definition, latest, group, self._authority)
+        return Representation(body, f'"{shown.source.epoch}-{latest.epoch}"')
 
-    def versions(self, target: Target, page: Page) -> Found:
+    def versions(self, target: Target, page: Page) -> Representation:
         """List the versions of a definition, by their numbers."""
         group, shown = self._group(target), self.shown(target)
         listed = self._versions(shown)
@@ -93,21 +93,23 @@ class CatalogReader:
         entries = ((each.id, shown_version(target.definition, each, group, self._authority)) for each in listed[start:])
         return _listed(entries, page, _Weight(page.weight), target.path, folded=False)
 
-    def version(self, target: Target) -> Found:
+    def version(self, target: Target) -> Representation:
         """Show one version."""
         group, shown = self._group(target), self.shown(target)
-        found = self._reader.version(f"{shown.source.versions}/{target.version}") if shown.source is not None else None
-        if found is None:
+        version = (
+            self._reader.version(f"{shown.source.versions}/{target.version}") if shown.source is not None else None
+        )
+        if version is None:
             raise Refusal("not_found", target.path)
-        return Found(shown_version(target.definition, found, group, self._authority), f'"{found.epoch}"')
+        return Representation(shown_version(target.definition, version, group, self._authority), f'"{version.epoch}"')
 
     def shown(self, target: Target) -> Shown:
         """Return a definition with what it may borrow from another."""
         place = self._place(target.below("definitions"))
-        found = next(shown_resources(self._reader, place, "", target.definition), None)
-        if found is None:
+        shown = next(shown_resources(self._reader, place, "", target.definition), None)
+        if shown is None:
             raise Refusal("not_found", target.path)
-        return found
+        return shown
 
     def latest(self, target: Target) -> Version | None:
         """Return the latest version of a definition, None when there is no such definition."""
@@ -147,9 +149,9 @@ class CatalogReader:
     def _whole(self, shown: Shown, group: Group, left: _Weight) -> dict[str, Any]:
         versions = self._versions(shown)
         texts = [shown_version(shown.resource.id, each, group, self._authority) for each in versions]
-        found = shown_definition(texts)
-        left.take(found, f"/{group.id}/{DEFINITIONS}/{shown.resource.id}")
-        return found
+        definition = shown_definition(texts)
+        left.take(definition, f"/{group.id}/{DEFINITIONS}/{shown.resource.id}")
+        return definition
 
     def _whole_group(self, group: Group, left: _Weight) -> dict[str, Any]:
         target = Target("definitions", group.id)
@@ -175,7 +177,7 @@ class _Weight:
 
 def _listed(
     entries: Iterator[tuple[str, dict[str, Any]]], page: Page, left: _Weight, path: str, *, folded: bool = True
-) -> Found:
+) -> Representation:
     def fits(each: Mapping[str, Any]) -> bool:
         return all(str(each.get(name, "")) == value for name, value in page.wanted.items())
 
@@ -184,4 +186,4 @@ def _listed(
     for _, each in shown:
         left.take(each, path)
     last = shown[-1][0] if len(chosen) > page.limit else ""
-    return Found([each for _, each in shown], after=last.lower() if folded else last)
+    return Representation([each for _, each in shown], after=last.lower() if folded else last)

@@ -67,5 +67,5 @@ def shown_definition(versions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def _described(given: dict[str, Any]) -> dict[str, Any]:
     """Take what 0.1 has words for out of *given*."""
     text = given.pop(LONG_TEXT, None)
-    found: dict[str, Any] = {name: given.pop(name) for name in COMMON if name in given}
-    return {**found, "documentation": text} if text is not None else found
+    attributes: dict[str, Any] = {name: given.pop(name) for name in COMMON if name in given}
+    return {**attributes, "documentation": text} if text is not None else attributes

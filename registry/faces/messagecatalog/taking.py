@@ -55,13 +55,13 @@ def definitions_of(body: Mapping[str, Any], subject: str) -> list[Mapping[str, A
     Raises:
         Refusal: they are no list of objects.
     """
-    found: list[Mapping[str, Any]] = []
+    definitions: list[Mapping[str, Any]] = []
     for name in _LISTS:
         listed = body.get(name) if body.get(name) is not None else []
         if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
             raise invalid(subject, name, "needs to be a list of objects")
-        found += listed
-    return found
+        definitions += listed
+    return definitions
 
 
 def versions_in(body: Mapping[str, Any], subject: str) -> Iterator[Mapping[str, Any]]:
@@ -102,18 +102,18 @@ def version_attributes(body: Mapping[str, Any], name: str, group: Group, subject
     wrong = next((each for each in findings.sorted() if _is_wrong(each.severity, each.rule)), None)
     if wrong is not None:
         raise invalid(subject, wrong.pointer.lstrip("/") or "definition", wrong.message)
-    found = {**message.attributes, **({"basemessage": message.base} if message.base is not None else {})}
+    attributes = {**message.attributes, **({"basemessage": message.base} if message.base is not None else {})}
     given = {key: value for key, value in message.other.items() if key not in (*_IDS, *_SERVED, "version")}
     given |= {key: None for key, value in body.items() if value is None and key not in (*_IDS, *_SERVED, "version")}
     _check_texts(given, subject)
     if "documentation" in body:
         given |= _documented(body, subject)
-    if found.get("envelope") not in (None, CLOUDEVENTS) and found.get("protocol") is None:
-        found = {key: value for key, value in found.items() if key != "envelopemetadata"}
-        found["definition"] = dict(content)  # of a format defined elsewhere: it stays as it was written
-    if found.get("envelope") == CLOUDEVENTS and "basemessage" not in found:
-        _check_event(found, name, subject)
-    return {**given, **found}
+    if attributes.get("envelope") not in (None, CLOUDEVENTS) and attributes.get("protocol") is None:
+        attributes = {key: value for key, value in attributes.items() if key != "envelopemetadata"}
+        attributes["definition"] = dict(content)  # of a format defined elsewhere: it stays as it was written
+    if attributes.get("envelope") == CLOUDEVENTS and "basemessage" not in attributes:
+        _check_event(attributes, name, subject)
+    return {**given, **attributes}
 
 
 def check_identity(body: Mapping[str, Any], name: str, subject: str) -> None:
@@ -135,8 +135,8 @@ def _selectors(holder: Mapping[str, Any], subject: str) -> dict[str, str]:
     if not isinstance(form, str) or not form.strip():
         raise invalid(subject, "format", "needs to be a text that is not empty")
     read = read_format(holder, Place(subject), _silent())
-    found = {"envelope": read.envelope, "protocol": read.protocol}
-    return {name: value for name, value in found.items() if value is not None}
+    selectors = {"envelope": read.envelope, "protocol": read.protocol}
+    return {name: value for name, value in selectors.items() if value is not None}
 
 
 def _silent() -> DocumentReader:
@@ -171,9 +171,9 @@ def _check_texts(given: Mapping[str, Any], subject: str) -> None:
         raise invalid(subject, "authority", why)
 
 
-def _check_event(found: Mapping[str, Any], name: str, subject: str) -> None:
+def _check_event(attributes: Mapping[str, Any], name: str, subject: str) -> None:
     """Hold an event against section 3.2.1: it has a type, which is its id."""
-    kind = found.get("envelopemetadata", {}).get("type")
+    kind = attributes.get("envelopemetadata", {}).get("type")
     value = kind.get("value") if isinstance(kind, dict) else kind
     if value is None:
         raise Refusal("required_attribute_missing", subject, list="definition.attributes.type")

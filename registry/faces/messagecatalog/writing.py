@@ -174,31 +174,31 @@ class CatalogWriter:
         What is there and is the same is left out; what is there and is otherwise is a conflict.
         """
         check_new_id(target.definition, target.path)
-        found: dict[str, Any] = dict(before or {})
+        versions: dict[str, Any] = dict(before or {})
         new: dict[str, Any] = {}
         latest = self._catalog.latest(target)
         for each in versions_in(body, target.path):
             given = version_attributes(each, target.definition, group, target.path)
             given = {name: value for name, value in given.items() if value is not None}
-            if latest is not None or found:
-                first = latest.attributes if latest is not None else next(iter(found.values()))
+            if latest is not None or versions:
+                first = latest.attributes if latest is not None else next(iter(versions.values()))
                 self._same_authority(given, first.get("authority"), target)
             elif given.get("authority") in ("", self._authority):
                 del given["authority"]
-            number = self._number(each, target, found)
+            number = self._number(each, target, versions)
             known = self._reader.version(f"{target.xid}/versions/{number}")
-            there = known.attributes if known is not None else found.get(number)
+            there = known.attributes if known is not None else versions.get(number)
             if there is not None and there != given:
                 why = f"version {number} is there already, and is otherwise"
                 raise Refusal("conflict", target.path, error_detail=why)
             if there is None:
-                found[number] = new[number] = given
+                versions[number] = new[number] = given
         return new
 
-    def _number(self, body: Mapping[str, Any], target: Target, found: Mapping[str, Any]) -> str:
+    def _number(self, body: Mapping[str, Any], target: Target, versions: Mapping[str, Any]) -> str:
         given = body.get("version")
         if given is None:
-            taken = [number_of(name) or 0 for name in found]
+            taken = [number_of(name) or 0 for name in versions]
             return str(max([self._next(target) - 1, *taken]) + 1)
         if isinstance(given, str) and number_of(given) is None:
             return given  # what only the core API makes, and this one shows

@@ -56,7 +56,7 @@ def openapi_of(
         paths = {path: item for path, item in paths.items() if f"/{path.split('/')[1]}" not in _TAKEN}
         paths |= subscription_paths()
         components["schemas"] |= subscription_schemas()
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "openapi": OPENAPI,
         "info": {"title": "xRegistry", "version": SPECVERSION},
         "servers": [{"url": base or "/"}],
@@ -66,19 +66,19 @@ def openapi_of(
     schemes = {} if access is None else _schemes(access)
     if schemes:
         components["securitySchemes"] = schemes
-        found["security"] = [{name: []} for name in schemes]
-    return found
+        document["security"] = [{name: []} for name in schemes]
+    return document
 
 
 def _schemes(access: Access) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    schemes: dict[str, Any] = {}
     if access.bearer:
-        found["bearer"] = {"type": "http", "scheme": "bearer"}
+        schemes["bearer"] = {"type": "http", "scheme": "bearer"}
     if access.basic:
-        found["basic"] = {"type": "http", "scheme": "basic"}
+        schemes["basic"] = {"type": "http", "scheme": "basic"}
     if access.api_keys:
-        found["key"] = {"type": "apiKey", "in": "header", "name": access.api_key_header}
-    return found
+        schemes["key"] = {"type": "apiKey", "in": "header", "name": access.api_key_header}
+    return schemes
 
 
 def _paths(model: Model) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -23,12 +23,12 @@ def operation(place: Place, model: Model, verb: Verb, *, document: bool) -> dict
     taken = [*parameters.flags_of(place, model, verb), *parameters.conditions_of(verb, guarded=not place.is_collection)]
     if document and verb in ("replace", "add"):
         taken += parameters.attributes_of(place.resource)
-    found: dict[str, Any] = {"tags": [_tag(place)], "parameters": taken}
+    members: dict[str, Any] = {"tags": [_tag(place)], "parameters": taken}
     body = _body(place, model, verb, document=document)
     if body is not None:
-        found["requestBody"] = body
-    found["responses"] = _responses(place, model, verb, document=document)
-    return found
+        members["requestBody"] = body
+    members["responses"] = _responses(place, model, verb, document=document)
+    return members
 
 
 def configured(name: str, verb: Verb) -> dict[str, Any]:
@@ -37,11 +37,11 @@ def configured(name: str, verb: Verb) -> dict[str, Any]:
     shown: dict[str, Any] = {"200": {**content("What it is.", schema), "headers": dict(_TAG)}}
     if verb == "read":
         shown["304"] = _KNOWN
-    found: dict[str, Any] = {"tags": ["registry"], "responses": answers(shown)}
-    found["parameters"] = list(parameters.conditions_of(verb, guarded=True))
+    members: dict[str, Any] = {"tags": ["registry"], "responses": answers(shown)}
+    members["parameters"] = list(parameters.conditions_of(verb, guarded=True))
     if verb != "read":
-        found["requestBody"] = {"required": True, "content": {JSON: {"schema": {"type": "object"}}}}
-    return found
+        members["requestBody"] = {"required": True, "content": {JSON: {"schema": {"type": "object"}}}}
+    return members
 
 
 def _tag(place: Place) -> str:
@@ -94,21 +94,21 @@ def _responses(place: Place, model: Model, verb: Verb, *, document: bool) -> dic
         schema = _added(place, model, given=False)
     content = {_ANY: {"schema": {}}} if document else {JSON: {"schema": schema}}
     shown = {"description": "As it is.", "headers": {**_LINK, **_TAG}, "content": content}
-    found = {"200": shown}
+    by_status = {"200": shown}
     if verb != "read" and not place.is_collection and place.kind != "registry":
-        found["201"] = {**shown, "description": "It was created."}
+        by_status["201"] = {**shown, "description": "It was created."}
     if verb == "read":
-        found["304"] = _KNOWN
+        by_status["304"] = _KNOWN
     if document and verb == "read":
-        found["303"] = {**shown, "description": "The document is elsewhere."}
-    return answers(found)
+        by_status["303"] = {**shown, "description": "The document is elsewhere."}
+    return answers(by_status)
 
 
-def answers(found: dict[str, Any]) -> dict[str, Any]:
+def answers(by_status: dict[str, Any]) -> dict[str, Any]:
     """Return answers by status, with that of refusals."""
     problem = reference("problem")
     media = {each: {"schema": problem} for each in (JSON, "application/problem+json")}
-    return {**found, "4XX": {"description": "It is refused, and nothing has changed.", "content": media}}
+    return {**by_status, "4XX": {"description": "It is refused, and nothing has changed.", "content": media}}
 
 
 def content(description: str, schema: Schema) -> dict[str, Any]:

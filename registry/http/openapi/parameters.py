@@ -110,17 +110,17 @@ def _texts(*values: str) -> Mapping[str, Any]:
 
 
 def _flag(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
-    found: Parameter = {"name": name, "in": "query", "description": description, "schema": schema}
+    parameter: Parameter = {"name": name, "in": "query", "description": description, "schema": schema}
     if schema is _PRESENT:
-        found["allowEmptyValue"] = True
+        parameter["allowEmptyValue"] = True
     if schema["type"] == "array":
-        found |= {"style": "form", "explode": True}
-    return found
+        parameter |= {"style": "form", "explode": True}
+    return parameter
 
 
 def _header(name: str, schema: Mapping[str, Any], description: str) -> Parameter:
-    found: Parameter = {"name": name, "in": "header", "schema": schema}
-    return {**found, "description": description} if description else found
+    parameter: Parameter = {"name": name, "in": "header", "schema": schema}
+    return {**parameter, "description": description} if description else parameter
 
 
 def _header_schema(attribute: Attribute) -> Mapping[str, Any]:

@@ -67,11 +67,11 @@ def map_of(schema: Schema) -> Schema:
 
 def all_schemas(model: Model) -> dict[str, Schema]:
     """Return the schemas of all types of a model, by name."""
-    found: dict[str, Schema] = {}
+    schemas: dict[str, Schema] = {}
     for given in (False, True):
         for name, schema in _schemas(model, given=given):
-            found[f"{name}{GIVEN if given else ''}"] = schema
-    return found
+            schemas[f"{name}{GIVEN if given else ''}"] = schema
+    return schemas
 
 
 def _schemas(model: Model, *, given: bool) -> Iterator[tuple[str, Schema]]:
@@ -91,13 +91,13 @@ def _schemas(model: Model, *, given: bool) -> Iterator[tuple[str, Schema]]:
 
 def _entity(attributes: Mapping[str, Attribute], nested: Mapping[str, Schema], *, given: bool) -> Schema:
     """Return the schema of an entity; *nested* are the schemas of what its collections hold."""
-    found = _object(attributes, given=given)
-    found["propertyNames"] = {"pattern": _NAME}
+    entity = _object(attributes, given=given)
+    entity["propertyNames"] = {"pattern": _NAME}
     # Documents name their schema, which is not kept.
-    found["properties"].setdefault("$schema", _TEXT)
+    entity["properties"].setdefault("$schema", _TEXT)
     for plural, schema in nested.items():
-        found["properties"][plural] = map_of(schema)
-    return found
+        entity["properties"][plural] = map_of(schema)
+    return entity
 
 
 def _object(attributes: Mapping[str, Attribute], *, given: bool) -> Schema:
@@ -118,29 +118,29 @@ def _object(attributes: Mapping[str, Attribute], *, given: bool) -> Schema:
 
 def _conditional(attributes: Mapping[str, Attribute], *, given: bool) -> dict[str, list[Schema]]:
     """Return the schemas of attributes that stand beside others of some values, each once."""
-    found: dict[str, list[Schema]] = {}
+    schemas: dict[str, list[Schema]] = {}
     waiting = list(attributes.values())
     while waiting:
         for siblings in waiting.pop().ifvalues.values():
             for name, each in siblings.items():
-                schema, known = _attribute(each, given=given), found.setdefault(name, [])
+                schema, known = _attribute(each, given=given), schemas.setdefault(name, [])
                 if schema not in known:
                     known.append(schema)
                 waiting.append(each)
-    return found
+    return schemas
 
 
 def _attribute(attribute: Attribute, *, given: bool) -> Schema:
-    found = _value(attribute, given=given)
+    schema = _value(attribute, given=given)
     if attribute.description:
-        found["description"] = attribute.description
-    if given and attribute.name and found.keys() - {"description"}:
-        return {"anyOf": [found, {"type": "null"}]}
+        schema["description"] = attribute.description
+    if given and attribute.name and schema.keys() - {"description"}:
+        return {"anyOf": [schema, {"type": "null"}]}
     if attribute.readonly:
-        found["readOnly"] = True
+        schema["readOnly"] = True
     if attribute.default is not None:
-        found["default"] = attribute.default
-    return found
+        schema["default"] = attribute.default
+    return schema
 
 
 def _value(attribute: Attribute, *, given: bool) -> Schema:
@@ -154,7 +154,7 @@ def _value(attribute: Attribute, *, given: bool) -> Schema:
         if attribute.type == "array":
             return {"type": "array", "items": item}
         return {"type": "object", "propertyNames": {"pattern": _KEY}, "additionalProperties": item}
-    found = dict(_OF_TYPES[attribute.type])
+    schema = dict(_OF_TYPES[attribute.type])
     if attribute.enum and attribute.strict:
-        found["enum"] = list(attribute.enum)
-    return found
+        schema["enum"] = list(attribute.enum)
+    return schema

@@ -89,8 +89,8 @@ def _given() -> Schema:
 
 
 def _sinks() -> str:
-    found = (f"{name}: {', '.join(f'{scheme}://' for scheme in each.schemes)}" for name, each in PROTOCOLS.items())
-    return f"A host and what it has for this protocol. {'; '.join(found)}."
+    forms = (f"{name}: {', '.join(f'{scheme}://' for scheme in each.schemes)}" for name, each in PROTOCOLS.items())
+    return f"A host and what it has for this protocol. {'; '.join(forms)}."
 
 
 def _credential(*, secrets: bool) -> Schema:

@@ -44,7 +44,7 @@ def _replicate(config: Path, url: str | None, direction: Literal["pull", "push"]
         for peer in peers:
             done = Exchange(service).run(peer, direction)
             say(f"{direction} {peer.url}: {counted(done.sent, 'change')}, {done.applied} of them new")
-            for subject, why in done.told:
+            for subject, why in done.reported:
                 say(f"refused: {subject}: {why}", err=True)
             if done.refused:
                 raise RouterError(f"{peer.url}: {counted(done.refused, 'change')} refused", hint="the first are above")

@@ -237,8 +237,8 @@ def test_all_changes_that_were_refused_are_counted_and_the_first_are_told(tmp_pa
         login = Login(other.url.removesuffix("/messagecatalog"), bearer="c-token")
         peer = Peer(other.url, "push", logins=Logins([login]))
         done = one.exchange.run(peer, "push")
-        assert (done.sent, done.applied, done.refused, len(done.told)) == (230, 0, 230, 20)
-        assert [subject for subject, _ in done.told] == sorted(groups)[:20]
+        assert (done.sent, done.applied, done.refused, len(done.reported)) == (230, 0, 230, 20)
+        assert [subject for subject, _ in done.reported] == sorted(groups)[:20]
 
 
 def test_a_push_without_news_asks_the_peer(tmp_path: Path) -> None:
